@@ -1,0 +1,30 @@
+"""Residual networks without normalization: initialisation schemes, models, training.
+
+``nf_resnets.init`` and ``nf_resnets.schemes`` are there at once; the other parts are imported when
+they are first used, so that an initialiser costs no more than JAX itself.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from nf_resnets import init, roles, schemes
+
+if TYPE_CHECKING:
+    from nf_resnets import data, models, optim, plotting, training
+
+__version__ = "0.1.0"
+
+_LAZY = ("data", "models", "optim", "plotting", "training")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"nf_resnets.{name}")
+    raise AttributeError(f"module 'nf_resnets' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = ["data", "init", "models", "optim", "plotting", "roles", "schemes", "training"]

@@ -1,0 +1,136 @@
+"""Augmentation on the device, inside the jitted step.
+
+The data set lies in device memory as raw pixels; a step gathers its batch and calls
+
+    keys   = example_keys(seed, step, local_positions(batch_size, axis_name))
+    images = random_flip(random_crop(images, keys), keys)
+    images = normalize(images, dataset.mean, dataset.std)
+
+which is the recipe of He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2,
+in the order of the published PyTorch pipelines: the raw image is padded with black and normalised
+afterwards, so the border is `-mean / std` and not the zero that padding a normalised image gives.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from nf_resnets.data.order import seed_key
+
+# The order of epoch e uses fold_in(seed_key, e).  Folding a step directly into the same key would
+# give step e the key of epoch e, and the crops of a batch would be functions of the permutation
+# that chose it.  No run reaches this epoch, so the two families of keys are disjoint.
+_AUGMENT = 0xA06_0000
+_CROP, _FLIP = 0, 1
+
+
+def example_keys(seed: ArrayLike, step: ArrayLike, positions: jax.Array) -> jax.Array:
+    """Returns one PRNG key per image, a function of seed, step and place in the global batch only.
+
+    One device or eight therefore augment every image in the same way, and so does a resumed run.
+
+    Args:
+        seed: integer scalar in [0, 2**32), the one given to `epoch_order`; may be traced.
+        step: integer scalar, counted from 0 over the whole run; may be traced.
+        positions: `local_positions` of this replica, int32 [b].
+
+    Returns:
+        Typed PRNG keys [b], independent of those that draw the order.
+
+    Raises:
+        ValueError: if a concrete seed is out of range.
+    """
+    key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _AUGMENT), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, positions)
+
+
+def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Array:
+    """Pads every image with zeros on all four sides and crops it back at a random offset.
+
+    Vertical and horizontal offsets are independent and uniform on `0 .. 2 * padding`; both equal to
+    `padding` give the image itself.
+
+    Args:
+        images: [b, H, W, C] of any dtype, raw pixels.
+        keys: `example_keys`, typed PRNG keys [b].
+        padding: pixels added on each side, at least 0.
+
+    Returns:
+        [b, H, W, C] of the dtype of `images`.
+
+    Raises:
+        ValueError: if the padding is negative or the shapes do not fit.
+    """
+    if padding < 0:
+        raise ValueError(f"padding must be at least 0 pixels, got {padding}.")
+    _check_batch(images, keys)
+    side = (padding, padding)
+    padded = jnp.pad(images, ((0, 0), side, side, (0, 0)))
+
+    def crop(image: jax.Array, key: jax.Array) -> jax.Array:
+        offset = jax.random.randint(jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1)
+        return jax.lax.dynamic_slice(image, (offset[0], offset[1], 0), images.shape[1:])
+
+    return jax.vmap(crop)(padded, keys)
+
+
+def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:
+    """Mirrors every image left to right with probability one half.
+
+    Args:
+        images: [b, H, W, C] of any dtype.
+        keys: `example_keys`, typed PRNG keys [b]; the same keys may be given to `random_crop`, which
+            draws from another fold of them.
+
+    Returns:
+        [b, H, W, C] of the dtype of `images`.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    _check_batch(images, keys)
+    flip = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, _FLIP)))(keys)
+    return jnp.where(flip[:, None, None, None], images[:, :, ::-1, :], images)
+
+
+def normalize(
+    images: jax.Array, mean: Sequence[float] | jax.Array, std: Sequence[float] | jax.Array
+) -> jax.Array:
+    """Returns `(images - mean) / std` per channel.
+
+    Args:
+        images: [..., C] of any dtype, raw pixels.
+        mean: per channel, [C], in the units of `images`.
+        std: per channel, [C], in the units of `images`, positive.
+
+    Returns:
+        float32 [..., C].
+
+    Raises:
+        ValueError: if mean or std does not have one value per channel.
+
+    >>> normalize(jnp.array([[0, 10]], jnp.uint8), mean=(1.0, 2.0), std=(2.0, 4.0)).tolist()
+    [[-0.5, 2.0]]
+    """
+    per_channel = (1,) * (images.ndim - 1) + images.shape[-1:]
+    statistics = []
+    for name, value in (("mean", mean), ("std", std)):
+        vector = jnp.asarray(value, jnp.float32)
+        if vector.shape != images.shape[-1:]:
+            raise ValueError(
+                f"{name} must have one value per channel, shape {images.shape[-1:]},"
+                f" got shape {vector.shape}."
+            )
+        statistics.append(vector.reshape(per_channel))
+    return (images.astype(jnp.float32) - statistics[0]) / statistics[1]
+
+
+def _check_batch(images: jax.Array, keys: jax.Array) -> None:
+    if images.ndim != 4:
+        raise ValueError(f"images must have shape [b, H, W, C], got shape {images.shape}.")
+    if keys.shape != images.shape[:1]:
+        raise ValueError(
+            f"keys must be one per image, shape {images.shape[:1]}, got shape {keys.shape}."
+        )

@@ -1,0 +1,67 @@
+"""Orthogonal initialisation: weights whose matrix has orthonormal rows or columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets import draws, roles
+from nf_resnets.init.leaves import draw
+from nf_resnets.roles import Leaf, Rules
+
+
+def orthogonal(
+    params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | None = None
+) -> Any:
+    r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix, Saxe et al. section 3.
+
+    A convolution is taken as its matrix ``[H W C_in, C_out]``: its columns are orthonormal if
+    ``C_out <= H W C_in``, else its rows are. Stacked weights are drawn one matrix for each branch.
+    Bias vectors become 0; scalars, multipliers, norms and whatever ``rules.keep`` names stay.
+
+    Args:
+      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
+      key: a JAX PRNG key.
+      gain: a factor on every weight; ``2**0.5`` keeps the second moment through a ReLU.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if the tree does not fit the rules.
+      TypeError: if ``key`` is not a PRNG key.
+
+    Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in
+    deep linear neural networks*, ICLR 2014.
+
+    Example:
+      >>> weight = orthogonal({"head": {"kernel": jnp.zeros((64, 10))}}, jax.random.key(0))
+      >>> matrix = weight["head"]["kernel"]
+      >>> bool(jnp.allclose(matrix.T @ matrix, jnp.eye(10), atol=1e-5))
+      True
+    """
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        shape = leaf.shape[1:] if leaf.stacked else leaf.shape
+        count = leaf.shape[0] if leaf.stacked else 1
+        c_out = shape[-1] if leaf.layout == "HWIO" else shape[0]
+        fan_in = int(np.prod(shape)) // c_out
+        rows, columns = max(fan_in, c_out), min(fan_in, c_out)
+        matrix, triangle = jnp.linalg.qr(draws.normal(leaf_key, (count, rows, columns), dtype))
+        # With the signs of R's diagonal moved into Q, Q is uniformly distributed.
+        signs = jnp.sign(jnp.diagonal(triangle, axis1=1, axis2=2))
+        matrix = matrix * signs[:, None, :]
+        if fan_in < c_out:
+            matrix = jnp.swapaxes(matrix, 1, 2)
+        if leaf.layout != "HWIO":
+            matrix = jnp.swapaxes(matrix, 1, 2)
+        return np.array(gain, dtype) * matrix.reshape(leaf.shape)
+
+    return draw(params, key, roles.assign(params, rules), sample)
+
+
+__all__ = ["orthogonal"]

@@ -1,0 +1,89 @@
+"""SkipInit: one learnable scalar at the end of every residual branch."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+
+from nf_resnets import roles
+from nf_resnets.init.he import he
+from nf_resnets.init.leaves import like
+from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.schemes import Anatomy, Scheme
+
+
+def skipinit(
+    params: Any,
+    depth: int,
+    *,
+    alpha: float | jax.Array = 0.0,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    r"""Sets the scalar of every residual branch ``y = x + alpha F(x)``, section 3 of the paper.
+
+    ``alpha = 0`` is SkipInit, ``alpha = depth**-0.5`` trains deep networks too, ``alpha = 1`` does
+    not. The weights stay as they are, or, with ``key``, are drawn from He (fan_in).
+
+    Args:
+      params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones. It
+        is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree.
+      alpha: the value that every scalar starts from; it may be traced, to be swept.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
+        for each, ``alpha`` is not finite, or the tree does not fit the rules.
+      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
+    Deep Networks*, NeurIPS 2020.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "alpha": jnp.ones(())}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
+      >>> float(skipinit(tree, depth=1, rules=rules)["block_1"]["alpha"])
+      0.0
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    found = sum(math.prod(leaf.shape) for leaf in role_map.leaves if leaf.role is Role.ALPHA)
+    if found != depth:
+        raise ValueError(
+            f"{found} alphas found in params for {depth} residual branches; SkipInit needs one for "
+            "each (rules.alpha names them)."
+        )
+    if isinstance(alpha, int | float) and not math.isfinite(alpha):
+        raise ValueError(f"alpha={alpha} found; expected a finite number.")
+    if key is not None:
+        params = he(params, key, mode="fan_in", rules=rules)
+
+    def fill(leaf: Leaf, value: Any) -> Any:
+        return like(value, alpha) if leaf.role is Role.ALPHA else value
+
+    return role_map.map(fill, params)
+
+
+def _rsqrt_depth(params: Any, depth: int, **options: Any) -> Any:
+    return skipinit(params, depth, alpha=depth**-0.5, **options)
+
+
+_ANATOMY = Anatomy(alpha=True, conv_biases=True)
+_REFERENCE = "De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, section 3"
+
+SCHEME = Scheme("skipinit", "SkipInit", skipinit, _ANATOMY, _REFERENCE)
+RSQRT_DEPTH = Scheme("alpha_rsqrt_depth", "α = 1/√L", _rsqrt_depth, _ANATOMY, _REFERENCE)
+ALPHA_ONE = Scheme(
+    "alpha_one", "α = 1", functools.partial(skipinit, alpha=1.0), _ANATOMY, _REFERENCE
+)
+
+__all__ = ["ALPHA_ONE", "RSQRT_DEPTH", "SCHEME", "skipinit"]

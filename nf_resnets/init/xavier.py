@@ -1,0 +1,63 @@
+"""Xavier (Glorot) initialisation: a compromise between the forward and the backward signal."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from nf_resnets import draws, roles
+from nf_resnets.init.leaves import draw
+from nf_resnets.roles import Leaf, Rules
+
+
+def xavier(
+    params: Any,
+    key: jax.Array,
+    *,
+    distribution: Literal["uniform", "normal"] = "uniform",
+    rules: Rules | None = None,
+) -> Any:
+    r"""Draws every weight with variance ``2 / (fan_in + fan_out)``, Glorot and Bengio's equation 12.
+
+    The uniform distribution, the paper's equation 16, lies on
+    ``[-sqrt(6 / (fan_in + fan_out)), +sqrt(6 / (fan_in + fan_out))]``. Bias vectors become 0;
+    scalars, multipliers, norms and whatever ``rules.keep`` names stay as they are.
+
+    Args:
+      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
+      key: a JAX PRNG key.
+      distribution: ``"uniform"`` or ``"normal"``, of the same variance.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``distribution`` is neither, or the tree does not fit the rules.
+      TypeError: if ``key`` is not a PRNG key.
+
+    Source: Glorot, Bengio, *Understanding the difficulty of training deep feedforward neural
+    networks*, AISTATS 2010.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> weight = xavier({"head": {"kernel": jnp.zeros((64, 10))}}, jax.random.key(0))
+      >>> bool(jnp.abs(weight["head"]["kernel"]).max() <= (6 / 74) ** 0.5)
+      True
+    """
+    if distribution not in ("uniform", "normal"):
+        raise ValueError(f"distribution={distribution!r} found; expected 'uniform' or 'normal'.")
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        fan_in, fan_out = roles.fans(leaf)
+        std = (2 / (fan_in + fan_out)) ** 0.5
+        if distribution == "normal":
+            return np.array(std, dtype) * draws.normal(leaf_key, leaf.shape, dtype)
+        return draws.uniform(leaf_key, leaf.shape, dtype, 3**0.5 * std)
+
+    return draw(params, key, roles.assign(params, rules), sample)
+
+
+__all__ = ["xavier"]

@@ -1,0 +1,102 @@
+"""ResNet-(6n+2) for small images, with the published Fixup block."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import schemes
+from nf_resnets.models.blocks import BasicBlock, normalize, shift
+from nf_resnets.models.layers import Conv, Head
+from nf_resnets.models.stage import Stage
+
+
+class CifarResNet(nn.Module):
+    r"""The residual network of He et al. for CIFAR: ``6n + 2`` layers in three stages.
+
+    ``relu(stem(x))``, three stages of ``n`` post-activation blocks with 16, 32 and 64 channels, the
+    mean over the image, the head. ``L = 3n`` residual branches of ``m = 2`` layers.
+
+    Attributes:
+      depth: the number of weight layers, ``6n + 2`` (ResNet-110: 110, ``L = 54``).
+      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
+        parameters that ``init`` returns are a standard initialisation (He, fan_out); apply the
+        scheme's function to them.
+      num_classes: ``c``.
+      stem_channels: channels of the first stage, doubled from stage to stage.
+      bn_groups: into how many slices BatchNorm cuts the batch that it is given.
+      unroll: blocks in one turn of the compiled loop over a stage's blocks.
+      remat: recompute the inside of each block in the backward pass, to save memory.
+      dtype: what the convolutions compute in; parameters and logits are float32.
+
+    Raises:
+      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``.
+
+    Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2; Fixup's block:
+    Zhang, Dauphin, Ma, ICLR 2019, figure 1.
+
+    Example:
+      >>> model = CifarResNet(depth=20, scheme="fixup")
+      >>> params = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
+      >>> model.num_branches
+      9
+      >>> params["stage_1"]["rest"]["conv_1"]["kernel"].shape
+      (2, 3, 3, 16, 16)
+    """
+
+    depth: int
+    scheme: str | schemes.Scheme = "fixup"
+    num_classes: int = 10
+    stem_channels: int = 16
+    bn_groups: int = 1
+    unroll: int = 1
+    remat: bool = False
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        if self.depth < 8 or self.depth % 6 != 2:
+            raise ValueError(f"depth={self.depth} found; a CIFAR ResNet has 6n + 2 layers, n >= 1.")
+        schemes.get(self.scheme)
+        super().__post_init__()
+
+    @property
+    def num_branches(self) -> int:
+        """``L``, the number of residual branches."""
+        return (self.depth - 2) // 2
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
+        """Images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+        anatomy = schemes.get(self.scheme).anatomy
+        norm = partial(normalize, anatomy=anatomy, bn_groups=self.bn_groups, train=train)
+        add = partial(shift, self, present=anatomy.scalar_biases)
+        x = Conv(self.stem_channels, use_bias=anatomy.conv_biases, dtype=self.dtype, name="stem")(
+            images
+        )
+        x = nn.relu(add(norm(x, "norm_stem"), "bias_stem"))
+        for index in range(3):
+            block = partial(
+                BasicBlock,
+                features=self.stem_channels * 2**index,
+                anatomy=anatomy,
+                bn_groups=self.bn_groups,
+                train=train,
+                dtype=self.dtype,
+            )
+            x = Stage(
+                block,
+                num_blocks=self.num_branches // 3,
+                stride=1 if index == 0 else 2,
+                unroll=self.unroll,
+                remat=self.remat,
+                name=f"stage_{index + 1}",
+            )(x)
+        x = add(x.mean(axis=(1, 2)), "bias_head")
+        return Head(self.num_classes, name="head")(x)
+
+
+__all__ = ["CifarResNet"]

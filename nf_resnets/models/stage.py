@@ -1,0 +1,58 @@
+"""A stage: blocks of one shape, computed by a scan over their stacked parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+
+class Stage(nn.Module):
+    """``num_blocks`` residual blocks; the first may change the shape, the rest are scanned.
+
+    The parameters of the first block are under ``first``, those of the rest under ``rest``, each
+    with a leading axis ``[num_blocks - 1, ...]``, whatever ``unroll`` and ``remat`` are: a tree
+    trained with one setting runs under any other.
+
+    Attributes:
+      block: a block's class with all but its stride bound: ``block(stride=, name=)``.
+      num_blocks: how many.
+      stride: of the first block.
+      unroll: how many blocks the compiled loop repeats in one turn; ``num_blocks`` or more leaves
+        no loop, which compiles slowly for deep networks.
+      remat: whether the backward pass recomputes the inside of each block, keeping only the
+        blocks' inputs.
+    """
+
+    block: Any
+    num_blocks: int
+    stride: int
+    unroll: int = 1
+    remat: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``."""
+        x = self._run(self.block(stride=self.stride, name="first"), x)
+        length = self.num_blocks - 1
+        if length == 0:
+            return x
+        scanned = nn.scan(
+            lambda block, carry, _: (self._run(block, carry), None),
+            variable_axes={"params": 0, "batch_stats": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=length,
+            unroll=min(self.unroll, length),
+        )
+        x, _ = scanned(self.block(stride=1, name="rest"), x, None)
+        return x
+
+    def _run(self, block: nn.Module, x: jax.Array) -> jax.Array:
+        if not self.remat:
+            return block(x)
+        # Inside a scan the loop itself keeps the compiler from merging the recomputation away.
+        return nn.remat(lambda inner, value: inner(value), prevent_cse=False)(block, x)
+
+
+__all__ = ["Stage"]

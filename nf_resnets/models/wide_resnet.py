@@ -1,0 +1,108 @@
+"""WRN-n-k: the pre-activation Wide ResNet for small images."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import schemes
+from nf_resnets.models.blocks import PreActivationBlock, normalize, shift
+from nf_resnets.models.layers import Conv, Head
+from nf_resnets.models.stage import Stage
+
+
+class WideResNet(nn.Module):
+    r"""The Wide ResNet of Zagoruyko and Komodakis: ``6N + 4`` layers, ``k`` times as wide.
+
+    The stem has 16 channels, the three stages of ``N`` pre-activation blocks have ``16k``, ``32k``
+    and ``64k``; then a ReLU, the mean over the image, the head. ``L = 3N = (n - 4)/2`` residual
+    branches of ``m = 2`` layers. With Fixup's anatomy a scalar bias stands before the last ReLU and
+    before the head.
+
+    Attributes:
+      depth: ``n = 6N + 4``, the number of weight layers (WRN-28-10: 28, ``L = 12``).
+      width: ``k``.
+      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
+        parameters that ``init`` returns are a standard initialisation (He, fan_out); apply the
+        scheme's function to them.
+      num_classes: ``c``.
+      stem_channels: channels of the stem and, times ``k``, of the first stage.
+      bn_groups: into how many slices BatchNorm cuts the batch that it is given.
+      unroll: blocks in one turn of the compiled loop over a stage's blocks.
+      remat: recompute the inside of each block in the backward pass, to save memory.
+      dtype: what the convolutions compute in; parameters and logits are float32.
+
+    Raises:
+      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, or ``width`` is below 1.
+
+    Source: Zagoruyko, Komodakis, *Wide Residual Networks*, BMVC 2016.
+
+    Example:
+      >>> model = WideResNet(depth=28, width=10, scheme="fixup")
+      >>> model.num_branches
+      12
+      >>> logits, _ = jax.eval_shape(
+      ...     model.init_with_output, jax.random.key(0), jnp.zeros((2, 32, 32, 3)))
+      >>> logits.shape
+      (2, 10)
+    """
+
+    depth: int
+    width: int = 1
+    scheme: str | schemes.Scheme = "fixup"
+    num_classes: int = 10
+    stem_channels: int = 16
+    bn_groups: int = 1
+    unroll: int = 1
+    remat: bool = False
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        if self.depth < 10 or self.depth % 6 != 4:
+            raise ValueError(f"depth={self.depth} found; a WRN-n-k has n = 6N + 4 layers, N >= 1.")
+        if self.width < 1:
+            raise ValueError(f"width={self.width} found; expected k >= 1.")
+        schemes.get(self.scheme)
+        super().__post_init__()
+
+    @property
+    def num_branches(self) -> int:
+        """``L``, the number of residual branches."""
+        return (self.depth - 4) // 2
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
+        """Images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+        anatomy = schemes.get(self.scheme).anatomy
+        norm = partial(normalize, anatomy=anatomy, bn_groups=self.bn_groups, train=train)
+        add = partial(shift, self, present=anatomy.scalar_biases)
+        x = Conv(self.stem_channels, use_bias=anatomy.conv_biases, dtype=self.dtype, name="stem")(
+            images
+        )
+        for index in range(3):
+            block = partial(
+                PreActivationBlock,
+                features=self.stem_channels * self.width * 2**index,
+                anatomy=anatomy,
+                bn_groups=self.bn_groups,
+                train=train,
+                dtype=self.dtype,
+            )
+            x = Stage(
+                block,
+                num_blocks=self.num_branches // 3,
+                stride=1 if index == 0 else 2,
+                unroll=self.unroll,
+                remat=self.remat,
+                name=f"stage_{index + 1}",
+            )(x)
+        x = nn.relu(add(norm(x, "norm_head"), "bias_relu"))
+        x = add(x.mean(axis=(1, 2)), "bias_head")
+        return Head(self.num_classes, name="head")(x)
+
+
+__all__ = ["WideResNet"]

@@ -1,0 +1,26 @@
+"""Training: the step of one replica, its compiled form on a mesh, evaluation, the loop."""
+
+from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
+from nf_resnets.training.evaluate import make_evaluate
+from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
+from nf_resnets.training.place import replicate, spread_runs
+from nf_resnets.training.state import TrainState, create_state
+from nf_resnets.training.step import make_train_step, replica_step, stack, unstack
+
+__all__ = [
+    "DATA",
+    "SWEEP",
+    "ApplyFn",
+    "TrainState",
+    "create_state",
+    "eval_apply",
+    "make_evaluate",
+    "make_mesh",
+    "make_train_step",
+    "replica_step",
+    "replicate",
+    "spread_runs",
+    "stack",
+    "train_apply",
+    "unstack",
+]

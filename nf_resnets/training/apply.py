@@ -1,0 +1,61 @@
+"""How a step calls a network: one signature for networks with and without running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from nf_resnets import schemes
+
+ApplyFn = Callable[[Any, Any, jax.Array], tuple[jax.Array, Any]]
+"""``apply(params, batch_stats, images) -> (logits, new batch_stats)``."""
+
+
+def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
+    """Makes the function by which a step calls a model of this library in training.
+
+    Args:
+      model: a module of :mod:`nf_resnets.models`.
+      shards: over how many replicas the batch is split; each computes ``bn_groups / shards`` of
+        BatchNorm's slices, so that the numbers are those of one device.
+
+    Raises:
+      ValueError: if ``model.bn_groups`` cannot be spread over the replicas.
+    """
+    if _has_batch_norm(model):
+        if model.bn_groups % shards:
+            raise ValueError(
+                f"bn_groups={model.bn_groups} cannot be spread over {shards} devices; expected a "
+                f"multiple of {shards} (one BatchNorm slice per device: bn_groups={shards})."
+            )
+        model = model.clone(bn_groups=model.bn_groups // shards)
+
+    def apply(params: Any, batch_stats: Any, images: jax.Array) -> tuple[jax.Array, Any]:
+        variables = {"params": params, "batch_stats": batch_stats}
+        if not batch_stats:
+            return model.apply({"params": params}, images, train=True), batch_stats
+        logits, updated = model.apply(variables, images, train=True, mutable=["batch_stats"])
+        return logits, updated["batch_stats"]
+
+    return apply
+
+
+def eval_apply(model: Any) -> ApplyFn:
+    """Makes the function by which an evaluation calls a model of this library."""
+
+    def apply(params: Any, batch_stats: Any, images: jax.Array) -> tuple[jax.Array, Any]:
+        variables = {"params": params}
+        if batch_stats:
+            variables["batch_stats"] = batch_stats
+        return model.apply(variables, images, train=False), batch_stats
+
+    return apply
+
+
+def _has_batch_norm(model: Any) -> bool:
+    return schemes.get(model.scheme).anatomy.norm == "batch"
+
+
+__all__ = ["ApplyFn", "eval_apply", "train_apply"]

@@ -1,0 +1,79 @@
+"""Loss and accuracy on a whole split: every example counted once, none dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from nf_resnets.data.augment import normalize
+from nf_resnets.data.batch import DeviceData
+from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.step import stack, unstack
+
+EvalFn = Callable[[Any, Any, DeviceData], dict[str, jax.Array]]
+
+
+def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
+    """Compiles the evaluation of ``R`` runs on a ``("sweep", "data")`` mesh.
+
+    The split is cut into batches, the last one filled up with examples that do not count.
+
+    Args:
+      apply_fn: how the network is called (:func:`nf_resnets.training.eval_apply`).
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      batch_size: examples in a batch over all devices of a run; rounded up to divide evenly.
+
+    Returns:
+      ``evaluate(params, batch_stats, data)`` with a leading axis ``[R, ...]`` on parameters and
+      statistics; it gives ``loss`` and ``accuracy`` float32 [R], means over the whole split.
+
+    Raises:
+      ValueError: if ``batch_size`` is below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
+    devices = mesh.shape[DATA]
+    local_size = -(-batch_size // devices)
+
+    def one_run(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
+        count = data.labels.shape[0]
+        steps = -(-count // (local_size * devices))
+
+        def one_batch(step: jax.Array) -> jax.Array:
+            start = (step * devices + lax.axis_index(DATA)) * local_size
+            index = start + jnp.arange(local_size)
+            counts = (index < count).astype(jnp.float32)
+            index = jnp.minimum(index, count - 1)
+            images = normalize(data.images[index], data.mean, data.std)
+            logits, _ = apply_fn(params, batch_stats, images)
+            labels = data.labels[index]
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+            # where, not a product: an example that does not count may have an infinite loss.
+            loss = jnp.where(counts > 0, losses, 0.0).sum()
+            return jnp.stack([loss, (correct * counts).sum()])
+
+        sums = lax.map(one_batch, jnp.arange(steps)).sum(axis=0)
+        loss, correct = lax.psum(sums, DATA) / count
+        return {"loss": loss, "accuracy": correct}
+
+    def local_runs(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
+        runs = jax.tree.leaves(params)[0].shape[0]
+        return stack(
+            [one_run(unstack(params, run), unstack(batch_stats, run), data) for run in range(runs)]
+        )
+
+    per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
+    return jax.jit(
+        jax.shard_map(local_runs, mesh=mesh, in_specs=(per_run, per_run, shared), out_specs=per_run)
+    )
+
+
+__all__ = ["EvalFn", "make_evaluate"]

@@ -1,0 +1,33 @@
+"""Putting arrays on the devices of a mesh, in one process or many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from nf_resnets.training.mesh import SWEEP
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """Copies every leaf whole to every device of the mesh."""
+    return _place(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def spread_runs(tree: Any, mesh: Mesh) -> Any:
+    """Spreads the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis."""
+    return _place(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
+
+
+def _place(tree: Any, sharding: NamedSharding) -> Any:
+    def place(leaf: Any) -> jax.Array:
+        # Every process holds the whole value, and gives its own devices their parts of it.
+        value = np.asarray(leaf)
+        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+    return jax.tree.map(place, tree)
+
+
+__all__ = ["replicate", "spread_runs"]

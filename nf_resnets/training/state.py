@@ -1,0 +1,74 @@
+"""What a run carries from step to step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+OptimizerFn = Any
+"""``optimizer(hyper) -> optax.GradientTransformation``: how numbers become an update rule."""
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that a run needs to go on, as one pytree.
+
+    Attributes:
+      step: int32 [], updates made so far.
+      seed: uint32 [], from which data order and augmentation follow.
+      params: the parameter tree.
+      batch_stats: running statistics of BatchNorm; an empty tree without it.
+      opt_state: optax's state.
+      hyper: the numbers of this run (``learning_rate``, ``weight_decay``, ...), float32 [] each.
+        They are data, not constants of the program: runs that differ in nothing else share one
+        compiled step.
+    """
+
+    step: jax.Array
+    seed: jax.Array
+    params: Any
+    batch_stats: Any
+    opt_state: Any
+    hyper: dict[str, jax.Array]
+
+
+def create_state(
+    params: Any,
+    optimizer: OptimizerFn,
+    hyper: dict[str, float],
+    *,
+    batch_stats: Any = None,
+    seed: int = 0,
+) -> TrainState:
+    """Makes the state of a run before its first step.
+
+    Args:
+      params: the initialised parameter tree.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      hyper: the numbers of the run.
+      batch_stats: BatchNorm's running statistics, if there are any.
+      seed: from which data order and augmentation follow.
+
+    Example:
+      >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
+      ...                      {"learning_rate": 0.1})
+      >>> int(state.step)
+      0
+    """
+    numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
+    transformation: optax.GradientTransformation = optimizer(numbers)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        seed=jnp.asarray(seed, jnp.uint32),
+        params=params,
+        batch_stats={} if batch_stats is None else batch_stats,
+        opt_state=transformation.init(params),
+        hyper=numbers,
+    )
+
+
+__all__ = ["OptimizerFn", "TrainState", "create_state"]

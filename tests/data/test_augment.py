@@ -1,0 +1,225 @@
+"""Augmentation against loops in NumPy, its statistics, and its independence of the devices."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from nf_resnets.data import (
+    epoch_order,
+    example_keys,
+    local_positions,
+    normalize,
+    random_crop,
+    random_flip,
+    seed_key,
+)
+
+SIDE, PADDING = 8, 4
+OFFSETS = 2 * PADDING + 1
+
+
+def _numbered_image():
+    """All pixels differ and none is black, so a crop or a flip can be told from its result."""
+    return np.arange(1, SIDE * SIDE + 1, dtype=np.uint8).reshape(SIDE, SIDE, 1)
+
+
+def _numpy_crops(image, padding):
+    """Every crop of the zero-padded image by its offset, written as a loop over pixels."""
+    height, width, channels = image.shape
+    crops = {}
+    for down in range(2 * padding + 1):
+        for right in range(2 * padding + 1):
+            crop = np.zeros_like(image)
+            for i in range(height):
+                for j in range(width):
+                    row, column = i + down - padding, j + right - padding
+                    if 0 <= row < height and 0 <= column < width:
+                        crop[i, j] = image[row, column]
+            crops[down, right] = crop
+    return crops
+
+
+def _draw(transform, count, seed=0):
+    image = _numbered_image()
+    images = jnp.broadcast_to(image, (count, *image.shape))
+    return np.asarray(jax.jit(transform)(images, example_keys(seed, 5, jnp.arange(count))))
+
+
+def _offsets(crops):
+    table = {crop.tobytes(): at for at, crop in _numpy_crops(_numbered_image(), PADDING).items()}
+    assert len(table) == OFFSETS**2
+    return np.array([table[crop.tobytes()] for crop in crops])  # a KeyError is an impossible crop
+
+
+def _chi_squared(counts):
+    expected = counts.sum() / counts.size
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def test_crop_matches_numpy_and_offsets_are_uniform():
+    offsets = _offsets(_draw(partial(random_crop, padding=PADDING), 8_100))
+    counts = np.bincount(offsets[:, 0] * OFFSETS + offsets[:, 1], minlength=OFFSETS**2)
+    # All 81 pairs, 100 times each on average.  chi-squared with 80 degrees of freedom exceeds 133.8
+    # with probability 1e-4; correlated directions or a missing last offset give thousands.
+    assert counts.min() > 0
+    assert _chi_squared(counts) < 133.8
+
+
+def test_flip_matches_numpy_and_has_probability_one_half():
+    image = _numbered_image()
+    flipped = np.empty_like(image)
+    for j in range(SIDE):
+        flipped[:, j] = image[:, SIDE - 1 - j]
+    images = _draw(random_flip, 10_000)
+    is_flipped = (images == flipped).all((1, 2, 3))
+    assert (is_flipped | (images == image).all((1, 2, 3))).all()
+    # Four standard deviations of a binomial of 10,000 fair coins: 4 * sqrt(10,000 / 4) = 200.
+    assert abs(is_flipped.sum() - 5_000) < 200
+
+
+def test_crop_and_flip_with_the_same_keys_are_independent():
+    offsets = _offsets(_draw(partial(random_crop, padding=PADDING), 8_100))
+    flips = (_draw(random_flip, 8_100) != _numbered_image()).any((1, 2, 3))
+    for direction in (0, 1):
+        table = np.bincount(offsets[:, direction] * 2 + flips, minlength=2 * OFFSETS)
+        # chi-squared with 17 degrees of freedom: 46.0 is exceeded with probability 1.7e-4.
+        assert _chi_squared(table) < 46.0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, jnp.bfloat16])
+def test_dtype_and_several_channels_on_images_that_are_not_square(dtype):
+    pixels = np.random.default_rng(0).integers(1, 255, (6, 5, 7, 3)).astype(dtype)
+    keys = example_keys(0, 0, jnp.arange(6))
+    crops, flips = random_crop(jnp.asarray(pixels), keys, 2), random_flip(jnp.asarray(pixels), keys)
+    assert crops.dtype == flips.dtype == dtype
+    assert crops.shape == flips.shape == pixels.shape
+    for pixel, crop, flip in zip(pixels, np.asarray(crops), np.asarray(flips), strict=True):
+        assert any(np.array_equal(crop, other) for other in _numpy_crops(pixel, 2).values())
+        assert any(np.array_equal(flip, other) for other in (pixel, pixel[:, ::-1]))
+
+
+def test_no_padding_is_the_identity():
+    images = jnp.asarray(_numbered_image()[None])
+    keys = example_keys(0, 0, jnp.arange(1))
+    np.testing.assert_array_equal(random_crop(images, keys, padding=0), images)
+
+
+def test_default_padding_is_four():
+    keys = example_keys(0, 0, jnp.arange(3))
+    images = jnp.broadcast_to(_numbered_image(), (3, SIDE, SIDE, 1))
+    np.testing.assert_array_equal(random_crop(images, keys), random_crop(images, keys, padding=4))
+
+
+def test_keys_differ_by_seed_step_and_position_and_from_those_of_the_order():
+    keys = [
+        tuple(data)
+        for seed in range(3)
+        for step in range(20)
+        for data in jax.random.key_data(example_keys(seed, step, jnp.arange(16))).tolist()
+    ]
+    assert len(set(keys)) == len(keys) == 3 * 20 * 16
+    # What the keys would be without their own domain: a fold of the key of epoch `step`.
+    for step in range(20):
+        epoch_key = jax.random.fold_in(seed_key(0), step)
+        folds = jax.vmap(jax.random.fold_in, (None, 0))(epoch_key, jnp.arange(16))
+        keys_of_epoch = {tuple(data) for data in jax.random.key_data(folds).tolist()}
+        assert not keys_of_epoch & set(keys)
+
+
+def test_keys_are_those_of_the_step_whatever_came_before():
+    traced = jax.jit(example_keys)(jnp.uint32(3), jnp.int32(41), jnp.array([9, 2]))
+    concrete = example_keys(3, 41, jnp.arange(12))[jnp.array([9, 2])]
+    np.testing.assert_array_equal(jax.random.key_data(traced), jax.random.key_data(concrete))
+
+
+def test_keys_are_pinned():
+    # A change of the stream would let a resumed run augment differently than before the upgrade.
+    assert jax.random.key_data(example_keys(1, 2, jnp.array([3]))).tolist() == PINNED
+
+
+PINNED = [[2392960368, 2912453650]]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "data", "check_vma"), [(1, 2, True), (2, 4, True), (2, 4, False), (1, 8, True)]
+)
+def test_one_device_and_eight_see_the_same_images(sweep, data, check_vma):
+    if jax.device_count() < sweep * data:
+        pytest.skip(f"needs {sweep * data} devices, has {jax.device_count()}")
+    mesh = jax.make_mesh(
+        (sweep, data),
+        ("sweep", "data"),
+        axis_types=(AxisType.Auto,) * 2,
+        devices=jax.devices()[: sweep * data],
+    )
+    pixels = jnp.asarray(np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8))
+    batch_size, step = 16, 3
+    seeds = jnp.arange(2 * sweep, dtype=jnp.uint32)
+
+    def local(seed, pixels, axis_name):
+        positions = local_positions(batch_size, axis_name)
+        images = pixels[epoch_order(seed, 0, 40)[positions]]
+        keys = example_keys(seed, step, positions)
+        return random_flip(random_crop(images, keys), keys)
+
+    sharded = jax.shard_map(
+        lambda seeds, pixels: jax.vmap(lambda seed: local(seed, pixels, "data"))(seeds),
+        mesh=mesh,
+        in_specs=(P("sweep"), P()),
+        out_specs=P("sweep", "data"),
+        check_vma=check_vma,
+    )
+    images = jax.jit(sharded)(seeds, pixels)
+    for seed, batch in zip(seeds.tolist(), images, strict=True):
+        np.testing.assert_array_equal(batch, local(seed, pixels, None))
+
+
+def test_normalize_closed_form():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), np.uint8)
+    mean, std = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+    expected = (pixels.astype(np.float64) - mean) / std
+    result = jax.jit(normalize)(jnp.asarray(pixels), mean, std)
+    assert result.dtype == jnp.float32
+    # float32 rounds mean (125 -> half an ulp, 2^-18), std, the difference (at most 2^-18) and the
+    # quotient: in all below 2 * 2^-18 / 62 + 3 * 2^-24 * 2.3 = 5.4e-7.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=6e-7)
+    arrays = normalize(jnp.asarray(pixels), jnp.asarray(mean), jnp.asarray(std))
+    np.testing.assert_array_equal(arrays, normalize(jnp.asarray(pixels), mean, std))
+
+
+def test_border_is_black_before_normalisation():
+    images = jnp.full((64, SIDE, SIDE, 1), 200, jnp.uint8)
+    crops = random_crop(images, example_keys(0, 0, jnp.arange(64)))
+    assert set(np.unique(np.asarray(normalize(crops, (100.0,), (50.0,))))) == {-2.0, 2.0}
+
+
+def test_refusals():
+    images, keys = jnp.zeros((2, 4, 4, 3)), example_keys(0, 0, jnp.arange(2))
+
+    def refused(message, function, *args):
+        with pytest.raises(ValueError) as error:
+            function(*args)
+        assert str(error.value) == message
+
+    refused("padding must be at least 0 pixels, got -1.", random_crop, images, keys, -1)
+    for function in (random_crop, random_flip):
+        refused(
+            "images must have shape [b, H, W, C], got shape (4, 4, 3).", function, images[0], keys
+        )
+        refused(
+            "keys must be one per image, shape (2,), got shape (1,).", function, images, keys[:1]
+        )
+    refused("seed must be in [0, 2**32), got -1.", example_keys, -1, 0, jnp.arange(2))
+    refused(
+        "mean must have one value per channel, shape (3,), got shape (1,).",
+        normalize, images, (0.0,), (1.0, 1.0, 1.0),
+    )  # fmt: skip
+    refused(
+        "std must have one value per channel, shape (3,), got shape ().",
+        normalize, images, (0.0, 0.0, 0.0), jnp.float32(1.0),
+    )  # fmt: skip

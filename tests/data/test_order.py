@@ -1,0 +1,190 @@
+"""The order is a pure function of seed and step, on any number of devices."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from nf_resnets.data import (
+    batch_indices,
+    epoch_order,
+    local_positions,
+    seed_key,
+    steps_per_epoch,
+)
+
+
+def _mesh(sweep, data):
+    if jax.device_count() < sweep * data:
+        pytest.skip(f"needs {sweep * data} devices, has {jax.device_count()}")
+    devices = jax.devices()[: sweep * data]
+    return jax.make_mesh(
+        (sweep, data), ("sweep", "data"), axis_types=(AxisType.Auto,) * 2, devices=devices
+    )
+
+
+def _batch(seed, step, num_examples, batch_size, axis_name=None):
+    epoch = step // steps_per_epoch(num_examples, batch_size)
+    order = epoch_order(seed, epoch, num_examples)
+    return batch_indices(order, step, batch_size, axis_name)
+
+
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(103, 10), (60, 12), (7, 7), (5, 1)])
+def test_every_example_once_per_epoch(num_examples, batch_size):
+    steps = steps_per_epoch(num_examples, batch_size)
+    assert steps == num_examples // batch_size
+    for epoch in range(3):
+        seen = np.concatenate(
+            [
+                _batch(3, step, num_examples, batch_size)
+                for step in range(epoch * steps, (epoch + 1) * steps)
+            ]
+        )
+        assert len(set(seen.tolist())) == len(seen) == steps * batch_size
+        assert set(seen.tolist()) <= set(range(num_examples))
+
+
+def test_the_dropped_remainder_changes_with_the_epoch():
+    dropped = [frozenset(epoch_order(0, epoch, 103)[100:].tolist()) for epoch in range(5)]
+    assert len(set(dropped)) == 5
+
+
+def test_epochs_and_seeds_differ_and_repeat():
+    orders = {
+        (seed, epoch): tuple(epoch_order(seed, epoch, 50).tolist())
+        for seed in (0, 1, 2**32 - 1)
+        for epoch in range(3)
+    }
+    assert len(set(orders.values())) == len(orders)
+    for (seed, epoch), order in orders.items():
+        assert order == tuple(epoch_order(seed, epoch, 50).tolist())
+
+
+def test_order_is_pinned():
+    # A change of the stream would let a resumed run see other examples than before the upgrade.
+    assert epoch_order(0, 0, 10).dtype == jnp.int32
+    assert epoch_order(0, 0, 10).tolist() == PINNED[0]
+    assert epoch_order(7, 2, 10).tolist() == PINNED[1]
+
+
+PINNED = ([0, 8, 2, 4, 1, 7, 9, 5, 3, 6], [8, 4, 3, 2, 1, 5, 7, 6, 9, 0])
+
+
+def test_order_does_not_depend_on_the_default_generator():
+    expected = epoch_order(1, 2, 30)
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(epoch_order(1, 2, 30), expected)
+
+
+def test_every_example_is_equally_likely_to_come_first():
+    # chi-squared with 9 degrees of freedom: 33.7 is exceeded with probability 1e-4.
+    seeds = jnp.arange(4_000)
+    first = jax.jit(jax.vmap(lambda seed: epoch_order(seed, 0, 10)[0]))(seeds)
+    counts = np.bincount(first, minlength=10)
+    assert ((counts - 400) ** 2 / 400).sum() < 33.7
+
+
+def test_jit_and_vmap_over_traced_seeds():
+    seeds = jnp.array([0, 5, 9], jnp.uint32)
+    orders = jax.jit(jax.vmap(partial(epoch_order, num_examples=40), (0, None)))(seeds, 2)
+    for seed, order in zip(seeds.tolist(), orders, strict=True):
+        np.testing.assert_array_equal(order, epoch_order(seed, 2, 40))
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 8, 9, 123, 2**31 - 1])
+def test_batch_is_the_slice_of_the_step(step):
+    order = epoch_order(0, 0, 103)
+    start = step % 8 * 12
+    expected = np.asarray(order)[start : start + 12]
+    np.testing.assert_array_equal(batch_indices(order, step, 12), expected)
+    jitted = jax.jit(batch_indices, static_argnums=2)
+    np.testing.assert_array_equal(jitted(order, step, 12), expected)
+
+
+def test_batches_of_several_steps_under_vmap():
+    order = epoch_order(0, 0, 103)
+    batches = jax.vmap(lambda step: batch_indices(order, step, 12))(jnp.arange(8))
+    np.testing.assert_array_equal(batches.reshape(-1), order[:96])
+
+
+def test_a_resumed_run_sees_the_rest_of_the_uninterrupted_one():
+    step_of = jax.jit(partial(_batch, num_examples=50, batch_size=8), static_argnums=0)
+    whole = [step_of(4, step).tolist() for step in range(15)]
+    # Step 8 is in the middle of the second epoch of six steps; a fresh jit holds no state.
+    jax.clear_caches()
+    step_of = jax.jit(partial(_batch, num_examples=50, batch_size=8), static_argnums=0)
+    assert [step_of(4, step).tolist() for step in range(8, 15)] == whole[8:]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "data", "check_vma"), [(1, 2, True), (2, 4, True), (2, 4, False), (1, 8, True)]
+)
+def test_shard_map_has_the_batch_of_one_device(sweep, data, check_vma):
+    mesh = _mesh(sweep, data)
+    seeds = jnp.arange(2 * sweep, dtype=jnp.uint32)
+    step = 9
+
+    def local(seeds, step):
+        return jax.vmap(lambda seed: _batch(seed, step, 103, 16, "data"))(seeds)
+
+    sharded = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(P("sweep"), P()),
+        out_specs=P("sweep", "data"),
+        check_vma=check_vma,
+    )
+    batches = jax.jit(sharded)(seeds, step)
+    assert batches.shape == (2 * sweep, 16)
+    for seed, batch in zip(seeds.tolist(), batches, strict=True):
+        np.testing.assert_array_equal(batch, _batch(seed, step, 103, 16))
+
+
+@pytest.mark.parametrize("data", [2, 8])
+def test_pmap_has_the_batch_of_one_device(data):
+    _mesh(1, data)
+    order = epoch_order(0, 0, 103)
+    local = jax.pmap(
+        lambda order, step: batch_indices(order, step, 16, "data"),
+        axis_name="data",
+        in_axes=(None, 0),
+    )
+    batch = local(order, jnp.full(data, 3))
+    assert batch.shape == (data, 16 // data)
+    np.testing.assert_array_equal(batch.reshape(-1), batch_indices(order, 3, 16))
+
+
+def test_local_positions_are_contiguous_slices():
+    np.testing.assert_array_equal(local_positions(5), np.arange(5))
+    replicas = jax.vmap(lambda _: local_positions(12, "data"), axis_name="data")(jnp.zeros(3))
+    np.testing.assert_array_equal(replicas, np.arange(12).reshape(3, 4))
+    assert replicas.dtype == jnp.int32
+
+
+def test_refusals():
+    def refused(message, function, *args):
+        with pytest.raises(ValueError) as error:
+            function(*args)
+        assert str(error.value) == message
+
+    refused("batch_size must be at least 1, got 0.", steps_per_epoch, 10, 0)
+    too_large = (
+        "batch_size=11 is larger than the training split of 10 examples, so an epoch would have"
+        " no step."
+    )
+    refused(too_large, steps_per_epoch, 10, 11)
+    refused(too_large, batch_indices, jnp.arange(10), 0, 11)
+    refused("batch_size must be at least 1, got -2.", local_positions, -2)
+    refused("num_examples must be at least 1, got 0.", epoch_order, 0, 0, 0)
+    refused("seed must be in [0, 2**32), got -1.", epoch_order, -1, 0, 10)
+    refused("seed must be in [0, 2**32), got 4294967296.", seed_key, 2**32)
+    refused("seed must be in [0, 2**32), got -3.", seed_key, np.int64(-3))
+    refused(
+        "batch_size=10 does not divide evenly over the 4 replicas of axis 'data'.",
+        jax.vmap(lambda _: local_positions(10, "data"), axis_name="data"),
+        jnp.zeros(4),
+    )

@@ -1,0 +1,552 @@
+"""Sources: what is loaded is what was stored, and bad data is refused with one sentence."""
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nf_resnets.data import DATASETS, Dataset, Split, from_splits, load
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHARED = Path(os.environ.get("NF_RESNETS_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
+needs_shared_data = pytest.mark.skipif(
+    not (SHARED / "make_tfds.py").exists(),
+    reason=f"{SHARED}/make_tfds.py is not there; NF_RESNETS_SHARED_DATA names its folder",
+)
+INFO = {  # dataset: image shape, classes
+    "cifar10": ((32, 32, 3), 10),
+    "cifar100": ((32, 32, 3), 100),
+    "svhn_cropped": ((32, 32, 3), 10),
+    "fashion_mnist": ((28, 28, 1), 10),
+}
+
+
+def _sha256(array):
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+# ---- digits
+
+
+def test_digits_are_those_of_scikit_learn_each_once():
+    from sklearn.datasets import load_digits
+
+    digits = load("digits")
+    images, labels = load_digits().images, load_digits().target
+    assert digits.train.images.shape == (1437, 8, 8, 1)
+    assert digits.test.images.shape == (360, 8, 8, 1)
+    for split in (digits.train, digits.test):
+        assert split.images.dtype == np.uint8
+        assert split.labels.dtype == np.int32
+    both = [
+        (image.tobytes(), int(label))
+        for split in (digits.train, digits.test)
+        for image, label in zip(split.images, split.labels, strict=True)
+    ]
+    expected = [
+        (image.astype(np.uint8).tobytes(), int(label))
+        for image, label in zip(images, labels, strict=True)
+    ]
+    assert len(set(expected)) == 1797  # all differ, so equal multisets mean no overlap
+    assert Counter(both) == Counter(expected)
+    assert digits.max_value == 16 == digits.train.images.max()
+    assert digits.class_names == tuple("0123456789")
+    assert digits.num_classes == 10
+
+
+def test_the_split_of_digits_is_pinned():
+    # NumPy may change the stream of default_rng; published numbers are those of this split.
+    digits = load("digits")
+    assert _sha256(digits.train.labels.astype(np.uint8)) == PINNED_TRAIN
+    assert _sha256(digits.test.images) == PINNED_TEST
+
+
+PINNED_TRAIN = "2b11282ac0c9af15c6e440ea3209a19e467e9c3f5787227001b1e8de89b6cafa"
+PINNED_TEST = "fe6e2083756fdae81f16c5e5d75e3b22573ec192a46d4d9f7314883b9dd63848"
+
+
+# ---- the statistics
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_mean_and_std_are_those_of_the_training_split_per_channel(dtype):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2_300, 3, 2, 3)).astype(dtype)  # more than two chunks
+    images[..., 1] //= 4
+    labels = np.arange(2_300, dtype=np.int32) % 2
+    test = Split(images[:1] // 2, labels[:1])
+    dataset = from_splits("mine", Split(images, labels), test, ("a", "b"))
+    # Both sums are in float64 over 13,800 values: 1e-12 leaves a hundred times their rounding.
+    pixels = images.astype(np.float64)
+    np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-12)
+
+
+# ---- refusals
+
+
+def _mine(**change):
+    """A small valid data set, with some of its parts replaced."""
+    parts = {
+        "train_images": np.arange(4 * 2 * 2 * 3, dtype=np.uint8).reshape(4, 2, 2, 3),
+        "train_labels": np.array([0, 1, 2, 0], np.int32),
+        "test_images": np.zeros((2, 2, 2, 3), np.uint8),
+        "test_labels": np.array([2, 1], np.int32),
+        "num_classes": 3,
+        "class_names": ("a", "b", "c"),
+        "mean": (1.0, 2.0, 3.0),
+        "std": (1.0, 2.0, 3.0),
+        "max_value": 255.0,
+    } | change
+    return Dataset(
+        name="mine",
+        train=Split(parts.pop("train_images"), parts.pop("train_labels")),
+        test=Split(parts.pop("test_images"), parts.pop("test_labels")),
+        **parts,
+    )
+
+
+def _with(array, index, value):
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+def test_a_valid_data_set_is_accepted():
+    assert _mine().num_classes == 3
+    floats = np.linspace(0, 1, 48, dtype=np.float32).reshape(4, 2, 2, 3)
+    assert _mine(train_images=floats, max_value=1.0).train.images is floats
+    assert _mine(train_labels=np.array([0, 1, 2, 0], np.uint8)).num_classes == 3
+
+
+FLOATS = np.zeros((4, 2, 2, 3), np.float32)
+BYTES = np.zeros((4, 2, 2, 3), np.uint8)
+REFUSED = {
+    "dtype of images": (
+        {"train_images": BYTES.astype(np.int64)},
+        "mine, train split: images must be uint8 or floating point, got int64.",
+    ),
+    "no array": (
+        {"test_images": [[0]]},
+        "mine, test split: images must be a NumPy array, got list.",
+    ),
+    "three axes": (
+        {"train_images": BYTES[..., 0]},
+        "mine, train split: images must have shape [N, H, W, C], got (4, 2, 2).",
+    ),
+    "one-hot labels": (
+        {"train_labels": np.eye(4, 3, dtype=np.int32)},
+        "mine, train split: labels must have shape [N], got (4, 3).",
+    ),
+    "lengths": (
+        {"train_labels": np.array([0, 1, 2], np.int32)},
+        "mine, train split: 4 images but 3 labels.",
+    ),
+    "empty": (
+        {"test_images": BYTES[:0], "test_labels": np.zeros(0, np.int32)},
+        "mine, test split: there is no pixel in images of shape (0, 2, 2, 3).",
+    ),
+    "NaN pixel": (
+        {"train_images": _with(FLOATS, (2, 0, 1, 2), np.nan)},
+        "mine, train split: pixel (2, 0, 1, 2) is nan, expected a finite value.",
+    ),
+    "infinite pixel": (
+        {"test_images": _with(FLOATS[:2], (1, 1, 1, 0), -np.inf)},
+        "mine, test split: pixel (1, 1, 1, 0) is -inf, expected a finite value.",
+    ),
+    "large byte": (
+        {"train_images": _with(BYTES, (3, 1, 0, 1), 17), "max_value": 16.0},
+        "mine, train split: pixel (3, 1, 0, 1) is 17, expected at most max_value=16.0.",
+    ),
+    "large float": (
+        {"train_images": _with(FLOATS, (0, 1, 0, 1), 1.5), "max_value": 1.0},
+        "mine, train split: pixel (0, 1, 0, 1) is 1.5, expected at most max_value=1.0.",
+    ),
+    "dtype of labels": (
+        {"test_labels": np.array([0.0, 1.0])},
+        "mine, test split: labels must be integers, got float64.",
+    ),
+    "label too large": (
+        {"train_labels": np.array([0, 1, 3, 4], np.int32)},
+        "mine, train split: label 2 is 3, expected a class in [0, 3).",
+    ),
+    "negative label": (
+        {"test_labels": np.array([1, -1], np.int32)},
+        "mine, test split: label 1 is -1, expected a class in [0, 3).",
+    ),
+    "image shapes": (
+        {"test_images": np.zeros((2, 2, 1, 3), np.uint8)},
+        "mine: training images have shape (2, 2, 3) but test images (2, 1, 3).",
+    ),
+    "one class": (
+        {"train_labels": np.full(4, 2, np.int32)},
+        "mine, train split: all 4 labels are 2; at least two classes must be present.",
+    ),
+    "class names": (
+        {"class_names": ("a", "b")},
+        "mine: num_classes=3 but class_names has 2 names.",
+    ),
+    "length of mean": (
+        {"mean": (1.0,)},
+        "mine: mean has 1 values but the images have 3 channels.",
+    ),
+    "NaN std": (
+        {"std": (1.0, float("nan"), 1.0)},
+        "mine: std must be finite, got (1.0, nan, 1.0).",
+    ),
+    "constant channel": (
+        {"std": (1.0, 0.0, 1.0)},
+        "mine: std of channel 1 is 0.0; it must be positive, a constant channel cannot be"
+        " normalised.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_bad_data_is_refused(change, message):
+    with pytest.raises(ValueError) as error:
+        _mine(**change)
+    assert str(error.value) == message
+
+
+def test_from_splits_refuses_before_it_computes_statistics():
+    labels = np.array([0, 1, 0, 1], np.int32)
+    good = Split(FLOATS, labels)
+    with pytest.raises(ValueError, match=r"train split: pixel \(0, 0, 0, 0\) is nan, expected a"):
+        from_splits("mine", Split(_with(FLOATS, (0, 0, 0, 0), np.nan), labels), good, ("a", "b"))
+    with pytest.raises(ValueError, match=r"got \(4, 2, 2\)\.$"):
+        from_splits("mine", Split(FLOATS[..., 0], labels), good, ("a", "b"))
+    with pytest.raises(ValueError, match=r"std of channel 0 is 0\.0; it must be positive"):
+        from_splits("mine", good, good, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("cifr10", " (did you mean 'cifar10'?)"), ("imagenet2012", ""), (3, "")],
+)
+def test_an_unknown_name_is_refused(name, hint):
+    with pytest.raises(ValueError) as error:
+        load(name)
+    assert str(error.value) == (
+        f"unknown data set {name!r}{hint}; known are digits, cifar10, cifar100, svhn_cropped,"
+        " fashion_mnist."
+    )
+
+
+# ---- TensorFlow Datasets
+
+
+def test_importing_the_package_imports_no_data_library():
+    code = (
+        "import sys, nf_resnets.data;"
+        "print({'sklearn', 'tensorflow', 'tensorflow_datasets'} & set(sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "set()\n"
+
+
+def _write_tfds(data_dir, name, sizes, labels_of=None):
+    """Writes random images with TFDS's own builder and returns {split: [(image, label), ...]}.
+
+    Only the download is replaced, so features, keys and the shuffled order are TFDS's.
+    """
+    import tensorflow_datasets as tfds
+    from PIL import Image
+
+    shape, num_classes = INFO[name]
+    builder = tfds.builder(name, data_dir=data_dir)
+    features = builder.info.features
+    rng = np.random.default_rng(0)
+    written = {}
+    for split, size in sizes.items():
+        images = rng.integers(0, 256, (size, *shape), np.uint8)
+        labels = rng.integers(0, num_classes, size) if labels_of is None else labels_of(size)
+        written[split] = list(zip(images, labels.tolist(), strict=True))
+
+    def examples(split):
+        for i, (image, label) in enumerate(written[split]):
+            example = {"image": Image.fromarray(image.squeeze()), "label": label}
+            if "id" in features:
+                example["id"] = f"{split}_{i}"
+            if "coarse_label" in features:
+                example["coarse_label"] = label // 5
+            yield i, example
+
+    if name.startswith("cifar"):  # the download has the names
+        features["label"].names = [f"class {i}" for i in range(num_classes)]
+    if "coarse_label" in features:
+        features["coarse_label"].names = [f"coarse {i}" for i in range(20)]
+    builder._split_generators = lambda _: {split: examples(split) for split in sizes}
+    tfds.disable_progress_bar()
+    builder.download_and_prepare(
+        download_dir=data_dir / "downloads",
+        file_format="array_record",
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+    )
+    return written
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a small copy of every TFDS data set, and what was written there."""
+    data_dir = tmp_path_factory.mktemp("tfds")
+    sizes = {"cifar10": 2_100}  # more than two chunks of the reader
+    written = {
+        name: _write_tfds(data_dir, name, {"train": sizes.get(name, 300), "test": 20})
+        for name in INFO
+    }
+    return data_dir, written
+
+
+def _as_tfrecord(data_dir, target, name):
+    """Copies a data set and has its description say that it is in tfrecord format."""
+    shutil.copytree(data_dir / name, target / name)
+    (info,) = (target / name).glob("*/dataset_info.json")
+    content = json.loads(info.read_text())
+    content["fileFormat"] = "tfrecord"
+    info.write_text(json.dumps(content))
+    for path in info.parent.glob("*.array_record-*"):
+        path.rename(path.with_name(path.name.replace(".array_record-", ".tfrecord-")))
+    return info.parent
+
+
+def test_every_tfds_name_is_covered():
+    assert {"digits", *INFO} == set(DATASETS)
+
+
+@pytest.mark.parametrize("name", INFO)
+def test_what_was_written_is_loaded_in_the_order_of_the_files(tiny, name):
+    import tensorflow_datasets as tfds
+
+    data_dir, written = tiny
+    dataset = load(name, data_dir)
+    shape, num_classes = INFO[name]
+    assert (dataset.name, dataset.num_classes, dataset.max_value) == (name, num_classes, 255)
+    assert len(dataset.class_names) == num_classes
+    if name.startswith("cifar"):
+        assert dataset.class_names[3] == "class 3"
+    for split_name in ("train", "test"):
+        split = getattr(dataset, split_name)
+        assert split.images.dtype == np.uint8
+        assert split.labels.dtype == np.int32
+        assert split.images.shape == (len(written[name][split_name]), *shape)
+        loaded = [(i.tobytes(), int(n)) for i, n in zip(split.images, split.labels, strict=True)]
+        stored = [(i.tobytes(), n) for i, n in written[name][split_name]]
+        assert Counter(loaded) == Counter(stored)
+        source = tfds.data_source(name, split=split_name, data_dir=data_dir)
+        assert loaded == [(example["image"].tobytes(), example["label"]) for example in source]
+
+
+def test_loading_is_silent_and_leaves_logging_as_it_was(tiny, tmp_path, capfd, caplog):
+    logger = logging.getLogger("absl")
+    level = logger.level
+    load("svhn_cropped", tiny[0])
+    with contextlib.suppress(FileNotFoundError):
+        load("svhn_cropped", tmp_path)
+    assert logger.level == level
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_missing_data_set_names_the_folder_and_the_command(tmp_path):
+    data_dir = tmp_path / "it's $HOME"
+    with pytest.raises(FileNotFoundError) as error:
+        load("svhn_cropped", data_dir)
+    message = str(error.value)
+    assert message.startswith(
+        f"svhn_cropped is not in {data_dir}/svhn_cropped/3.1.0; with network access and TensorFlow"
+        " (pip install 'nf_resnets[tensorflow]') it is prepared by `python -c "
+    )
+    assert _builder_call(message) == ("svhn_cropped", str(data_dir))
+    assert not data_dir.exists()
+
+
+def _builder_call(message):
+    """What the command in a message prepares: it must pass the shell and be Python."""
+    (command,) = re.findall("`(.*)`", message)
+    python, flag, code = shlex.split(command)
+    assert (python, flag) == ("python", "-c")
+    imported, prepare = ast.parse(code).body
+    assert ast.unparse(imported) == "import tensorflow_datasets as tfds"
+    assert ast.unparse(prepare).endswith(".download_and_prepare(file_format='array_record')")
+    builder = prepare.value.func.value
+    assert ast.unparse(builder.func) == "tfds.builder"
+    (data_dir,) = builder.keywords
+    assert data_dir.arg == "data_dir"
+    return ast.literal_eval(builder.args[0]), ast.literal_eval(data_dir.value)
+
+
+def test_no_data_dir_is_the_default_of_tfds(tmp_path, monkeypatch):
+    from tensorflow_datasets.core import constants
+
+    monkeypatch.setattr(constants, "DATA_DIR", str(tmp_path / "default"))
+    with pytest.raises(FileNotFoundError, match=re.escape(f"not in {tmp_path}/default/cifar10/")):
+        load("cifar10")
+
+
+def test_a_home_folder_is_expanded(tiny, monkeypatch):
+    monkeypatch.setenv("HOME", str(tiny[0].parent))
+    assert load("svhn_cropped", f"~/{tiny[0].name}").num_classes == 10
+
+
+@pytest.mark.parametrize("given", ["", "tfds/svhn_cropped", "tfds/svhn_cropped/3.1.0"])
+def test_a_data_dir_that_is_off_by_a_level_is_named(tiny, tmp_path, given):
+    found = tmp_path / "tfds"
+    shutil.copytree(tiny[0] / "svhn_cropped", found / "svhn_cropped")
+    given = tmp_path / given
+    with pytest.raises(FileNotFoundError) as error:
+        load("svhn_cropped", given)
+    assert str(error.value) == (
+        f"svhn_cropped is not in {given}/svhn_cropped/3.1.0, but it is in {found}:"
+        f" pass data_dir={str(found)!r}."
+    )
+    assert load("svhn_cropped", found).num_classes == 10
+
+
+def test_tfrecord_without_tensorflow_says_what_to_do(tiny, tmp_path, monkeypatch):
+    folder = _as_tfrecord(tiny[0], tmp_path, "svhn_cropped")
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as if it were not installed
+    with pytest.raises(ModuleNotFoundError) as error:
+        load("svhn_cropped", tmp_path)
+    message = str(error.value)
+    assert message.startswith(
+        f"svhn_cropped in {folder} is in tfrecord format, which only TensorFlow reads:"
+        " pip install 'nf_resnets[tensorflow]', or prepare a copy in array_record format in another"
+        " folder with `"
+    )
+    # In the same folder TFDS would find the data set prepared and write nothing.
+    assert _builder_call(message) == ("svhn_cropped", str(tmp_path / "array_record"))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "missing", "description"])
+def test_a_damaged_file_is_refused_with_its_folder(tiny, tmp_path, damage):
+    shutil.copytree(tiny[0] / "svhn_cropped", tmp_path / "svhn_cropped")
+    folder = tmp_path / "svhn_cropped" / "3.1.0"
+    (path,) = folder.glob("*-train.array_record-*")
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped bit":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "missing":
+        path.unlink()
+    else:
+        (folder / "dataset_info.json").write_text("{")
+        folder = tmp_path
+    with pytest.raises(OSError) as error:
+        load("svhn_cropped", tmp_path)
+    message = str(error.value)
+    assert message.startswith(f"svhn_cropped in {folder} cannot be read (")
+    assert message.endswith("); delete that folder and prepare the data set again.")
+    assert "\n" not in message
+
+
+def test_bad_data_on_disk_is_refused_with_its_folder(tmp_path):
+    ones = lambda size: np.ones(size, np.int64)  # noqa: E731
+    _write_tfds(tmp_path, "svhn_cropped", {"train": 5, "test": 5}, labels_of=ones)
+    with pytest.raises(ValueError) as error:
+        load("svhn_cropped", tmp_path)
+    assert str(error.value) == (
+        "svhn_cropped, train split: all 5 labels are 1; at least two classes must be present. It"
+        f" was read from {tmp_path}/svhn_cropped/3.1.0."
+    )
+
+
+# ---- the real data sets, where they are at hand
+
+
+def _make_shared(data_dir, name, file_format):
+    subprocess.run(
+        [sys.executable, SHARED / "make_tfds.py", data_dir, name, "--format", file_format],
+        check=True,
+        capture_output=True,
+    )
+    return data_dir / file_format
+
+
+def _shared_loader():
+    spec = importlib.util.spec_from_file_location("shared_load", SHARED / "load.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@needs_shared_data
+def test_fashion_mnist_comes_through_unchanged(tmp_path):
+    dataset = load("fashion_mnist", _make_shared(tmp_path, "fashion_mnist", "array_record"))
+    assert dataset.class_names[9] == "Ankle boot"
+    for name, size in (("train", 60_000), ("test", 10_000)):
+        images, labels = _shared_loader().fashion_mnist(name)
+        split = getattr(dataset, name)
+        assert split.images.shape == (size, 28, 28, 1)
+        loaded = zip(split.images, split.labels.tolist(), strict=True)
+        stored = zip(images, labels.tolist(), strict=True)
+        assert Counter((image.tobytes(), label) for image, label in loaded) == Counter(
+            (image.tobytes(), label) for image, label in stored
+        )
+
+
+# SHA-256 of the decoded arrays in the official order, labels as uint8: README of the shared data.
+CIFAR10_SHA256 = {
+    "train": (
+        "ff7f60d2696c4304c0d820eb732bc21fbd38c69122372c42aeb4ef8569a4dd60",
+        "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
+    ),
+    "test": (
+        "1249626010949d8f448e0faf792debbc3da0c50ed31bfff3678c99c37fbc7e48",
+        "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
+    ),
+}
+
+
+@pytest.mark.slow
+@needs_shared_data
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+def test_all_of_cifar10_comes_through_unchanged(tmp_path, file_format):
+    import tensorflow_datasets as tfds
+
+    if file_format == "tfrecord":
+        pytest.importorskip("tensorflow")
+    data_dir = _make_shared(tmp_path, "cifar10", file_format)
+    records = data_dir
+    if file_format == "tfrecord":
+        records = _make_shared(tmp_path, "cifar10", "array_record")
+    dataset = load("cifar10", data_dir)
+    assert dataset.class_names == tuple(_shared_loader().CIFAR10_LABELS)
+    np.testing.assert_allclose(np.divide(dataset.mean, 255), (0.4914, 0.4822, 0.4465), atol=5e-5)
+    np.testing.assert_allclose(np.divide(dataset.std, 255), (0.2470, 0.2435, 0.2616), atol=5e-5)
+    for name, (images_sha256, labels_sha256) in CIFAR10_SHA256.items():
+        split = getattr(dataset, name)
+        # TFDS shuffles when it writes and keeps the official position in the id.
+        source = tfds.data_source(
+            "cifar10",
+            split=name,
+            data_dir=records,
+            decoders={"image": tfds.decode.SkipDecoding()},
+        )
+        ids = source.__getitems__(list(range(len(source))))
+        position = np.array(
+            [int(example["id"].decode().removeprefix(f"{name}_")) for example in ids]
+        )
+        restored = np.argsort(position)
+        np.testing.assert_array_equal(position[restored], np.arange(len(split.labels)))
+        assert _sha256(split.images[restored]) == images_sha256
+        assert _sha256(split.labels[restored].astype(np.uint8)) == labels_sha256
+        if name == "train":
+            assert position[0] == 16_399  # as in the official copy
