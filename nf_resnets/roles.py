@@ -37,6 +37,8 @@ class Role(enum.StrEnum):
 LAYER_ROLES = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
 """The roles whose leaves are layers, drawn by the standard initialisations."""
 
+# The last key of a bias vector, alone or at the end of a word; NNX adds a key to a Param's path.
+_BIAS = re.compile(r"(?:^|[/_.])(?:bias|b)(?:/(?:raw_)?value)?$")
 _LAYOUTS = {"HWIO": "[H, W, C_in, C_out]", "OIHW": "[C_out, C_in, H, W]"}
 
 
@@ -46,9 +48,10 @@ class Rules:
 
     Args:
       branch: the layers of the residual branches. Its last group orders the layers within a
-        branch, the groups before it name and order the branches; groups of digits are ordered as
-        numbers, others as text. ``r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel"`` makes ``block_10``
-        follow ``block_9``.
+        branch, the groups before it name and order the branches; digits in a group are ordered as
+        numbers, the rest as text, and a group that took no part stands first.
+        ``r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel"`` makes ``block_10`` follow ``block_9``. A
+        layer has one weight and at most one bias vector.
       head: the classification layer, weight and bias.
       stem: the layers before the first branch.
       shortcut: the layers on the skip path, such as 1x1 down-sampling convolutions.
@@ -92,6 +95,7 @@ class Rules:
                 continue
             try:
                 groups = re.compile(pattern).groups
+                re.search(pattern, "")  # refuses patterns of bytes
             except (re.error, TypeError) as error:
                 raise ValueError(
                     f"rules.{name}={pattern!r} is not a regular expression: {error}."
@@ -102,7 +106,7 @@ class Rules:
                     r"of a branch, the groups before it the branches, as in "
                     r"'block_(\d+)/conv_(\d+)/kernel'."
                 )
-        if self.layout not in _LAYOUTS:
+        if self.layout not in tuple(_LAYOUTS):
             raise ValueError(
                 f"rules.layout={self.layout!r} found; expected one of "
                 + ", ".join(f"{name!r} for {axes}" for name, axes in _LAYOUTS.items())
@@ -141,7 +145,8 @@ class Leaf:
       shape: its shape, with the leading axis if it is stacked.
       stacked: whether its leading axis runs over branches.
       weight: whether it is a weight, with at least two axes beside the stacked one. A leaf with a
-        layer's role that is no weight is that layer's bias vector.
+        layer's role that is no weight is that layer's bias vector; so is a leaf called ``bias`` or
+        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox.
       branches: the branches it belongs to, numbered ``k = 1..L`` from the input; one for an
         ordinary leaf, as many as its leading axis is long for a stacked one, none outside.
       layer: its place ``1..m`` among the layers of the branch, 0 outside branches.
@@ -190,6 +195,11 @@ class RoleMap:
     def map(self, function: Callable[[Leaf, Any], Any], params: Any) -> Any:
         """Applies ``function(leaf, value)`` to every leaf and returns a tree of the same kind."""
         values = jax.tree.leaves(params)
+        if len(values) != len(self.leaves):
+            raise ValueError(
+                f"params has {len(values)} leaves; expected {len(self.leaves)}, as in the tree "
+                "that the roles were assigned for."
+            )
         return self._treedef.unflatten(
             [function(leaf, value) for leaf, value in zip(self.leaves, values, strict=True)]
         )
@@ -201,9 +211,10 @@ class RoleMap:
     def check_depth(self, depth: int) -> None:
         """Refuses a ``depth`` that is not the number of residual branches of the tree."""
         if isinstance(depth, bool) or not isinstance(depth, int | np.integer):
+            shown = f"{depth!r} " if isinstance(depth, bool | float | str | None) else ""
             raise TypeError(
-                f"depth={depth!r} ({type(depth).__name__}) found; expected a Python int, the "
-                "number of residual branches L."
+                f"depth={shown}({type(depth).__name__}) found; expected a Python int, the number "
+                "of residual branches L, which under jit is a static argument."
             )
         if depth != self.num_branches:
             raise ValueError(
@@ -246,6 +257,7 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
       ValueError: if the tree is empty, a weight is matched by no rule or a leaf by two, a rule
         matches nothing, a weight's dtype is not a floating-point one, or the leaves of a branch
         contradict each other.
+      TypeError: if ``rules`` is no :class:`Rules`, or ``params`` no tree with arrays in it.
 
     Example:
       >>> tree = {"block_2": {"conv_1": jnp.ones((3, 3, 4, 4)), "conv_2": jnp.ones((3, 3, 4, 4))},
@@ -257,23 +269,34 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
     if rules is not None and not isinstance(rules, Rules):
         raise TypeError(f"rules is a {type(rules).__name__}; expected nf_resnets.init.Rules.")
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
-    if not flat:
+    if not flat and params is not None:
         raise ValueError("params is an empty tree; expected a tree with at least one weight.")
+    if not any(_is_numeric_array(value) for _, value in flat):
+        raise TypeError(
+            f"params is a {type(params).__name__} without a single array; expected a tree of "
+            "arrays, such as model.init(key, images)['params']."
+        )
     used = OUR_RULES if rules is None else rules
     leaves = [_classify(path_name(path), value, used) for path, value in flat]
-    _refuse_unmatched(leaves, used, given=rules is not None)
+    _refuse_unmatched(leaves, used, given=used != OUR_RULES)
+    _refuse_same_paths(leaves)
     leaves, branches = _number_branches(leaves, used)
     return RoleMap(tuple(leaves), tuple(branches), treedef)
 
 
 def _classify(path: str, value: Any, rules: Rules) -> Leaf:
-    if not _is_numeric_array(value):
-        return Leaf(path, Role.KEEP)
     matches = [role for role, pattern in rules.patterns() if re.search(pattern, path)]
+    if not _is_numeric_array(value):
+        if type(value) in (int, float) and matches and matches[0] in _SCALARS:
+            raise ValueError(
+                f"leaf {path!r} ({matches[0].value}) is the Python number {value!r}; expected an "
+                "array."
+            )
+        return Leaf(path, Role.KEEP)
     if len(matches) > 1:
         raise ValueError(
-            f"leaf {path!r} is matched by two rules, {matches[0].value}= and {matches[1].value}=; "
-            "expected one."
+            f"leaf {path!r} is matched by two rules, rules.{matches[0].value} and "
+            f"rules.{matches[1].value}; expected one."
         )
     stacked = rules.stacked is not None and re.search(rules.stacked, path) is not None
     shape = tuple(value.shape)
@@ -282,16 +305,21 @@ def _classify(path: str, value: Any, rules: Rules) -> Leaf:
             f"leaf {path!r} is a scalar but rules.stacked matches it; expected a leading axis that "
             "runs over branches."
         )
-    if 0 in shape:
-        raise ValueError(f"leaf {path!r} has shape {shape}; expected no axis of length 0.")
-    weight = len(shape) - stacked >= 2
     role = matches[0] if matches else Role.KEEP
+    if 0 in shape and role is not Role.KEEP:
+        raise ValueError(f"leaf {path!r} has shape {shape}; expected no axis of length 0.")
+    own = shape[1:] if stacked else shape
+    bias = sum(length > 1 for length in own) <= 1 and _BIAS.search(path) is not None
+    weight = len(own) >= 2 and not bias
     if role is not Role.KEEP and not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
             f"leaf {path!r} ({role.value}) has dtype {value.dtype}; expected a floating-point one."
         )
     layout = rules.layout
     return Leaf(path, role, shape, stacked, weight, layout=layout)
+
+
+_SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER, Role.ALPHA)
 
 
 def _is_numeric_array(value: Any) -> bool:
@@ -317,14 +345,27 @@ def _refuse_unmatched(leaves: list[Leaf], rules: Rules, *, given: bool) -> None:
             else "these are not the names of this library's models, so pass rules=init.Rules(...)"
         )
         raise ValueError(f"no rule says what the weight {shown} is; {advice}.")
-    if given:
-        for role, pattern in rules.patterns():
-            if not any(re.search(pattern, leaf.path) for leaf in leaves):
-                raise ValueError(
-                    f"rules.{role.value}={pattern!r} matches no leaf of params; its paths are like "
-                    + ", ".join(repr(leaf.path) for leaf in leaves[:3])
-                    + "."
-                )
+    if not given:
+        return
+    named = [(role.value, pattern) for role, pattern in rules.patterns()]
+    if rules.stacked is not None:
+        named.append(("stacked", rules.stacked))
+    for name, pattern in named:
+        if not any(re.search(pattern, leaf.path) for leaf in leaves):
+            raise ValueError(
+                f"rules.{name}={pattern!r} matches no leaf of params; its paths are like "
+                + ", ".join(repr(leaf.path) for leaf in leaves[:3])
+                + "."
+            )
+
+
+def _refuse_same_paths(leaves: list[Leaf]) -> None:
+    """Refuses layers of one path, as of ``{"a/b": {"w": ...}, "a": {"b/w": ...}}``."""
+    seen = set()
+    for leaf in leaves:
+        if leaf.role in LAYER_ROLES and leaf.path in seen:
+            raise ValueError(f"two leaves have the path {leaf.path!r}; expected one.")
+        seen.add(leaf.path)
 
 
 def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list[Branch]]:
@@ -334,29 +375,23 @@ def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list
     groups: dict[tuple[str, ...], dict[str, list[int]]] = {}
     for position, leaf in enumerate(leaves):
         if leaf.role is Role.BRANCH:
-            *names, layer = _search(rules.branch, leaf.path)
-            groups.setdefault(tuple(names), {}).setdefault(layer, []).append(position)
+            *outer, layer = _search(rules.branch, leaf.path)
+            groups.setdefault(tuple(outer), {}).setdefault(layer, []).append(position)
 
     branches: list[Branch] = []
     numbered = list(leaves)
     for names in sorted(groups, key=_natural):
         layers = groups[names]
         members = [position for positions in layers.values() for position in positions]
+        name = _branch_name([leaves[i].path for i in members], rules)
         lengths = {leaves[i].shape[0] if leaves[i].stacked else 1 for i in members}
         if len(lengths) > 1:
             raise ValueError(
-                f"the leaves of branch {_branch_name(leaves[members[0]].path, rules)!r} are stacked "
-                f"over {' and '.join(map(str, sorted(lengths)))} branches; expected one number."
+                f"the leaves of branch {name!r} are stacked over "
+                f"{' and '.join(map(str, sorted(lengths)))} branches; expected one number."
             )
-        weightless = [
-            layer for layer, at in layers.items() if not any(leaves[i].weight for i in at)
-        ]
-        if weightless:
-            raise ValueError(
-                f"leaf {leaves[layers[weightless[0]][0]].path!r} is matched by rules.branch but "
-                f"has shape {leaves[layers[weightless[0]][0]].shape}, and its layer has no weight; "
-                "expected a layer's weight to have two axes or more."
-            )
+        for at in layers.values():
+            _refuse_ill_formed([leaves[i] for i in at])
         (length,) = lengths
         numbers = tuple(range(len(branches) + 1, len(branches) + length + 1))
         for j, layer in enumerate(sorted(layers, key=lambda name: _natural((name,))), start=1):
@@ -364,13 +399,29 @@ def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list
                 numbered[i] = dataclasses.replace(
                     leaves[i], branches=numbers, layer=j, m=len(layers)
                 )
-        name = _branch_name(leaves[members[0]].path, rules)
         stacked = leaves[members[0]].stacked
         branches += [
             Branch(k, f"{name}[{index}]" if stacked else name, len(layers))
             for index, k in enumerate(numbers)
         ]
     return numbered, branches
+
+
+def _refuse_ill_formed(layer: list[Leaf]) -> None:
+    """Refuses a layer that has no weight, two weights, or two vectors."""
+    if not any(leaf.weight for leaf in layer):
+        raise ValueError(
+            f"leaf {layer[0].path!r} is matched by rules.branch but has shape {layer[0].shape}, "
+            "and its layer has no weight; expected a layer's weight to have two axes or more (a "
+            "group that orders nothing is written (?:...))."
+        )
+    for weight, kind in ((True, "weights"), (False, "vectors")):
+        same = [leaf.path for leaf in layer if leaf.weight == weight]
+        if len(same) > 1:
+            raise ValueError(
+                f"leaves {same[0]!r} and {same[1]!r} are two {kind} of one layer by the groups of "
+                "rules.branch; expected a layer to have one weight and at most one bias vector."
+            )
 
 
 def _search(pattern: str | None, path: str) -> tuple[str, ...]:
@@ -380,18 +431,27 @@ def _search(pattern: str | None, path: str) -> tuple[str, ...]:
     return tuple(group or "" for group in match.groups())
 
 
-def _branch_name(path: str, rules: Rules) -> str:
-    """The path up to the key in which the layer's group begins."""
+def _branch_name(paths: list[str], rules: Rules) -> str:
+    """The path up to the key in which the layer's group begins, in a layer where it takes part."""
     assert rules.branch is not None
-    match = re.search(rules.branch, path)
-    assert match is not None
-    start = match.start(match.re.groups)
-    head = path[: max(start, 0)]
-    return head.rpartition("/")[0] or path
+    for path in paths:
+        match = re.search(rules.branch, path)
+        assert match is not None
+        start = match.start(match.re.groups)
+        if start >= 0:
+            return path[:start].rpartition("/")[0] or path
+    return paths[0]
 
 
-def _natural(names: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
-    return tuple((0, int(n), "") if n.isdecimal() else (1, 0, n) for n in names)
+def _natural(names: tuple[str, ...]) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """Orders ``""`` before ``"2"`` before ``"10"`` before ``"b2"`` before ``"b10"``."""
+    return tuple(
+        tuple(
+            (0, int(part), "") if part.isdecimal() else (1, 0, part)
+            for part in re.findall(r"\d+|\D+", name)
+        )
+        for name in names
+    )
 
 
 def fans(leaf: Leaf) -> tuple[int, int]:

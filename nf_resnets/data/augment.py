@@ -81,8 +81,8 @@ def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:
 
     Args:
         images: [b, H, W, C] of any dtype.
-        keys: `example_keys`, typed PRNG keys [b]; the same keys may be given to `random_crop`, which
-            draws from another fold of them.
+        keys: `example_keys`, typed PRNG keys [b]; `random_crop` may be given the same keys, since
+            it draws from another fold of them.
 
     Returns:
         [b, H, W, C] of the dtype of `images`.
@@ -96,7 +96,7 @@ def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:
 
 
 def normalize(
-    images: jax.Array, mean: Sequence[float] | jax.Array, std: Sequence[float] | jax.Array
+    images: ArrayLike, mean: Sequence[float] | ArrayLike, std: Sequence[float] | ArrayLike
 ) -> jax.Array:
     """Returns `(images - mean) / std` per channel.
 
@@ -114,6 +114,7 @@ def normalize(
     >>> normalize(jnp.array([[0, 10]], jnp.uint8), mean=(1.0, 2.0), std=(2.0, 4.0)).tolist()
     [[-0.5, 2.0]]
     """
+    images = jnp.asarray(images)
     per_channel = (1,) * (images.ndim - 1) + images.shape[-1:]
     statistics = []
     for name, value in (("mean", mean), ("std", std)):

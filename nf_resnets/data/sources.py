@@ -97,8 +97,8 @@ class Dataset:
         if not min(self.std) > 0:
             channel = int(np.argmin(self.std))
             raise ValueError(
-                f"{self.name}: std of channel {channel} is {self.std[channel]}; it must be positive,"
-                " a constant channel cannot be normalised."
+                f"{self.name}: std of channel {channel} is {self.std[channel]}; it must be"
+                " positive, a constant channel cannot be normalised."
             )
 
 
@@ -184,7 +184,8 @@ def _from_tfds(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
     with _quiet_absl():
-        with _readable(name, data_dir):
+        root = tfds.core.constants.DATA_DIR if data_dir is None else data_dir
+        with _readable(name, os.path.join(root, name)):
             builder = tfds.builder(name, data_dir=data_dir)
         folder = builder.data_path
         if not builder.is_prepared():
@@ -198,7 +199,7 @@ def _from_tfds(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
             raise ModuleNotFoundError(
                 f"{name} in {folder} is in {builder.info.file_format.value} format, which only"
                 " TensorFlow reads: pip install 'nf_resnets[tensorflow]', or prepare a copy in"
-                f" array_record format in another folder with"
+                " array_record format in another folder with"
                 f" {_prepare_command(name, folder.parent.parent / 'array_record')}."
             )
         with _readable(name, folder):
@@ -275,14 +276,14 @@ def _readable(name: str, folder: Any) -> Iterator[None]:
     except Exception as error:  # ArrayRecord, Pillow, protobuf and TensorFlow each raise their own
         reason = str(error).strip().split("\n")[0]
         raise OSError(
-            f"{name} in {folder} cannot be read ({reason}); delete that folder and prepare the data"
-            " set again."
+            f"{name} in {folder} cannot be read ({reason}); if its files are damaged, delete that"
+            " folder and prepare the data set again."
         ) from error
 
 
 @contextlib.contextmanager
 def _quiet_absl() -> Iterator[None]:
-    """Holds back what TensorFlow Datasets logs about folders that are not there and about OpenCV."""
+    """Holds back the warnings of TensorFlow Datasets about absent folders and OpenCV."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(max(level, logging.ERROR))

@@ -77,7 +77,7 @@ def fixup(
         if leaf.role is Role.MULTIPLIER:
             return like(value, 1)
         if leaf.role is Role.BRANCH and leaf.weight:
-            return scaled(value, depth ** (-1 / (2 * leaf.m - 2)))
+            return scaled(value, int(depth) ** (-1 / (2 * leaf.m - 2)))
         return value
 
     return role_map.map(rescale, params)
@@ -96,12 +96,17 @@ def _refuse_single_layers(role_map: RoleMap) -> None:
 
 def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
+        if isinstance(value, jax.ShapeDtypeStruct):
+            raise ValueError(
+                f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
+                "array, or the whole call inside jax.eval_shape."
+            )
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m and leaf.weight
         if last and is_concrete(value) and all_zero(value):
             raise ValueError(
-                f"leaf {leaf.path!r}, the last layer of a residual branch, is already zero: expected "
-                "a standard initialisation, not one that Fixup was applied to before; pass key= to "
-                "draw the weights afresh."
+                f"leaf {leaf.path!r}, the last layer of a residual branch, is already zero; "
+                "expected a standard initialisation, not one that Fixup was applied to before, or "
+                "key= to draw the weights afresh."
             )
 
 

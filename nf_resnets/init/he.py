@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw
@@ -60,7 +59,7 @@ def he(
             std = fan_in**-0.5
         else:
             std = (2 / (fan_in if mode == "fan_in" else fan_out)) ** 0.5
-        return np.array(std, dtype) * draws.normal(leaf_key, leaf.shape, dtype)
+        return std * draws.normal(leaf_key, leaf.shape, dtype)
 
     return draw(params, key, roles.assign(params, rules), sample)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,17 +20,22 @@ def like(old: Any, new: Any) -> Any:
       old: the leaf as it was: a NumPy array, a JAX array or a traced value.
       new: its new value, of the same shape or a scalar.
     """
-    if isinstance(old, np.ndarray | np.generic):
-        return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
-    value = jnp.broadcast_to(jnp.asarray(new), old.shape).astype(old.dtype)
+    if isinstance(old, np.ndarray | np.generic) and is_concrete(new):
+        copy = np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
+        return copy[()] if isinstance(old, np.generic) else copy
+    dtype = jax.dtypes.canonicalize_dtype(old.dtype)
+    value = jnp.broadcast_to(jnp.asarray(new), old.shape).astype(dtype)
+    if isinstance(old, np.ndarray | np.generic):  # and the new value is traced
+        return value
     if is_concrete(old) and is_concrete(value) and value.sharding != old.sharding:
         value = jax.device_put(value, old.sharding)
     return value
 
 
-def scaled(old: Any, factor: Any) -> Any:
-    """Returns ``factor * old`` in the dtype of ``old``."""
-    return like(old, old * factor)
+def scaled(old: Any, factor: float) -> Any:
+    """Returns ``factor * old`` in the dtype of ``old``, half precision rounded once."""
+    promote = np.promote_types if isinstance(old, np.ndarray | np.generic) else jnp.promote_types
+    return like(old, old.astype(promote(old.dtype, np.float32)) * factor)
 
 
 def is_concrete(value: Any) -> bool:
@@ -39,8 +44,11 @@ def is_concrete(value: Any) -> bool:
 
 
 def all_zero(value: Any) -> bool:
-    """Whether a concrete array holds nothing but zeros."""
-    return not bool(np.any(value)) if isinstance(value, np.ndarray) else not bool(jnp.any(value))
+    """Whether a concrete array holds nothing but zeros, asked inside ``jit`` too."""
+    if isinstance(value, np.ndarray):
+        return not bool(np.any(value))
+    with jax.ensure_compile_time_eval():
+        return not bool(jnp.any(value))
 
 
 def draw(
@@ -61,9 +69,15 @@ def draw(
       sample: ``sample(key, leaf, dtype) -> [*leaf.shape]``.
 
     Raises:
+      ValueError: if the tree has no weight.
       TypeError: if ``key`` is not a PRNG key.
     """
     check_key(key)
+    if not any(leaf.role in LAYER_ROLES and leaf.weight for leaf in role_map.leaves):
+        raise ValueError(
+            "no layer's weight found in params; expected at least one to draw, beside leaves like "
+            f"{role_map.leaves[0].path!r}."
+        )
 
     def fill(leaf: Leaf, value: Any) -> Any:
         if leaf.role not in LAYER_ROLES:
@@ -73,24 +87,33 @@ def draw(
         # Half-precision weights are drawn in float32 and rounded once.
         dtype = jnp.promote_types(value.dtype, jnp.float32)
         dtype = jax.dtypes.canonicalize_dtype(dtype)
-        leaf_key = jax.random.fold_in(key, zlib.crc32(leaf.path.encode()))
-        return like(value, sample(leaf_key, leaf, dtype))
+        return like(value, sample(_leaf_key(key, leaf.path), leaf, dtype))
 
     return role_map.map(fill, params)
 
 
+def _leaf_key(key: jax.Array, path: str) -> jax.Array:
+    """Folds 64 bits of the path's hash into the key; 32 would meet twice among 10,000 paths."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    for word in np.frombuffer(digest, "<u4"):
+        key = jax.random.fold_in(key, int(word))
+    return key
+
+
 def check_key(key: Any) -> None:
-    """Refuses what is not a JAX PRNG key (typed, or a raw uint32 pair)."""
+    """Refuses what is not one JAX PRNG key (typed, or the raw uint32 numbers of one)."""
     dtype = getattr(key, "dtype", None)
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.shape == ()
-    raw = dtype == np.uint32 and getattr(key, "ndim", 0) == 1
-    if not typed and not raw:
-        found = (
-            f"{type(key).__name__} {key!r}"
-            if not hasattr(key, "shape")
-            else (f"array of {dtype} {list(key.shape)}")
-        )
-        raise TypeError(f"key is a {found}; expected one PRNG key, such as jax.random.key(0).")
+    shape = getattr(key, "shape", None)
+    if dtype is None or shape is None:
+        shown = f"{key!r} " if isinstance(key, bool | int | float | str | None) else ""
+        found = f"key={shown}({type(key).__name__})"
+    else:
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
+            return
+        if dtype == np.uint32 and shape == jax.eval_shape(jax.random.PRNGKey, 0).shape:
+            return
+        found = f"key of dtype {dtype} and shape {list(shape)}"
+    raise TypeError(f"{found} found; expected one PRNG key, such as jax.random.key(0).")
 
 
 __all__ = ["all_zero", "check_key", "draw", "is_concrete", "like", "scaled"]

@@ -16,7 +16,7 @@ from nf_resnets.roles import Leaf, Rules
 def orthogonal(
     params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | None = None
 ) -> Any:
-    r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix, Saxe et al. section 3.
+    r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix.
 
     A convolution is taken as its matrix ``[H W C_in, C_out]``: its columns are orthonormal if
     ``C_out <= H W C_in``, else its rows are. Stacked weights are drawn one matrix for each branch.
@@ -36,7 +36,7 @@ def orthogonal(
       TypeError: if ``key`` is not a PRNG key.
 
     Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in
-    deep linear neural networks*, ICLR 2014.
+    deep linear neural networks*, ICLR 2014, section 3.
 
     Example:
       >>> weight = orthogonal({"head": {"kernel": jnp.zeros((64, 10))}}, jax.random.key(0))
@@ -59,7 +59,7 @@ def orthogonal(
             matrix = jnp.swapaxes(matrix, 1, 2)
         if leaf.layout != "HWIO":
             matrix = jnp.swapaxes(matrix, 1, 2)
-        return np.array(gain, dtype) * matrix.reshape(leaf.shape)
+        return gain * matrix.reshape(leaf.shape)
 
     return draw(params, key, roles.assign(params, rules), sample)
 

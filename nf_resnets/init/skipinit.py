@@ -7,10 +7,12 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init.he import he
-from nf_resnets.init.leaves import like
+from nf_resnets.init.leaves import is_concrete, like
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -42,7 +44,7 @@ def skipinit(
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
         for each, ``alpha`` is not finite, or the tree does not fit the rules.
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+      TypeError: if ``depth`` is not an integer, ``alpha`` not one number or ``key`` not a PRNG key.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
     Deep Networks*, NeurIPS 2020.
@@ -57,13 +59,12 @@ def skipinit(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     found = sum(math.prod(leaf.shape) for leaf in role_map.leaves if leaf.role is Role.ALPHA)
-    if found != depth:
+    if found != depth or not depth:
         raise ValueError(
             f"{found} alphas found in params for {depth} residual branches; SkipInit needs one for "
             "each (rules.alpha names them)."
         )
-    if isinstance(alpha, int | float) and not math.isfinite(alpha):
-        raise ValueError(f"alpha={alpha} found; expected a finite number.")
+    _check_alpha(alpha)
     if key is not None:
         params = he(params, key, mode="fan_in", rules=rules)
 
@@ -73,8 +74,23 @@ def skipinit(
     return role_map.map(fill, params)
 
 
-def _rsqrt_depth(params: Any, depth: int, **options: Any) -> Any:
-    return skipinit(params, depth, alpha=depth**-0.5, **options)
+def _check_alpha(alpha: Any) -> None:
+    number = isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool)
+    array = isinstance(alpha, np.ndarray | jax.Array) and alpha.shape == ()
+    if not (number or array) or not jnp.isrealobj(alpha):
+        shape = f" of shape {list(alpha.shape)}" if hasattr(alpha, "shape") else ""
+        raise TypeError(f"alpha is a {type(alpha).__name__}{shape}; expected one real number.")
+    if is_concrete(alpha) and not math.isfinite(alpha):
+        raise ValueError(f"alpha={float(alpha)} found; expected a finite number.")
+
+
+def _rsqrt_depth(
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+) -> Any:
+    # A depth that has no such root is refused below, as it is of no tree.
+    rootable = isinstance(depth, int | np.integer) and depth > 0
+    alpha = int(depth) ** -0.5 if rootable else 0.0
+    return skipinit(params, depth, alpha=alpha, key=key, rules=rules)
 
 
 _ANATOMY = Anatomy(alpha=True, conv_biases=True)

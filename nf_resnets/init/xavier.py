@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw
@@ -19,9 +18,9 @@ def xavier(
     distribution: Literal["uniform", "normal"] = "uniform",
     rules: Rules | None = None,
 ) -> Any:
-    r"""Draws every weight with variance ``2 / (fan_in + fan_out)``, Glorot and Bengio's equation 12.
+    r"""Draws every weight with variance ``2 / (fan_in + fan_out)``, the paper's equation 12.
 
-    The uniform distribution, the paper's equation 16, lies on
+    The uniform distribution, equation 16, lies on
     ``[-sqrt(6 / (fan_in + fan_out)), +sqrt(6 / (fan_in + fan_out))]``. Bias vectors become 0;
     scalars, multipliers, norms and whatever ``rules.keep`` names stay as they are.
 
@@ -54,7 +53,7 @@ def xavier(
         fan_in, fan_out = roles.fans(leaf)
         std = (2 / (fan_in + fan_out)) ** 0.5
         if distribution == "normal":
-            return np.array(std, dtype) * draws.normal(leaf_key, leaf.shape, dtype)
+            return std * draws.normal(leaf_key, leaf.shape, dtype)
         return draws.uniform(leaf_key, leaf.shape, dtype, 3**0.5 * std)
 
     return draw(params, key, roles.assign(params, rules), sample)

@@ -7,6 +7,8 @@ stand.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -50,12 +52,12 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        conv = _conv(self)
-        biased = _shift(self, x, "bias_1a")
-        h = conv(stride=self.stride, name="conv_1")(biased)
-        h = nn.relu(_shift(self, _norm(self, h, "norm_1"), "bias_1b"))
-        h = conv(name="conv_2")(_shift(self, h, "bias_2a"))
-        h = _shift(self, _scale_branch(self, _norm(self, h, "norm_2")), "bias_2b")
+        conv, norm, shift = layers_for(self, self.anatomy, train=self.train)
+        biased = shift(x, "bias_1a")
+        h = conv(self.features, stride=self.stride, name="conv_1")(biased)
+        h = nn.relu(shift(norm(h, "norm_1"), "bias_1b"))
+        h = conv(self.features, name="conv_2")(shift(h, "bias_2a"))
+        h = shift(_scale_branch(self, norm(h, "norm_2")), "bias_2b")
 
         shortcut = biased if self.stride > 1 or x.shape[-1] != self.features else x
         shortcut = shortcut[:, :: self.stride, :: self.stride]
@@ -96,50 +98,46 @@ class PreActivationBlock(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        conv = _conv(self)
-        activated = nn.relu(_shift(self, _norm(self, x, "norm_1"), "bias_1"))
+        conv, norm, shift = layers_for(self, self.anatomy, train=self.train)
+        activated = nn.relu(shift(norm(x, "norm_1"), "bias_1"))
         shortcut = x
         if self.stride > 1 or x.shape[-1] != self.features:
-            shortcut = conv(size=1, stride=self.stride, name="shortcut")(activated)
-        h = conv(stride=self.stride, name="conv_1")(_shift(self, activated, "bias_2"))
-        h = nn.relu(_shift(self, _norm(self, h, "norm_2"), "bias_3"))
-        h = conv(name="conv_2")(_shift(self, h, "bias_4"))
+            shortcut = conv(self.features, size=1, stride=self.stride, name="shortcut")(activated)
+        h = conv(self.features, stride=self.stride, name="conv_1")(shift(activated, "bias_2"))
+        h = nn.relu(shift(norm(h, "norm_2"), "bias_3"))
+        h = conv(self.features, name="conv_2")(shift(h, "bias_4"))
         return _merge(self.anatomy, shortcut, _scale_branch(self, h))
 
 
-def shift(module: nn.Module, x: jax.Array, name: str, *, present: bool) -> jax.Array:
-    """Adds one of Fixup's scalar biases, where the anatomy has them."""
-    if not present:
+def layers_for(
+    module: Any, anatomy: Anatomy, *, train: bool
+) -> tuple[Callable[..., Conv], Callable[..., jax.Array], Callable[..., jax.Array]]:
+    """The layers that an anatomy asks for, as functions to build a network or a block from.
+
+    Args:
+      module: the module whose layers they become; its ``bn_groups`` and ``dtype`` are used.
+      anatomy: what the scheme asks for.
+      train: whether BatchNorm uses the batch's statistics.
+
+    Returns:
+      ``conv(features, **options)``, a :class:`Conv` with or without bias vector; ``norm(x, name)``,
+      which normalises, and ``shift(x, name)``, which adds one of Fixup's scalar biases, where the
+      anatomy has them: else they return ``x``.
+    """
+
+    def norm(x: jax.Array, name: str) -> jax.Array:
+        if anatomy.norm == "batch":
+            return GhostBatchNorm(groups=module.bn_groups, train=train, name=name)(x)
+        if anatomy.norm == "group":
+            return GroupNorm(name=name)(x)
         return x
-    return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
 
+    def shift(x: jax.Array, name: str) -> jax.Array:
+        if not anatomy.scalar_biases:
+            return x
+        return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
 
-def normalize(
-    x: jax.Array, name: str, *, anatomy: Anatomy, bn_groups: int, train: bool
-) -> jax.Array:
-    """Applies the anatomy's normalisation layer, if it has one."""
-    if anatomy.norm == "batch":
-        return GhostBatchNorm(groups=bn_groups, train=train, name=name)(x)
-    if anatomy.norm == "group":
-        return GroupNorm(name=name)(x)
-    return x
-
-
-def _conv(block: Any) -> Any:
-    def conv(**options: Any) -> Conv:
-        return Conv(
-            block.features, use_bias=block.anatomy.conv_biases, dtype=block.dtype, **options
-        )
-
-    return conv
-
-
-def _shift(block: Any, x: jax.Array, name: str) -> jax.Array:
-    return shift(block, x, name, present=block.anatomy.scalar_biases)
-
-
-def _norm(block: Any, x: jax.Array, name: str) -> jax.Array:
-    return normalize(x, name, anatomy=block.anatomy, bn_groups=block.bn_groups, train=block.train)
+    return partial(Conv, use_bias=anatomy.conv_biases, dtype=module.dtype), norm, shift
 
 
 def _scale_branch(block: Any, h: jax.Array) -> jax.Array:
@@ -159,4 +157,4 @@ def _merge(anatomy: Anatomy, shortcut: jax.Array, branch: jax.Array) -> jax.Arra
     return shortcut + branch
 
 
-__all__ = ["BasicBlock", "PreActivationBlock", "normalize", "shift"]
+__all__ = ["BasicBlock", "PreActivationBlock", "layers_for"]

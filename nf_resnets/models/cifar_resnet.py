@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import BasicBlock, normalize, shift
-from nf_resnets.models.layers import Conv, Head
+from nf_resnets.models.blocks import BasicBlock, layers_for
+from nf_resnets.models.layers import Head
 from nf_resnets.models.stage import Stage
 
 
@@ -72,12 +72,9 @@ class CifarResNet(nn.Module):
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         """Images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
-        norm = partial(normalize, anatomy=anatomy, bn_groups=self.bn_groups, train=train)
-        add = partial(shift, self, present=anatomy.scalar_biases)
-        x = Conv(self.stem_channels, use_bias=anatomy.conv_biases, dtype=self.dtype, name="stem")(
-            images
-        )
-        x = nn.relu(add(norm(x, "norm_stem"), "bias_stem"))
+        conv, norm, shift = layers_for(self, anatomy, train=train)
+        x = conv(self.stem_channels, name="stem")(images)
+        x = nn.relu(shift(norm(x, "norm_stem"), "bias_stem"))
         for index in range(3):
             block = partial(
                 BasicBlock,
@@ -95,7 +92,7 @@ class CifarResNet(nn.Module):
                 remat=self.remat,
                 name=f"stage_{index + 1}",
             )(x)
-        x = add(x.mean(axis=(1, 2)), "bias_head")
+        x = shift(x.mean(axis=(1, 2), dtype=jnp.float32), "bias_head")
         return Head(self.num_classes, name="head")(x)
 
 

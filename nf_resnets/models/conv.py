@@ -53,7 +53,21 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto"
         return _pointwise(x, kernel, stride)
     if stride == 1 and x.shape[1] * x.shape[2] <= _TINY_IMAGE:
         return _as_matrix(x, kernel)
-    return _canonical(x, kernel, stride)
+    return _canonical(*_equally_varying(x, kernel), stride)
+
+
+def _equally_varying(*arrays: jax.Array) -> list[jax.Array]:
+    """Casts arrays inside ``jax.shard_map`` to vary over all axes that one of them varies over.
+
+    JAX does this by itself everywhere but at a custom_vjp, whose backward pass would otherwise
+    return a gradient for a kernel that the devices share which is not summed over them.
+    """
+    varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
+    every = frozenset().union(*varying)
+    return [
+        lax.pcast(array, tuple(every - own), to="varying") if every - own else array
+        for array, own in zip(arrays, varying, strict=True)
+    ]
 
 
 def _convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
@@ -70,7 +84,8 @@ def _pointwise(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 def _as_matrix(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """Multiplies the whole image by the matrix of the convolution.
 
-    Every pixel of a tiny image sees every other one, so no multiplication is by a padded zero.
+    In an image of at most 2 x 2 pixels every pixel sees every other one, so that hardly any
+    multiplication is by a padded zero.
     """
     size, _, c_in, c_out = kernel.shape
     batch, height, width, _ = x.shape

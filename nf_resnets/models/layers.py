@@ -118,7 +118,9 @@ class GroupNorm(nn.Module):
         # A group of one channel would turn 1 x 1 images into zeros.
         while groups > 1 and x.shape[-1] // groups < 4:
             groups //= 2
-        return nn.GroupNorm(num_groups=groups, epsilon=1e-5, name="norm")(x)
+        # The two-pass variance, for E[x^2] - E[x]^2 cancels where the mean is large.
+        norm = nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False, name="norm")
+        return norm(x).astype(x.dtype)
 
 
 class Head(nn.Module):

@@ -34,12 +34,13 @@ class Stage(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``."""
-        x = self._run(self.block(stride=self.stride, name="first"), x)
+        x = self._run(self.block(stride=self.stride, name="first"), x, in_loop=False)
         length = self.num_blocks - 1
         if length == 0:
             return x
+        in_loop = self.unroll < length
         scanned = nn.scan(
-            lambda block, carry, _: (self._run(block, carry), None),
+            lambda block, carry, _: (self._run(block, carry, in_loop=in_loop), None),
             variable_axes={"params": 0, "batch_stats": 0},
             split_rngs={"params": True, "dropout": True},
             length=length,
@@ -48,11 +49,11 @@ class Stage(nn.Module):
         x, _ = scanned(self.block(stride=1, name="rest"), x, None)
         return x
 
-    def _run(self, block: nn.Module, x: jax.Array) -> jax.Array:
+    def _run(self, block: nn.Module, x: jax.Array, *, in_loop: bool) -> jax.Array:
         if not self.remat:
             return block(x)
-        # Inside a scan the loop itself keeps the compiler from merging the recomputation away.
-        return nn.remat(lambda inner, value: inner(value), prevent_cse=False)(block, x)
+        # A loop by itself keeps the compiler from merging the recomputation with the first one.
+        return nn.remat(lambda inner, value: inner(value), prevent_cse=not in_loop)(block, x)
 
 
 __all__ = ["Stage"]

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import PreActivationBlock, normalize, shift
-from nf_resnets.models.layers import Conv, Head
+from nf_resnets.models.blocks import PreActivationBlock, layers_for
+from nf_resnets.models.layers import Head
 from nf_resnets.models.stage import Stage
 
 
@@ -78,11 +78,8 @@ class WideResNet(nn.Module):
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         """Images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
-        norm = partial(normalize, anatomy=anatomy, bn_groups=self.bn_groups, train=train)
-        add = partial(shift, self, present=anatomy.scalar_biases)
-        x = Conv(self.stem_channels, use_bias=anatomy.conv_biases, dtype=self.dtype, name="stem")(
-            images
-        )
+        conv, norm, shift = layers_for(self, anatomy, train=train)
+        x = conv(self.stem_channels, name="stem")(images)
         for index in range(3):
             block = partial(
                 PreActivationBlock,
@@ -100,8 +97,8 @@ class WideResNet(nn.Module):
                 remat=self.remat,
                 name=f"stage_{index + 1}",
             )(x)
-        x = nn.relu(add(norm(x, "norm_head"), "bias_relu"))
-        x = add(x.mean(axis=(1, 2)), "bias_head")
+        x = nn.relu(shift(norm(x, "norm_head"), "bias_relu"))
+        x = shift(x.mean(axis=(1, 2), dtype=jnp.float32), "bias_head")
         return Head(self.num_classes, name="head")(x)
 
 

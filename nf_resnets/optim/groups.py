@@ -8,15 +8,18 @@ from nf_resnets import roles
 from nf_resnets.roles import Leaf, Role, Rules
 
 SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER)
-"""The roles that train at a tenth of the learning rate."""
+"""The roles that train at a tenth of the learning rate, by the Fixup paper's code."""
 
 
-def label_tree(params: Any, rules: Rules | None = None) -> Any:
-    """Labels each leaf ``"scalar"`` (Fixup's scalar biases and multipliers) or ``"weight"``.
+def label_tree(
+    params: Any, rules: Rules | None = None, *, scalars: tuple[Role, ...] = SCALARS
+) -> Any:
+    """Labels each leaf ``"scalar"`` or ``"weight"``.
 
     Args:
       params: a parameter tree.
       rules: what its paths mean; by default the names of this library's models.
+      scalars: the roles labelled ``"scalar"``; ``(*SCALARS, Role.ALPHA)`` adds SkipInit's.
 
     Returns:
       A tree of the same structure with a string for each leaf, as ``optax.multi_transform`` takes
@@ -32,7 +35,7 @@ def label_tree(params: Any, rules: Rules | None = None) -> Any:
     """
 
     def label(leaf: Leaf) -> str:
-        return "scalar" if leaf.role in SCALARS else "weight"
+        return "scalar" if leaf.role in scalars else "weight"
 
     return roles.assign(params, rules).labels(label)
 

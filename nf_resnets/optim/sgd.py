@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
 
-from nf_resnets.optim.groups import label_tree
-from nf_resnets.roles import Rules
+from nf_resnets.optim.groups import SCALARS, label_tree
+from nf_resnets.roles import Role, Rules
 
 
 def sgd(
@@ -17,6 +18,7 @@ def sgd(
     momentum: float = 0.9,
     weight_decay: Any = 0.0,
     scalar_factor: float = 0.1,
+    scalars: tuple[Role, ...] = SCALARS,
     rules: Rules | None = None,
 ) -> optax.GradientTransformation:
     r"""SGD with heavy-ball momentum and L2, the scalars at ``scalar_factor`` times the rate.
@@ -30,6 +32,8 @@ def sgd(
       weight_decay: the coefficient of ``theta`` in the gradient; it may be traced.
       scalar_factor: what ``eta`` is multiplied by for Fixup's scalar biases and multipliers; users
         who left it at 1 saw divergence in the middle of training.
+      scalars: the roles that the factor is for; ``(*SCALARS, Role.ALPHA)`` adds SkipInit's alpha,
+        which its paper trains at the full rate.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
     Returns:
@@ -37,6 +41,7 @@ def sgd(
 
     Raises:
       ValueError: if a number lies outside its range.
+      TypeError: if a number is none.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, and its published code (0.1 for scalars).
 
@@ -54,8 +59,11 @@ def sgd(
         ("weight_decay", weight_decay, 0.0, float("inf")),
         ("scalar_factor", scalar_factor, 0.0, float("inf")),
     ):
-        if isinstance(value, int | float) and not low <= value < high:
-            raise ValueError(f"{name}={value} found; expected {low:g} <= {name} < {high:g}.")
+        if isinstance(value, jax.core.Tracer) or (name == "learning_rate" and callable(value)):
+            continue
+        number = _number(name, value)
+        if not low <= number < high:
+            raise ValueError(f"{name}={number:g} found; expected {low:g} <= {name} < {high:g}.")
 
     def rate(factor: float) -> Any:
         if callable(learning_rate):
@@ -63,7 +71,7 @@ def sgd(
             return lambda count: factor * schedule(count)
         return factor * learning_rate
 
-    return optax.chain(
+    transformation = optax.chain(
         optax.add_decayed_weights(weight_decay),
         optax.trace(decay=momentum),
         optax.multi_transform(
@@ -71,9 +79,23 @@ def sgd(
                 "weight": optax.scale_by_learning_rate(rate(1.0)),
                 "scalar": optax.scale_by_learning_rate(rate(scalar_factor)),
             },
-            lambda params: label_tree(params, rules),
+            lambda params: label_tree(params, rules, scalars=scalars),
         ),
     )
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        # A float32 weight decay or momentum would make the velocity of bfloat16 weights float32.
+        updates, new_state = transformation.update(updates, state, params)
+        return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), new_state, state)
+
+    return optax.GradientTransformation(transformation.init, update)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r} found; expected a number.") from None
 
 
 __all__ = ["sgd"]

@@ -2,6 +2,7 @@
 
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.evaluate import make_evaluate
+from nf_resnets.training.loop import Run, train
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.place import replicate, spread_runs
 from nf_resnets.training.state import TrainState, create_state
@@ -11,6 +12,7 @@ __all__ = [
     "DATA",
     "SWEEP",
     "ApplyFn",
+    "Run",
     "TrainState",
     "create_state",
     "eval_apply",
@@ -21,6 +23,7 @@ __all__ = [
     "replicate",
     "spread_runs",
     "stack",
+    "train",
     "train_apply",
     "unstack",
 ]

@@ -22,7 +22,8 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
         BatchNorm's slices, so that the numbers are those of one device.
 
     Raises:
-      ValueError: if ``model.bn_groups`` cannot be spread over the replicas.
+      ValueError: if ``model.bn_groups`` cannot be spread over the replicas; from the function, if
+        the network has BatchNorm and ``batch_stats`` is empty.
     """
     if _has_batch_norm(model):
         if model.bn_groups % shards:
@@ -33,9 +34,9 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
         model = model.clone(bn_groups=model.bn_groups // shards)
 
     def apply(params: Any, batch_stats: Any, images: jax.Array) -> tuple[jax.Array, Any]:
-        variables = {"params": params, "batch_stats": batch_stats}
-        if not batch_stats:
+        if not _has_batch_norm(model):
             return model.apply({"params": params}, images, train=True), batch_stats
+        variables = _with_statistics(params, batch_stats)
         logits, updated = model.apply(variables, images, train=True, mutable=["batch_stats"])
         return logits, updated["batch_stats"]
 
@@ -47,8 +48,8 @@ def eval_apply(model: Any) -> ApplyFn:
 
     def apply(params: Any, batch_stats: Any, images: jax.Array) -> tuple[jax.Array, Any]:
         variables = {"params": params}
-        if batch_stats:
-            variables["batch_stats"] = batch_stats
+        if _has_batch_norm(model):
+            variables = _with_statistics(params, batch_stats)
         return model.apply(variables, images, train=False), batch_stats
 
     return apply
@@ -56,6 +57,15 @@ def eval_apply(model: Any) -> ApplyFn:
 
 def _has_batch_norm(model: Any) -> bool:
     return schemes.get(model.scheme).anatomy.norm == "batch"
+
+
+def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:
+    if not batch_stats:
+        raise ValueError(
+            "batch_stats is empty, and the network has BatchNorm; expected the statistics that "
+            "model.init returns beside the parameters: create_state(..., batch_stats=...)."
+        )
+    return {"params": params, "batch_stats": batch_stats}
 
 
 __all__ = ["ApplyFn", "eval_apply", "train_apply"]

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData
 from nf_resnets.training.apply import ApplyFn
-from nf_resnets.training.mesh import DATA, SWEEP
-from nf_resnets.training.step import stack, unstack
+from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 
 EvalFn = Callable[[Any, Any, DeviceData], dict[str, jax.Array]]
 
@@ -35,7 +34,8 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
       statistics; it gives ``loss`` and ``accuracy`` float32 [R], means over the whole split.
 
     Raises:
-      ValueError: if ``batch_size`` is below 1.
+      ValueError: if ``batch_size`` is below 1; from the function, if ``R`` is no multiple of the
+        mesh's ``sweep`` axis.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
@@ -53,6 +53,7 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
             index = jnp.minimum(index, count - 1)
             images = normalize(data.images[index], data.mean, data.std)
             logits, _ = apply_fn(params, batch_stats, images)
+            logits = logits.astype(jnp.float32)
             labels = data.labels[index]
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
@@ -65,15 +66,20 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
         return {"loss": loss, "accuracy": correct}
 
     def local_runs(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
-        runs = jax.tree.leaves(params)[0].shape[0]
-        return stack(
-            [one_run(unstack(params, run), unstack(batch_stats, run), data) for run in range(runs)]
-        )
+        # One after another in one loop, so that eight runs compile as fast as one does; there is no
+        # backward pass, which loops would slow down.
+        return lax.map(lambda run: one_run(run[0], run[1], data), (params, batch_stats))
 
     per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
-    return jax.jit(
-        jax.shard_map(local_runs, mesh=mesh, in_specs=(per_run, per_run, shared), out_specs=per_run)
+    sharded = jax.shard_map(
+        local_runs, mesh=mesh, in_specs=(per_run, per_run, shared), out_specs=per_run
     )
+
+    def evaluate(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
+        check_runs(jax.tree.leaves(params)[0].shape[0], mesh)
+        return sharded(params, batch_stats, data)
+
+    return jax.jit(evaluate, out_shardings=NamedSharding(mesh, per_run))
 
 
 __all__ = ["EvalFn", "make_evaluate"]

@@ -32,14 +32,28 @@ def make_mesh(
     if sweep < 1 or (data is not None and data < 1):
         raise ValueError(f"a mesh of sweep={sweep}, data={data} found; expected 1 or more of each.")
     if data is None:
+        if not devices or len(devices) % sweep:
+            raise ValueError(
+                f"{len(devices)} devices found; expected a multiple of sweep={sweep}, as many for "
+                "each group."
+            )
         data = len(devices) // sweep
     if sweep * data != len(devices):
         raise ValueError(
-            f"a mesh of sweep={sweep} times data={data} needs {sweep * max(data, 1)} devices; "
+            f"a mesh of sweep={sweep} times data={data} needs {sweep * data} devices; "
             f"{len(devices)} found."
         )
     axis_types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh((sweep, data), (SWEEP, DATA), axis_types=axis_types, devices=devices)
 
 
-__all__ = ["DATA", "SWEEP", "make_mesh"]
+def check_runs(runs: int, mesh: Mesh) -> None:
+    """Refuses a number of runs that does not spread evenly over the mesh's ``sweep`` axis."""
+    if runs < 1 or runs % mesh.shape[SWEEP]:
+        raise ValueError(
+            f"{runs} runs found; expected a multiple of {mesh.shape[SWEEP]}, the devices of the "
+            "mesh's sweep axis."
+        )
+
+
+__all__ = ["DATA", "SWEEP", "check_runs", "make_mesh"]

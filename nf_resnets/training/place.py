@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets.training.mesh import SWEEP
+from nf_resnets.training.mesh import SWEEP, check_runs
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -17,12 +17,29 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def spread_runs(tree: Any, mesh: Mesh) -> Any:
-    """Spreads the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis."""
+    """Spreads the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis.
+
+    Raises:
+      ValueError: if ``R`` is no multiple of the ``sweep`` axis, or a leaf has no axis.
+    """
+    for leaf in jax.tree.leaves(tree):
+        shape = np.shape(leaf)
+        if not shape:
+            raise ValueError(
+                f"the scalar {leaf!r} found; expected a leading axis of runs on every leaf, as "
+                "stack makes it."
+            )
+        check_runs(shape[0], mesh)
     return _place(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
 
 
 def _place(tree: Any, sharding: NamedSharding) -> Any:
     def place(leaf: Any) -> jax.Array:
+        if isinstance(leaf, jax.Array) and not (
+            leaf.is_fully_addressable or leaf.is_fully_replicated
+        ):
+            # No process holds the whole value: the devices themselves must send the parts.
+            return jax.jit(lambda value: value, out_shardings=sharding)(leaf)
         # Every process holds the whole value, and gives its own devices their parts of it.
         value = np.asarray(leaf)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])

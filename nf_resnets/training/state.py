@@ -61,14 +61,25 @@ def create_state(
     """
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
+    params = _strong(params)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
         params=params,
-        batch_stats={} if batch_stats is None else batch_stats,
-        opt_state=transformation.init(params),
+        batch_stats={} if batch_stats is None else _strong(batch_stats),
+        opt_state=_strong(transformation.init(params)),
         hyper=numbers,
     )
+
+
+def _strong(tree: Any) -> Any:
+    """Makes JAX arrays of all leaves, of fixed dtypes: the first step would change weak ones."""
+
+    def strong(leaf: Any) -> jax.Array:
+        array = jnp.asarray(leaf)
+        return array.astype(array.dtype)
+
+    return jax.tree.map(strong, tree)
 
 
 __all__ = ["OptimizerFn", "TrainState", "create_state"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.training.apply import ApplyFn
-from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 
 Metrics = dict[str, jax.Array]
@@ -47,6 +48,7 @@ def replica_step(
 
     def loss_fn(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
         logits, batch_stats = apply_fn(params, state.batch_stats, batch["image"])
+        logits = logits.astype(jnp.float32)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         correct = jnp.argmax(logits, axis=-1) == batch["label"]
         return losses.mean(), (correct.mean(dtype=jnp.float32), batch_stats)
@@ -63,14 +65,24 @@ def replica_step(
         )
 
     updates, opt_state = optimizer(state.hyper).update(grads, state.opt_state, state.params)
-    new_state = state.replace(
+    new_state = dataclasses.replace(
+        state,
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        batch_stats=batch_stats,
-        opt_state=opt_state,
+        batch_stats=_as_before(batch_stats, state.batch_stats),
+        opt_state=_as_before(opt_state, state.opt_state),
     )
-    metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": optax.global_norm(grads)}
+    # The squares of bfloat16 gradients are summed in float32.
+    grad_norm = optax.tree.norm(jax.tree.map(lambda grad: grad.astype(jnp.float32), grads))
+    metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": grad_norm}
     return new_state, metrics
+
+
+def _as_before(new: Any, old: Any) -> Any:
+    """Gives a tree the containers and dtypes it had; else the next step would compile again."""
+    pairs = zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
+    leaves = [value.astype(before.dtype) for value, before in pairs]
+    return jax.tree.unflatten(jax.tree.structure(old), leaves)
 
 
 def make_train_step(
@@ -104,12 +116,13 @@ def make_train_step(
 
     Raises:
       ValueError: if the batch does not divide over the devices, or ``together`` is none of the
-        three.
+        three; from the step, if ``R`` is no multiple of the ``sweep`` axis, or there are not as
+        many orders as runs, of the split's length.
     """
     if batch_size % mesh.shape[DATA]:
         raise ValueError(
-            f"batch_size={batch_size} does not divide evenly over the {mesh.shape[DATA]} devices of "
-            "the mesh's data axis."
+            f"batch_size={batch_size} does not divide evenly over the {mesh.shape[DATA]} devices "
+            "of the mesh's data axis."
         )
     if together not in ("auto", "vmap", "loop"):
         raise ValueError(f"together={together!r} found; expected 'auto', 'vmap' or 'loop'.")
@@ -142,7 +155,21 @@ def make_train_step(
     sharded = jax.shard_map(
         local_runs, mesh=mesh, in_specs=(per_run, shared, per_run), out_specs=(per_run, per_run)
     )
-    return jax.jit(sharded, donate_argnums=(0,))
+
+    def step(states: TrainState, data: DeviceData, orders: jax.Array) -> tuple[TrainState, Metrics]:
+        # At tracing time: a gather would clamp what is out of range and train on something else.
+        expected = (states.step.shape[0], data.labels.shape[0])
+        check_runs(expected[0], mesh)
+        if orders.shape != expected:
+            raise ValueError(
+                f"orders of shape {orders.shape} found; expected {expected}, an order of the whole "
+                "split for each run."
+            )
+        return sharded(states, data, orders)
+
+    # The outputs' shardings are named because the compiler calls an axis of one device unsharded,
+    # and the second step would be looked up under other shardings than the first.
+    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
 def stack(trees: list[Any]) -> Any:

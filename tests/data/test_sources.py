@@ -227,6 +227,8 @@ def test_from_splits_refuses_before_it_computes_statistics():
     good = Split(FLOATS, labels)
     with pytest.raises(ValueError, match=r"train split: pixel \(0, 0, 0, 0\) is nan, expected a"):
         from_splits("mine", Split(_with(FLOATS, (0, 0, 0, 0), np.nan), labels), good, ("a", "b"))
+    with pytest.raises(ValueError, match=r"images must be uint8 or floating point, got <U3\.$"):
+        from_splits("mine", Split(FLOATS.astype("U3"), labels), good, ("a", "b"))
     with pytest.raises(ValueError, match=r"got \(4, 2, 2\)\.$"):
         from_splits("mine", Split(FLOATS[..., 0], labels), good, ("a", "b"))
     with pytest.raises(ValueError, match=r"std of channel 0 is 0\.0; it must be positive"):
@@ -448,12 +450,14 @@ def test_a_damaged_file_is_refused_with_its_folder(tiny, tmp_path, damage):
         path.unlink()
     else:
         (folder / "dataset_info.json").write_text("{")
-        folder = tmp_path
+        folder = folder.parent  # which version it is, is not known; never the folder of them all
     with pytest.raises(OSError) as error:
         load("svhn_cropped", tmp_path)
     message = str(error.value)
     assert message.startswith(f"svhn_cropped in {folder} cannot be read (")
-    assert message.endswith("); delete that folder and prepare the data set again.")
+    assert message.endswith(
+        "); if its files are damaged, delete that folder and prepare the data set again."
+    )
     assert "\n" not in message
 
 

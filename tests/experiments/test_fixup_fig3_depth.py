@@ -1,0 +1,141 @@
+"""Fixup's figure 3 as a user runs it: commands, bad input, an interrupted run that goes on."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from experiments import fixup_fig3_depth as fig3
+from nf_resnets import schemes
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments):
+    environment = {**os.environ, "XLA_FLAGS": ""}  # one device, as on a laptop
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.fixup_fig3_depth", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def rows_of(folder):
+    with open(folder / "rows.csv", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+SMALL = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "sqrt_half")
+
+
+def test_a_killed_run_goes_on_and_ends_like_its_twin(tmp_path):
+    twin, cut = tmp_path / "twin", tmp_path / "cut"
+    process = command(*SMALL, "--out", twin)
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert str(twin) in output and "figure.png" in output
+
+    process = command(*SMALL, "--out", cut, "--workers", 1)
+    deadline = time.monotonic() + 240
+    while not (cut / "rows.csv").exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    first = rows_of(cut)
+    assert len(first) == 1
+
+    process = command(*SMALL, "--out", cut)
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    rows = rows_of(cut)
+    # The finished row was not made again, and the results are those of the uninterrupted twin. The
+    # numbers are equal to the last digit: same program, same inputs, same number of threads.
+    assert rows[0] == first[0]
+    timing = ("seconds", "seconds_per_step")
+    strip = [{k: v for k, v in row.items() if k not in timing} for row in rows]
+    twin_rows = [{k: v for k, v in row.items() if k not in timing} for row in rows_of(twin)]
+    assert sorted(strip, key=str) == sorted(twin_rows, key=str)
+    assert Image.open(cut / "figure.png").size[0] > 800
+
+
+def test_the_claimed_columns_are_filled(tmp_path):
+    settings = fig3.SCALES["smoke"]
+    dataset = fig3.data.load("digits")
+    scheme = schemes.get("fixup")
+    program = fig3.make_program(settings, dataset, 10, scheme)
+    made = []
+    row = fig3.run(settings, program, scheme, 0, lambda step, metrics: made.append(step))
+    assert tuple(row) == fig3.COLUMNS
+    assert made == list(range(1, settings.steps + 1))
+    assert row["branches"] == 3 and row["status"] == "finished"
+    # Fixup's head is zero, so that the first loss is ln 10 but for float32's rounding.
+    assert row["first_loss"] == pytest.approx(2.302585, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--depths", 11), "depth=11 found; a WRN-n-k has n = 6N + 4 layers"),
+        (("--depths", 10, 10), "expected no repetition"),
+        (("--schemes", "fixupp"), "did you mean 'fixup'?"),
+        (("--seeds", -1), "expected 0 <= seed"),
+        (("--steps", -3), "--steps -3 found; expected at least 1"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence):
+    fields = {arguments[0][2:]: arguments[1] if arguments[0] == "--steps" else arguments[1:]}
+    with pytest.raises(SystemExit) as refused:
+        fig3.resolve(fig3.Command(scale="smoke", **fields))
+    assert sentence in str(refused.value)
+
+
+def test_a_missing_data_set_is_refused_before_anything_is_made(tmp_path):
+    out = tmp_path / "out"
+    process = command("--scale", "paper", "--data-dir", tmp_path / "nothing", "--out", out)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "cifar10" in errors and "download_and_prepare" in errors
+    assert "Traceback" not in errors
+    assert not out.exists()
+
+
+def test_jobs_share_a_program_by_anatomy_and_skip_what_is_there(tmp_path):
+    settings = fig3.SCALES["smoke"]
+
+    class Folder:
+        def has(self, **key):
+            return key["depth"] == 10
+
+    jobs = fig3.jobs_of(settings, Folder())
+    assert {depth for depth, _ in jobs} == {16}
+    together = next(runs for _, runs in jobs if ("skipinit", 0) in runs)
+    assert ("alpha_one", 0) in together
+    assert sum(len(runs) for _, runs in jobs) == len(settings.schemes)
+
+
+def test_the_table_shows_means_gaps_and_divergence():
+    settings = fig3.Settings("digits", (10, 16), ("fixup", "alpha_one"), seeds=(0, 1))
+
+    def row(scheme, depth, seed, accuracy, status="finished"):
+        return {
+            "scheme": scheme, "depth": depth, "seed": seed,
+            "test_accuracy": accuracy, "status": status,
+        }  # fmt: skip
+
+    rows = [
+        row("fixup", 10, 0, 0.5), row("fixup", 10, 1, 0.7), row("fixup", 16, 0, 0.9),
+        row("alpha_one", 10, 0, "nan", "diverged"),
+    ]  # fmt: skip
+    lines = fig3.table(rows, settings).splitlines()
+    assert lines[1].split() == ["Fixup", "60.0", "90.0"]
+    assert lines[2].split() == ["α", "=", "1", "(1", "diverged)", "-"]

@@ -1,0 +1,365 @@
+"""What every scheme of the registry owes its user, whatever it computes."""
+
+import collections
+import dataclasses
+import math
+
+import flax.core
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from nf_resnets import init, schemes
+from nf_resnets.init import Rules
+
+L = 4
+RULES = Rules(
+    branch=r"^(?:body|1)/(\d+)/(?:conv_)?([01])$",
+    head=r"^(?:head|2)$",
+    stem=r"^(?:stem|0)$",
+    scalar_bias=r"/(?:shift|2)$",
+    multiplier=r"/(?:gain|3)$",
+    alpha=r"/(?:alpha|4)$",
+    norm=r"/(?:norm|5)$",
+)
+KEY = 7
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Point:
+    """A pytree of the user's own."""
+
+    stem: object
+    body: object
+    head: object
+
+
+Body = collections.namedtuple("Body", "stem body head")
+
+
+def _tree(scheme, cast=jnp.asarray, seed=0):
+    """Four blocks of two layers, with the scalars that the scheme's anatomy asks for."""
+    anatomy = schemes.get(scheme).anatomy
+    rng = np.random.default_rng(seed)
+
+    def array(*shape):
+        return cast(rng.standard_normal(shape).astype("float32"))
+
+    def block():
+        leaves = {"conv_0": array(3, 3, 2, 8), "conv_1": array(3, 3, 8, 2)}
+        if anatomy.scalar_biases:
+            leaves["shift"] = array()
+        if anatomy.multiplier:
+            leaves["gain"] = array()
+        if anatomy.alpha:
+            leaves["alpha"] = array()
+        if anatomy.norm:
+            leaves["norm"] = array(8)
+        return leaves
+
+    return {
+        "stem": array(3, 3, 3, 2),
+        "body": {str(b): block() for b in range(L)},
+        "head": array(8, 2),
+    }
+
+
+def _rules(scheme):
+    """The rules without those for what the scheme's networks do not have."""
+    anatomy = schemes.get(scheme).anatomy
+    present = {
+        "scalar_bias": anatomy.scalar_biases,
+        "multiplier": anatomy.multiplier,
+        "alpha": anatomy.alpha,
+        "norm": anatomy.norm,
+    }
+    absent = {name: None for name, there in present.items() if not there}
+    return dataclasses.replace(RULES, **absent)
+
+
+def _as_lists(tree):
+    """The tree as lists, in the places that the rules name by number."""
+    names = ("conv_0", "conv_1", "shift", "gain", "alpha", "norm")
+    body = [[block.get(name) for name in names] for block in tree["body"].values()]
+    return [tree["stem"], body, tree["head"]]
+
+
+def _as_tuples(tree):
+    return _tuples(_as_lists(tree))
+
+
+def _tuples(node):
+    return tuple(map(_tuples, node)) if isinstance(node, list) else node
+
+
+CONTAINERS = {
+    "dict": dict,
+    "FrozenDict": flax.core.freeze,
+    "OrderedDict": collections.OrderedDict,
+    "list": _as_lists,
+    "tuple": _as_tuples,
+    "namedtuple": lambda tree: Body(**tree),
+    "dataclass": lambda tree: Point(**tree),
+}
+
+DTYPES = {
+    "float32": jnp.asarray,
+    "bfloat16": lambda x: jnp.asarray(x, jnp.bfloat16),
+    "float16": lambda x: jnp.asarray(x, jnp.float16),
+    "NumPy float32": np.asarray,
+    "NumPy float64": np.float64,  # of a scalar a NumPy scalar, else an array
+    "NumPy bfloat16": lambda x: np.asarray(x).astype(ml_dtypes.bfloat16),
+}
+
+every_scheme = pytest.mark.parametrize("scheme", schemes.names())
+with_and_without_key = pytest.mark.parametrize("keyed", [False, True], ids=["as given", "drawn"])
+
+
+def _init(scheme, params, *, keyed=False, **options):
+    if keyed:
+        options.setdefault("key", jax.random.key(KEY))
+    return schemes.get(scheme).init(params, L, rules=_rules(scheme), **options)
+
+
+def _bits(tree):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def _assert_close(one, two):
+    """Equal to 4 units in the last place: XLA may fuse a product with its neighbours."""
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=5e-7, atol=0)
+
+
+def _containers(tree):
+    if isinstance(tree, dict | flax.core.FrozenDict):
+        return type(tree), {key: _containers(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree), [_containers(value) for value in tree]
+    return type(tree)
+
+
+@every_scheme
+@with_and_without_key
+def test_the_input_is_not_changed(scheme, keyed):
+    for cast in (jnp.asarray, np.array):
+        params = _tree(scheme, cast)
+        before, leaves = _bits(params), jax.tree.leaves(params)
+        result = _init(scheme, params, keyed=keyed)
+        assert _bits(params) == before
+        kept = zip(leaves, jax.tree.leaves(params), strict=True)
+        assert all(one is two for one, two in kept)
+        if keyed and cast is np.array:  # a drawn leaf is new memory, which may be written to
+            result["stem"][...] = 0
+            assert _bits(params) == before
+
+
+@every_scheme
+@with_and_without_key
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_containers_are_kept(scheme, keyed, container):
+    params = CONTAINERS[container](_tree(scheme))
+    result = _init(scheme, params, keyed=keyed)
+    assert _containers(result) == _containers(params)
+    assert jax.tree.structure(result) == jax.tree.structure(params)
+    if not keyed:  # draws depend on paths, and lists have others
+        assert sorted(_bits(result)) == sorted(_bits(_init(scheme, _tree(scheme))))
+
+
+@every_scheme
+@with_and_without_key
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_and_array_types_are_kept(scheme, keyed, dtype):
+    params = _tree(scheme, DTYPES[dtype])
+    result = _init(scheme, params, keyed=keyed)
+    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(result), strict=True):
+        assert (after.dtype, after.shape) == (before.dtype, before.shape)
+        assert type(after) is type(before)
+        assert np.all(np.isfinite(np.asarray(after, "float32")))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "NumPy bfloat16", "NumPy float64"])
+def test_fixup_rounds_once_whatever_the_dtype(dtype):
+    params = _tree("fixup", DTYPES[dtype])
+    result = init.fixup(params, L, rules=_rules("fixup"))
+    before, after = params["body"]["2"]["conv_0"], result["body"]["2"]["conv_0"]
+    np.testing.assert_array_equal(np.asarray(after), np.asarray(before) * before.dtype.type(0.5))
+    # Where the factor is not a power of two: the product in double precision, rounded once.
+    # float32 carries 13 bits more than float16, so that its own rounding is seen in one of 8,000.
+    one = {"body": {"0": params["body"]["0"], **{str(b): params["body"]["1"] for b in (1, 2)}}}
+    one |= {"stem": params["stem"], "head": params["head"]}
+    result = init.fixup(one, np.int64(3), rules=_rules("fixup"))["body"]["0"]["conv_0"]
+    exact = np.asarray(one["body"]["0"]["conv_0"], "float64") * 3**-0.5
+    np.testing.assert_array_equal(np.asarray(result), exact.astype(before.dtype))
+
+
+def _mesh():
+    if jax.device_count() < 8:
+        pytest.skip(f"needs 8 devices, has {jax.device_count()}")
+    return jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+
+
+@every_scheme
+@with_and_without_key
+def test_shardings_are_kept(scheme, keyed):
+    mesh = _mesh()
+    on_host = _tree(scheme)
+    split = {(3, 3, 2, 8): P(None, None, None, "data"), (8, 2): P("data"), (8,): P("data")}
+    params = jax.tree.map(
+        lambda leaf: jax.device_put(leaf, NamedSharding(mesh, split.get(leaf.shape, P()))), on_host
+    )
+    result = _init(scheme, params, keyed=keyed)
+    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(result), strict=True):
+        assert after.sharding == before.sharding
+        assert len(after.sharding.device_set) == 8
+    _assert_close(result, _init(scheme, on_host, keyed=keyed))
+
+
+@every_scheme
+def test_a_leaf_stays_on_its_device(scheme):
+    device = jax.devices()[-1]
+    params = jax.device_put(_tree(scheme), device)
+    for keyed in (False, True):
+        for leaf in jax.tree.leaves(_init(scheme, params, keyed=keyed)):
+            assert leaf.devices() == {device}
+
+
+@every_scheme
+@with_and_without_key
+def test_under_jit(scheme, keyed):
+    params = _tree(scheme)
+    result = jax.jit(lambda tree: _init(scheme, tree, keyed=keyed))(params)
+    assert _containers(result) == _containers(params)
+    _assert_close(result, _init(scheme, params, keyed=keyed))
+
+
+@every_scheme
+@with_and_without_key
+def test_under_eval_shape(scheme, keyed):
+    params = _tree(scheme, DTYPES["bfloat16"])
+    shapes = jax.eval_shape(lambda tree: _init(scheme, tree, keyed=keyed), params)
+    expected = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == expected
+
+
+@every_scheme
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "NumPy float32", "NumPy float64"])
+def test_under_vmap_over_keys(scheme, dtype):
+    params = _tree(scheme, DTYPES[dtype])
+    keys = jax.random.split(jax.random.key(0), 3)
+    results = jax.vmap(lambda key: _init(scheme, params, key=key))(keys)
+    for index in range(3):
+        one = _init(scheme, params, key=keys[index])
+        assert one["stem"].shape == results["stem"].shape[1:]
+        _assert_close(
+            jax.tree.map(lambda leaf: np.asarray(leaf, "float32"), one),
+            jax.tree.map(lambda leaf, i=index: np.asarray(leaf[i], "float32"), results),
+        )
+
+
+@every_scheme
+def test_under_vmap_over_trees(scheme):
+    trees = [_tree(scheme, seed=seed) for seed in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    results = jax.vmap(lambda tree: _init(scheme, tree))(stacked)
+    for index, tree in enumerate(trees):
+        one = jax.tree.map(lambda leaf, i=index: leaf[i], results)
+        _assert_close(one, _init(scheme, tree))
+
+
+@every_scheme
+def test_with_a_key_the_call_may_be_repeated(scheme):
+    once = _init(scheme, _tree(scheme), keyed=True)
+    again = _init(scheme, once, keyed=True)
+    assert _bits(again) == _bits(once)
+
+
+@every_scheme
+def test_without_a_key_twice_changes_nothing_or_is_refused(scheme):
+    once = _init(scheme, _tree(scheme))
+    try:
+        twice = _init(scheme, once)
+    except ValueError as error:
+        assert "already" in str(error)
+    else:
+        assert _bits(twice) == _bits(once)
+
+
+def test_fixup_twice_is_refused():
+    for cast in (jnp.asarray, np.asarray):
+        once = _init("fixup", _tree("fixup", cast))
+        with pytest.raises(ValueError, match="leaf 'body/0/conv_1'.* already zero"):
+            _init("fixup", once)
+        with pytest.raises(ValueError, match="already zero"):
+            jax.jit(lambda once=once: _init("fixup", once))()  # closed over, so still concrete
+
+
+@every_scheme
+def test_the_draws_of_a_leaf_do_not_depend_on_the_others(scheme):
+    whole = _init(scheme, _tree(scheme), keyed=True)
+    rules = dataclasses.replace(_rules(scheme), keep="^extra$")
+    grown = {"extra": jnp.ones((2, 2))} | _tree(scheme, seed=1)
+    result = schemes.get(scheme).init(grown, L, key=jax.random.key(KEY), rules=rules)
+    assert _bits(result["stem"]) == _bits(whole["stem"])
+    assert _bits(result["body"]["3"]["conv_0"]) == _bits(whole["body"]["3"]["conv_0"])
+    np.testing.assert_array_equal(result["extra"], 1)
+    rules = dataclasses.replace(_rules(scheme), stem=None)
+    del grown["stem"], grown["extra"]
+    result = schemes.get(scheme).init(grown, L, key=jax.random.key(KEY), rules=rules)
+    assert _bits(result["body"]) == _bits(
+        {b: {**whole["body"][b], **_own(scheme, result["body"][b])} for b in result["body"]}
+    )
+
+
+def _own(scheme, block):
+    """The leaves that are not drawn or set, which come from the tree given."""
+    return {"norm": block["norm"]} if schemes.get(scheme).anatomy.norm else {}
+
+
+@every_scheme
+def test_other_keys_give_other_draws_and_raw_keys_the_same(scheme):
+    params = _tree(scheme)
+    one, two = (_init(scheme, params, key=jax.random.key(seed)) for seed in (0, 1))
+    assert not np.any(np.asarray(one["stem"]) == np.asarray(two["stem"]))
+    raw = _init(scheme, params, key=jax.random.PRNGKey(0))
+    assert _bits(raw) == _bits(one)
+    host = _init(scheme, params, key=np.asarray(jax.random.PRNGKey(0)))
+    assert _bits(host) == _bits(one)
+
+
+@every_scheme
+def test_every_depth_but_the_true_one_is_refused(scheme):
+    for depth in (0, 1, L - 1, L + 1, -L, 2 * L):
+        with pytest.raises(ValueError, match=f"{L} residual branches found, depth={depth} given"):
+            schemes.get(scheme).init(_tree(scheme), depth, rules=_rules(scheme))
+    for depth in (float(L), True, None, str(L), np.float64(L), jnp.asarray(L)):
+        with pytest.raises(TypeError, match="expected a Python int"):
+            schemes.get(scheme).init(_tree(scheme), depth, rules=_rules(scheme))
+
+
+@every_scheme
+def test_integers_of_numpy_are_depths(scheme):
+    params = _tree(scheme)
+    expected = _bits(_init(scheme, params))
+    for depth in (np.int8(L), np.int64(L), np.uint16(L)):
+        result = schemes.get(scheme).init(params, depth, rules=_rules(scheme))
+        assert _bits(result) == expected
+
+
+@every_scheme
+def test_what_a_scheme_says_of_itself(scheme):
+    value = schemes.get(scheme)
+    assert schemes.get(value) is value
+    assert (value.name, bool(value.title), bool(value.reference)) == (scheme, True, True)
+    assert math.isfinite(value.anatomy.residual)
+
+
+def test_alphas_of_the_schemes():
+    for scheme, alpha in {"skipinit": 0.0, "alpha_rsqrt_depth": L**-0.5, "alpha_one": 1.0}.items():
+        result = _init(scheme, _tree(scheme))
+        assert [float(block["alpha"]) for block in result["body"].values()] == [alpha] * L

@@ -1,0 +1,207 @@
+"""What the standard initialisations draw, against closed forms.
+
+Tolerances. The sample variance of ``n`` draws of N(0, s^2) has standard deviation
+``s^2 sqrt(2 / n)``, so their standard deviation deviates by about ``s / sqrt(2n)``; for the
+uniform distribution (fourth moment ``9/5 s^4``) by ``s / sqrt(5n)``, which is less. All tests
+allow five times ``1 / sqrt(2n)``, a chance of 6e-7 in each; the keys are fixed, so the result of
+a test is always the same.
+"""
+
+import itertools
+import math
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import draws, init
+from nf_resnets.init import Rules
+
+HWIO = Rules(stem="^w", head="^head")
+OIHW = Rules(stem="^w", head="^head", layout="OIHW")
+KEY = jax.random.key(11)
+
+
+def _drawn(initialise, shape, rules=HWIO, name="w", key=KEY, **options):
+    """One weight of ``shape`` beside the others that the rules name."""
+    tree = {"w": jnp.zeros((2, 2)), "head": jnp.zeros((2, 2)), name: jnp.zeros(shape)}
+    return np.asarray(initialise(tree, key, rules=rules, **options)[name])
+
+
+def _assert_std(values, std):
+    assert abs(np.sqrt(np.mean(np.square(values, dtype="float64"))) / std - 1) < 5 / math.sqrt(
+        2 * values.size
+    )
+    assert abs(values.mean()) < 5 * std / math.sqrt(values.size)
+
+
+@pytest.mark.parametrize(
+    ("mode", "fan"), [("fan_in", 3 * 3 * 24), ("fan_out", 3 * 3 * 80)], ids=["fan_in", "fan_out"]
+)
+def test_he(mode, fan):
+    values = _drawn(init.he, (3, 3, 24, 80), mode=mode)
+    _assert_std(values, (2 / fan) ** 0.5)
+    # Three quarters of N(0, s^2) beyond 0.3186 s: it is the normal distribution, not another.
+    share = np.mean(np.abs(values) > 0.318639 * (2 / fan) ** 0.5)
+    assert abs(share - 0.75) < 5 * math.sqrt(0.75 * 0.25 / values.size)
+
+
+def test_he_defaults_to_fan_in():
+    np.testing.assert_array_equal(
+        _drawn(init.he, (3, 3, 8, 16)), _drawn(init.he, (3, 3, 8, 16), mode="fan_in")
+    )
+
+
+@pytest.mark.parametrize("mode", ["fan_in", "fan_out"])
+def test_the_head_that_no_relu_follows(mode):
+    _assert_std(_drawn(init.he, (64, 200), name="head", mode=mode), 64**-0.5)
+
+
+def test_linear_layers():
+    _assert_std(_drawn(init.he, (100, 150)), (2 / 100) ** 0.5)
+    _assert_std(_drawn(init.he, (100, 150), mode="fan_out"), (2 / 150) ** 0.5)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_xavier(distribution):
+    values = _drawn(init.xavier, (3, 3, 24, 80), distribution=distribution)
+    std = (2 / (9 * 24 + 9 * 80)) ** 0.5
+    _assert_std(values, std)
+    limit = (6 / (9 * 24 + 9 * 80)) ** 0.5
+    if distribution == "uniform":
+        # Of n even draws the largest is within limit * 2 * 14 / n of the limit, but for e^-14.
+        assert limit * (1 - 28 / values.size) < values.max() <= limit
+        assert -limit <= values.min() < -limit * (1 - 28 / values.size)
+    else:
+        assert np.abs(values).max() > 1.5 * limit
+
+
+def test_xavier_defaults_to_uniform():
+    np.testing.assert_array_equal(
+        _drawn(init.xavier, (8, 16)), _drawn(init.xavier, (8, 16), distribution="uniform")
+    )
+
+
+@pytest.mark.parametrize(
+    "initialise", [init.he, init.xavier, init.orthogonal], ids=["he", "xavier", "orthogonal"]
+)
+def test_both_layouts_have_the_same_fans(initialise):
+    """One layer of 3x5 taps from 24 to 80 channels, as Flax and as Equinox write it."""
+    hwio = _drawn(initialise, (3, 5, 24, 80))
+    oihw = _drawn(initialise, (80, 24, 3, 5), rules=OIHW)
+    # Two independent samples: their deviations add in quadrature.
+    ratio = hwio.std(dtype="float64") / oihw.std(dtype="float64")
+    assert abs(ratio - 1) < 5 / math.sqrt(hwio.size)
+    swapped = _drawn(initialise, (80, 24, 3, 5))  # as HWIO: 80 x 24 taps, another layer
+    assert abs(hwio.std() / swapped.std() - 1) > 0.2
+
+
+def test_he_fan_out_of_both_layouts():
+    std = (2 / (15 * 80)) ** 0.5
+    _assert_std(_drawn(init.he, (3, 5, 24, 80), mode="fan_out"), std)
+    _assert_std(_drawn(init.he, (80, 24, 3, 5), rules=OIHW, mode="fan_out"), std)
+
+
+def _orthonormal(matrix, gain=1.0):
+    """Columns, or, of a wide matrix, rows; QR in float32 is exact to some n eps = 200 * 1e-7."""
+    rows, columns = matrix.shape
+    gram = matrix.T @ matrix if rows >= columns else matrix @ matrix.T
+    np.testing.assert_allclose(gram, gain**2 * np.eye(min(rows, columns)), atol=gain**2 * 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 4, 8), (3, 3, 2, 40), (30, 7), (7, 30), (9, 9)])
+@pytest.mark.parametrize("gain", [1.0, 2**0.5])
+def test_orthogonal(shape, gain):
+    weight = _drawn(init.orthogonal, shape, gain=gain)
+    _orthonormal(weight.reshape(-1, shape[-1]), gain)
+
+
+@pytest.mark.parametrize("shape", [(8, 4, 3, 3), (40, 2, 3, 3), (30, 7), (7, 30)])
+def test_orthogonal_with_the_outputs_first(shape):
+    weight = _drawn(init.orthogonal, shape, rules=OIHW)
+    _orthonormal(weight.reshape(shape[0], -1).T)
+
+
+def test_orthogonal_is_uniform_over_rotations():
+    """The signs of QR: without them the diagonal of Q leans to one side.
+
+    Each diagonal entry of a uniform orthogonal matrix of size n has mean 0 and variance 1/n.
+    """
+    stack = np.stack([_drawn(init.orthogonal, (4, 4), key=jax.random.key(s)) for s in range(100)])
+    diagonal = stack[:, range(4), range(4)]
+    assert abs(diagonal.mean()) < 5 * math.sqrt(0.25 / diagonal.size)
+    np.testing.assert_allclose(np.square(diagonal).mean(), 0.25, atol=5 * 0.25 / math.sqrt(400 / 2))
+
+
+STACKED = Rules(branch=r"^body_(\d)$", stacked="^body", head="^head")
+
+
+@pytest.mark.parametrize(
+    "initialise", [init.he, init.xavier, init.orthogonal], ids=["he", "xavier", "orthogonal"]
+)
+@pytest.mark.parametrize("shape", [(3, 3, 8, 16), (16, 16), (3, 3, 1, 12)])
+def test_stacked_draws_are_those_of_one_branch_and_differ(initialise, shape):
+    tree = {"body_1": jnp.zeros((6, *shape)), "head": jnp.zeros((2, 2))}
+    stack = np.asarray(initialise(tree, KEY, rules=STACKED)["body_1"])
+    single = _drawn(initialise, shape)
+    for one, two in itertools.combinations(stack, 2):
+        # Not the same, nor the one a multiple of the other.
+        correlation = np.corrcoef(one.ravel(), two.ravel())[0, 1]
+        assert abs(correlation) < 6 / math.sqrt(one.size)
+    ratio = stack.std(dtype="float64") / single.std(dtype="float64")
+    assert abs(ratio - 1) < 5 * math.sqrt(1 / (2 * single.size) + 1 / (2 * stack.size))
+    if initialise is init.orthogonal:
+        for one in stack:
+            _orthonormal(one.reshape(-1, shape[-1]))
+
+
+def test_layers_of_one_shape_are_drawn_differently():
+    rules = Rules(branch=r"b(\d+)/w(\d)")
+    tree = {f"b{b}": {f"w{j}": jnp.zeros((4, 4)) for j in (1, 2)} for b in range(12)}
+    drawn = [
+        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(init.he(tree, KEY, rules=rules))
+    ]
+    assert len(set(drawn)) == len(drawn) == 24
+
+
+def test_two_paths_whose_32_bit_checksum_is_one_are_drawn_differently():
+    """Some two of 80,000 paths meet in crc32."""
+    one, two = _colliding_paths()
+    drawn = init.he({one: jnp.zeros((4, 4)), two: jnp.zeros((4, 4))}, KEY, rules=Rules(stem="b"))
+    assert not np.any(np.asarray(drawn[one]) == np.asarray(drawn[two]))
+
+
+def _colliding_paths():
+    seen = {}
+    for number in range(2_000_000):
+        path = f"b{number * 2654435761 % 2**32:x}"
+        other = seen.setdefault(zlib.crc32(path.encode()), path)
+        if other != path:
+            return other, path
+    raise AssertionError("no two of two million paths meet")
+
+
+def test_half_precision_is_the_float32_draw_rounded_once():
+    whole = _drawn(init.he, (3, 3, 8, 16))
+    for dtype in (jnp.bfloat16, jnp.float16):
+        tree = {"w": jnp.zeros((3, 3, 8, 16), dtype), "head": jnp.zeros((2, 2))}
+        half = init.he(tree, KEY, rules=HWIO)["w"]
+        np.testing.assert_array_equal(half, jnp.asarray(whole).astype(dtype))
+
+
+# Few and small: it is the slow compilation of these draws that nf_resnets.draws avoids.
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((), "float32"), ((7,), "bfloat16"), ((3, 5), "float16"), ((2, 3, 4), "float32")],
+)
+def test_flat_draws_are_those_of_jax(shape, dtype):
+    np.testing.assert_array_equal(
+        draws.normal(KEY, shape, dtype), jax.random.normal(KEY, shape, dtype), strict=True
+    )
+    np.testing.assert_array_equal(
+        draws.uniform(KEY, shape, dtype, 0.3),
+        jax.random.uniform(KEY, shape, dtype, minval=-0.3, maxval=0.3),
+        strict=True,
+    )

@@ -1,0 +1,150 @@
+"""Ghost BatchNorm: statistics of each slice, the same over any number of shards, and its edges.
+
+Compared with NumPy in float64; float32 normalises values of order 1 to about 1e-6.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets.models.layers import GhostBatchNorm, GroupNorm
+from tests.models.trees import assert_close, images, quick_jit, random_variables
+
+FLOAT32 = 1e-5
+EPSILON = 1e-5
+
+
+def train(variables, x, groups, **options):
+    module = GhostBatchNorm(groups=groups, train=True, **options)
+    y, updated = quick_jit(lambda v, x: module.apply(v, x, mutable=["batch_stats"]))(variables, x)
+    return y, updated["batch_stats"]
+
+
+def reference(variables, x, groups, momentum=0.9):
+    """Each slice by itself, in a loop."""
+    params, stats = variables["params"], variables["batch_stats"]
+    outputs, means, unbiased = [], [], []
+    for part in np.split(x.astype(np.float64), groups):
+        mean, var = part.mean((0, 1, 2)), part.var((0, 1, 2))
+        outputs.append((part - mean) / np.sqrt(var + EPSILON) * params["scale"] + params["bias"])
+        means.append(mean)
+        unbiased.append(part.reshape(-1, part.shape[-1]).var(axis=0, ddof=1))
+    new = {
+        "mean": momentum * stats["mean"] + (1 - momentum) * np.mean(means, axis=0),
+        "var": momentum * stats["var"] + (1 - momentum) * np.mean(unbiased, axis=0),
+    }
+    return np.concatenate(outputs), new
+
+
+def case(*shape, seed=0):
+    """Images whose slices have different means and scales, so that no slice passes for another."""
+    x = images(seed, *shape)
+    x *= np.linspace(0.5, 2, shape[0], dtype=np.float32).reshape(-1, 1, 1, 1)
+    x += np.linspace(-3, 3, shape[0], dtype=np.float32).reshape(-1, 1, 1, 1)
+    return random_variables(GhostBatchNorm(), 1, shape[1:]), x
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_each_slice_has_its_own_statistics(groups):
+    variables, x = case(16, 3, 5, 6)
+    assert_close(train(variables, x, groups), reference(variables, x, groups), FLOAT32)
+
+
+@pytest.mark.parametrize("shards", [2, 4, 8])
+def test_shards_with_their_part_of_the_groups_give_the_numbers_of_one_device(shards):
+    groups = 8
+    variables, x = case(16, 3, 5, 6)
+    parts = [train(variables, part, groups // shards) for part in np.split(x, shards)]
+    outputs, stats = zip(*parts, strict=True)
+    together = np.concatenate(outputs), jax.tree.map(lambda *s: np.mean(s, axis=0), *stats)
+    assert_close(together, train(variables, x, groups), FLOAT32)
+
+
+def test_gradients_stay_within_a_slice():
+    variables, x = case(6, 2, 2, 3)
+    module = GhostBatchNorm(groups=3, train=True)
+
+    def second_slice(x):
+        y, _ = module.apply(variables, x, mutable=["batch_stats"])
+        return jnp.sin(y[2:4]).sum()
+
+    moved = np.abs(quick_jit(jax.grad(second_slice))(x)).max((1, 2, 3)) > 0
+    assert moved.tolist() == [False, False, True, True, False, False]
+
+
+def test_running_statistics_are_an_exponential_average():
+    variables, _ = case(4, 2, 2, 3)
+    expected = variables
+    for step in range(5):
+        x = images(step, 4, 2, 2, 3) + step
+        variables = {**variables, "batch_stats": train(variables, x, 2, momentum=0.8)[1]}
+        expected = {**expected, "batch_stats": reference(expected, x, 2, momentum=0.8)[1]}
+    assert_close(variables["batch_stats"], expected["batch_stats"], FLOAT32)
+
+
+def test_evaluation_uses_the_running_statistics_and_keeps_them():
+    variables, x = case(5, 2, 3, 4)  # 5 images, which no number of slices but 1 and 5 divides
+    module = GhostBatchNorm(groups=2, train=False)
+    y, updated = module.apply(variables, x, mutable=["batch_stats"])
+    params, stats = variables["params"], variables["batch_stats"]
+    expected = (x.astype(np.float64) - stats["mean"]) / np.sqrt(stats["var"] + EPSILON)
+    assert_close(y, expected * params["scale"] + params["bias"], FLOAT32)
+    jax.tree.map(np.testing.assert_array_equal, updated["batch_stats"], stats)
+
+
+def test_init_leaves_the_running_statistics_at_zero_and_one():
+    variables = GhostBatchNorm(train=True).init(jax.random.key(0), case(4, 2, 2, 3)[1])
+    assert not np.any(variables["batch_stats"]["mean"])
+    assert (np.asarray(variables["batch_stats"]["var"]) == 1).all()
+
+
+def test_refuses_a_batch_that_the_groups_do_not_divide():
+    variables, x = case(6, 2, 2, 3)
+    with pytest.raises(ValueError, match="batch of 6 images cannot be cut into bn_groups=4 equal"):
+        train(variables, x, 4)
+
+
+@pytest.mark.parametrize("norm", [GhostBatchNorm(groups=2, train=True), GroupNorm()])
+def test_a_large_mean_does_not_spoil_the_variance(norm):
+    """E[x^2] - E[x]^2 would lose all digits: 6e-8 of 1e8, beside a variance of 1."""
+    x = images(3, 8, 4, 4, 16) + np.float32(1e4)
+    variables = random_variables(norm, 4, x.shape[1:])
+    variables["params"] = jax.tree.map(np.ones_like, variables["params"])
+    y, _ = quick_jit(lambda v, x: norm.apply(v, x, mutable=["batch_stats"]))(variables, x)
+    # What remains: the mean itself is rounded, to 6e-8 of 1e4 for each level of its sum's tree.
+    slices = x.astype(np.float64).reshape(2, 4, 4, 4, 16)
+    axes = (1, 2, 3)
+    if isinstance(norm, GroupNorm):
+        slices, axes = x.astype(np.float64).reshape(8, 16, 4, 4), (1, 3)
+    expected = (slices - slices.mean(axes, keepdims=True)) / slices.std(axes, keepdims=True) + 1
+    assert np.abs(y - expected.reshape(x.shape)).max() < 5e-3
+
+
+def test_one_pixel_in_a_slice():
+    """The variance is 0, and so is the unbiased one: the output is the bias, nothing is NaN."""
+    variables, x = case(4, 1, 1, 3)
+    module = GhostBatchNorm(groups=4, train=True)
+
+    def loss_fn(variables, x):
+        y, updated = module.apply(variables, x, mutable=["batch_stats"])
+        return jnp.sin(y).sum(), (y, updated["batch_stats"])
+
+    grad = quick_jit(jax.grad(loss_fn, (0, 1), has_aux=True, allow_int=True))
+    grads, (y, stats) = grad(variables, x)
+    bias = variables["params"]["bias"]
+    np.testing.assert_array_equal(y, np.broadcast_to(bias, x.shape))
+    assert_close(stats["var"], 0.9 * variables["batch_stats"]["var"], FLOAT32)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+    assert not np.any(grads[1])
+
+
+@pytest.mark.parametrize("norm", [GhostBatchNorm(train=True), GroupNorm()])
+def test_half_precision_in_and_out_with_statistics_in_float32(norm):
+    x = jnp.asarray(images(5, 4, 3, 3, 8), jnp.bfloat16)
+    variables = random_variables(norm, 6, x.shape[1:])
+    apply = quick_jit(lambda v, x: norm.apply(v, x, mutable=["batch_stats"]))
+    (y, stats), (wide, wide_stats) = (apply(variables, a) for a in (x, x.astype(jnp.float32)))
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, wide.astype(jnp.bfloat16))  # rounded once, at the end
+    jax.tree.map(np.testing.assert_array_equal, stats, wide_stats)

@@ -1,0 +1,288 @@
+"""The convolution and its CPU form: values, derivatives, transformations, and what it refuses.
+
+Values are compared with sums in NumPy in float64. A float32 sum of n = K K C_in terms is off by
+6e-8 sqrt(n) of its terms' size: 1e-6 for the sizes here, and the kernel's gradient sums B H W of
+them; so 1e-5 of an array's largest entry, where a pixel left out gives 1e-1.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from nf_resnets import schemes
+from nf_resnets.models import CifarResNet, WideResNet, conv
+from tests.models.trees import (
+    assert_close,
+    images,
+    jaxprs_within,
+    quick_jit,
+    random_variables,
+    shapes,
+)
+
+FLOAT32 = 1e-5
+BFLOAT16 = 2e-2  # 2**-9 a rounding, of inputs that are exact; the sums' rounding errors add up
+
+
+def naive(x, kernel, stride):
+    """The sum written out, over output pixels and kernel entries; float64."""
+    size, c_out = kernel.shape[0], kernel.shape[3]
+    batch, height, width, _ = x.shape
+    rows, columns = -(-height // stride), -(-width // stride)
+    y = np.zeros((batch, rows, columns, c_out))
+    for i, j, a, b in itertools.product(range(rows), range(columns), range(size), range(size)):
+        row, column = i * stride + a - size // 2, j * stride + b - size // 2
+        if 0 <= row < height and 0 <= column < width:
+            y[:, i, j] += x[:, row, column].astype(float) @ kernel[a, b].astype(float)
+    return y
+
+
+def naive_gradients(x, kernel, stride, cotangent):
+    """The transposed sums, written out likewise."""
+    size = kernel.shape[0]
+    grad_x, grad_kernel = np.zeros(x.shape), np.zeros(kernel.shape)
+    rows, columns = cotangent.shape[1:3]
+    for i, j, a, b in itertools.product(range(rows), range(columns), range(size), range(size)):
+        row, column = i * stride + a - size // 2, j * stride + b - size // 2
+        if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
+            grad_x[:, row, column] += cotangent[:, i, j] @ kernel[a, b].T.astype(float)
+            grad_kernel[a, b] += x[:, row, column].T.astype(float) @ cotangent[:, i, j]
+    return grad_x, grad_kernel
+
+
+def pull_back(x, kernel, cotangent, stride, form):
+    value, vjp = jax.vjp(lambda x, kernel: conv(x, kernel, stride, form=form), x, kernel)
+    return value, *vjp(cotangent)
+
+
+quick_pull_back = quick_jit(pull_back, static_argnames=("stride", "form"))
+
+
+def random_case(rng, height, width, size):
+    batch = int(rng.choice([1, 3]))
+    c_in, c_out = rng.permutation(np.arange(1, 7))[:2]
+    x = rng.standard_normal((batch, height, width, c_in), dtype=np.float32)
+    return x, rng.standard_normal((size, size, c_in, c_out), dtype=np.float32)
+
+
+SIZES = [(1, 1), (1, 4), (2, 2), (7, 4), (9, 8)]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_forms_agree_with_sums_in_numpy(size, stride):
+    """Images down to one pixel are smaller than the kernel, and than the stride."""
+    rng = np.random.default_rng(10 * size + stride)
+    for height, width in SIZES:
+        x, kernel = random_case(rng, height, width, size)
+        value = naive(x, kernel, stride)
+        cotangent = rng.standard_normal(value.shape).astype(np.float32)
+        expected = (value, *naive_gradients(x, kernel, stride, cotangent))
+        found = quick_pull_back(x, kernel, cotangent, stride=stride, form="canonical")
+        assert_close(found, expected, FLOAT32)
+        assert_close(conv(x, kernel, stride, form="plain"), value, FLOAT32)
+
+
+def test_auto_is_the_canonical_form_on_a_cpu_and_plain_elsewhere(monkeypatch):
+    x, kernel = jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 2))
+
+    def forms(form):
+        return str(jax.make_jaxpr(lambda x, k: conv(x, k, form=form))(x, kernel))
+
+    assert forms("canonical") != forms("plain")
+    for backend, form in (("cpu", "canonical"), ("gpu", "plain"), ("tpu", "plain")):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        assert forms("auto") == forms(form)
+
+
+@pytest.mark.parametrize(("side", "size", "stride"), [(6, 3, 1), (5, 3, 2), (2, 3, 1), (5, 1, 2)])
+def test_bfloat16(side, size, stride):
+    rng = np.random.default_rng(0)
+    x, kernel = (
+        jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+        for shape in ((3, side, side, 4), (size, size, 4, 5))
+    )
+    wide = [np.asarray(a, np.float64) for a in (x, kernel)]
+    value = naive(*wide, stride)
+    cotangent = jnp.asarray(rng.standard_normal(value.shape), jnp.bfloat16)
+    expected = (value, *naive_gradients(*wide, stride, np.asarray(cotangent, np.float64)))
+    found = quick_pull_back(x, kernel, cotangent, stride=stride, form="canonical")
+    assert {a.dtype for a in found} == {jnp.dtype(jnp.bfloat16)}
+    assert_close(found, expected, BFLOAT16)
+
+
+TRANSFORMED = [(5, 3, 1), (5, 3, 2), (2, 3, 1), (4, 1, 2)]
+
+
+@pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
+def test_vmap(side, size, stride):
+    """Several runs at once have a kernel each, or share the images, or share the kernel."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((3, 2, side, side, 4), dtype=np.float32)
+    kernel = rng.standard_normal((3, size, size, 4, 5), dtype=np.float32)
+    out = -(-side // stride)
+    cotangent = rng.standard_normal((3, 2, out, out, 5), dtype=np.float32)
+
+    def one(x, kernel, cotangent):
+        return pull_back(x, kernel, cotangent, stride, "canonical")
+
+    for axes in ((0, 0, 0), (None, 0, 0), (0, None, 0)):
+        given = [a[0] if axis is None else a for a, axis in zip((x, kernel), axes, strict=False)]
+        found = quick_jit(jax.vmap(one, axes))(*given, cotangent)
+        for run in range(3):
+            own = [a if axis is None else a[run] for a, axis in zip(given, axes, strict=False)]
+            expected = (
+                naive(*own, stride),
+                *naive_gradients(*own, stride, cotangent[run].astype(float)),
+            )
+            assert_close(tuple(a[run] for a in found), expected, FLOAT32)
+
+
+@pytest.mark.parametrize("side", [5, 2])
+def test_scan(side):
+    """Five convolutions one after another, by a scan and written out."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, side, side, 4), dtype=np.float32)
+    kernels = rng.standard_normal((5, 3, 3, 4, 4), dtype=np.float32) / 6
+
+    def scanned(x, kernels):
+        step = lambda x, kernel: (jnp.sin(conv(x, kernel, form="canonical")), None)  # noqa: E731
+        return (lax.scan(step, x, kernels)[0] ** 2).sum()
+
+    def written_out(x, kernels):
+        for kernel in kernels:
+            x = jnp.sin(conv(x, kernel, form="plain"))
+        return (x**2).sum()
+
+    found, expected = (
+        quick_jit(jax.value_and_grad(f, (0, 1)))(x, kernels) for f in (scanned, written_out)
+    )
+    assert_close(found, expected, FLOAT32)
+
+
+@pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
+@pytest.mark.parametrize("varying", [True, False])
+def test_shard_map_with_check_vma(varying, side, size, stride):
+    """Each device has its part of the batch; the kernel is its own copy, or the one they share.
+
+    A shared kernel's gradient is summed over the devices by shard_map itself.
+    """
+    devices = min(2, jax.device_count())
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((4, side, side, 4), dtype=np.float32)
+    kernel = rng.standard_normal((size, size, 4, 5), dtype=np.float32)
+
+    def loss(x, kernel, form):
+        return (conv(x, kernel, stride, form=form) ** 2).sum()
+
+    def local(x, kernel):
+        if varying:
+            kernel = lax.pcast(kernel, ("data",), to="varying")
+        value, grads = jax.value_and_grad(loss, (0, 1))(x, kernel, "canonical")
+        grad_kernel = lax.psum(grads[1], "data") if varying else grads[1]
+        return lax.psum(value, "data"), (grads[0], grad_kernel)
+
+    specs = (P(), (P("data"), P()))
+    sharded = jax.shard_map(local, mesh=mesh, in_specs=(P("data"), P()), out_specs=specs)
+    expected = jax.value_and_grad(loss, (0, 1))(x, kernel, "plain")
+    assert_close(quick_jit(sharded)(x, kernel), expected, FLOAT32)
+
+
+@pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
+def test_second_derivative_by_reverse_over_reverse(side, size, stride):
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((2, side, side, 3), dtype=np.float32)
+    kernel = rng.standard_normal((size, size, 3, 4), dtype=np.float32)
+
+    def squared_gradients(x, kernel, form):
+        def f(x, kernel):
+            return jnp.sin(conv(x, kernel, stride, form=form)).sum()
+
+        return sum((g**2).sum() for g in jax.grad(f, (0, 1))(x, kernel))
+
+    found, expected = (
+        quick_jit(jax.grad(squared_gradients, (0, 1)), static_argnames="form")(x, kernel, form=form)
+        for form in ("canonical", "plain")
+    )
+    assert_close(found, expected, FLOAT32)
+
+
+def test_forward_mode_needs_the_plain_form():
+    x, kernel = jnp.ones((1, 5, 5, 1)), jnp.ones((3, 3, 1, 1))
+    tangent = jax.jvp(lambda x: conv(x, kernel, form="plain"), (x,), (x,))[1]
+    assert_close(tangent, conv(x, kernel, form="plain"), FLOAT32)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: conv(x, kernel, form="canonical"), (x,), (x,))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1, 1), (3, 5, 1, 1), (4, 4, 1, 1)])
+def test_refuses_kernels_that_are_not_square_and_odd(shape):
+    with pytest.raises(ValueError, match=r"kernel of shape .* found; expected \[K, K, C_in, C_out"):
+        conv(jnp.ones((1, 4, 4, 1)), jnp.ones(shape))
+
+
+def test_refuses_an_unknown_form():
+    with pytest.raises(ValueError, match="form='fast' found; expected 'auto', 'plain' or"):
+        conv(jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1)), form="fast")
+
+
+# --- Nothing normalises silently ---------------------------------------------------------------
+
+BATCH = 37  # no other axis is as long, or a multiple of it
+
+
+def batch_reductions(jaxpr):
+    """Names the primitives that reduce or contract an axis over the batch, in all sub-jaxprs."""
+    found = []
+    for eqn in (eqn for inner in jaxprs_within(jaxpr) for eqn in inner.eqns):
+        name, params = eqn.primitive.name, eqn.params
+        axes = ()
+        if name == "dot_general":
+            axes = params["dimension_numbers"][0][0]
+        elif name == "conv_general_dilated":
+            axes = params["dimension_numbers"].lhs_spec[1:]  # the features, and the image's two
+        elif name.startswith("cum"):
+            axes = (params["axis"],)
+        elif name == "sort":
+            axes = (params["dimension"],)
+        elif name.startswith(("reduce", "arg")):
+            axes = params.get("axes", params.get("dimensions", ()))
+        shape = eqn.invars[0].aval.shape if axes else ()
+        if any(shape[axis] % BATCH == 0 for axis in axes):
+            found.append(name)
+    return found
+
+
+def forward_jaxpr(model, train):
+    def forward(variables, x):
+        return model.apply(variables, x, train=train, mutable=["batch_stats"])
+
+    x = jax.ShapeDtypeStruct((BATCH, 8, 8, 3), np.float32)
+    return jax.make_jaxpr(forward)(shapes(model), x).jaxpr
+
+
+@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
+@pytest.mark.parametrize("scheme", schemes.names())
+def test_no_reduction_over_the_batch_but_in_batchnorm(network, scheme):
+    model = network(depth=20 if network is CifarResNet else 22, scheme=scheme)
+    with_norm = schemes.get(scheme).anatomy.norm == "batch"
+    assert bool(batch_reductions(forward_jaxpr(model, train=True))) == with_norm
+    assert not batch_reductions(forward_jaxpr(model, train=False))
+
+
+@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
+def test_an_image_of_nan_spoils_no_other(network):
+    """The same from outside, whatever the program does: in training mode, without BatchNorm."""
+    model = network(depth=14 if network is CifarResNet else 10, scheme="fixup", stem_channels=4)
+    x = images(0, 3, 8, 8, 3)
+    x[1] = np.nan
+    forward = quick_jit(lambda v, x: model.apply(v, x, train=True))
+    logits = forward(random_variables(model, 0), x)
+    assert np.isfinite(np.asarray(logits)).all(axis=1).tolist() == [True, False, True]

@@ -1,0 +1,139 @@
+"""Numbers of parameters, branches and layers, and the depths and widths that are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import roles, schemes
+from nf_resnets.models import CifarResNet, WideResNet
+from tests.models.trees import shapes
+
+
+def count(model):
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes(model)["params"]))
+
+
+def resnet_weights(depth):
+    """3x3 convolutions of 16, 32 and 64 channels, and the head; He et al., section 4.2."""
+    n = (depth - 2) // 6
+    convs = 3 * 16 + 2 * n * 16**2 + (16 + (2 * n - 1) * 32) * 32 + (32 + (2 * n - 1) * 64) * 64
+    return 9 * convs + 64 * 10 + 10
+
+
+def wide_weights(depth, k):
+    """The same for a WRN-n-k, with a 1x1 convolution where the number of channels changes."""
+    n, total, c_in = (depth - 4) // 6, 9 * 3 * 16, 16
+    for c in (16 * k, 32 * k, 64 * k):
+        total += 9 * (c_in + (2 * n - 1) * c) * c + (c_in * c if c_in != c else 0)
+        c_in = c
+    return total + c_in * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("depth", "published"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)]
+)
+def test_resnets_have_their_published_millions(depth, published):
+    """Table 6 of He et al., with BatchNorm: a scale and a bias for each convolution's channels."""
+    n = (depth - 2) // 6
+    norms = 2 * (16 + 2 * n * (16 + 32 + 64))
+    found = count(CifarResNet(depth=depth, scheme="batchnorm"))
+    assert found == resnet_weights(depth) + norms
+    assert found / 1e6 == pytest.approx(published, abs=0.05 if published == 1.7 else 0.0051)
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "published"),
+    [(16, 8, 11.0), (40, 4, 8.9), (40, 1, 0.6), (22, 8, 17.2), (28, 10, 36.5)],
+)
+def test_wide_resnets_have_their_published_millions(depth, width, published):
+    """Tables 2 and 4 of Zagoruyko and Komodakis, with BatchNorm before each activation."""
+    n, channels = (depth - 4) // 6, [16, 16 * width, 32 * width, 64 * width]
+    # Two in a block, over its input's and its inner channels, and one at the end.
+    stages = zip(channels, channels[1:], strict=False)
+    norms = 2 * (sum(c_in + (2 * n - 1) * c for c_in, c in stages) + channels[-1])
+    found = count(WideResNet(depth=depth, width=width, scheme="batchnorm"))
+    assert found == wide_weights(depth, width) + norms
+    assert found / 1e6 == pytest.approx(published, abs=0.051)
+
+
+def test_wrn_28_10_to_the_parameter():
+    assert count(WideResNet(depth=28, width=10, scheme="batchnorm")) == 36_479_194
+
+
+@pytest.mark.parametrize("network", [CifarResNet(depth=20), WideResNet(depth=22, width=2)])
+def test_schemes_add_what_their_anatomy_says(network):
+    """Per branch: four biases and a multiplier (Fixup), or alpha and the convolutions' biases."""
+    wide = isinstance(network, WideResNet)
+    weights = wide_weights(22, 2) if wide else resnet_weights(20)
+    L, channels = network.num_branches, np.array([32, 64, 128] if wide else [16, 32, 64])
+    biases = 16 + 2 * (L // 3) * channels.sum() + (channels.sum() if wide else 0)
+    # Outside: Fixup has one after the stem (WRN: before the last ReLU) and one before the head.
+    assert count(network.clone(scheme="fixup")) == weights + 5 * L + 2
+    assert count(network.clone(scheme="skipinit")) == weights + L + biases
+    assert count(network.clone(scheme="plain")) == weights + biases
+
+
+@pytest.mark.parametrize(
+    ("model", "branches"),
+    [
+        (CifarResNet(depth=8), 3),
+        (CifarResNet(depth=20), 9),
+        (CifarResNet(depth=110), 54),
+        (WideResNet(depth=10), 3),
+        (WideResNet(depth=28, width=10), 12),
+        (WideResNet(depth=40, width=10), 18),
+        (WideResNet(depth=1000), 498),
+        (WideResNet(depth=10_000), 4998),
+    ],
+)
+def test_number_of_branches(model, branches):
+    """As the model states it, and as the initialisers find it in the tree."""
+    assert model.num_branches == branches
+    role_map = roles.assign(shapes(model)["params"])
+    assert role_map.num_branches == branches
+    assert {branch.m for branch in role_map.branches} == {2}
+
+
+@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
+@pytest.mark.parametrize("scheme", schemes.names())
+def test_logits_are_float32_whatever_is_computed_in(network, scheme):
+    """Also where it has odd sides; activations between the layers keep the dtype asked for."""
+    depth = 14 if network is CifarResNet else 16
+    model = network(depth=depth, scheme=scheme, dtype=jnp.bfloat16, num_classes=7)
+    x = jax.ShapeDtypeStruct((2, 9, 13, 1), jnp.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
+
+    def forward(variables, x):
+        return model.apply(variables, x, capture_intermediates=True)
+
+    logits, state = jax.eval_shape(forward, variables, x)
+    assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
+    stages = [state["intermediates"][f"stage_{i}"]["__call__"][0] for i in (1, 2, 3)]
+    assert [a.shape[1:3] for a in stages] == [(9, 13), (5, 7), (3, 4)]
+    assert {a.dtype for a in stages} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize("depth", [-4, 0, 2, 7, 9, 18, 22, 112])
+def test_refuses_depths_that_are_not_6n_plus_2(depth):
+    with pytest.raises(ValueError, match=rf"depth={depth} found; a CIFAR ResNet has 6n \+ 2"):
+        CifarResNet(depth=depth)
+
+
+@pytest.mark.parametrize("depth", [-2, 0, 4, 9, 11, 20, 110, 9998])
+def test_refuses_depths_that_are_not_6n_plus_4(depth):
+    with pytest.raises(ValueError, match=rf"depth={depth} found; a WRN-n-k has n = 6N \+ 4"):
+        WideResNet(depth=depth)
+
+
+@pytest.mark.parametrize("width", [0, -1])
+def test_refuses_widths_below_one(width):
+    with pytest.raises(ValueError, match=f"width={width} found; expected k >= 1"):
+        WideResNet(depth=16, width=width)
+
+
+@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
+def test_refuses_an_unknown_scheme_at_once(network):
+    with pytest.raises(ValueError, match="'fixup'"):
+        network(depth=20 if network is CifarResNet else 22, scheme="fixupp")

@@ -1,0 +1,75 @@
+"""One training step of a 10,000-layer network, in a process of its own, whose memory is measured.
+
+Measured on two cores of an AMD EPYC (Zen 4): MEASURED
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMPILE_LIMIT = 15.0  # seconds, on two CPU cores
+
+PROGRAM = r"""
+import json, resource, sys, time
+import jax, jax.numpy as jnp, numpy as np
+from nf_resnets import init, training
+from nf_resnets.models import WideResNet
+from nf_resnets.optim import sgd
+
+model = WideResNet(depth=10_000, scheme="fixup")
+rng = np.random.default_rng(0)
+batch = {"image": rng.standard_normal((8, 8, 8, 3), dtype=np.float32),
+         "label": np.arange(8, dtype=np.int32)}
+shapes = jax.eval_shape(model.init, jax.random.key(0), batch["image"])["params"]
+zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+params = init.fixup(zeros, depth=model.num_branches, key=jax.random.key(0))
+# A head that is not zero, so that every branch gets a gradient in this very step.
+params["head"]["kernel"] = rng.standard_normal((64, 10), dtype=np.float32) / 8
+
+def optimizer(hyper):
+    return sgd(hyper["learning_rate"])
+
+state = training.create_state(params, optimizer, {"learning_rate": 0.01})
+apply_fn = training.train_apply(model)
+
+def step(state, batch):
+    return training.replica_step(state, batch, apply_fn=apply_fn, optimizer=optimizer)
+
+start = time.perf_counter()
+compiled = jax.jit(step).lower(state, batch).compile()
+compile_s = time.perf_counter() - start
+start = time.perf_counter()
+new_state, metrics = jax.block_until_ready(compiled(state, batch))
+step_s = time.perf_counter() - start
+
+moved = jax.tree.map(lambda a, b: (np.asarray(a) != np.asarray(b)), state.params, new_state.params)
+last = [moved[f"stage_{i}"]["rest"]["conv_2"]["kernel"].any((1, 2, 3, 4)) for i in (1, 2, 3)]
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({
+    "branches": model.num_branches,
+    "compile_s": compile_s,
+    "step_s": step_s,
+    "peak_mib": peak / (2**20 if sys.platform == "darwin" else 2**10),
+    "loss": float(metrics["loss"]),
+    "moved": int(sum(rows.sum() for rows in last)),
+    "finite": all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(new_state.params)),
+}))
+"""
+
+
+@pytest.mark.slow
+def test_a_training_step_of_10000_layers():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=600
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
+    assert found["branches"] == 4998
+    assert found["finite"]
+    # The last convolution of every scanned branch has moved: 1,665 in each stage.
+    assert found["moved"] == 3 * 1665
+    assert found["compile_s"] < COMPILE_LIMIT
+    # Parameters, gradients and momentum are 0.9 GiB of it.
+    assert found["peak_mib"] < 6 * 1024

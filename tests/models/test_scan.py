@@ -1,0 +1,222 @@
+"""Scanned, unrolled and rematerialised blocks are one network; closed forms of its signal at start.
+
+The three forms do the same operations in the same order, but the compiler fuses them differently:
+float32 rounding, 6e-8 a sum, seen up to 1e-6 of a leaf's largest entry.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import schemes
+from nf_resnets.models import CifarResNet, WideResNet
+from nf_resnets.models.blocks import BasicBlock, PreActivationBlock
+from nf_resnets.models.stage import Stage
+from tests.models.trees import (
+    assert_close,
+    block_trees,
+    images,
+    jaxprs_within,
+    quick_jit,
+    random_variables,
+    shapes,
+)
+
+TOLERANCE = 2e-5
+FORMS = {
+    "scan": {},
+    "unroll": {"unroll": 99},
+    "unroll by two": {"unroll": 2},
+    "remat": {"remat": True},
+    "unroll and remat": {"unroll": 99, "remat": True},
+}
+ANATOMIES = {schemes.get(name).anatomy: name for name in reversed(schemes.names())}
+NETWORKS = [partial(CifarResNet, depth=20), partial(WideResNet, depth=22)]
+BLOCKS = [BasicBlock, PreActivationBlock]
+
+
+def value_grads_stats(module, variables, x, **options):
+    def loss_fn(params, x):
+        y, updated = module.apply(
+            {**variables, "params": params}, x, mutable=["batch_stats"], **options
+        )
+        return jnp.sin(y).sum(), (y, updated)
+
+    grads, (y, updated) = quick_jit(jax.grad(loss_fn, (0, 1), has_aux=True))(variables["params"], x)
+    return y, grads, dict(updated)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("scheme", ANATOMIES.values())
+def test_forms_of_a_stage_agree(scheme, block):
+    """A stage for each anatomy: down-sampling, then three blocks in the loop."""
+    anatomy = schemes.get(scheme).anatomy
+    make = partial(block, features=8, anatomy=anatomy, bn_groups=2, train=True)
+    forms = {k: Stage(make, num_blocks=4, stride=2, **v) for k, v in FORMS.items()}
+    x = images(0, 4, 6, 6, 4)
+    variables = random_variables(forms["scan"], 1, x.shape[1:])
+    expected = value_grads_stats(forms.pop("scan"), variables, x)
+    for form in forms.values():
+        assert_close(value_grads_stats(form, variables, x), expected, TOLERANCE)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_forms_of_a_network_agree(network):
+    x = images(2, 4, 8, 8, 3)
+    models = [network(scheme="batchnorm", stem_channels=4, **FORMS[k]) for k in ("scan", "unroll")]
+    variables = random_variables(models[0], 3)
+    found, expected = (value_grads_stats(m, variables, x, train=True) for m in models)
+    assert_close(found, expected, TOLERANCE)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("scheme", ANATOMIES.values())
+def test_the_tree_is_the_same_in_all_forms(scheme, network):
+    trees = [shapes(network(scheme=scheme, **options)) for options in FORMS.values()]
+    assert all(tree == trees[0] for tree in trees[1:])
+    assert trees[0]["params"]["stage_2"]["rest"]["conv_1"]["kernel"].shape == (2, 3, 3, 32, 32)
+
+
+def test_the_scan_runs_the_blocks_in_order():
+    """Block by block through the stacked parameters, against the stage as a whole."""
+    make = partial(PreActivationBlock, features=4, anatomy=schemes.get("fixup").anatomy)
+    stage = Stage(make, num_blocks=5, stride=1)
+    x = images(4, 2, 6, 6, 4)
+    params = random_variables(stage, 5, x.shape[1:])["params"]
+    block = quick_jit(lambda p, x: make(stride=1).apply({"params": p}, x))
+    y = x
+    for tree in block_trees(params):
+        y = block(tree, y)
+    assert_close(stage.apply({"params": params}, x), y, TOLERANCE)
+
+
+def test_remat_keeps_only_the_inputs_of_blocks():
+    """Outside loops the compiler must be kept from merging the recomputation with the original."""
+    make = partial(PreActivationBlock, features=16, anatomy=schemes.get("fixup").anatomy)
+    x = jax.ShapeDtypeStruct((16, 16, 16, 16), np.float32)
+
+    def compile_stage(**options):
+        stage = Stage(make, num_blocks=17, stride=1, **options)
+        params = shapes(stage, x.shape[1:])["params"]
+        grad = jax.grad(lambda p, x: stage.apply({"params": p}, x).sum())
+        barriers = [
+            eqn.params["prevent_cse"]
+            for jaxpr in jaxprs_within(jax.make_jaxpr(grad)(params, x).jaxpr)
+            for eqn in jaxpr.eqns
+            if "prevent_cse" in eqn.params
+        ]
+        memory = quick_jit(grad).lower(params, x).compile().memory_analysis().temp_size_in_bytes
+        return barriers, memory
+
+    (_, kept), (barriers, recomputed) = compile_stage(), compile_stage(remat=True)
+    # A block keeps at least its input, two activations and two ReLU masks; with remat its input.
+    # The rest, the same for both, is what the backward pass of one block works with.
+    image = 4 * 16**4
+    assert recomputed < kept - 16 * 2 * image
+    assert sorted(barriers) == [False, True]  # the scanned ones, the first one
+    assert all(compile_stage(remat=True, unroll=16)[0])
+
+
+# --- Closed forms ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("scheme", ["fixup", "skipinit"])
+def test_every_block_starts_as_the_identity(scheme, block):
+    """Bit for bit; the ReLU after a CIFAR ResNet's sum lets what the stem's ReLU gave it pass."""
+    network = WideResNet(depth=22) if block is PreActivationBlock else CifarResNet(depth=20)
+    network = network.clone(scheme=scheme)
+    params = started(network, seed=0)
+    anatomy = schemes.get(scheme).anatomy
+    stage = Stage(partial(block, features=16, anatomy=anatomy), num_blocks=3, stride=1)
+    x = np.abs(images(6, 2, 8, 8, 16)) * np.where(block is BasicBlock, 1, -1)
+    y = quick_jit(lambda p, x: stage.apply({"params": p}, x))(params["stage_1"], x)
+    np.testing.assert_array_equal(y, x)
+
+
+def started(network, seed):
+    """The network's parameters as the scheme starts them, drawn afresh."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes(network)["params"])
+    initialise = schemes.get(network.scheme).init
+    return initialise(zeros, network.num_branches, key=jax.random.key(seed))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_fixup_starts_at_ln_c_and_moves_the_head_only(network):
+    model = network(scheme="fixup", num_classes=7)
+    x, labels = images(7, 5, 8, 8, 3), np.arange(5)
+
+    def loss_fn(params):
+        logits = model.apply({"params": params}, x, train=True)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), logits
+
+    params = started(model, seed=1)
+    (loss, logits), grads = quick_jit(jax.value_and_grad(loss_fn, has_aux=True))(params)
+    np.testing.assert_array_equal(logits, np.zeros((5, 7)))
+    assert abs(loss - np.log(7)) <= 2 * np.spacing(
+        np.float32(np.log(7))
+    )  # a log, a mean: an ulp each
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(grads.pop("head")))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads))
+
+
+DRAWS, BRANCHES, WIDTH = 12, 4, 64
+INTERIOR = slice(
+    2 * BRANCHES, -2 * BRANCHES
+)  # no border of zeros, a pixel a convolution, gets there
+
+
+@pytest.fixture(scope="module")
+def measure():
+    """``measure(scheme)``: log2 of the second moment after each block, over the input's."""
+
+    def log2_moments(scheme):
+        anatomy = schemes.get(scheme).anatomy
+        block = PreActivationBlock(WIDTH, stride=1, anatomy=anatomy)
+        x = images(8, 2, 4 * BRANCHES + 4, 4 * BRANCHES + 4, WIDTH)
+        tree = {"stage_1": {"rest": shapes(block, x.shape[1:])["params"]}}
+        stack = lambda a: np.zeros((BRANCHES, *a.shape), a.dtype)  # noqa: E731
+        zeros = jax.tree.map(stack, tree)
+        forward = quick_jit(lambda p, x: block.apply({"params": p}, x))
+        initialise = schemes.get(scheme).init
+        rows = []
+        for draw in range(DRAWS):
+            params = initialise(zeros, BRANCHES, key=jax.random.key(draw))["stage_1"]["rest"]
+            signals = [jnp.asarray(x)]
+            for k in range(BRANCHES):
+                own = jax.tree.map(lambda leaf, k=k: leaf[k], params)
+                signals.append(forward(own, signals[-1]))
+            moments = [float((np.asarray(s)[:, INTERIOR, INTERIOR] ** 2).mean()) for s in signals]
+            rows.append(np.log2(np.array(moments) / moments[0]))
+        return np.array(rows)
+
+    return log2_moments
+
+
+@pytest.mark.parametrize(
+    ("scheme", "growth"),
+    [
+        ("plain", 2.0),
+        ("alpha_one", 2.0),
+        ("alpha_rsqrt_depth", 1 + 1 / BRANCHES),
+        ("sqrt_half", 1.0),
+    ],
+)
+def test_second_moment_at_the_start(measure, scheme, growth):
+    """A branch of He's weights adds alpha**2 of its input's second moment: METHODS' closed forms.
+
+    Over the last block that is ``growth**L``: 16 for alpha = 1, (1 + 1/L)**L for L**-1/2.
+    """
+    slopes = np.diff(measure(scheme), axis=1)
+    # The mean over the draws is within four of its standard errors, and these are small enough to
+    # tell 2 from 1.25 and from 1. A finite width of C adds terms of order 1/C.
+    error = slopes.mean(axis=1).std(ddof=1) / DRAWS**0.5
+    assert error < 0.03
+    assert abs(slopes.mean() - np.log2(growth)) < 4 * error + 1 / WIDTH
+    # Each block for itself as well.
+    errors = slopes.std(axis=0, ddof=1) / DRAWS**0.5
+    assert (abs(slopes.mean(axis=0) - np.log2(growth)) < 4 * errors + 1 / WIDTH).all()

@@ -1,0 +1,77 @@
+"""Which leaves are Fixup's scalars."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import models
+from nf_resnets.init import Rules
+from nf_resnets.optim import label_tree
+
+
+def labels_of(scheme, model=models.WideResNet, depth=16):
+    network = model(depth=depth, scheme=scheme, stem_channels=4)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+    params = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
+    flat, treedef = jax.tree_util.tree_flatten_with_path(label_tree(params))
+    assert treedef == jax.tree.structure(params)
+    return {"/".join(key.key for key in path): label for path, label in flat}
+
+
+def test_fixup_scalars_of_a_wide_resnet():
+    labels = labels_of("fixup")
+    scalars = {path for path, label in labels.items() if label == "scalar"}
+    names = ("bias_1", "bias_2", "bias_3", "bias_4", "multiplier")
+    expected = {"bias_relu", "bias_head"} | {
+        f"stage_{stage}/{part}/{name}"
+        for stage in (1, 2, 3)
+        for part in ("first", "rest")
+        for name in names
+    }
+    assert scalars == expected
+    assert set(labels.values()) == {"scalar", "weight"}
+
+
+def test_fixup_scalars_of_a_cifar_resnet():
+    labels = labels_of("fixup", models.CifarResNet, 14)
+    names = {path.rpartition("/")[2] for path, label in labels.items() if label == "scalar"}
+    assert names == {
+        "bias_stem", "bias_1a", "bias_1b", "bias_2a", "bias_2b", "multiplier", "bias_head"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "batchnorm", "groupnorm", "plain"])
+def test_other_schemes_have_no_slow_group(scheme):
+    # SkipInit's alpha and the vectors of biases and norms train at the full rate.
+    assert set(labels_of(scheme).values()) == {"weight"}
+
+
+def test_rules_of_the_users_own_tree():
+    params = {
+        "dense": np.ones((3, 2)),
+        "block_1": {"conv_1": np.ones((2, 2)), "conv_2": np.ones((2, 2)), "gain": np.ones(())},
+        "shift": np.zeros(()),
+        "bias_of_theirs": np.zeros(3),
+    }
+    rules = Rules(
+        branch=r"block_(\d+)/conv_(\d+)", head="^dense$", multiplier="gain$", scalar_bias="^shift$"
+    )
+    assert label_tree(params, rules) == {
+        "dense": "weight",
+        "block_1": {"conv_1": "weight", "conv_2": "weight", "gain": "scalar"},
+        "shift": "scalar",
+        "bias_of_theirs": "weight",
+    }
+    with pytest.raises(ValueError, match="no rule says what the weight"):
+        label_tree(params)
+
+
+def test_optax_takes_the_labels():
+    params = {"head": {"kernel": jnp.ones((2, 2))}, "bias_head": jnp.ones(())}
+    transform = optax.multi_transform(
+        {"weight": optax.scale(2.0), "scalar": optax.scale(3.0)}, label_tree
+    )
+    updates, _ = transform.update(params, transform.init(params), params)
+    assert float(updates["bias_head"]) == 3 and updates["head"]["kernel"].tolist() == [[2, 2]] * 2

@@ -1,0 +1,286 @@
+"""The role map: what is a branch, in which order, under which names."""
+
+import collections
+import dataclasses
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import roles
+from nf_resnets.roles import Role, Rules
+from tests.trees import (
+    equinox_tree,
+    haiku_tree,
+    linen_tree,
+    nnx_tree,
+    our_models,
+    stacked_tree,
+)
+from tests.trees.network import by_path
+
+NETWORKS = {
+    "linen": linen_tree.network,
+    "nnx": nnx_tree.network,
+    "haiku": haiku_tree.network,
+    "equinox": equinox_tree.network,
+    "stacked": stacked_tree.network,
+    "CifarResNet": functools.partial(our_models.cifar_resnet, "fixup"),
+    "WideResNet": functools.partial(our_models.wide_resnet, "skipinit"),
+}
+ROLE_OF = {
+    "inner": "branch",
+    "last": "branch",
+    "inner_bias": "branch",
+    "last_bias": "branch",
+    "head_bias": "head",
+}
+WEIGHT = jnp.ones((3, 3, 2, 2))
+
+
+def _blocks(*names, layers=("conv_1", "conv_2")):
+    return {name: dict.fromkeys(layers, WEIGHT) for name in names}
+
+
+def _names(tree, pattern, **options):
+    return [branch.name for branch in roles.assign(tree, Rules(pattern, **options)).branches]
+
+
+def _layers(tree, pattern, **options):
+    leaves = roles.assign(tree, Rules(pattern, **options)).leaves
+    return {leaf.path: leaf.layer for leaf in leaves if leaf.weight}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_leaf_of_a_network(name):
+    net = NETWORKS[name]()
+    role_map = roles.assign(net.params, net.rules)
+    arrays = {
+        leaf.path.removesuffix("/value"): leaf
+        for leaf, value in zip(role_map.leaves, jax.tree.leaves(net.params), strict=True)
+        if hasattr(value, "shape")
+    }
+    assert arrays.keys() == net.kinds.keys()
+    for path, kind in net.kinds.items():
+        leaf = arrays[path]
+        if kind == "bias":  # the bias vector of stem or shortcut has that layer's role
+            assert leaf.role in ("stem", "shortcut"), path
+        else:
+            assert leaf.role == ROLE_OF.get(kind, kind), path
+        assert leaf.weight == (kind in ("inner", "last", "stem", "shortcut", "head")), path
+        assert leaf.shape == by_path(net.params)[path].shape
+        if leaf.role is Role.BRANCH:
+            assert (leaf.layer, leaf.m) == (2 if kind.startswith("last") else 1, 2), path
+        else:
+            assert (leaf.layer, leaf.m, leaf.branches) == (0, 0, ()), path
+    assert tuple(branch.name for branch in role_map.branches) == net.order
+    assert [branch.k for branch in role_map.branches] == list(range(1, net.branches + 1))
+    # Each branch has one weight for each of its layers.
+    owners = collections.Counter(
+        (k, leaf.layer) for leaf in role_map.leaves if leaf.weight for k in leaf.branches
+    )
+    assert owners == dict.fromkeys([(k, j) for k in range(1, net.branches + 1) for j in (1, 2)], 1)
+
+
+def test_numbers_are_ordered_as_numbers():
+    names = [f"block_{n}" for n in range(1, 13)]
+    assert _names(_blocks(*names), r"block_(\d+)/conv_(\d+)") == names
+
+
+def test_numbers_inside_a_wider_group_are_ordered_as_numbers():
+    names = [f"block_{n}" for n in range(1, 13)]
+    assert _names(_blocks(*names), r"(block_\d+)/(conv_\d+)") == names
+    layers = [f"conv{n}" for n in range(1, 12)]
+    found = _layers(_blocks("b", layers=layers), r"(b)/(conv\d+)")
+    assert found == {f"b/conv{n}": n for n in range(1, 12)}
+
+
+def test_the_outer_group_orders_before_the_inner():
+    tree = {f"stage{s}": _blocks("block_10", "block_2") for s in (10, 9)}
+    expected = [f"stage{s}/block_{b}" for s in (9, 10) for b in (2, 10)]
+    assert _names(tree, r"stage(\d+)/block_(\d+)/conv_(\d+)") == expected
+
+
+def test_a_group_that_took_no_part_stands_first():
+    """Haiku numbers from the second on: conv2_d, conv2_d_1, conv2_d_2."""
+    tree = _blocks("block_1", "block", "block_10", layers=("conv2_d_1", "conv2_d", "conv2_d_10"))
+    pattern = r"^block(?:_(\d+))?/conv2_d(?:_(\d+))?$"
+    assert _names(tree, pattern) == ["block", "block_1", "block_10"]
+    layers = _layers(tree, pattern)
+    assert [layers[f"block_1/{c}"] for c in ("conv2_d", "conv2_d_1", "conv2_d_10")] == [1, 2, 3]
+
+
+def test_named_groups_and_groups_that_do_not_count():
+    tree = _blocks("block_1", "block_2")
+    pattern = r"(?:block)_(?P<block>\d+)/conv_(?P<layer>\d+)"
+    assert _names(tree, pattern) == ["block_1", "block_2"]
+
+
+def test_layers_are_ordered_by_the_last_group_not_by_their_position():
+    assert _layers(_blocks("b", layers=("a_2", "z_1")), r"(b)/[az]_(\d)") == {
+        "b/a_2": 2,
+        "b/z_1": 1,
+    }
+
+
+def test_one_branch_without_an_outer_group():
+    role_map = roles.assign(_blocks("b")["b"], Rules(r"conv_(\d)"))
+    assert [(branch.k, branch.m) for branch in role_map.branches] == [(1, 2)]
+
+
+def test_numbers_that_are_written_with_zeros():
+    names = ["block_008", "block_009", "block_010"]
+    assert _names(_blocks(*names), r"block_(\d+)/conv_(\d+)") == names
+
+
+def test_stacked_positions_number_the_branches():
+    stack = {"conv_1": jnp.ones((3, 1, 1, 2, 2)), "conv_2": jnp.ones((3, 1, 1, 2, 2))}
+    tree = {"stage_2": {"first": _blocks("b")["b"], "rest": stack}, "stage_1": {"rest": stack}}
+    role_map = roles.assign(tree, Rules(r"stage_(\d)/(first|rest)/conv_(\d)", stacked="/rest/"))
+    assert [branch.name for branch in role_map.branches] == [
+        "stage_1/rest[0]",
+        "stage_1/rest[1]",
+        "stage_1/rest[2]",
+        "stage_2/first",
+        "stage_2/rest[0]",
+        "stage_2/rest[1]",
+        "stage_2/rest[2]",
+    ]
+    numbers = {leaf.path: leaf.branches for leaf in role_map.leaves}
+    assert numbers["stage_1/rest/conv_2"] == (1, 2, 3)
+    assert numbers["stage_2/first/conv_1"] == (4,)
+    assert numbers["stage_2/rest/conv_1"] == (5, 6, 7)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Pair:
+    left: jax.Array
+    right: jax.Array
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Keyless:
+    values: tuple
+
+    def tree_flatten(self):
+        return self.values, None
+
+    @classmethod
+    def tree_unflatten(cls, aux, values):
+        return cls(tuple(values))
+
+
+def test_the_path_of_every_kind_of_key():
+    point = collections.namedtuple("point", "x y")
+    tree = {"a": [WEIGHT, {3: WEIGHT}], "b": Pair(WEIGHT, WEIGHT), "c": point(1.0, None)}
+    tree |= {"d": Keyless((WEIGHT, WEIGHT)), "e/f": ()}
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    found = [roles.path_name(path) for path, _ in flat]
+    assert found == ["a/0", "a/1/3", "b/left", "b/right", "c/x", "d/0", "d/1"]
+
+
+def test_a_path_whose_key_is_of_a_kind_of_its_own():
+    class Key:
+        def __str__(self):
+            return "['own']"
+
+    assert roles.path_name((jax.tree_util.DictKey("a"), Key())) == "a/own"
+    assert roles.path_name(()) == ""
+
+
+def test_labels_for_optax():
+    """A rate for scalars and one for the rest, through optax.multi_transform."""
+    net = stacked_tree.network()
+    labels = roles.assign(net.params, net.rules).labels(
+        lambda leaf: "scalars" if leaf.role in ("scalar_bias", "multiplier", "alpha") else "rest"
+    )
+    optimizer = optax.multi_transform({"scalars": optax.sgd(0.1), "rest": optax.sgd(1.0)}, labels)
+    ones = jax.tree.map(jnp.ones_like, net.params)
+    updates, _ = optimizer.update(ones, optimizer.init(net.params), net.params)
+    for path, update in by_path(updates).items():
+        scalar = net.kinds[path] in ("scalar_bias", "multiplier", "alpha")
+        np.testing.assert_allclose(update, -0.1 if scalar else -1.0, rtol=1e-7, err_msg=path)
+
+
+def test_labels_are_roles_unless_chosen():
+    tree = _blocks("block_1") | {"vector": jnp.ones(3)}
+    assert roles.assign(tree, Rules(r"block_(\d)/conv_(\d)")).labels() == {
+        "block_1": {"conv_1": "branch", "conv_2": "branch"},
+        "vector": "keep",
+    }
+
+
+def test_map_keeps_what_it_is_given_and_refuses_another_tree():
+    tree = _blocks("block_1")
+    role_map = roles.assign(tree, Rules(r"block_(\d)/conv_(\d)"))
+    paths = role_map.map(lambda leaf, value: leaf.path, tree)
+    assert paths == {"block_1": {"conv_1": "block_1/conv_1", "conv_2": "block_1/conv_2"}}
+    with pytest.raises(ValueError, match=r"params has 1 leaves; expected 2"):
+        role_map.map(lambda leaf, value: value, {"block_1": WEIGHT})
+
+
+def test_our_rules_passed_by_name_are_the_default():
+    net = our_models.wide_resnet("fixup")
+    named = roles.assign(net.params, roles.OUR_RULES)
+    assert named.leaves == roles.assign(net.params).leaves
+
+
+def test_roles_of_shapes_alone():
+    net = linen_tree.network()
+    shapes = jax.eval_shape(lambda: net.params)
+    assert roles.assign(shapes, net.rules).leaves == roles.assign(net.params, net.rules).leaves
+
+
+def test_fans_of_both_layouts_agree():
+    hwio = roles.Leaf("w", Role.STEM, (3, 5, 7, 11), weight=True)
+    oihw = roles.Leaf("w", Role.STEM, (11, 7, 3, 5), weight=True, layout="OIHW")
+    linear = roles.Leaf("w", Role.HEAD, (11, 7), weight=True, layout="OIHW")
+    stacked = roles.Leaf("w", Role.STEM, (9, 3, 5, 7, 11), stacked=True, weight=True)
+    for leaf in (hwio, oihw, stacked):
+        assert roles.fans(leaf) == (3 * 5 * 7, 3 * 5 * 11)
+    assert roles.fans(linear) == (7, 11)
+
+
+def _seconds(function):
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def test_ten_thousand_layers_scanned():
+    """WRN of 10,000 layers: L = 4,998, its branches numbered without a loop over leaves each."""
+    shape = jax.ShapeDtypeStruct((1665, 3, 3, 4, 4), jnp.float32)
+    one = jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)
+    tree = {
+        f"stage_{s}": {
+            part: {f"conv_{j}": {"kernel": leaf} for j in (1, 2)}
+            for part, leaf in (("first", one), ("rest", shape))
+        }
+        for s in (1, 2, 3)
+    }
+    role_map = roles.assign(tree)
+    assert role_map.num_branches == 4998
+    role_map.check_depth(4998)
+    assert role_map.branches[-1].name == "stage_3/rest[1664]"
+    assert role_map.leaves[-1].branches[-1] == 4998
+    # Some 10 ms on one core; a hundred times that would be a square in L.
+    assert _seconds(lambda: roles.assign(tree)) < 1
+
+
+def test_two_thousand_blocks_one_by_one():
+    one = jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)
+    tree = {f"block_{b}": {"conv_1": one, "conv_2": one} for b in range(2000)}
+    rules = Rules(branch=r"block_(\d+)/conv_(\d+)")
+    role_map = roles.assign(tree, rules)
+    assert [branch.name for branch in role_map.branches] == [f"block_{b}" for b in range(2000)]
+    # Some 60 ms on one core.
+    assert _seconds(lambda: roles.assign(tree, rules)) < 3

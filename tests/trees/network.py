@@ -1,0 +1,68 @@
+"""What the tests know of a network: its tree, its rules, and by hand what each leaf is."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets.init import Rules
+
+CLASSES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network of ``branches`` residual branches.
+
+    ``kinds`` names every array of ``params`` by its path and says what it is: ``inner`` and
+    ``last`` weights of a branch, their bias vectors ``inner_bias`` and ``last_bias``, ``stem``,
+    ``shortcut``, ``head``, their bias vectors ``bias`` and ``head_bias``, the scalars
+    ``scalar_bias``, ``multiplier`` and ``alpha``. It is written without the library's rules.
+    """
+
+    params: Any
+    rules: Rules | None
+    branches: int
+    kinds: dict[str, str]
+    logits: Callable[[Any], jax.Array]
+    order: tuple[str, ...]  # the branches' names from the input to the output
+
+
+def by_path(tree):
+    """The arrays of a tree by path; NNX ends a path in ``/value`` in some versions."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value"): leaf
+        for path, leaf in flat
+        if hasattr(leaf, "shape")
+    }
+
+
+def filled(tree, seed=0):
+    """The tree with every array drawn from N(0, 0.09), so that no value is 0 or 1 by chance."""
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf):
+        if not hasattr(leaf, "shape"):
+            return leaf
+        return jnp.asarray(0.3 * rng.standard_normal(leaf.shape), leaf.dtype)
+
+    return jax.tree.map(draw, tree)
+
+
+def replaced(tree, values):
+    """The tree with the arrays at the given paths replaced."""
+    flat, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = []
+    for path, leaf in flat:
+        name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
+        leaves.append(values.get(name, leaf))
+    return treedef.unflatten(leaves)
+
+
+def images(channels=3):
+    """Two images ``[2, 4, 4, C]``."""
+    return jnp.asarray(np.random.default_rng(1).standard_normal((2, 4, 4, channels)), "float32")
