@@ -64,7 +64,7 @@ class ResultsFolder:
                 "--out."
             ) from None
         self._check_settings(json.loads(json.dumps(dict(settings))), grid)
-        self.rows = self._read_rows()
+        self.rows = read_rows(path / "rows.csv", self._columns)
 
     def _check_settings(self, settings: dict[str, Any], grid: Sequence[str]) -> None:
         file = self.path / "settings.json"
@@ -94,23 +94,6 @@ class ResultsFolder:
             )
         write_whole(file, json.dumps({"settings": settings, "machine": machine()}, indent=2) + "\n")
 
-    def _read_rows(self) -> list[Row]:
-        file = self.path / "rows.csv"
-        if not file.exists():
-            return []
-        with open(file, newline="") as stream:
-            reader = csv.DictReader(stream)
-            if tuple(reader.fieldnames or ()) != self._columns:
-                raise SystemExit(
-                    f"{file} has the columns {', '.join(reader.fieldnames or ())}; expected "
-                    f"{', '.join(self._columns)}. Choose another folder with --out."
-                )
-            rows = list(reader)
-        for number, row in enumerate(rows, start=2):
-            if None in row or None in row.values():
-                raise SystemExit(f"{file}, line {number}: expected {len(self._columns)} values.")
-        return rows
-
     def has(self, **key: Any) -> bool:
         """Whether the row of that key is there."""
         wanted = tuple(str(key[name]) for name in self._key)
@@ -135,6 +118,28 @@ class ResultsFolder:
     def write_text(self, name: str, text: str) -> None:
         """Writes a file that can be made again from the rows."""
         write_whole(self.path / name, text)
+
+
+def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
+    """Reads the rows of a folder, as text; none if the file is not there.
+
+    Raises:
+      SystemExit: if the file has other columns, or a line has another number of values.
+    """
+    if not file.exists():
+        return []
+    with open(file, newline="") as stream:
+        reader = csv.DictReader(stream)
+        if tuple(reader.fieldnames or ()) != tuple(columns):
+            raise SystemExit(
+                f"{file} has the columns {', '.join(reader.fieldnames or ())}; expected "
+                f"{', '.join(columns)}. Choose another folder with --out."
+            )
+        rows = list(reader)
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise SystemExit(f"{file}, line {number}: expected {len(columns)} values.")
+    return rows
 
 
 def _csv_line(values: Sequence[Any]) -> str:

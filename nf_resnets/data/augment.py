@@ -135,3 +135,6 @@ def _check_batch(images: jax.Array, keys: jax.Array) -> None:
         raise ValueError(
             f"keys must be one per image, shape {images.shape[:1]}, got shape {keys.shape}."
         )
+
+
+__all__ = ["example_keys", "normalize", "random_crop", "random_flip"]

@@ -145,3 +145,6 @@ def batch_indices(
     # The remainder comes first: step * batch_size overflows int32 in a long run.
     start = jnp.asarray(step) % steps * batch_size + positions[0]
     return jax.lax.dynamic_slice_in_dim(order, start, positions.shape[0])
+
+
+__all__ = ["batch_indices", "epoch_order", "local_positions", "seed_key", "steps_per_epoch"]

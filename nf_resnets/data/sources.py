@@ -349,3 +349,6 @@ def _check_labels(where: str, labels: np.ndarray, num_classes: int) -> None:
 
 def _first(bad: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
+
+
+__all__ = ["DATASETS", "Dataset", "Split", "from_splits", "load"]

@@ -1,6 +1,8 @@
 """One training step of a 10,000-layer network, in a process of its own, whose memory is measured.
 
-Measured on two cores of an AMD EPYC (Zen 4): MEASURED
+Measured on two busy cores of an AMD EPYC: lowered and compiled in 4 to 8 s (jax 0.10.2: 5.4 s, jax
+0.12.0.1: 4.2 s), the step on 8 images 6 to 9 s, at most 4.2 GiB of memory, drawing the weights
+included.
 """
 
 import json
@@ -25,6 +27,7 @@ batch = {"image": rng.standard_normal((8, 8, 8, 3), dtype=np.float32),
 shapes = jax.eval_shape(model.init, jax.random.key(0), batch["image"])["params"]
 zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 params = init.fixup(zeros, depth=model.num_branches, key=jax.random.key(0))
+del zeros
 # A head that is not zero, so that every branch gets a gradient in this very step.
 params["head"]["kernel"] = rng.standard_normal((64, 10), dtype=np.float32) / 8
 
@@ -38,14 +41,14 @@ def step(state, batch):
     return training.replica_step(state, batch, apply_fn=apply_fn, optimizer=optimizer)
 
 start = time.perf_counter()
-compiled = jax.jit(step).lower(state, batch).compile()
+compiled = jax.jit(step, donate_argnums=(0,)).lower(state, batch).compile()
 compile_s = time.perf_counter() - start
 start = time.perf_counter()
-new_state, metrics = jax.block_until_ready(compiled(state, batch))
+state, metrics = jax.block_until_ready(compiled(state, batch))
 step_s = time.perf_counter() - start
 
-moved = jax.tree.map(lambda a, b: (np.asarray(a) != np.asarray(b)), state.params, new_state.params)
-last = [moved[f"stage_{i}"]["rest"]["conv_2"]["kernel"].any((1, 2, 3, 4)) for i in (1, 2, 3)]
+# Fixup starts the last convolution of every branch at zero.
+last = [np.asarray(state.params[f"stage_{i}"]["rest"]["conv_2"]["kernel"]) for i in (1, 2, 3)]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({
     "branches": model.num_branches,
@@ -53,8 +56,8 @@ print(json.dumps({
     "step_s": step_s,
     "peak_mib": peak / (2**20 if sys.platform == "darwin" else 2**10),
     "loss": float(metrics["loss"]),
-    "moved": int(sum(rows.sum() for rows in last)),
-    "finite": all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(new_state.params)),
+    "moved": sum(int(kernels.any((1, 2, 3, 4)).sum()) for kernels in last),
+    "finite": all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params)),
 }))
 """
 
@@ -71,5 +74,5 @@ def test_a_training_step_of_10000_layers():
     # The last convolution of every scanned branch has moved: 1,665 in each stage.
     assert found["moved"] == 3 * 1665
     assert found["compile_s"] < COMPILE_LIMIT
-    # Parameters, gradients and momentum are 0.9 GiB of it.
-    assert found["peak_mib"] < 6 * 1024
+    # Parameters, momentum and gradients are 0.6 GiB each.
+    assert found["peak_mib"] < 5 * 1024

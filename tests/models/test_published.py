@@ -7,6 +7,8 @@ in gradients with the rare activation whose sign the rounding turns. What was se
 each tolerance; a bias left out or a pixel shifted gives 1e-2 and more.
 """
 
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -79,6 +81,75 @@ def test_fixup_resnet_matches_numpy(depth, side):
     x = images(1, 2, side, side, 3)
     logits = quick_jit(lambda p, x: model.apply({"params": p}, x))(params, x)
     assert_close(logits, numpy_fixup_resnet(params, x), VALUES)
+
+
+GROUPS = {16: 4, 32: 8, 64: 16, 128: 32}  # of GroupNorm, by channels
+
+
+def numpy_norm(x, p, stats, name, scheme, train):
+    """Normalises; in training, BatchNorm writes what the running statistics become into ``stats``."""
+    if scheme == "batchnorm":
+        scale, bias, running = p[name]["scale"], p[name]["bias"], stats[name]
+        mean, var = running["mean"].copy(), running["var"].copy()
+        if train:
+            mean, var = x.mean((0, 1, 2)), x.var((0, 1, 2))
+            unbiased = x.reshape(-1, x.shape[-1]).var(axis=0, ddof=1)
+            running["mean"][...] = 0.9 * running["mean"] + 0.1 * mean
+            running["var"][...] = 0.9 * running["var"] + 0.1 * unbiased
+        return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+    if scheme == "groupnorm":
+        groups = x.reshape(*x.shape[:3], GROUPS[x.shape[-1]], -1)
+        mean, var = groups.mean((1, 2, 4), keepdims=True), groups.var((1, 2, 4), keepdims=True)
+        normal = ((groups - mean) / np.sqrt(var + 1e-5)).reshape(x.shape)
+        return normal * p[name]["norm"]["scale"] + p[name]["norm"]["bias"]
+    return x
+
+
+def numpy_wide_resnet(variables, x, scheme, train):
+    """A pre-activation WRN of each anatomy; returns the logits and the new running statistics."""
+    tree = jax.tree.map(lambda leaf: np.array(leaf, np.float64), variables)
+    params, stats = tree["params"], tree.get("batch_stats", {})
+
+    def conv(x, p, stride=1):
+        return numpy_conv(x, p["kernel"], stride) + p.get("bias", 0)
+
+    def merge(x, h, p):
+        if scheme == "sqrt_half":
+            return np.sqrt(0.5) * x + np.sqrt(0.5) * h
+        return x + p.get("multiplier", 1) * p.get("alpha", 1) * h
+
+    def norm(x, p, s, name):
+        return numpy_norm(x, p, s, name, scheme, train)
+
+    x = conv(x.astype(np.float64), params["stem"])
+    for stage in ("stage_1", "stage_2", "stage_3"):
+        running = list(block_trees(stats[stage])) if stats else [{}] * 99
+        for index, p in enumerate(block_trees(params[stage])):
+            s, stride = running[index], 2 if stage != "stage_1" and index == 0 else 1
+            activated = np.maximum(norm(x, p, s, "norm_1") + p.get("bias_1", 0), 0)
+            h = conv(activated + p.get("bias_2", 0), p["conv_1"], stride)
+            h = np.maximum(norm(h, p, s, "norm_2") + p.get("bias_3", 0), 0)
+            h = conv(h + p.get("bias_4", 0), p["conv_2"])
+            x = conv(activated, p["shortcut"], stride) if index == 0 else x
+            x = merge(x, h, p)
+    x = np.maximum(norm(x, params, stats, "norm_head") + params.get("bias_relu", 0), 0)
+    x = x.mean((1, 2)) + params.get("bias_head", 0)
+    return x @ params["head"]["kernel"] + params["head"]["bias"], stats
+
+
+SCHEMES = ("fixup", "skipinit", "sqrt_half", "batchnorm", "groupnorm")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_wide_resnet_matches_numpy(scheme):
+    model = WideResNet(depth=16, width=2, scheme=scheme)
+    variables, x = random_variables(model, 7), images(8, 3, 9, 12, 3)
+    for train in (True, False) if scheme == "batchnorm" else (True,):
+        apply = functools.partial(model.apply, train=train, mutable=["batch_stats"])
+        logits, updated = quick_jit(apply)(variables, x)
+        expected, stats = numpy_wide_resnet(variables, x, scheme, train)
+        assert_close(logits, expected, VALUES)
+        assert_close(dict(updated).get("batch_stats", {}), stats, VALUES)
 
 
 # --- PyTorch, the published modules ------------------------------------------------------------
@@ -193,8 +264,6 @@ class Reference:
     ``norm`` takes ``(x, path)``; BatchNorm writes into the running statistics' tensors.
     """
 
-    GROUPS = {16: 4, 32: 8, 64: 16, 128: 32}
-
     def __init__(self, torch, variables, scheme, train):
         self.F, self.scheme, self.train = torch.nn.functional, scheme, train
 
@@ -215,7 +284,7 @@ class Reference:
             return self.F.batch_norm(x, mean, var, scale, bias, self.train, momentum=0.1, eps=1e-5)
         if self.scheme == "groupnorm":
             scale, bias = p[name]["norm"]["scale"], p[name]["norm"]["bias"]
-            return self.F.group_norm(x, self.GROUPS[x.shape[1]], scale, bias, eps=1e-5)
+            return self.F.group_norm(x, GROUPS[x.shape[1]], scale, bias, eps=1e-5)
         return x
 
     def merge(self, shortcut, branch, p):
@@ -265,9 +334,6 @@ class Reference:
             )
         x = x.mean((2, 3)) + self.bias(params, "bias_head")
         return x @ params["head"]["kernel"] + params["head"]["bias"]
-
-
-SCHEMES = ("fixup", "skipinit", "sqrt_half", "batchnorm", "groupnorm")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

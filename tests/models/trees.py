@@ -7,12 +7,12 @@ import jax
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
-# Compiles four to six times faster, without LLVM's optimisations and XLA's fused loops on a CPU;
-# the convolutions and matrix products are the same library's, and numbers differ by rounding.
-quick_jit = functools.partial(
-    jax.jit,
-    compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
-)
+# Without LLVM's optimisations, and in older versions XLA's fused loops, programs for a CPU compile
+# two to six times faster. Convolutions and matrix products stay a library's; only rounding changes.
+_OPTIONS = {"xla_backend_optimization_level": 0}
+if jax.__version_info__ < (0, 12):
+    _OPTIONS["xla_cpu_use_fusion_emitters"] = False
+quick_jit = functools.partial(jax.jit, compiler_options=_OPTIONS)
 
 
 def shapes(model, image_shape=(8, 8, 3), batch=2):

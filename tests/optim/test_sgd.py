@@ -1,7 +1,5 @@
 """SGD against its closed form, in both groups."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,7 +92,7 @@ def test_a_schedule_holds_for_both_groups_at_every_step():
 
 
 def test_traced_numbers_give_what_constants_give():
-    @functools.partial(jax.jit, static_argnums=())
+    @jax.jit
     def traced(rate, momentum, decay, factor):
         return walk(
             sgd(rate, momentum=momentum, weight_decay=decay, scalar_factor=factor), PARAMS, 3
@@ -102,8 +100,10 @@ def test_traced_numbers_give_what_constants_give():
 
     assert_follows(traced(0.3, 0.8, 0.2, 0.5), [0.3] * 3, 0.8, 0.2, 0.5)
     rates = jnp.array([0.3, 0.1])
-    for rate, path in zip(rates, jax.vmap(traced, (0, None, None, None))(rates, 0.8, 0.2, 0.5)[-1:] * 2, strict=True):
-        assert path["bias_head"].shape == (2,) and rate > 0
+    several = jax.vmap(traced, (0, None, None, None))(rates, 0.8, 0.2, 0.5)
+    for run, rate in enumerate((0.3, 0.1)):
+        path = jax.tree.map(lambda leaf, run=run: leaf[run], several)
+        assert_follows(path, [rate] * 3, 0.8, 0.2, 0.5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -139,8 +139,9 @@ def test_limits():
     sgd(0, momentum=0, weight_decay=0, scalar_factor=0)
     sgd(1e9, momentum=0.999, weight_decay=1e9, scalar_factor=1e9)
     for name in NUMBERS:
-        with pytest.raises(TypeError, match=rf"^{name}='0\.1' found; expected a number\.$|^{name}="):
-            sgd(**({"learning_rate": 0.1} | {name: [0.1, 0.2]}))
+        for value in ([0.1, 0.2], "much", None):
+            with pytest.raises(TypeError, match=rf"^{name}=.* found; expected a number\.$"):
+                sgd(**({"learning_rate": 0.1} | {name: value}))
 
 
 def test_rules_name_the_scalars_of_a_users_tree():

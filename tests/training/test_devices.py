@@ -33,7 +33,7 @@ VELOCITY = {"rtol": 0, "atol": 1e-5}
 
 
 class OneStage(nn.Module):
-    """Three Fixup blocks, of which the last two are scanned; compiles faster than a whole network."""
+    """Three Fixup blocks, the last two of them scanned; compiles faster than a whole network."""
 
     scheme: str = "fixup"
 
@@ -234,9 +234,7 @@ def free_port():
         return sock.getsockname()[1]
 
 
-@pytest.mark.parametrize(
-    "scheme", ["fixup", pytest.param("batchnorm", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("scheme", ["fixup", pytest.param("batchnorm", marks=pytest.mark.slow)])
 def test_two_processes_give_the_numbers_of_one(scheme, tmp_path):
     root = Path(__file__).parents[2]
     port = free_port()

@@ -123,7 +123,9 @@ def test_batch_norm_slices_are_spread_or_refused():
         return models.WideResNet(depth=10, scheme="batchnorm", stem_channels=4, bn_groups=groups)
 
     for groups, shards in ((1, 8), (8, 3), (4, 8), (12, 8)):
-        with pytest.raises(ValueError, match=rf"^bn_groups={groups} cannot be spread over {shards} "):
+        with pytest.raises(
+            ValueError, match=rf"^bn_groups={groups} cannot be spread over {shards} "
+        ):
             training.train_apply(model(groups), shards=shards)
     # Without BatchNorm the number of slices does not matter.
     plain = models.WideResNet(depth=10, scheme="fixup", stem_channels=4, bn_groups=3)

@@ -26,9 +26,7 @@ def on_one_run(scheme, mesh):
         augmentation=Augmentation(padding=1, flip=True),
     )
     state = small.state_of(small.he_variables(model))
-    states, metrics = small.train(
-        step, [state], small.split(), mesh, num_steps=4, batch_size=16
-    )
+    states, metrics = small.train(step, [state], small.split(), mesh, num_steps=4, batch_size=16)
     return small.host(states), metrics
 
 

@@ -1,0 +1,197 @@
+"""The order in which the modules may import each other, held by their syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "nf_resnets"
+
+# A module may import its own package and those of a lower rank. Those of one rank know nothing of
+# each other: neither init of models, nor data of optim.
+RANKS = {
+    "schemes": 0, "roles": 0, "draws": 0,
+    "init": 1, "models": 1,
+    "data": 2, "optim": 2,
+    "analysis": 3,
+    "training": 4,
+    "sweep": 5,
+    "plotting": 6,
+}  # fmt: skip
+# Rows in, figures out: of what rank it stands does not matter, since it may import nothing.
+ALONE = ("plotting",)
+ABOVE = ("experiments", "tests", "benchmarks", "notebooks", "conftest")
+OF_JAX = ("jax", "jaxlib", "flax", "optax", "orbax", "chex")
+
+# What a class may inherit from; everything else is a value or a function.
+BASES = {
+    "nn.Module": "a Flax module",
+    "enum.Enum": "an enumeration",
+    "enum.StrEnum": "an enumeration",
+    "NamedTuple": "a tuple",
+    "Protocol": "a type",
+    "TypedDict": "a type",
+}
+NAMES_THAT_SAY_NOTHING = ("utils", "util", "helpers", "misc", "common")
+
+
+def module_name(path: Path, root: Path = ROOT) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str) -> set[str]:
+    """The dotted names that a source imports, anywhere in it; ``from a import b`` is ``a.b``."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            found |= {f"{start}.{alias.name}" for alias in node.names}
+    return found
+
+
+def import_faults(module: str, source: str) -> list[str]:
+    """What a module of the package imports and must not."""
+    faults = []
+    own = (module.split(".") + [""])[1]
+    if own and own not in RANKS:
+        faults.append(f"{own} has no rank in tests/test_structure.py")
+    for name in sorted(imports(source)):
+        top, *rest = name.split(".")
+        if name.startswith("."):
+            faults.append(f"the relative import {name}")
+        elif top in ABOVE:
+            faults.append(f"{name}, which stands above the package")
+        elif own in ALONE and (top in OF_JAX or (top == "nf_resnets" and rest[:1] != [own])):
+            faults.append(f"{name}, of which {own} knows nothing")
+        elif own and top == "nf_resnets":
+            other = rest[0] if rest else ""
+            if other == own:
+                continue
+            if other not in RANKS:
+                faults.append(f"{name}, which has no rank")
+            elif RANKS[other] >= RANKS.get(own, 0):
+                faults.append(f"{name}, which is not below {own}")
+    return faults
+
+
+def class_faults(source: str) -> list[str]:
+    """Classes that inherit from what is not in the list, or is not an exception."""
+    faults = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            for base in map(ast.unparse, node.bases):
+                is_exception = base.endswith(("Error", "Exception", "Warning"))
+                if base.split("[")[0] not in BASES and not is_exception:
+                    faults.append(f"class {node.name}({base})")
+    return faults
+
+
+SOURCES = {module_name(path): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_go_downwards(module):
+    assert import_faults(module, SOURCES[module]) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_class_inherits_but_from_the_list(module):
+    assert class_faults(SOURCES[module]) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_every_module_says_what_is_public(module):
+    imported = importlib.import_module(module)
+    public = getattr(imported, "__all__", None)
+    assert public is not None, f"{module} has no __all__"
+    assert len(set(public)) == len(public)
+    missing = [name for name in public if not hasattr(imported, name)]
+    assert not missing, f"{module}.__all__ names {missing}, which it does not have"
+
+
+def test_every_part_is_a_package_or_a_module():
+    names = {module.split(".")[1] for module in SOURCES if "." in module}
+    assert names <= set(RANKS), "give the new part its rank in RANKS"
+    # The test looked at something.
+    assert {"schemes", "roles", "draws", "init", "models", "data", "optim", "training"} <= names
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_names_say_something():
+    places = [PACKAGE, ROOT / "experiments", ROOT / "benchmarks", ROOT / "tests"]
+    found = [path for place in places for path in place.rglob("*.py")]
+    assert [str(path) for path in found if path.stem in NAMES_THAT_SAY_NOTHING] == []
+    assert [str(path) for path in found if path.parent.name in NAMES_THAT_SAY_NOTHING] == []
+
+
+def test_experiments_do_not_import_the_tests():
+    for path in (ROOT / "experiments").rglob("*.py"):
+        faults = [name for name in imports(path.read_text()) if name.split(".")[0] == "tests"]
+        assert faults == [], path
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("init.mine", "from nf_resnets import models", "nf_resnets.models, which is not below"),
+        ("init.mine", "from nf_resnets.models.conv import conv", "nf_resnets.models.conv.conv, w"),
+        ("models.mine", "import nf_resnets.init.he as he", "nf_resnets.init.he, which is not bel"),
+        ("models.mine", "def f():\n  from nf_resnets import init", "nf_resnets.init, which is not"),
+        ("roles", "from nf_resnets import schemes", "nf_resnets.schemes, which is not below"),
+        ("schemes", "from nf_resnets.init import he", "nf_resnets.init.he, which is not below"),
+        ("data.mine", "import nf_resnets.optim", "nf_resnets.optim, which is not below data"),
+        ("optim.mine", "from nf_resnets import data, roles", "nf_resnets.data, which is not bel"),
+        ("analysis.mine", "from nf_resnets import training", "nf_resnets.training, which is not"),
+        ("training.mine", "from nf_resnets import sweep", "nf_resnets.sweep, which is not below"),
+        ("training.mine", "from nf_resnets import plotting", "nf_resnets.plotting, which is not"),
+        ("training.mine", "import nf_resnets", "nf_resnets, which has no rank"),
+        ("training.mine", "from nf_resnets import new", "nf_resnets.new, which has no rank"),
+        ("training.mine", "from . import step", "the relative import ..step"),
+        ("sweep.mine", "from experiments import folder", "experiments.folder, which stands above"),
+        ("sweep.mine", "import tests.training.small", "tests.training.small, which stands above"),
+        ("plotting.mine", "import jax.numpy as jnp", "jax.numpy, of which plotting knows nothing"),
+        ("plotting.mine", "from nf_resnets import schemes", "nf_resnets.schemes, of which plott"),
+        ("new", "import math", "new has no rank in tests/test_structure.py"),
+        ("", "from experiments import folder", "experiments.folder, which stands above"),
+    ],
+)
+def test_the_check_finds_a_made_up_violation(module, source, fault):
+    (found,) = import_faults(f"nf_resnets.{module}".rstrip("."), source)
+    assert found.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("init.mine", "from nf_resnets import roles, schemes\nfrom nf_resnets.init.he import he"),
+        ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax, numpy"),
+        ("plotting.mine", "import matplotlib\nfrom nf_resnets.plotting.style import colours"),
+        ("", "from nf_resnets import init, training"),
+    ],
+)
+def test_the_check_allows_what_is_allowed(module, source):
+    assert import_faults(f"nf_resnets.{module}".rstrip("."), source) == []
+
+
+def test_the_check_finds_made_up_inheritance():
+    source = """
+class A(nn.Module): ...
+class B(A): ...
+class C(enum.StrEnum): ...
+class D(ValueError): ...
+class E(ABC, Generic[T]): ...
+class F: ...
+def f():
+    class G(Scheme): ...
+"""
+    assert class_faults(source) == [
+        "class B(A)", "class E(ABC)", "class E(Generic[T])", "class G(Scheme)"
+    ]  # fmt: skip
