@@ -87,7 +87,7 @@ GROUPS = {16: 4, 32: 8, 64: 16, 128: 32}  # of GroupNorm, by channels
 
 
 def numpy_norm(x, p, stats, name, scheme, train):
-    """Normalises; in training, BatchNorm writes what the running statistics become into ``stats``."""
+    """Normalises; in training, BatchNorm brings the running statistics in ``stats`` up to date."""
     if scheme == "batchnorm":
         scale, bias, running = p[name]["scale"], p[name]["bias"], stats[name]
         mean, var = running["mean"].copy(), running["var"].copy()
