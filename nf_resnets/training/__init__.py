@@ -6,6 +6,7 @@ from nf_resnets.training.loop import Run, train
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.place import replicate, spread_runs
 from nf_resnets.training.state import TrainState, create_state
+from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import make_train_step, replica_step, stack, unstack
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "TrainState",
     "create_state",
     "eval_apply",
+    "make_estimate_batch_stats",
     "make_evaluate",
     "make_mesh",
     "make_train_step",
