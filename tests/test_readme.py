@@ -53,7 +53,7 @@ def test_the_first_example_runs(monkeypatch):
 
 
 def test_the_rules_of_the_second_example_fit_a_tree():
-    code = re.search(r"```python\n(params = init.fixup\(my_params.*?)```", TEXT, re.S)[1]
+    code = re.search(r"```python\n(params = init\.fixup\(my_params.*?)```", TEXT, re.S)[1]
     conv = jnp.ones((3, 3, 4, 4))
     tree = {
         f"stage{s}": {
