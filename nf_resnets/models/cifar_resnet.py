@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from nf_resnets import schemes
 from nf_resnets.models.blocks import BasicBlock, layers_for
 from nf_resnets.models.layers import Head
-from nf_resnets.models.stage import Stage
+from nf_resnets.models.stage import three_stages
 
 
 class CifarResNet(nn.Module):
@@ -75,23 +74,9 @@ class CifarResNet(nn.Module):
         conv, norm, shift = layers_for(self, anatomy, train=train)
         x = conv(self.stem_channels, name="stem")(images)
         x = nn.relu(shift(norm(x, "norm_stem"), "bias_stem"))
-        for index in range(3):
-            block = partial(
-                BasicBlock,
-                features=self.stem_channels * 2**index,
-                anatomy=anatomy,
-                bn_groups=self.bn_groups,
-                train=train,
-                dtype=self.dtype,
-            )
-            x = Stage(
-                block,
-                num_blocks=self.num_branches // 3,
-                stride=1 if index == 0 else 2,
-                unroll=self.unroll,
-                remat=self.remat,
-                name=f"stage_{index + 1}",
-            )(x)
+        x = three_stages(
+            self, BasicBlock, x, channels=self.stem_channels, anatomy=anatomy, train=train
+        )
         x = shift(x.mean(axis=(1, 2), dtype=jnp.float32), "bias_head")
         return Head(self.num_classes, name="head")(x)
 

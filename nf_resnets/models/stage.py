@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
+
+from nf_resnets.schemes import Anatomy
 
 
 class Stage(nn.Module):
@@ -56,4 +59,41 @@ class Stage(nn.Module):
         return nn.remat(lambda inner, value: inner(value), prevent_cse=not in_loop)(block, x)
 
 
-__all__ = ["Stage"]
+def three_stages(
+    network: Any, block: Any, x: jax.Array, *, channels: int, anatomy: Anatomy, train: bool
+) -> jax.Array:
+    """The middle of a network for small images: three stages, each half as large, twice as wide.
+
+    Args:
+      network: the network they are part of; its ``num_branches``, ``bn_groups``, ``dtype``,
+        ``unroll`` and ``remat`` are used.
+      block: the class of its blocks.
+      x: ``[B, H, W, C]``.
+      channels: of the first stage.
+      anatomy: what the scheme asks for.
+      train: whether BatchNorm uses the batch's statistics.
+
+    Returns:
+      ``[B, ceil(H / 4), ceil(W / 4), 4 channels]``.
+    """
+    for index in range(3):
+        bound = partial(
+            block,
+            features=channels * 2**index,
+            anatomy=anatomy,
+            bn_groups=network.bn_groups,
+            train=train,
+            dtype=network.dtype,
+        )
+        x = Stage(
+            bound,
+            num_blocks=network.num_branches // 3,
+            stride=1 if index == 0 else 2,
+            unroll=network.unroll,
+            remat=network.remat,
+            name=f"stage_{index + 1}",
+        )(x)
+    return x
+
+
+__all__ = ["Stage", "three_stages"]
