@@ -298,9 +298,11 @@ def _channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[fl
     # the digits of a small spread around a large mean.
     chunks = [images[start : start + 1000] for start in range(0, len(images), 1000)]
     count = images[..., 0].size
-    mean = sum(chunk.sum((0, 1, 2), dtype=np.float64) for chunk in chunks) / count
+    sums = [chunk.sum((0, 1, 2), dtype=np.float64) for chunk in chunks]
+    mean = np.sum(sums, axis=0) / count
     centre = mean.reshape(1, 1, 1, -1)
-    std = np.sqrt(sum(((chunk - centre) ** 2).sum((0, 1, 2)) for chunk in chunks) / count)
+    squares = [((chunk - centre) ** 2).sum((0, 1, 2)) for chunk in chunks]
+    std = np.sqrt(np.sum(squares, axis=0) / count)
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
