@@ -5,16 +5,20 @@ normalisation, while scaling each block by sqrt(1/2) fails past 100 layers. The 
 (table 1) adds that `alpha = 0` trains at 1,000 layers and `alpha = 1` does not.
 
 Setting: WRN-n-1, learning rate 0.1, momentum 0.9, weight decay 5e-4, one seed. `--scale paper` is
-the published one: CIFAR-10, batch 128 (64 from 10,000 layers), crop and flip, one epoch. Expected
-(read off the figure): Fixup and BatchNorm near 50% at every depth, of which others reproduced about
-40% for Fixup; sqrt(1/2) near chance past 100 layers. Nobody here has run it yet; it needs a GPU.
+the published one: CIFAR-10, batch 128 (64 from 10,000 layers), one epoch; with crop and flip.
+Expected (read off the figure): Fixup and BatchNorm near 50% at every depth, of which others
+reproduced about 40% for Fixup; sqrt(1/2) near chance past 100 layers. Nobody here has run it yet;
+it needs a GPU.
 
 `--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: batch 64, 44 steps
 (two epochs), two to five minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above
 70%, BatchNorm above 50%, `alpha = 1` and sqrt(1/2) at chance, 10%. `--scale smoke` takes seconds a
 run and shows nothing.
 
-Two things are not as published. SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars
+Not as published: all schemes start from one draw, He (fan_in), which for a network of one grey
+input channel keeps the stem's signal four times as large as fan_out would; LSUV is left out,
+SkipInit and `alpha = 1` are added; crop and flip are the usual ones, which the paper does not
+spell out. SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars
 do: at the full 0.1, the alphas of 150 branches or more swing so far in the first steps that some
 seeds diverge (its paper chose the best rate for each depth; here all schemes share one). And
 `laptop` tests BatchNorm with the statistics of four training batches at the final weights, since
@@ -41,10 +45,9 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from experiments.folder import ResultsFolder, as_settings
+from experiments.folder import ResultsFolder
 from experiments.progress import Display, flush
 from nf_resnets import data, init, models, optim, plotting, schemes, training
-from nf_resnets.data.batch import Augmentation, DeviceData
 from nf_resnets.roles import Role
 
 
@@ -154,8 +157,8 @@ class Program:
     step: Any
     estimate: Any
     evaluate: Any
-    train_data: DeviceData
-    test_data: DeviceData
+    train_data: data.DeviceData
+    test_data: data.DeviceData
 
 
 def make_program(
@@ -208,14 +211,14 @@ def make_program(
             functools.partial(optimizer, settings),
             mesh,
             batch_size=batch_size,
-            augmentation=Augmentation(settings.padding, settings.flip),
+            augmentation=data.Augmentation(settings.padding, settings.flip),
         ),
         estimate=estimate,
         evaluate=training.make_evaluate(
             training.eval_apply(model), mesh, batch_size=settings.eval_batch_size
         ),
-        train_data=training.replicate(DeviceData.of(dataset, dataset.train), mesh),
-        test_data=training.replicate(DeviceData.of(dataset, dataset.test), mesh),
+        train_data=training.replicate(data.DeviceData.of(dataset, dataset.train), mesh),
+        test_data=training.replicate(data.DeviceData.of(dataset, dataset.test), mesh),
     )
 
 
@@ -323,7 +326,10 @@ def plot(rows: list[dict[str, Any]], settings: Settings, path: Path, *, chance: 
 
 
 def table(rows: list[dict[str, Any]], settings: Settings) -> str:
-    """The mean test accuracies in percent as a text table, schemes down, depths across."""
+    """The mean test accuracies in percent as a text table, schemes down, depths across.
+
+    A mean is that of the finished runs; the others are counted beside it.
+    """
     cells = [["scheme", *(f"{depth:,}" for depth in settings.depths)]]
     for name in settings.schemes:
         line = [schemes.get(name).title]
@@ -450,7 +456,7 @@ def main(command: Command) -> int:
     except (ValueError, FileNotFoundError, ImportError) as error:
         raise SystemExit(str(error)) from None
     out = command.out or Path("runs") / f"fixup_fig3_depth-{command.scale}"
-    folder = ResultsFolder(out, as_settings(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
     stop_at_once(folder)
     on_cpu = jax.default_backend() == "cpu"
     workers = command.workers or (2 if on_cpu and (os.cpu_count() or 1) > 1 else 1)

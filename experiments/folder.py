@@ -7,7 +7,6 @@ run that is cut off at any moment leaves a folder that the next start goes on fr
 from __future__ import annotations
 
 import csv
-import dataclasses
 import datetime
 import fcntl
 import importlib.metadata
@@ -92,7 +91,13 @@ class ResultsFolder:
                 f"{self.path} has rows.csv but no settings.json to say what they are; choose "
                 "another folder with --out."
             )
-        write_whole(file, json.dumps({"settings": settings, "machine": machine()}, indent=2) + "\n")
+        record: dict[str, Any] = {"settings": settings, "machine": machine()}
+        if file.exists():
+            # The rows there were made by earlier starts: theirs is kept beside this one's.
+            earlier = [old.get("machine"), *old.get("later_machines", [])]
+            later = [*earlier[1:], *([] if record["machine"] in earlier else [record["machine"]])]
+            record |= {"machine": earlier[0]} | ({"later_machines": later} if later else {})
+        write_whole(file, json.dumps(record, indent=2) + "\n")
 
     def has(self, **key: Any) -> bool:
         """Whether the row of that key is there."""
@@ -176,8 +181,3 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         **versions,
     }
-
-
-def as_settings(settings: Any) -> dict[str, Any]:
-    """A frozen dataclass of settings as a dict of JSON values."""
-    return dataclasses.asdict(settings)

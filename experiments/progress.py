@@ -59,19 +59,18 @@ class Display:
     def run(self, name: str, weight: float, steps: int) -> Iterator[Any]:
         """Shows one run; yields ``on_step(steps made, metrics)``."""
         task = self._progress.add_task(f"  {name}", total=steps, note="compiling")
-        number = id(task) ^ threading.get_ident()
 
         def on_step(made: int, metrics: dict[str, float]) -> None:
             self._progress.update(task, completed=made, note=f"loss {metrics['loss']:.3g}")
             with self._lock:
-                self._partial[number] = weight * made / steps
+                self._partial[task] = weight * made / steps
             self._refresh()
 
         try:
             yield on_step
         finally:
             with self._lock:
-                self._partial.pop(number, None)
+                self._partial.pop(task, None)
             self._progress.remove_task(task)
 
     def finished(self, text: str, weight: float) -> None:

@@ -25,7 +25,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any, limit: float) -> jax.Array:
-    """Draws evenly from ``[-limit, limit)``, as ``jax.random.uniform`` does."""
+    """Draws uniformly from ``[-limit, limit)``, as ``jax.random.uniform`` does."""
     flat = jax.random.uniform(key, (math.prod(shape),), dtype, minval=-limit, maxval=limit)
     return flat.reshape(shape)
 

@@ -18,17 +18,22 @@ class Anatomy:
     r"""What a residual network must contain for a scheme.
 
     A block computes ``y = identity * shortcut(x) + residual * scalar * F(x)``, where the learnable
-    ``scalar`` is the multiplier, or ``alpha``, or absent.
+    ``scalar`` is the multiplier, or ``alpha``, or absent; a post-activation block takes the ReLU of
+    that.
 
     Attributes:
-      scalar_biases: a learnable scalar before every convolution, linear layer and activation.
+      scalar_biases: a learnable scalar before every convolution and activation of a branch, before
+        the activation outside the branches, and before the head.
       multiplier: a learnable scalar on every branch, initialised to 1.
       alpha: SkipInit's learnable scalar on every branch.
-      conv_biases: a bias vector in every convolution of a branch and in the stem.
+      conv_biases: a bias vector in every convolution: stem, branches, shortcuts.
       norm: the normalisation after the convolutions (before the activations, in pre-activation
         networks), if any.
       residual: a constant on every branch.
       identity: a constant on every shortcut.
+
+    Raises:
+      ValueError: if a branch is to have two scalars, or the norm is none of the three.
     """
 
     scalar_biases: bool = False

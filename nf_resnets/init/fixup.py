@@ -20,7 +20,7 @@ def fixup(
 
     1. The head and the last layer of every residual branch become 0.
     2. The other weight layers of a branch of ``m`` layers are multiplied by ``L**(-1/(2m-2))``,
-       equation 5 with ``a_1 = ... = a_{m-1}``; everything outside the branches keeps its standard
+       equation 5 with ``a_1 = ... = a_{m-1}``; stem and shortcuts keep their standard
        initialisation.
     3. Scalar biases become 0, multipliers 1.
 

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init.he import he
@@ -51,6 +52,9 @@ def constant_alpha(alpha: float) -> Scheme:
     Args:
       alpha: the constant on every branch.
 
+    Returns:
+      The scheme, which any model takes as ``scheme=``.
+
     Raises:
       ValueError: if ``alpha`` is not a finite number.
 
@@ -60,13 +64,15 @@ def constant_alpha(alpha: float) -> Scheme:
       >>> constant_alpha(0.1).anatomy.residual
       0.1
     """
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+    numbers = (int, float, np.integer, np.floating)
+    if isinstance(alpha, bool) or not isinstance(alpha, numbers) or not math.isfinite(alpha):
         raise ValueError(f"alpha={alpha!r} found; expected a finite number.")
+    alpha = float(alpha)
     return Scheme(
-        name=f"constant_alpha_{alpha:g}",
+        name=f"constant_alpha_{alpha!r}",
         title=f"constant α = {alpha:g}",
         init=standard,
-        anatomy=Anatomy(conv_biases=True, residual=float(alpha)),
+        anatomy=Anatomy(conv_biases=True, residual=alpha),
         reference="De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, table 1",
     )
 

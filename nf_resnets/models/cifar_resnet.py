@@ -23,8 +23,8 @@ class CifarResNet(nn.Module):
     Attributes:
       depth: the number of weight layers, ``6n + 2`` (ResNet-110: 110, ``L = 54``).
       scheme: a scheme's name or value; the network contains what its anatomy asks for. The
-        parameters that ``init`` returns are a standard initialisation (He, fan_out); apply the
-        scheme's function to them.
+        parameters that ``init`` returns are a standard initialisation (He fan_out, the head
+        ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
       num_classes: ``c``.
       stem_channels: channels of the first stage, doubled from stage to stage.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
@@ -33,7 +33,7 @@ class CifarResNet(nn.Module):
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``.
+      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, or no scheme has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2; Fixup's block:
     Zhang, Dauphin, Ma, ICLR 2019, figure 1.

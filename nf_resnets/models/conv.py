@@ -3,7 +3,8 @@
 XLA brings convolutions into the form that its CPU library is fast at (batch first, features last,
 no dilation) only outside loops. The two convolutions of a backward pass are in another form, and
 inside a scan over blocks they run 10 to 50 times slower than they could. So on a CPU we write the
-backward pass in the fast form ourselves. Elsewhere the plain convolution is best.
+backward pass in the fast form ourselves, and 1x1 kernels and tiny images as matrix products.
+Elsewhere the plain convolution is best.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto"
       x: images ``[B, H, W, C_in]``.
       kernel: ``[K, K, C_in, C_out]``, ``K`` odd; ``(K - 1) / 2`` pixels of padding on every side.
       stride: of the output positions, in both directions.
-      form: ``"plain"`` is XLA's convolution; ``"canonical"`` the same with the backward pass
-        written for CPUs, of which forward-mode derivatives (``jax.jvp``) cannot be taken;
+      form: ``"plain"`` is XLA's convolution; ``"canonical"`` the form for CPUs, of which
+        forward-mode derivatives (``jax.jvp``) cannot be taken unless it is a matrix product;
         ``"auto"`` is canonical on a CPU, else plain.
 
     Returns:

@@ -58,8 +58,8 @@ class GhostBatchNorm(nn.Module):
 
     ``y = scale (x - mean) / sqrt(var + epsilon) + bias``, Ioffe and Szegedy's algorithm 1, with the
     mean and variance of one slice (a *ghost batch*, Hoffer et al. 2017). Running statistics are the
-    average over the slices. With one slice on each device this is what ``pmap`` does; with a fixed
-    number of slices the numbers do not depend on the number of devices.
+    average over the slices, the variance unbiased. With one slice on each device this is what
+    ``pmap`` does; with a fixed number of slices the numbers do not depend on the number of devices.
 
     Attributes:
       groups: how many slices the batch is cut into.
@@ -109,7 +109,11 @@ class GhostBatchNorm(nn.Module):
 
 
 class GroupNorm(nn.Module):
-    """Group normalisation with 32 groups, or as many as divide the channels, Wu and He 2018."""
+    """Group normalisation, Wu and He 2018, with at least four channels in a group.
+
+    There are 32 groups, as in the paper, or the largest power of two below that divides the
+    channels and leaves four in a group (64 channels: 16 groups).
+    """
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

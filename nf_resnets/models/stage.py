@@ -22,8 +22,8 @@ class Stage(nn.Module):
       block: a block's class with all but its stride bound: ``block(stride=, name=)``.
       num_blocks: how many.
       stride: of the first block.
-      unroll: how many blocks the compiled loop repeats in one turn; ``num_blocks`` or more leaves
-        no loop, which compiles slowly for deep networks.
+      unroll: how many blocks the compiled loop repeats in one turn; ``num_blocks - 1`` or more
+        leaves no loop, which compiles slowly for deep networks.
       remat: whether the backward pass recomputes the inside of each block, keeping only the
         blocks' inputs.
     """

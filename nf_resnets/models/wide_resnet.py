@@ -26,8 +26,8 @@ class WideResNet(nn.Module):
       depth: ``n = 6N + 4``, the number of weight layers (WRN-28-10: 28, ``L = 12``).
       width: ``k``.
       scheme: a scheme's name or value; the network contains what its anatomy asks for. The
-        parameters that ``init`` returns are a standard initialisation (He, fan_out); apply the
-        scheme's function to them.
+        parameters that ``init`` returns are a standard initialisation (He fan_out, the head
+        ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
       num_classes: ``c``.
       stem_channels: channels of the stem and, times ``k``, of the first stage.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
@@ -36,7 +36,8 @@ class WideResNet(nn.Module):
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, or ``width`` is below 1.
+      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, ``width`` is below 1,
+        or no scheme has that name.
 
     Source: Zagoruyko, Komodakis, *Wide Residual Networks*, BMVC 2016.
 

@@ -1,4 +1,4 @@
-"""SGD with momentum as all three papers use it, with Fixup's slower group for scalars."""
+"""SGD with momentum and L2, with Fixup's slower group for scalars."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def sgd(
     r"""SGD with heavy-ball momentum and L2, the scalars at ``scalar_factor`` times the rate.
 
     ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``: the L2 term goes
-    through the momentum, as in the published recipes, and holds for every parameter.
+    through the momentum, as in Fixup's published code, and holds for every parameter; ``eta`` is
+    multiplied by ``scalar_factor`` for the roles in ``scalars``.
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
@@ -41,7 +42,7 @@ def sgd(
 
     Raises:
       ValueError: if a number lies outside its range.
-      TypeError: if a number is none.
+      TypeError: if what should be a number is not one.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, and its published code (0.1 for scalars).
 

@@ -43,7 +43,7 @@ def make_estimate_batch_stats(
       ValueError: if ``batches`` is below 1; from the function, if ``R`` is no multiple of the
         mesh's ``sweep`` axis or the batch does not fit the split.
 
-    Source: Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021, section 3 (precise BatchNorm).
+    Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
     """
     if batches < 1:
         raise ValueError(f"batches={batches} found; expected at least 1.")

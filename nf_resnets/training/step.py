@@ -106,8 +106,8 @@ def make_train_step(
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: examples in a step of one run, over all its devices.
       augmentation: what is done to the training images.
-      together: how a device computes several runs: vectorised, or one after another, which is
-        faster on a CPU; ``"auto"`` chooses by platform.
+      together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
+        another, which is faster on a CPU; ``"auto"`` chooses by platform.
 
     Returns:
       ``step(states, data, orders) -> (states, metrics)``: states with a leading axis ``[R, ...]``
