@@ -101,19 +101,21 @@ class Command:
     scale: Literal["smoke", "laptop", "paper"] = "laptop"
     """smoke: seconds; laptop: digits, minutes on two cores; paper: CIFAR-10 as published."""
     depths: tuple[int, ...] = ()
-    """Depths in layers, 6N + 4 each; by default those of the scale."""
+    """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
     schemes: tuple[str, ...] = ()
-    """Names of schemes; by default those of the scale."""
+    """Of fixup, skipinit, alpha_rsqrt_depth, alpha_one, plain, sqrt_half, batchnorm, groupnorm; by
+    default those of the scale."""
     seeds: tuple[int, ...] = ()
     """Seeds; several make points with error bars."""
     steps: int = 0
-    """Steps of each run instead of the scale's number."""
+    """Steps of each run; 0 for the scale's number."""
     data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default."""
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
     out: Path | None = None
-    """The results folder; by default runs/fixup_fig3_depth-SCALE. Made again, it goes on."""
+    """The results folder; by default runs/fixup_fig3_depth-SCALE. Started again with the same
+    folder, the command makes only what is missing."""
     workers: int = 0
-    """Runs at a time; by default two on a CPU of two cores or more, else one."""
+    """Runs at a time; 0 for two on a CPU of two cores or more, else one."""
 
 
 def resolve(command: Command) -> Settings:
@@ -124,6 +126,10 @@ def resolve(command: Command) -> Settings:
             settings = dataclasses.replace(settings, **{name: getattr(command, name)})
     if command.steps:
         settings = dataclasses.replace(settings, steps=command.steps)
+    if command.workers < 0:
+        raise SystemExit(f"--workers {command.workers} found; expected at least 1, or 0 to choose.")
+    if command.out is not None and command.out == Path():
+        raise SystemExit("--out names no folder; expected one, such as --out runs/my_figure.")
     if settings.steps is not None and settings.steps < 1:
         raise SystemExit(f"--steps {settings.steps} found; expected at least 1.")
     for name in GRID:
@@ -300,16 +306,21 @@ def run(
     }
 
 
-def plot(rows: list[dict[str, Any]], settings: Settings, path: Path, *, chance: float) -> None:
-    """Draws the figure from its rows, the curves in the order of the settings."""
-    order = [schemes.get(name).title for name in settings.schemes]
-    wanted = [
+def wanted_rows(rows: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+    """Those rows of a folder that the settings ask for; it may hold more."""
+    return [
         row
         for row in rows
-        if row["title"] in order
+        if row["scheme"] in settings.schemes
         and int(row["depth"]) in settings.depths
         and int(row["seed"]) in settings.seeds
     ]
+
+
+def plot(rows: list[dict[str, Any]], settings: Settings, path: Path, *, chance: float) -> None:
+    """Draws the figure from its rows, the curves in the order of the settings."""
+    order = [schemes.get(name).title for name in settings.schemes]
+    wanted = wanted_rows(rows, settings)
     wanted.sort(key=lambda row: order.index(row["title"]))
     after = "the first epoch" if settings.steps is None else f"{settings.steps} steps"
     plotting.depth_figure(
@@ -336,10 +347,8 @@ def table(rows: list[dict[str, Any]], settings: Settings) -> str:
         for depth in settings.depths:
             here = [
                 row
-                for row in rows
-                if row["scheme"] == name
-                and int(row["depth"]) == depth
-                and int(row["seed"]) in settings.seeds
+                for row in wanted_rows(rows, settings)
+                if row["scheme"] == name and int(row["depth"]) == depth
             ]
             finished = [float(r["test_accuracy"]) for r in here if r["status"] == "finished"]
             gone = len(here) - len(finished)
@@ -384,11 +393,10 @@ def jobs_of(settings: Settings, folder: ResultsFolder) -> list[tuple[int, list[t
 
 
 def describe(row: dict[str, Any]) -> str:
-    """One line about a finished run."""
-    name = f"{row['title']}, {int(row['depth']):,} layers"
+    """What came of a run, in a few words."""
     if row["status"] == "diverged":
-        return f"{name}: diverged at step {row['steps']}, {row['seconds']:.0f} s"
-    return f"{name}: {100 * row['test_accuracy']:.1f}% test accuracy, {row['seconds']:.0f} s"
+        return f"diverged at step {row['steps']}, {row['seconds']:.0f} s"
+    return f"{100 * row['test_accuracy']:.1f}% test accuracy, {row['seconds']:.0f} s"
 
 
 def make_rows(
@@ -410,39 +418,51 @@ def make_rows(
             label = f"{scheme.title}, {depth:,} layers"
             if len(settings.seeds) > 1:
                 label += f", seed {seed}"
+            weight = cost(depth, scheme, settings)
             try:
                 program = program or make_program(settings, dataset, depth, scheme)
-                weight = cost(depth, scheme, settings)
                 with display.run(label, weight, program.steps) as on_step:
                     row = run(settings, program, scheme, seed, on_step)
                 with writing:
                     folder.add(row)
-                display.finished(describe(row), weight)
+                display.ended(f"{label}: {describe(row)}", weight)
             except Exception as error:  # one run must not take the others with it
                 with writing:
                     failures.append(f"{label}:\n{traceback.format_exc()}")
-                display.note(f"         {label}: failed with {type(error).__name__}: {error}")
+                display.ended(f"{label}: failed with {type(error).__name__}: {error}", weight)
 
-    with (
-        Display(total, done=everything - len(missing), runs=everything) as display,
-        concurrent.futures.ThreadPoolExecutor(workers) as pool,
-    ):
+    display = Display(total, done=everything - len(missing), runs=everything)
+    if not missing:
+        display.note(f"All {everything} runs are there already.")
+        return []
+
+    def leave_word() -> str:
+        display.stop()
+        return (
+            f"Stopped. The rows of finished runs, {len(folder.rows)} by now, are kept in "
+            f"{folder.path}; the same command makes what is missing."
+        )
+
+    stop_at_once(leave_word)
+    with display, concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(work, jobs):
             pass
     return failures
 
 
-def stop_at_once(folder: ResultsFolder) -> None:
-    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already."""
+def stop_at_once(word: Callable[[], str]) -> None:
+    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already.
+
+    Args:
+      word: tidies up the terminal, and gives the sentence to leave with.
+    """
 
     def leave(number: int, _: Any) -> None:
-        print(
-            f"\nStopped. {len(folder.rows)} finished runs are kept in {folder.path}; the same "
-            "command goes on with the others.",
-            file=sys.stderr,
-        )
-        flush()
-        os._exit(128 + number)
+        try:
+            print(word(), file=sys.stderr)
+            flush()
+        finally:  # also where nobody reads the sentence any more
+            os._exit(128 + number)
 
     signal.signal(signal.SIGINT, leave)
     signal.signal(signal.SIGTERM, leave)
@@ -450,14 +470,14 @@ def stop_at_once(folder: ResultsFolder) -> None:
 
 def main(command: Command) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
+    stop_at_once(lambda: "Stopped before anything was made.")
     settings = resolve(command)
     try:
         dataset = data.load(settings.dataset, command.data_dir)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         raise SystemExit(str(error)) from None
     out = command.out or Path("runs") / f"fixup_fig3_depth-{command.scale}"
     folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
-    stop_at_once(folder)
     on_cpu = jax.default_backend() == "cpu"
     workers = command.workers or (2 if on_cpu and (os.cpu_count() or 1) > 1 else 1)
 
@@ -465,24 +485,28 @@ def main(command: Command) -> int:
         f"Fixup figure 3, scale {command.scale}: {settings.dataset}, "
         f"{len(settings.schemes)} schemes x {len(settings.depths)} depths x "
         f"{len(settings.seeds)} seeds on {len(jax.devices())} {jax.devices()[0].device_kind}; "
-        f"results in {out.resolve()}"
+        f"results in {out.resolve()}",
+        flush=True,
     )
     start = time.monotonic()
     failures = make_rows(settings, dataset, folder, workers)
+    # First of all, lest something else that goes wrong take them along.
+    (out / "failures.txt").unlink(missing_ok=True)
+    if failures:
+        folder.write_text("failures.txt", "\n".join(failures))
 
     text = table(folder.rows, settings)
     print(f"\nTest accuracy (%) by depth in layers, chance {100 / dataset.num_classes:.0f}%:\n")
     print(text)
     folder.write_text("table.txt", text + "\n")
-    if folder.rows:
+    if wanted_rows(folder.rows, settings):
         plot(folder.rows, settings, out / "figure.png", chance=1 / dataset.num_classes)
     print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
-    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
+    for file in ("figure.png", "table.txt", "rows.csv", "settings.json", "failures.txt"):
         if (out / file).exists():
             print(f"  {file}")
     if failures:
-        folder.write_text("failures.txt", "\n".join(failures))
-        print(f"  failures.txt: {len(failures)} runs failed; the same command tries them again")
+        print(f"Failed runs: {len(failures)}; the same command tries them again.")
     return 1 if failures else 0
 
 

@@ -57,13 +57,16 @@ class ResultsFolder:
             raise SystemExit(f"cannot write to the results folder {path}: {error}.") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise SystemExit(
                 f"another process is writing to {path}; wait for it, or choose another folder with "
                 "--out."
             ) from None
-        self._check_settings(json.loads(json.dumps(dict(settings))), grid)
-        self.rows = read_rows(path / "rows.csv", self._columns)
+        try:
+            self._check_settings(json.loads(json.dumps(dict(settings))), grid)
+            self.rows = read_rows(path / "rows.csv", self._columns)
+        except OSError as error:
+            raise SystemExit(f"cannot use the results folder {path}: {error}.") from None
 
     def _check_settings(self, settings: dict[str, Any], grid: Sequence[str]) -> None:
         file = self.path / "settings.json"
@@ -143,7 +146,10 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
         rows = list(reader)
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise SystemExit(f"{file}, line {number}: expected {len(columns)} values.")
+            raise SystemExit(
+                f"{file}, line {number}: expected {len(columns)} values. Remove the line, or "
+                "choose another folder with --out."
+            )
     return rows
 
 

@@ -34,13 +34,14 @@ class Display:
         self._partial: dict[int, float] = {}
         self._lock = threading.Lock()
         self._progress = Progress(
-            TextColumn("{task.description}", justify="left"),
+            TextColumn("{task.description}", justify="left", markup=False),
             BarColumn(bar_width=28),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=self.console,
             disable=not self._live,
+            transient=True,
         )
         self._all: TaskID = self._progress.add_task("all runs", total=max(total, 1e-9), note="")
 
@@ -49,11 +50,16 @@ class Display:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Takes the bars away and gives the cursor back."""
         self._progress.stop()
 
     def note(self, text: str) -> None:
         """Prints a line that stays."""
-        self.console.print(text, highlight=False)
+        # No markup: an error's message may hold square brackets.
+        self.console.print(text, highlight=False, markup=False)
 
     @contextmanager
     def run(self, name: str, weight: float, steps: int) -> Iterator[Any]:
@@ -63,7 +69,7 @@ class Display:
         def on_step(made: int, metrics: dict[str, float]) -> None:
             self._progress.update(task, completed=made, note=f"loss {metrics['loss']:.3g}")
             with self._lock:
-                self._partial[task] = weight * made / steps
+                self._partial[task] = weight * made / (steps + 1)  # the test is still to come
             self._refresh()
 
         try:
@@ -73,8 +79,8 @@ class Display:
                 self._partial.pop(task, None)
             self._progress.remove_task(task)
 
-    def finished(self, text: str, weight: float) -> None:
-        """Counts one run as made, and prints its result."""
+    def ended(self, text: str, weight: float) -> None:
+        """Counts one run as done with, and prints what came of it."""
         with self._lock:
             self._weight += weight
             self._done += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ def depth_figure(
     """Draws test accuracy against depth and saves the figure.
 
     Runs that differ only in their seed are one point, their mean, with a bar from the worst to the
-    best. A run that diverged counts as guessing, and its point is drawn as a cross.
+    best. Runs that diverged are left out of the mean, and drawn as a cross at chance level.
 
     Args:
       rows: one for each run, with ``title`` (the curve), ``depth`` (layers), ``test_accuracy``
@@ -43,23 +44,21 @@ def depth_figure(
         axes.axhline(100 * chance, color="#777777", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         for index, curve in enumerate(dict.fromkeys(row["title"] for row in rows)):
             color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-            points = _points([row for row in rows if row["title"] == curve], chance)
+            points = _points([row for row in rows if row["title"] == curve], 100 * chance)
             depths = [depth for depth, *_ in points]
             means = [mean for _, mean, *_ in points]
             axes.plot(depths, means, color=color, zorder=2 + 0.01 * index)
             for depth, mean, low, high, diverged in points:
                 if high > low:
                     axes.plot([depth, depth], [low, high], color=color, linewidth=1, alpha=0.6)
-                axes.plot(
-                    depth,
-                    mean,
-                    color=color,
-                    marker="x" if diverged else marker,
-                    markersize=9 if diverged else None,
-                    markeredgewidth=2.2 if diverged else None,
-                    linestyle="none",
-                    zorder=3 + 0.01 * index,
-                )
+                above = 3 + 0.01 * index
+                if diverged:
+                    level = 100 * chance
+                    axes.plot(
+                        depth, level, "x", color=color, ms=9, markeredgewidth=2.2, zorder=above
+                    )
+                if not math.isnan(high):
+                    axes.plot(depth, mean, marker, color=color, zorder=above)
             axes.plot([], [], color=color, marker=marker, label=curve)
         if any(row["status"] == "diverged" for row in rows):
             axes.plot(
@@ -88,17 +87,20 @@ def depth_figure(
         figure.savefig(os.fspath(path))
 
 
-def _points(rows: Sequence[Row], chance: float) -> list[tuple[int, float, float, float, bool]]:
-    """Depth, mean, lowest and highest accuracy in percent, and whether a run diverged."""
+def _points(rows: Sequence[Row], level: float) -> list[tuple[int, float, float, float, bool]]:
+    """Depth, mean, lowest and highest accuracy in percent, and whether a run diverged.
+
+    Where no run finished, the mean is the level of chance, and lowest and highest are NaN.
+    """
     points = []
     for depth in sorted({int(row["depth"]) for row in rows}):
         here = [row for row in rows if int(row["depth"]) == depth]
-        values = [
-            100 * (chance if row["status"] == "diverged" else float(row["test_accuracy"]))
-            for row in here
-        ]
-        diverged = any(row["status"] == "diverged" for row in here)
-        points.append((depth, sum(values) / len(values), min(values), max(values), diverged))
+        values = [100 * float(row["test_accuracy"]) for row in here if row["status"] != "diverged"]
+        diverged = len(values) < len(here)
+        if values:
+            points.append((depth, sum(values) / len(values), min(values), max(values), diverged))
+        else:
+            points.append((depth, level, math.nan, math.nan, diverged))
     return points
 
 

@@ -1,6 +1,7 @@
 """Fixup's figure 3 as a user runs it: commands, bad input, an interrupted run that goes on."""
 
 import csv
+import gc
 import os
 import signal
 import subprocess
@@ -34,6 +35,7 @@ def rows_of(folder):
         return list(csv.DictReader(stream))
 
 
+SINGLE = ("--steps", "--workers", "--out")
 SMALL = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "sqrt_half")
 
 
@@ -90,10 +92,12 @@ def test_the_claimed_columns_are_filled(tmp_path):
         (("--schemes", "fixupp"), "did you mean 'fixup'?"),
         (("--seeds", -1), "expected 0 <= seed"),
         (("--steps", -3), "--steps -3 found; expected at least 1"),
+        (("--workers", -1), "--workers -1 found; expected at least 1"),
+        (("--out", Path("")), "--out names no folder"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
-    fields = {arguments[0][2:]: arguments[1] if arguments[0] == "--steps" else arguments[1:]}
+    fields = {arguments[0][2:]: arguments[1] if arguments[0] in SINGLE else arguments[1:]}
     with pytest.raises(SystemExit) as refused:
         fig3.resolve(fig3.Command(scale="smoke", **fields))
     assert sentence in str(refused.value)
@@ -107,6 +111,60 @@ def test_a_missing_data_set_is_refused_before_anything_is_made(tmp_path):
     assert "cifar10" in errors and "download_and_prepare" in errors
     assert "Traceback" not in errors
     assert not out.exists()
+
+
+@pytest.fixture
+def signals():
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_a_run_that_raises_does_not_take_the_others_with_it(tmp_path, monkeypatch, signals, capsys):
+    def run(settings, program, scheme, seed, on_step):
+        if scheme.name in failing:
+            raise RuntimeError("out of memory [tf-allocator] in [/device:GPU:0]")
+        made = dict.fromkeys(fig3.COLUMNS, 0.5)
+        return made | {
+            "scheme": scheme.name, "title": scheme.title, "seed": seed, "depth": 10,
+            "status": "finished",
+        }  # fmt: skip
+
+    monkeypatch.setattr(fig3, "run", run)
+    command = fig3.Command(
+        scale="smoke", depths=(10,), schemes=("fixup", "sqrt_half"), out=tmp_path / "out"
+    )
+    failing = ("fixup",)
+    assert fig3.main(command) == 1
+    shown = capsys.readouterr().out
+    assert "failed with RuntimeError: out of memory [tf-allocator] in [/device:GPU:0]" in shown
+    assert "[2/2]" in shown
+    assert "RuntimeError" in (tmp_path / "out" / "failures.txt").read_text()
+    assert [row["scheme"] for row in rows_of(tmp_path / "out")] == ["sqrt_half"]
+
+    failing = ()
+    gc.collect()  # ends the first start's hold on the folder, as the end of its process would
+    assert fig3.main(command) == 0
+    assert not (tmp_path / "out" / "failures.txt").exists()
+    assert len(rows_of(tmp_path / "out")) == 2
+    gc.collect()
+    assert fig3.main(command) == 0
+    assert "All 2 runs are there already." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_at_once_with_one_sentence(tmp_path, number):
+    process = command(*SMALL, "--out", tmp_path / "out")
+    for line in process.stdout:
+        if "results in" in line:  # the handlers are there
+            break
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "the same command makes what is missing" in errors
+    assert "Traceback" not in errors
 
 
 def test_jobs_share_a_program_by_anatomy_and_skip_what_is_there(tmp_path):

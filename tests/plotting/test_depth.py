@@ -1,5 +1,6 @@
 """The depth figure: what is on it, and that drawing knows nothing of pyplot's global state."""
 
+import math
 import sys
 
 import pytest
@@ -13,11 +14,13 @@ def row(title, depth, accuracy, status="finished"):
     return {"title": title, "depth": depth, "test_accuracy": accuracy, "status": status}
 
 
-def test_seeds_become_mean_and_range_and_divergence_counts_as_guessing():
-    rows = [row("a", 10, 0.5), row("a", 10, 0.7), row("a", 100, "nan", "diverged")]
-    (ten, hundred) = _points(rows, chance=0.1)
-    assert ten == (10, pytest.approx(60), pytest.approx(50), pytest.approx(70), False)
-    assert hundred == (100, pytest.approx(10), pytest.approx(10), pytest.approx(10), True)
+def test_seeds_become_mean_and_range_and_diverged_runs_stand_at_chance():
+    gone = row("a", 10, "nan", "diverged")
+    rows = [row("a", 10, 0.5), row("a", 10, 0.7), gone, row("a", 100, "nan", "diverged")]
+    (ten, hundred) = _points(rows, level=10)
+    assert ten == (10, pytest.approx(60), pytest.approx(50), pytest.approx(70), True)
+    assert hundred[:2] == (100, 10) and hundred[4]
+    assert math.isnan(hundred[2]) and math.isnan(hundred[3])
 
 
 def test_the_figure_is_drawn_in_colour(tmp_path):
