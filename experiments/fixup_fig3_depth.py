@@ -18,11 +18,11 @@ run and shows nothing.
 Not as published: all schemes start from one draw, He (fan_in), which for a network of one grey
 input channel keeps the stem's signal four times as large as fan_out would; LSUV is left out,
 SkipInit and `alpha = 1` are added; crop and flip are the usual ones, which the paper does not
-spell out. SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars
-do: at the full 0.1, the alphas of 150 branches or more swing so far in the first steps that some
-seeds diverge (its paper chose the best rate for each depth; here all schemes share one). And
-`laptop` tests BatchNorm with the statistics of four training batches at the final weights, since
-after 44 steps of a deep network the running ones are those of a network that is gone.
+spell out. SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1,
+the alphas of 150 branches or more swing so far in the first steps that some seeds diverge (its
+paper chose the best rate for each depth; here all schemes share one). And `laptop` tests BatchNorm
+with the statistics of four training batches at the final weights, since after 44 steps of a deep
+network the running ones are those of a network that is gone.
 """
 
 from __future__ import annotations
