@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -23,18 +24,20 @@ import numpy as np
 class Role(enum.StrEnum):
     """What a leaf is for; a scheme decides by role what becomes of it."""
 
+    EMBEDDING = "embedding"
     STEM = "stem"
     BRANCH = "branch"
     SHORTCUT = "shortcut"
     HEAD = "head"
     SCALAR_BIAS = "scalar_bias"
+    CHANNEL_BIAS = "channel_bias"
     MULTIPLIER = "multiplier"
     ALPHA = "alpha"
     NORM = "norm"
     KEEP = "keep"
 
 
-LAYER_ROLES = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
+LAYER_ROLES = (Role.EMBEDDING, Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
 """The roles whose leaves are layers, drawn by the standard initialisations."""
 
 # The last key of a bias vector, alone or at the end of a word; NNX adds a key to a Param's path.
@@ -53,16 +56,22 @@ class Rules:
         ``r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel"`` makes ``block_10`` follow ``block_9``. A
         layer has one weight and at most one bias vector.
       head: the classification layer, weight and bias.
+      embedding: tables ``[V, D]`` of vectors, one row for each word or position.
       stem: the layers before the first branch.
       shortcut: the layers on the skip path, such as 1x1 down-sampling convolutions.
       scalar_bias: Fixup's scalar biases.
+      channel_bias: RescaleNet's vectors, which are added to the inputs of layers.
       multiplier: Fixup's (and RescaleNet's) learnable branch multipliers.
       alpha: SkipInit's learnable scalar, one for each branch.
       norm: parameters of normalisation layers.
       keep: whatever a scheme must not touch. Vectors and scalars that no rule names are kept too;
         a *weight* that no rule names is an error.
       stacked: leaves with a leading axis that runs over branches (parameters of scanned blocks);
-        that axis orders the branches within what the groups of ``branch`` name.
+        that axis orders the branches within what the groups of ``branch`` name. Branches that are
+        stacked alike, with one path up to the end of this match, take turns: the attention and the
+        feed-forward branch of a scanned Transformer layer.
+      order: names that the groups of ``branch`` find, from the first to the last, where that is
+        not the order of the names; they stand before all others.
       layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku),
         ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox).
 
@@ -78,14 +87,17 @@ class Rules:
 
     branch: str | None = None
     head: str | None = None
+    embedding: str | None = None
     stem: str | None = None
     shortcut: str | None = None
     scalar_bias: str | None = None
+    channel_bias: str | None = None
     multiplier: str | None = None
     alpha: str | None = None
     norm: str | None = None
     keep: str | None = None
     stacked: str | None = None
+    order: tuple[str, ...] = ()
     layout: str = "HWIO"
 
     def __post_init__(self) -> None:
@@ -122,15 +134,21 @@ class Rules:
 
 
 OUR_RULES = Rules(
-    branch=r"stage_(\d+)/(first|rest)/conv_(\d+)/(?:kernel|bias)$",
+    branch=(
+        r"(stage_\d+|encoder|decoder)/(first|rest|layers/\w+)/"
+        r"(conv_\d+|query|key|value|out|linear_\d+)/(?:kernel|bias)$"
+    ),
     head=r"(?:^|/)head/(?:kernel|bias)$",
-    stem=r"(?:^|/)stem/(?:kernel|bias)$",
+    embedding=r"(?:^|/)embed(?:ding)?(?:_\w+)?(?:/embedding)?$",
+    stem=r"(?:^|/)(?:stem|features_\d+|classifier_\d+)/(?:kernel|bias)$",
     shortcut=r"/shortcut/(?:kernel|bias)$",
     scalar_bias=r"(?:^|/)bias_\w+$",
+    channel_bias=r"(?:^|/)bias_\w+/vector$",
     multiplier=r"/multiplier$",
     alpha=r"/alpha$",
-    norm=r"(?:^|/)norm(?:_\w+)?/\w+$",
-    stacked=r"stage_\d+/rest/",
+    norm=r"(?:^|/)norm(?:_\w+)?/\w+$|/gain$",
+    stacked=r"stage_\d+/rest/|(?:encoder|decoder)/layers/",
+    order=("encoder", "decoder", "query", "key", "value", "out"),
 )
 """The names of this library's own models."""
 
@@ -380,31 +398,59 @@ def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list
 
     branches: list[Branch] = []
     numbered = list(leaves)
-    for names in sorted(groups, key=_natural):
-        layers = groups[names]
-        members = [position for positions in layers.values() for position in positions]
-        name = _branch_name([leaves[i].path for i in members], rules)
-        lengths = {leaves[i].shape[0] if leaves[i].stacked else 1 for i in members}
-        if len(lengths) > 1:
-            raise ValueError(
-                f"the leaves of branch {name!r} are stacked over "
-                f"{' and '.join(map(str, sorted(lengths)))} branches; expected one number."
-            )
-        for at in layers.values():
-            _refuse_ill_formed([leaves[i] for i in at])
-        (length,) = lengths
-        numbers = tuple(range(len(branches) + 1, len(branches) + length + 1))
-        for j, layer in enumerate(sorted(layers, key=lambda name: _natural((name,))), start=1):
-            for i in layers[layer]:
-                numbered[i] = dataclasses.replace(
-                    leaves[i], branches=numbers, layer=j, m=len(layers)
+    ordered = sorted(groups, key=lambda names: _natural(names, rules.order))
+    for _, turns in itertools.groupby(ordered, lambda names: _axis(groups[names], leaves, rules)):
+        sharing = list(turns)
+        names_of = {}
+        for names in sharing:
+            members = [position for at in groups[names].values() for position in at]
+            names_of[names] = _branch_name([leaves[i].path for i in members], rules)
+            _refuse_lengths([leaves[i] for i in members], names_of[names])
+            for at in groups[names].values():
+                _refuse_ill_formed([leaves[i] for i in at])
+        start = len(branches)
+        for turn, names in enumerate(sharing):
+            layers = groups[names]
+            first = leaves[next(iter(layers.values()))[0]]
+            length = first.shape[0] if first.stacked else 1
+            numbers = tuple(start + 1 + turn + len(sharing) * index for index in range(length))
+            in_order = sorted(layers, key=lambda name: _natural((name,), rules.order))
+            for j, layer in enumerate(in_order, start=1):
+                for i in layers[layer]:
+                    numbered[i] = dataclasses.replace(
+                        leaves[i], branches=numbers, layer=j, m=len(layers)
+                    )
+            branches += [
+                Branch(
+                    k,
+                    f"{names_of[names]}[{index}]" if first.stacked else names_of[names],
+                    len(layers),
                 )
-        stacked = leaves[members[0]].stacked
-        branches += [
-            Branch(k, f"{name}[{index}]" if stacked else name, len(layers))
-            for index, k in enumerate(numbers)
-        ]
-    return numbered, branches
+                for index, k in enumerate(numbers)
+            ]
+    return numbered, sorted(branches, key=lambda branch: branch.k)
+
+
+def _axis(layers: dict[str, list[int]], leaves: list[Leaf], rules: Rules) -> tuple[str, int] | int:
+    """Which stacked axis a group of branches lies on; of its own where it is not stacked."""
+    position = next(iter(layers.values()))[0]
+    leaf = leaves[position]
+    if not leaf.stacked:
+        return -1 - position
+    assert rules.stacked is not None
+    match = re.search(rules.stacked, leaf.path)
+    assert match is not None
+    return leaf.path[: match.end()], leaf.shape[0]
+
+
+def _refuse_lengths(members: list[Leaf], name: str) -> None:
+    """Refuses leaves of one branch that are stacked over different numbers of branches."""
+    lengths = {leaf.shape[0] if leaf.stacked else 1 for leaf in members}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"the leaves of branch {name!r} are stacked over "
+            f"{' and '.join(map(str, sorted(lengths)))} branches; expected one number."
+        )
 
 
 def _refuse_ill_formed(layer: list[Leaf]) -> None:
@@ -443,10 +489,17 @@ def _branch_name(paths: list[str], rules: Rules) -> str:
     return paths[0]
 
 
-def _natural(names: tuple[str, ...]) -> tuple[tuple[tuple[int, int, str], ...], ...]:
-    """Orders ``""`` before ``"2"`` before ``"10"`` before ``"b2"`` before ``"b10"``."""
+def _natural(
+    names: tuple[str, ...], order: tuple[str, ...]
+) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """Orders ``""`` before ``"2"`` before ``"10"`` before ``"b2"`` before ``"b10"``.
+
+    Names in ``order`` stand before all others, as they stand there.
+    """
     return tuple(
-        tuple(
+        ((-1, order.index(name), ""),)
+        if name in order
+        else tuple(
             (0, int(part), "") if part.isdecimal() else (1, 0, part)
             for part in re.findall(r"\d+|\D+", name)
         )

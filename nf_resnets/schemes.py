@@ -10,50 +10,123 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+PerBranch = Callable[[tuple[bool, ...]], Any]
+"""Constants of the branches: from whether the shortcut of the k-th branch is a convolution, a bool
+for each of ``k = 1..L``, to an array ``[L]``. (A normaliser-free network needs to know.)"""
+
+FAMILIES = ("pre_activation", "post_activation", "plain", "transformer")
+"""The kinds of networks: residual ones with the activations in the branch or after the sum, ones
+without shortcuts, Transformers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Anatomy:
     r"""What a residual network must contain for a scheme.
 
-    A block computes ``y = identity * shortcut(x) + residual * scalar * F(x)``, where the learnable
-    ``scalar`` is the multiplier, or ``alpha``, or absent; a post-activation block takes the ReLU of
-    that.
+    A block computes ``y = identity * shortcut(x) + residual * scalar * F(x / beta)``, where the
+    learnable ``scalar`` is the multiplier, or ``alpha``, or absent; a post-activation block takes
+    the ReLU of that.
 
     Attributes:
       scalar_biases: a learnable scalar before every convolution and activation of a branch, before
         the activation outside the branches, and before the head.
+      channel_biases: a learnable vector before every convolution of a branch or shortcut, after
+        the stem, and before the last mean over the image, set from the data.
       multiplier: a learnable scalar on every branch, initialised to 1.
       alpha: SkipInit's learnable scalar on every branch.
       conv_biases: a bias vector in every convolution: stem, branches, shortcuts.
-      norm: the normalisation after the convolutions (before the activations, in pre-activation
-        networks), if any.
-      residual: a constant on every branch.
+      norm: the normalisation, if any.
+      norm_place: where it stands. ``"usual"``: after the convolutions (before the activations, in
+        pre-activation networks); ``"merge"``: there, and after every sum of skip and branch;
+        ``"last"``: only once, after the last block. In a Transformer ``"pre"``: as a branch
+        begins; ``"post"``: after every sum.
+      pooled_shortcut: where the shape changes, the shortcut is an average pool of the stride's
+        size and a 1x1 convolution, instead of the architecture's own.
+      standardized: convolutions compute with scaled standardised weights.
+      branches: whether there are residual branches at all; without, a block is its shortcut.
+      dropout: whether there is dropout before the head, at the rate of the model.
+      residual: a constant on every branch, one number or one for each branch.
       identity: a constant on every shortcut.
+      beta: what a branch's input is divided by.
 
     Raises:
-      ValueError: if a branch is to have two scalars, or the norm is none of the three.
+      ValueError: if a branch is to have two scalars, a place two biases, or the norm or its place
+        is not one of those above.
     """
 
     scalar_biases: bool = False
+    channel_biases: bool = False
     multiplier: bool = False
     alpha: bool = False
     conv_biases: bool = False
-    norm: Literal["batch", "group"] | None = None
-    residual: float = 1.0
-    identity: float = 1.0
+    norm: Literal["batch", "group", "layer"] | None = None
+    norm_place: Literal["usual", "last", "merge", "pre", "post"] = "usual"
+    pooled_shortcut: bool = False
+    standardized: bool = False
+    branches: bool = True
+    dropout: bool = False
+    residual: float | PerBranch = 1.0
+    identity: float | PerBranch = 1.0
+    beta: float | PerBranch = 1.0
 
     def __post_init__(self) -> None:
-        if self.multiplier and self.alpha:
-            raise ValueError(
-                "Anatomy(multiplier=True, alpha=True) found; expected at most one learnable scalar "
-                "on a branch."
-            )
-        if self.norm not in (None, "batch", "group"):
-            raise ValueError(
-                f"Anatomy(norm={self.norm!r}) found; expected None, 'batch' or 'group'."
-            )
+        for one, other, what in (
+            ("multiplier", "alpha", "one learnable scalar on a branch"),
+            ("scalar_biases", "channel_biases", "one bias before a layer"),
+        ):
+            if getattr(self, one) and getattr(self, other):
+                raise ValueError(
+                    f"Anatomy({one}=True, {other}=True) found; expected at most {what}."
+                )
+        for name, known in (
+            ("norm", (None, "batch", "group", "layer")),
+            ("norm_place", ("usual", "last", "merge", "pre", "post")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"Anatomy({name}={getattr(self, name)!r}) found; expected "
+                    f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}."
+                )
+
+    def constants(self, transitions: tuple[bool, ...]) -> BranchConstants:
+        """The constants of every branch of a network.
+
+        Args:
+          transitions: for each branch, whether the shortcut beside it is a convolution.
+        """
+
+        def each(value: float | PerBranch) -> np.ndarray | None:
+            if not callable(value):
+                return None if value == 1 else np.full(len(transitions), value, np.float32)
+            return np.asarray(value(transitions), np.float32).reshape(len(transitions))
+
+        return BranchConstants(each(self.residual), each(self.identity), each(self.beta))
+
+
+class BranchConstants(NamedTuple):
+    """What the paths of the branches are multiplied by: float32 [L] each, None where it is 1.
+
+    Attributes:
+      residual: on the branch.
+      identity: on the shortcut.
+      beta: what the branch's input is divided by.
+    """
+
+    residual: Any = None
+    identity: Any = None
+    beta: Any = None
+
+    def part(self, which: int | slice) -> BranchConstants:
+        """Those of one branch (float32 []) or of a slice of them (float32 [n])."""
+        return BranchConstants(*(None if value is None else value[which] for value in self))
+
+
+NO_CONSTANTS = BranchConstants()
+"""Those of a network without any."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +140,12 @@ class Scheme:
         weights afresh, without it changes the weights given as little as the scheme allows.
       anatomy: what a network must contain for it.
       reference: where it was published.
+      fits: the families of networks that it is for, of :data:`FAMILIES`.
+      calibrate: what is set from the data after ``init``, if anything is:
+        ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
+
+    Raises:
+      ValueError: if ``fits`` names a family that there is not.
     """
 
     name: str
@@ -74,6 +153,13 @@ class Scheme:
     init: Callable[..., Any] = dataclasses.field(repr=False)
     anatomy: Anatomy
     reference: str = dataclasses.field(repr=False)
+    fits: frozenset[str] = frozenset({"pre_activation", "post_activation"})
+    calibrate: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.fits) - set(FAMILIES))
+        if unknown:
+            raise ValueError(f"fits={unknown} found; expected some of {', '.join(FAMILIES)}.")
 
 
 _REGISTRY: dict[str, Scheme] = {}
@@ -114,9 +200,47 @@ def get(scheme: str | Scheme) -> Scheme:
     raise ValueError(f"scheme={scheme!r} found; expected one of {', '.join(_REGISTRY)}{hint}.")
 
 
-def names() -> tuple[str, ...]:
-    """The names of all registered schemes, in the order of their registration."""
-    return tuple(_REGISTRY)
+def fitting(scheme: str | Scheme, family: str) -> Scheme:
+    """Returns the scheme, if it is one for networks of that family.
+
+    Raises:
+      ValueError: if no scheme has that name, or it is for other networks.
+
+    Example:
+      >>> import nf_resnets
+      >>> fitting("batchnorm", "transformer")
+      Traceback (most recent call last):
+      ValueError: scheme='batchnorm' is for plain, post_activation, pre_activation networks; ...
+    """
+    found = get(scheme)
+    if family not in found.fits:
+        raise ValueError(
+            f"scheme={found.name!r} is for {', '.join(sorted(found.fits))} networks; expected one "
+            f"for {family} networks."
+        )
+    return found
 
 
-__all__ = ["Anatomy", "Scheme", "get", "names", "register"]
+def names(family: str | None = None) -> tuple[str, ...]:
+    """The names of all registered schemes, or of those for a family, in the order of registration.
+
+    Args:
+      family: one of :data:`FAMILIES`.
+    """
+    return tuple(
+        name for name, scheme in _REGISTRY.items() if family is None or family in scheme.fits
+    )
+
+
+__all__ = [
+    "FAMILIES",
+    "NO_CONSTANTS",
+    "Anatomy",
+    "BranchConstants",
+    "PerBranch",
+    "Scheme",
+    "fitting",
+    "get",
+    "names",
+    "register",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -14,7 +15,12 @@ from nf_resnets.schemes import Anatomy, Scheme
 
 
 def fixup(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+    params: Any,
+    depth: int,
+    *,
+    scale: float = 1.0,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
 ) -> Any:
     r"""Turns a standard initialisation into Fixup's, section 3 of the Fixup paper.
 
@@ -37,6 +43,8 @@ def fixup(
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
         stacked or not. It is not changed.
       depth: ``L``, the number of residual branches (ResNet-110: 54), checked against the tree.
+      scale: multiplies the layers of rule 2 once more; 0.1 and 10 are the ablations of the paper's
+        figure 4.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -45,8 +53,8 @@ def fixup(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
-        (the exponent would divide by zero), the tree is initialised already, or it does not fit
-        the rules (see :func:`nf_resnets.roles.assign`).
+        (the exponent would divide by zero), ``scale`` is not finite and above 0, the tree is
+        initialised already, or it does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
@@ -65,6 +73,8 @@ def fixup(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     _refuse_single_layers(role_map)
+    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
+        raise ValueError(f"scale={scale!r} found; expected a finite number above 0.")
     if key is None:
         _refuse_initialised(params, role_map)
     else:
@@ -77,7 +87,7 @@ def fixup(
         if leaf.role is Role.MULTIPLIER:
             return like(value, 1)
         if leaf.role is Role.BRANCH and leaf.weight:
-            return scaled(value, int(depth) ** (-1 / (2 * leaf.m - 2)))
+            return scaled(value, scale * int(depth) ** (-1 / (2 * leaf.m - 2)))
         return value
 
     return role_map.map(rescale, params)
@@ -116,6 +126,7 @@ SCHEME = Scheme(
     init=fixup,
     anatomy=Anatomy(scalar_biases=True, multiplier=True),
     reference="Zhang, Dauphin, Ma: Fixup Initialization, ICLR 2019, section 3",
+    fits=frozenset({"pre_activation", "post_activation", "transformer"}),
 )
 
 __all__ = ["SCHEME", "fixup"]

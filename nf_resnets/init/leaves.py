@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.roles import LAYER_ROLES, Leaf, RoleMap
+from nf_resnets import draws
+from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap
 
 
 def like(old: Any, new: Any) -> Any:
@@ -59,8 +60,9 @@ def draw(
 ) -> Any:
     """Draws every weight of stem, branches, shortcuts and head; sets their bias vectors to 0.
 
-    Each leaf's randomness comes from the key and the leaf's own path, so that it does not change
-    when other leaves come or go.
+    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)`` by every scheme. Each leaf's randomness
+    comes from the key and the leaf's own path, so that it does not change when other leaves come
+    or go.
 
     Args:
       params: the tree whose leaves give shapes and dtypes.
@@ -87,7 +89,10 @@ def draw(
         # Half-precision weights are drawn in float32 and rounded once.
         dtype = jnp.promote_types(value.dtype, jnp.float32)
         dtype = jax.dtypes.canonicalize_dtype(dtype)
-        return like(value, sample(_leaf_key(key, leaf.path), leaf, dtype))
+        leaf_key = _leaf_key(key, leaf.path)
+        if leaf.role is Role.EMBEDDING:
+            return like(value, value.shape[-1] ** -0.5 * draws.normal(leaf_key, leaf.shape, dtype))
+        return like(value, sample(leaf_key, leaf, dtype))
 
     return role_map.map(fill, params)
 

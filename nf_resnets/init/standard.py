@@ -15,7 +15,7 @@ import numpy as np
 from nf_resnets import roles
 from nf_resnets.init.he import he
 from nf_resnets.roles import Rules
-from nf_resnets.schemes import Anatomy, Scheme
+from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
 
 
 def standard(
@@ -83,6 +83,7 @@ PLAIN = Scheme(
     init=standard,
     anatomy=Anatomy(conv_biases=True),
     reference="He, Zhang, Ren, Sun: Deep Residual Learning, CVPR 2016, without normalisation",
+    fits=frozenset(FAMILIES),
 )
 SQRT_HALF = Scheme(
     name="sqrt_half",
@@ -97,6 +98,7 @@ BATCH_NORM = Scheme(
     init=standard,
     anatomy=Anatomy(norm="batch"),
     reference="Ioffe, Szegedy: Batch Normalization, ICML 2015",
+    fits=frozenset({"pre_activation", "post_activation", "plain"}),
 )
 GROUP_NORM = Scheme(
     name="groupnorm",

@@ -408,9 +408,9 @@ REFUSALS = {
         ["multiplier=True, alpha=True", "at most one"],
     ),
     "a norm that is none": (
-        lambda: schemes.Anatomy(norm="layer"),
+        lambda: schemes.Anatomy(norm="instance"),
         ValueError,
-        ["norm='layer'", "'batch' or 'group'"],
+        ["norm='instance'", "'group' or 'layer'"],
     ),
 }
 
