@@ -1,26 +1,28 @@
 """The residual blocks, each with whatever the scheme's anatomy asks for.
 
-A block computes ``identity * shortcut + residual * scalar * F(x)`` (see
+A block computes ``identity * shortcut + residual * scalar * F(x / beta)`` (see
 :class:`nf_resnets.schemes.Anatomy`); what differs between architectures is where the activations
-stand.
+stand. The activations of every block can be looked at (see :mod:`nf_resnets.taps`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from nf_resnets.models.layers import Conv, GhostBatchNorm, GroupNorm
-from nf_resnets.schemes import Anatomy
+from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm
+from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
+from nf_resnets.taps import merge, tap
 
 
 class BasicBlock(nn.Module):
-    r"""The post-activation block of a CIFAR ResNet, with two 3x3 convolutions (``m = 2``).
+    r"""The post-activation block with two 3x3 convolutions (``m = 2``).
 
     With Fixup's anatomy it is the published block::
 
@@ -28,13 +30,14 @@ class BasicBlock(nn.Module):
         h = multiplier * conv_2(h + bias_2a) + bias_2b
         y = relu(h + shortcut)
 
-    Where the shape changes, the shortcut is every second pixel of ``x + bias_1a``, with zeros for
-    the new channels.
+    Where the shape changes, the shortcut is a 1x1 convolution of ``x + bias_1a``; in a CIFAR ResNet
+    every second pixel of it, with zeros for the new channels.
 
     Attributes:
       features: ``C_out``.
       stride: of the first convolution and the shortcut.
       anatomy: what the scheme asks for.
+      projection: whether a shortcut that changes the shape is a convolution.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
       dtype: what the convolutions compute in.
@@ -45,29 +48,39 @@ class BasicBlock(nn.Module):
     features: int
     stride: int
     anatomy: Anatomy
+    projection: bool = False
     bn_groups: int = 1
     train: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        conv, norm, shift = layers_for(self, self.anatomy, train=self.train)
-        biased = shift(x, "bias_1a")
-        h = conv(self.features, stride=self.stride, name="conv_1")(biased)
-        h = nn.relu(shift(norm(h, "norm_1"), "bias_1b"))
-        h = conv(self.features, name="conv_2")(shift(h, "bias_2a"))
-        h = shift(_scale_branch(self, norm(h, "norm_2")), "bias_2b")
+        x = tap(self, "input", x)
+        layers = layers_for(self, self.anatomy, train=self.train)
+        biased = layers.center(x, "bias_1a")
+        if self.projection or self.anatomy.pooled_shortcut:
+            shortcut = projected_shortcut(self, layers, x, biased)
+        elif self.stride == 1 and x.shape[-1] == self.features:
+            shortcut = x
+        else:
+            shortcut = biased[:, :: self.stride, :: self.stride]
+            new_channels = self.features - x.shape[-1]
+            shortcut = jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new_channels)))
+        if not self.anatomy.branches:
+            return nn.relu(shortcut)
 
-        shortcut = biased if self.stride > 1 or x.shape[-1] != self.features else x
-        shortcut = shortcut[:, :: self.stride, :: self.stride]
-        new_channels = self.features - x.shape[-1]
-        shortcut = jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new_channels)))
-        return nn.relu(_merge(self.anatomy, shortcut, h))
+        h = layers.conv(self.features, stride=self.stride, name="conv_1")(
+            divided(biased, constants.beta)
+        )
+        h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
+        h = layers.conv(self.features, name="conv_2")(layers.center(h, "bias_2a"))
+        h = layers.shift(scaled_branch(self, layers.norm(h, "norm_2")), "bias_2b")
+        return nn.relu(layers.merged(shortcut, h, constants))
 
 
 class PreActivationBlock(nn.Module):
-    r"""The pre-activation block of a Wide ResNet, with two 3x3 convolutions (``m = 2``).
+    r"""The pre-activation block with two 3x3 convolutions (``m = 2``).
 
     With Fixup's anatomy::
 
@@ -96,36 +109,69 @@ class PreActivationBlock(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        conv, norm, shift = layers_for(self, self.anatomy, train=self.train)
-        activated = nn.relu(shift(norm(x, "norm_1"), "bias_1"))
+        x = tap(self, "input", x)
+        layers = layers_for(self, self.anatomy, train=self.train)
+        activated = divided(x, constants.beta)
+        activated = nn.relu(layers.shift(layers.norm(activated, "norm_1"), "bias_1"))
         shortcut = x
         if self.stride > 1 or x.shape[-1] != self.features:
-            shortcut = conv(self.features, size=1, stride=self.stride, name="shortcut")(activated)
-        h = conv(self.features, stride=self.stride, name="conv_1")(shift(activated, "bias_2"))
-        h = nn.relu(shift(norm(h, "norm_2"), "bias_3"))
-        h = conv(self.features, name="conv_2")(shift(h, "bias_4"))
-        return _merge(self.anatomy, shortcut, _scale_branch(self, h))
+            shortcut = layers.projected(activated, self.features, self.stride)
+        if not self.anatomy.branches:
+            return shortcut
+
+        h = layers.conv(self.features, stride=self.stride, name="conv_1")(
+            layers.center(activated, "bias_2")
+        )
+        h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
+        h = layers.conv(self.features, name="conv_2")(layers.center(h, "bias_4"))
+        return layers.merged(shortcut, scaled_branch(self, h), constants)
 
 
-def layers_for(
-    module: Any, anatomy: Anatomy, *, train: bool
-) -> tuple[Callable[..., Conv], Callable[..., jax.Array], Callable[..., jax.Array]]:
+class Layers(NamedTuple):
     """The layers that an anatomy asks for, as functions to build a network or a block from.
+
+    What the anatomy does not ask for returns its input.
+
+    Attributes:
+      conv: ``conv(features, **options)``, a :class:`Conv` with or without bias vector.
+      norm: ``norm(x, name, at=("usual", "merge"))`` normalises, if the norm's place is one of
+        ``at``.
+      shift: ``shift(x, name)`` adds Fixup's scalar bias before an activation.
+      center: ``center(x, name)`` adds the bias before a layer, a scalar or one for each channel.
+      projected: ``projected(x, features, stride)``: a shortcut by 1x1 convolution, strided, or of
+        the pooled and biased input, as the anatomy has it.
+      merged: ``merged(shortcut, branch, constants)``: ``identity * shortcut + residual * branch``,
+        recorded, and normalised where the anatomy normalises sums.
+    """
+
+    conv: Callable[..., Any]
+    norm: Callable[..., jax.Array]
+    shift: Callable[..., jax.Array]
+    center: Callable[..., jax.Array]
+    projected: Callable[..., jax.Array]
+    merged: Callable[..., jax.Array]
+
+
+def layers_for(module: Any, anatomy: Anatomy, *, train: bool) -> Layers:
+    """The layers that an anatomy asks for.
 
     Args:
       module: the module whose layers they become; its ``bn_groups`` and ``dtype`` are used.
       anatomy: what the scheme asks for.
       train: whether BatchNorm uses the batch's statistics.
-
-    Returns:
-      ``conv(features, **options)``, a :class:`Conv` with or without bias vector; ``norm(x, name)``,
-      which normalises, and ``shift(x, name)``, which adds one of Fixup's scalar biases, where the
-      anatomy has them: else they return ``x``.
     """
+    conv = partial(
+        Conv,
+        use_bias=anatomy.conv_biases,
+        standardized=anatomy.standardized,
+        dtype=module.dtype,
+    )
 
-    def norm(x: jax.Array, name: str) -> jax.Array:
+    def norm(x: jax.Array, name: str, at: tuple[str, ...] = ("usual", "merge")) -> jax.Array:
+        if anatomy.norm_place not in at:
+            return x
         if anatomy.norm == "batch":
             return GhostBatchNorm(groups=module.bn_groups, train=train, name=name)(x)
         if anatomy.norm == "group":
@@ -137,10 +183,63 @@ def layers_for(
             return x
         return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
 
-    return partial(Conv, use_bias=anatomy.conv_biases, dtype=module.dtype), norm, shift
+    def center(x: jax.Array, name: str) -> jax.Array:
+        return ChannelBias(name=name)(x) if anatomy.channel_biases else shift(x, name)
+
+    def projected(x: jax.Array, features: int, stride: int) -> jax.Array:
+        if anatomy.pooled_shortcut:
+            x, stride = center(average_pool(x, stride), "bias_shortcut"), 1
+        return conv(features, size=1, stride=stride, name="shortcut")(x)
+
+    def merged(shortcut: jax.Array, branch: jax.Array, constants: BranchConstants) -> jax.Array:
+        if constants.identity is not None:
+            shortcut = shortcut * constants.identity.astype(shortcut.dtype)
+        if constants.residual is not None:
+            branch = branch * constants.residual.astype(branch.dtype)
+        return norm(merge(module, shortcut, branch), "norm_merge", at=("merge",))
+
+    return Layers(conv, norm, shift, center, projected, merged)
 
 
-def _scale_branch(block: Any, h: jax.Array) -> jax.Array:
+def projected_shortcut(block: Any, layers: Layers, x: jax.Array, biased: jax.Array) -> jax.Array:
+    """The shortcut of a post-activation block: ``x``, or where the shape changes a 1x1 convolution.
+
+    Args:
+      block: the block; its ``features``, ``stride`` and ``anatomy`` are used.
+      layers: the block's layers.
+      x: ``[B, H, W, C_in]`` as it enters the block.
+      biased: ``x`` with the bias of the first convolution, which the shortcut shares unless the
+        anatomy gives it one of its own behind the pooling.
+
+    Returns:
+      ``[B, ceil(H / stride), ceil(W / stride), features]``, normalised where the block normalises.
+    """
+    if block.stride == 1 and x.shape[-1] == block.features:
+        return x
+    source = x if block.anatomy.pooled_shortcut else biased
+    return layers.norm(layers.projected(source, block.features, block.stride), "norm_shortcut")
+
+
+def average_pool(x: jax.Array, size: int) -> jax.Array:
+    """The means over ``size x size`` squares of ``[B, H, W, C]``; those at the edge are smaller.
+
+    The output has ``ceil(H / size)`` by ``ceil(W / size)`` positions, as a strided convolution's.
+    """
+    if size == 1:
+        return x
+    batch, height, width, channels = x.shape
+    sides = [(length, -length % size) for length in (height, width)]
+    padded = jnp.pad(x, ((0, 0), (0, sides[0][1]), (0, sides[1][1]), (0, 0)))
+    rows, columns = ((length + pad) // size for length, pad in sides)
+    sums = padded.reshape(batch, rows, size, columns, size, channels).sum(axis=(2, 4))
+    counts = [
+        np.minimum(size, length - size * np.arange(-(-length // size))) for length, _ in sides
+    ]
+    area = np.multiply.outer(counts[0], counts[1]).reshape(1, rows, columns, 1)
+    return sums / jnp.asarray(area, x.dtype)
+
+
+def scaled_branch(block: Any, h: jax.Array) -> jax.Array:
     """Multiplies the branch by its learnable scalar."""
     for present, name in ((block.anatomy.multiplier, "multiplier"), (block.anatomy.alpha, "alpha")):
         if present:
@@ -148,13 +247,18 @@ def _scale_branch(block: Any, h: jax.Array) -> jax.Array:
     return h
 
 
-def _merge(anatomy: Anatomy, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
-    """``identity * shortcut + residual * branch``."""
-    if anatomy.identity != 1:
-        shortcut = shortcut * anatomy.identity
-    if anatomy.residual != 1:
-        branch = branch * anatomy.residual
-    return shortcut + branch
+def divided(x: jax.Array, beta: Any) -> jax.Array:
+    """``x / beta``, where a scheme asks for it."""
+    return x if beta is None else x / beta.astype(x.dtype)
 
 
-__all__ = ["BasicBlock", "PreActivationBlock", "layers_for"]
+__all__ = [
+    "BasicBlock",
+    "Layers",
+    "PreActivationBlock",
+    "average_pool",
+    "divided",
+    "layers_for",
+    "projected_shortcut",
+    "scaled_branch",
+]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import BasicBlock, layers_for
-from nf_resnets.models.layers import Head
-from nf_resnets.models.stage import three_stages
+from nf_resnets.models.ends import head
+from nf_resnets.models.stage import stages
 
 
 class CifarResNet(nn.Module):
@@ -27,13 +27,15 @@ class CifarResNet(nn.Module):
         ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
       num_classes: ``c``.
       stem_channels: channels of the first stage, doubled from stage to stage.
+      dropout: the rate of dropout before the head, where the scheme asks for it.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       unroll: blocks in one turn of the compiled loop over a stage's blocks.
       remat: recompute the inside of each block in the backward pass, to save memory.
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, or no scheme has that name.
+      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, or no scheme for
+        post-activation networks has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2; Fixup's block:
     Zhang, Dauphin, Ma, ICLR 2019, figure 1.
@@ -51,6 +53,7 @@ class CifarResNet(nn.Module):
     scheme: str | schemes.Scheme = "fixup"
     num_classes: int = 10
     stem_channels: int = 16
+    dropout: float = 0.6
     bn_groups: int = 1
     unroll: int = 1
     remat: bool = False
@@ -59,26 +62,36 @@ class CifarResNet(nn.Module):
     def __post_init__(self) -> None:
         if self.depth < 8 or self.depth % 6 != 2:
             raise ValueError(f"depth={self.depth} found; a CIFAR ResNet has 6n + 2 layers, n >= 1.")
-        schemes.get(self.scheme)
+        schemes.fitting(self.scheme, "post_activation")
         super().__post_init__()
 
     @property
     def num_branches(self) -> int:
         """``L``, the number of residual branches."""
-        return (self.depth - 2) // 2
+        has_branches = schemes.get(self.scheme).anatomy.branches
+        return (self.depth - 2) // 2 if has_branches else 0
 
     @nn.compact
-    def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
-        """Images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+    def __call__(
+        self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
+    ) -> jax.Array:
+        """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
-        conv, norm, shift = layers_for(self, anatomy, train=train)
-        x = conv(self.stem_channels, name="stem")(images)
-        x = nn.relu(shift(norm(x, "norm_stem"), "bias_stem"))
-        x = three_stages(
-            self, BasicBlock, x, channels=self.stem_channels, anatomy=anatomy, train=train
+        layers = layers_for(self, anatomy, train=train)
+        x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
+        x = nn.relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
+        x = stages(
+            self,
+            BasicBlock,
+            x,
+            sizes=((self.depth - 2) // 6,) * 3,
+            widths=tuple(self.stem_channels * 2**index for index in range(3)),
+            strides=(1, 2, 2),
+            anatomy=anatomy,
+            train=train,
         )
-        x = shift(x.mean(axis=(1, 2), dtype=jnp.float32), "bias_head")
-        return Head(self.num_classes, name="head")(x)
+        x = layers.norm(x, "norm_head", at=("last",))
+        return head(self, x, layers, anatomy, train=train, keys=keys)
 
 
 __all__ = ["CifarResNet"]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import PreActivationBlock, layers_for
-from nf_resnets.models.layers import Head
-from nf_resnets.models.stage import three_stages
+from nf_resnets.models.ends import head
+from nf_resnets.models.stage import stages
 
 
 class WideResNet(nn.Module):
@@ -30,6 +30,7 @@ class WideResNet(nn.Module):
         ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
       num_classes: ``c``.
       stem_channels: channels of the stem and, times ``k``, of the first stage.
+      dropout: the rate of dropout before the head, where the scheme asks for it.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       unroll: blocks in one turn of the compiled loop over a stage's blocks.
       remat: recompute the inside of each block in the backward pass, to save memory.
@@ -37,7 +38,7 @@ class WideResNet(nn.Module):
 
     Raises:
       ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, ``width`` is below 1,
-        or no scheme has that name.
+        or no scheme for pre-activation networks has that name.
 
     Source: Zagoruyko, Komodakis, *Wide Residual Networks*, BMVC 2016.
 
@@ -56,6 +57,7 @@ class WideResNet(nn.Module):
     scheme: str | schemes.Scheme = "fixup"
     num_classes: int = 10
     stem_channels: int = 16
+    dropout: float = 0.6
     bn_groups: int = 1
     unroll: int = 1
     remat: bool = False
@@ -66,31 +68,36 @@ class WideResNet(nn.Module):
             raise ValueError(f"depth={self.depth} found; a WRN-n-k has n = 6N + 4 layers, N >= 1.")
         if self.width < 1:
             raise ValueError(f"width={self.width} found; expected k >= 1.")
-        schemes.get(self.scheme)
+        schemes.fitting(self.scheme, "pre_activation")
         super().__post_init__()
 
     @property
     def num_branches(self) -> int:
         """``L``, the number of residual branches."""
-        return (self.depth - 4) // 2
+        has_branches = schemes.get(self.scheme).anatomy.branches
+        return (self.depth - 4) // 2 if has_branches else 0
 
     @nn.compact
-    def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
-        """Images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+    def __call__(
+        self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
+    ) -> jax.Array:
+        """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
-        conv, norm, shift = layers_for(self, anatomy, train=train)
-        x = conv(self.stem_channels, name="stem")(images)
-        x = three_stages(
+        layers = layers_for(self, anatomy, train=train)
+        x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
+        x = stages(
             self,
             PreActivationBlock,
             x,
-            channels=self.stem_channels * self.width,
+            sizes=((self.depth - 4) // 6,) * 3,
+            widths=tuple(self.stem_channels * self.width * 2**index for index in range(3)),
+            strides=(1, 2, 2),
             anatomy=anatomy,
             train=train,
         )
-        x = nn.relu(shift(norm(x, "norm_head"), "bias_relu"))
-        x = shift(x.mean(axis=(1, 2), dtype=jnp.float32), "bias_head")
-        return Head(self.num_classes, name="head")(x)
+        x = layers.norm(x, "norm_head", at=("usual", "merge", "last"))
+        x = nn.relu(layers.shift(x, "bias_relu"))
+        return head(self, x, layers, anatomy, train=train, keys=keys)
 
 
 __all__ = ["WideResNet"]
