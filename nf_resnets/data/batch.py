@@ -55,6 +55,9 @@ class Augmentation:
     flip: bool = False
 
 
+# Crop and flip fold smaller numbers into an image's key.
+_DROPOUT = 1_000
+
 CIFAR_AUGMENTATION = Augmentation(padding=4, flip=True)
 """The recipe of He et al. 2016, section 4.2."""
 
@@ -81,15 +84,16 @@ def training_batch(
       axis_name: the mapped axis over which the batch is split; None if it is not.
 
     Returns:
-      ``image`` float32 [b, H, W, C] and ``label`` int32 [b], ``b = batch_size / D``.
+      ``image`` float32 [b, H, W, C], ``label`` int32 [b], and ``keys`` [b], a PRNG key for each
+      image's dropout; ``b = batch_size / D``.
 
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
     """
     index = batch_indices(order, step, batch_size, axis_name)
     images = jnp.asarray(data.images)[index]
+    keys = example_keys(seed, step, local_positions(batch_size, axis_name))
     if augmentation.padding or augmentation.flip:
-        keys = example_keys(seed, step, local_positions(batch_size, axis_name))
         if augmentation.padding:
             images = random_crop(images, keys, augmentation.padding)
         if augmentation.flip:
@@ -97,6 +101,7 @@ def training_batch(
     return {
         "image": normalize(images, jnp.asarray(data.mean), jnp.asarray(data.std)),
         "label": jnp.asarray(data.labels)[index],
+        "keys": jax.vmap(jax.random.fold_in, (0, None))(keys, _DROPOUT),
     }
 
 

@@ -9,8 +9,9 @@ import jax
 
 from nf_resnets import schemes
 
-ApplyFn = Callable[[Any, Any, jax.Array], tuple[jax.Array, Any]]
-"""``apply(params, batch_stats, images) -> (logits, new batch_stats)``."""
+ApplyFn = Callable[[Any, Any, jax.Array, Any], tuple[jax.Array, Any]]
+"""``apply(params, batch_stats, images, keys) -> (logits, new batch_stats)``; ``keys`` are PRNG keys
+``[b]``, one for each image, or None."""
 
 
 def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
@@ -33,11 +34,16 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
             )
         model = model.clone(bn_groups=model.bn_groups // shards)
 
-    def apply(params: Any, batch_stats: Any, images: jax.Array) -> tuple[jax.Array, Any]:
+    def apply(
+        params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
+    ) -> tuple[jax.Array, Any]:
+        options = {"keys": keys} if schemes.get(model.scheme).anatomy.dropout else {}
         if not _has_batch_norm(model):
-            return model.apply({"params": params}, images, train=True), batch_stats
+            return model.apply({"params": params}, images, train=True, **options), batch_stats
         variables = _with_statistics(params, batch_stats)
-        logits, updated = model.apply(variables, images, train=True, mutable=["batch_stats"])
+        logits, updated = model.apply(
+            variables, images, train=True, mutable=["batch_stats"], **options
+        )
         return logits, updated["batch_stats"]
 
     return apply
@@ -46,7 +52,9 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
 def eval_apply(model: Any) -> ApplyFn:
     """Makes the function by which an evaluation calls a model of this library."""
 
-    def apply(params: Any, batch_stats: Any, images: jax.Array) -> tuple[jax.Array, Any]:
+    def apply(
+        params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
+    ) -> tuple[jax.Array, Any]:
         variables = {"params": params}
         if _has_batch_norm(model):
             variables = _with_statistics(params, batch_stats)

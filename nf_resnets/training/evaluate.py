@@ -52,7 +52,7 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
             counts = (index < count).astype(jnp.float32)
             index = jnp.minimum(index, count - 1)
             images = normalize(data.images[index], data.mean, data.std)
-            logits, _ = apply_fn(params, batch_stats, images)
+            logits, _ = apply_fn(params, batch_stats, images, None)
             logits = logits.astype(jnp.float32)
             labels = data.labels[index]
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)

@@ -55,7 +55,7 @@ def make_estimate_batch_stats(
             batch = training_batch(
                 data, order, state.seed, index, batch_size=batch_size, axis_name=DATA
             )
-            _, updated = apply_fn(state.params, nothing, batch["image"])
+            _, updated = apply_fn(state.params, nothing, batch["image"], batch["keys"])
             # From 0, an update of the running statistics leaves this share of the batch's.
             share = 1 - GhostBatchNorm.momentum
             return jax.tree.map(lambda value: value / share, updated)

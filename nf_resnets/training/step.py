@@ -37,8 +37,9 @@ def replica_step(
 
     Args:
       state: the run's state, the same on every replica.
-      batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part.
-      apply_fn: ``apply(params, batch_stats, images) -> (logits, batch_stats)``.
+      batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part; networks
+        with dropout need ``keys`` [b], a PRNG key for each image, too.
+      apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
 
@@ -47,7 +48,7 @@ def replica_step(
     """
 
     def loss_fn(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        logits, batch_stats = apply_fn(params, state.batch_stats, batch["image"])
+        logits, batch_stats = apply_fn(params, state.batch_stats, batch["image"], batch.get("keys"))
         logits = logits.astype(jnp.float32)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         correct = jnp.argmax(logits, axis=-1) == batch["label"]

@@ -183,7 +183,7 @@ def test_several_runs_vectorised():
     assert np.abs(metrics["loss"][:, 0] - metrics["loss"][:, 1]).min() > 1e-3
 
 
-def linear(params, batch_stats, images):
+def linear(params, batch_stats, images, keys):
     x = images.reshape(images.shape[0], -1)
     return x @ params["head"]["kernel"] + params["bias_head"], batch_stats
 

@@ -14,7 +14,7 @@ SPLIT = small.split(COUNT)
 CLOSE = {"rtol": 1e-6}
 
 
-def linear(params, batch_stats, images):
+def linear(params, batch_stats, images, keys):
     x = images.reshape(images.shape[0], -1)
     return x @ params["kernel"] + params["bias"].reshape(1, -1), batch_stats
 
@@ -72,9 +72,9 @@ def test_several_runs(runs, sweep, data):
 def test_one_compilation_and_one_trace_for_many_runs():
     traces = []
 
-    def counted(params, batch_stats, images):
+    def counted(params, batch_stats, images, keys):
         traces.append(images.shape)
-        return linear(params, batch_stats, images)
+        return linear(params, batch_stats, images, keys)
 
     mesh = training.make_mesh(devices=jax.devices()[:2])
     compiled = training.make_evaluate(counted, mesh, batch_size=16)
@@ -88,8 +88,8 @@ def test_infinite_logits_of_the_filling_do_not_leak():
     # 53 = 3 * 16 + 5: the last batch is filled up from its sixth place on with the last example.
     last = (jnp.asarray(SPLIT.images[-1], jnp.float32) - 8) / 5
 
-    def explodes(params, batch_stats, images):
-        logits, _ = linear(params, batch_stats, images)
+    def explodes(params, batch_stats, images, keys):
+        logits, _ = linear(params, batch_stats, images, keys)
         is_last = jnp.all(images == last[None], axis=(1, 2, 3))
         filling = (is_last & (jnp.arange(images.shape[0]) >= 5))[:, None]
         return jnp.where(filling, params["worst"], logits), batch_stats
@@ -130,8 +130,8 @@ def test_batch_norm_uses_its_running_statistics():
 
 
 def test_the_sum_of_half_precision_logits_is_in_float32():
-    def rounded(params, batch_stats, images):
-        logits, _ = linear(params, batch_stats, images)
+    def rounded(params, batch_stats, images, keys):
+        logits, _ = linear(params, batch_stats, images, keys)
         return logits.astype(jnp.bfloat16), batch_stats
 
     found = evaluate(rounded, parameters(1), batch_size=64)

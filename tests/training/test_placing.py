@@ -93,7 +93,7 @@ def test_states_under_vmap_and_eval_shape():
 
 
 def test_containers_stay_what_they_are():
-    def apply(params, batch_stats, images):
+    def apply(params, batch_stats, images, keys):
         return images @ params["w"], {"a": {"mean": images.mean()}}
 
     state = training.create_state(

@@ -19,7 +19,7 @@ SPLIT = small.split()
 FLOAT32 = {"rtol": 5e-6, "atol": 5e-6}
 
 
-def network(params, batch_stats, images):
+def network(params, batch_stats, images, keys):
     """A layer, a ReLU, a multiplier, a head: small enough to be differentiated by hand."""
     x = images.reshape(images.shape[0], -1)
     h = jax.nn.relu(x @ params["stem"]["kernel"] + params["bias_stem"])
@@ -208,9 +208,9 @@ def test_runs_together_equal_the_same_runs_one_by_one(runs, sweep, data, togethe
 def test_runs_of_other_numbers_share_one_program():
     traces = []
 
-    def counted(params, batch_stats, images):
+    def counted(params, batch_stats, images, keys):
         traces.append(images.shape)
-        return network(params, batch_stats, images)
+        return network(params, batch_stats, images, keys)
 
     mesh = mesh_of(1, 2)
     step = training.make_train_step(counted, small.sgd, mesh, batch_size=BATCH)
@@ -315,7 +315,7 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
     # Running statistics of a network that computes in half precision.
     statistics = {"mean": np.zeros(1, np.float32), "weak": jnp.asarray(1.0)}
 
-    def apply(params, batch_stats, images):
+    def apply(params, batch_stats, images, keys):
         x = images.reshape(images.shape[0], -1).astype(params["head"]["kernel"].dtype)
         logits = x @ params["head"]["kernel"] + params["bias_head"]
         mean = (batch_stats["mean"] + x.mean().reshape(1)).astype(jnp.bfloat16)
