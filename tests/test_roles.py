@@ -284,3 +284,61 @@ def test_two_thousand_blocks_one_by_one():
     assert [branch.name for branch in role_map.branches] == [f"block_{b}" for b in range(2000)]
     # Some 60 ms on one core.
     assert _seconds(lambda: roles.assign(tree, rules)) < 3
+
+
+def _transformer_tree(encoder=2, decoder=3):
+    """The names of our Transformer: layers scanned, attention and feed-forward in each."""
+
+    def attention(n):
+        square = jax.ShapeDtypeStruct((n, 4, 4), jnp.float32)
+        return {name: {"kernel": square} for name in ("key", "out", "query", "value")}
+
+    def feed_forward(n):
+        wide = jax.ShapeDtypeStruct((n, 4, 8), jnp.float32)
+        return {"linear_1": {"kernel": wide}, "linear_2": {"kernel": wide}}
+
+    def layers(n, **more):
+        return {"layers": {"attention": attention(n), "feed_forward": feed_forward(n), **more}}
+
+    return {
+        "embedding": jax.ShapeDtypeStruct((11, 4), jnp.float32),
+        "decoder": layers(decoder, cross_attention=attention(decoder)),
+        "encoder": layers(encoder),
+    }
+
+
+def test_branches_of_a_scanned_layer_take_turns_and_the_encoder_comes_first():
+    role_map = roles.assign(_transformer_tree())
+    encoder, decoder = "encoder/layers", "decoder/layers"
+    kinds = ("attention", "cross_attention", "feed_forward")
+    assert [(branch.k, branch.name) for branch in role_map.branches] == list(
+        enumerate(
+            [f"{encoder}/{kind}[{i}]" for i in (0, 1) for kind in ("attention", "feed_forward")]
+            + [f"{decoder}/{kind}[{i}]" for i in (0, 1, 2) for kind in kinds],
+            start=1,
+        )
+    )
+    leaves = {leaf.path: leaf for leaf in role_map.leaves}
+    assert leaves["embedding"].role is Role.EMBEDDING
+    assert leaves["encoder/layers/feed_forward/linear_2/kernel"].branches == (2, 4)
+    assert leaves["decoder/layers/cross_attention/query/kernel"].branches == (6, 9, 12)
+
+
+def test_the_layers_of_attention_are_in_the_order_given_not_that_of_their_names():
+    leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree()).leaves}
+    path = "encoder/layers/attention/{}/kernel"
+    names = ("query", "key", "value", "out")
+    assert [leaves[path.format(name)].layer for name in names] == [1, 2, 3, 4]
+    assert {leaves[path.format(name)].m for name in names} == {4}
+    ours = roles.OUR_RULES
+    by_name = Rules(branch=ours.branch, embedding=ours.embedding, stacked=ours.stacked)
+    leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree(), by_name).leaves}
+    assert [leaves[path.format(name)].layer for name in names] == [3, 1, 4, 2]
+
+
+def test_stages_that_are_stacked_by_themselves_do_not_take_turns():
+    one = jax.ShapeDtypeStruct((2, 3, 3, 4, 4), jnp.float32)
+    tree = {f"stage_{s}": {"conv_1": one, "conv_2": one} for s in (1, 2)}
+    rules = Rules(branch=r"stage_(\d+)/conv_(\d+)", stacked=r"stage_\d+/")
+    found = [branch.name for branch in roles.assign(tree, rules).branches]
+    assert found == ["stage_1[0]", "stage_1[1]", "stage_2[0]", "stage_2[1]"]

@@ -1,0 +1,73 @@
+"""Dropout before the head: what it drops, when, and that devices do not matter."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import schemes, training
+from nf_resnets.models import CifarResNet, WideResNet
+from nf_resnets.models.layers import dropout
+from tests.training import small
+
+PLAIN = schemes.get("skipinit")
+DROPPING = dataclasses.replace(
+    PLAIN, name="dropping", anatomy=dataclasses.replace(PLAIN.anatomy, dropout=True)
+)
+
+
+def test_numbers_are_dropped_or_divided():
+    keys = jax.random.split(jax.random.key(0), 400)
+    found = np.asarray(dropout(jnp.ones((400, 50)), keys, 0.6))
+    assert set(np.unique(found)) == {0, np.float32(1 / np.float32(0.4))}
+    # The share of 20,000 independent numbers: a standard error of 0.0035; four of them.
+    assert np.mean(found == 0) == pytest.approx(0.6, abs=0.014)
+    # Every example has a mask of its own.
+    assert len({row.tobytes() for row in found}) == 400
+
+
+def test_a_key_is_asked_for():
+    with pytest.raises(ValueError, match="keys=None found; a network with dropout needs one"):
+        dropout(jnp.ones((2, 3)), None, 0.5)
+
+
+@pytest.mark.parametrize("network", [CifarResNet(depth=8), WideResNet(depth=10)], ids=str)
+def test_it_stands_before_the_head_in_training_only(network):
+    model = network.clone(scheme=DROPPING, stem_channels=2, dropout=0.5)
+    images = jnp.asarray(np.random.default_rng(0).standard_normal((3, 8, 8, 1)), "float32")
+    params = small.he_variables(model)["params"]
+    # With the head as the identity on what it is given, logits are features.
+    features = params["head"]["kernel"].shape[0]
+    params["head"] = {"kernel": jnp.eye(features, 10), "bias": jnp.zeros(10)}
+    plain = np.asarray(model.apply({"params": params}, images))
+    keys = jax.random.split(jax.random.key(1), 3)
+    dropped = np.asarray(model.apply({"params": params}, images, train=True, keys=keys))
+    zero = dropped == 0
+    assert 0 < zero[plain != 0].mean() < 1
+    np.testing.assert_allclose(dropped[~zero], 2 * plain[~zero], rtol=1e-6)
+    np.testing.assert_array_equal(
+        plain, model.clone(scheme=PLAIN).apply({"params": params}, images, train=True)
+    )
+
+
+def test_two_devices_drop_what_one_drops():
+    model = small.wide_resnet(DROPPING)
+    rows = {}
+    for devices in (1, 2):
+        mesh = training.make_mesh(devices=jax.devices()[:devices])
+        step = training.make_train_step(
+            training.train_apply(model, shards=devices), small.sgd, mesh, batch_size=16
+        )
+        run = training.train(
+            step,
+            small.state_of(small.he_variables(model)),
+            training.replicate(small.split(), mesh),
+            mesh,
+            num_steps=3,
+            batch_size=16,
+        )
+        rows[devices] = [entry["loss"] for entry in run.curve]
+    # Means over the batch in another order, three steps of float32.
+    np.testing.assert_allclose(rows[1], rows[2], rtol=2e-6)
