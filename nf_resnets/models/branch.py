@@ -1,0 +1,107 @@
+"""How a residual branch of a Transformer begins and ends, with whatever the anatomy asks for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import draws
+from nf_resnets.models.blocks import divided, scaled_branch
+from nf_resnets.schemes import Anatomy, BranchConstants
+from nf_resnets.taps import merge
+
+
+def xavier_uniform(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Draws ``[D_in, D_out]`` uniformly with variance ``2 / (D_in + D_out)``."""
+    return draws.uniform(key, shape, jnp.float32, (6 / sum(shape)) ** 0.5)
+
+
+class Linear(nn.Module):
+    """A linear layer on the last axis, Xavier-uniform as ``init`` draws it.
+
+    Attributes:
+      features: ``D_out``; the kernel is ``[D_in, D_out]``.
+      use_bias: whether it has a bias vector ``[D_out]``.
+      dtype: what it computes in; the parameters are float32.
+    """
+
+    features: int
+    use_bias: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[B, T, D_in]`` to ``[B, T, features]``."""
+        kernel = self.param("kernel", xavier_uniform, (x.shape[-1], self.features))
+        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + bias.astype(self.dtype).reshape(1, 1, -1)
+        return y
+
+
+def norm_stands(anatomy: Anatomy, place: Literal["pre", "post"]) -> bool:
+    """Whether there is a LayerNorm as a branch begins (``"pre"``) or after its sum (``"post"``)."""
+    return anatomy.norm == "layer" and anatomy.norm_place == place
+
+
+def layer_norm(x: jax.Array) -> jax.Array:
+    """Layer normalisation, Ba, Kiros and Hinton 2016, over the last axis of ``[B, T, D]``.
+
+    It computes in float32, whatever ``x`` is in.
+    """
+    # The two-pass variance, for E[x^2] - E[x]^2 cancels where the mean is large.
+    norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, dtype=jnp.float32, name="norm")
+    return norm(x).astype(x.dtype)
+
+
+def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:
+    """Adds one of Fixup's scalar biases, where the anatomy has them."""
+    if not anatomy.scalar_biases:
+        return x
+    return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
+
+
+def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
+    """What a branch computes from: ``x / beta``, normalised in a network with the norm there.
+
+    Args:
+      module: the branch; its ``anatomy`` is used.
+      x: ``[B, T, D]`` as it enters the block.
+      constants: those of this branch.
+
+    Returns:
+      ``[B, T, D]``.
+    """
+    x = divided(x, constants.beta)
+    return layer_norm(x) if norm_stands(module.anatomy, "pre") else x
+
+
+def end(
+    module: Any, x: jax.Array, branch: jax.Array, constants: BranchConstants, *, train: bool
+) -> jax.Array:
+    """The sum of both paths, normalised in a network with the norm after it.
+
+    Args:
+      module: the branch; its ``anatomy`` and ``dropout`` are used.
+      x: ``[B, T, D]`` as it entered the block.
+      branch: ``[B, T, D]``, the output of its last layer.
+      constants: those of this branch.
+      train: whether there is dropout.
+
+    Returns:
+      ``identity * x + residual * scalar * dropout(branch)``, ``[B, T, D]``.
+    """
+    branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
+    branch = scaled_branch(module, branch)
+    if constants.residual is not None:
+        branch = branch * constants.residual.astype(branch.dtype)
+    skip = x if constants.identity is None else x * constants.identity.astype(x.dtype)
+    y = merge(module, skip, branch)
+    return layer_norm(y) if norm_stands(module.anatomy, "post") else y
+
+
+__all__ = ["Linear", "begin", "end", "layer_norm", "norm_stands", "shift", "xavier_uniform"]

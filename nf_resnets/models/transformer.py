@@ -1,0 +1,354 @@
+"""The encoder-decoder Transformer, with LayerNorm or without."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import draws, schemes
+from nf_resnets.models.attention import Attention
+from nf_resnets.models.branch import layer_norm, norm_stands, shift
+from nf_resnets.models.embedding import Embedding, sinusoids
+from nf_resnets.models.feed_forward import FeedForward
+from nf_resnets.schemes import Anatomy, BranchConstants
+from nf_resnets.taps import PERTURBATIONS, TAPS
+
+
+class Layer(nn.Module):
+    """A layer of the encoder, of two residual branches, or of the decoder, of three.
+
+    Attributes:
+      num_heads: of the attentions.
+      d_ff: features inside the feed-forward branch.
+      anatomy: what the scheme asks for.
+      cross: whether there is attention to the encoder's output, as in the decoder.
+      dropout: rate, at the end of every branch.
+      dtype: what the layers compute in.
+    """
+
+    num_heads: int
+    d_ff: int
+    anatomy: Anatomy
+    cross: bool = False
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        constants: BranchConstants,
+        memory: jax.Array | None = None,
+        memory_mask: jax.Array | None = None,
+        *,
+        train: bool = False,
+    ) -> jax.Array:
+        """``[B, T, D]`` to the same shape.
+
+        Args:
+          x: ``[B, T, D]``.
+          mask: bool ``[B or 1, 1, T or 1, T]``, of the self-attention.
+          constants: those of its branches, ``[2]`` or ``[3]`` each.
+          memory: the encoder's output ``[B, S, D]``, if ``cross``.
+          memory_mask: bool ``[B or 1, 1, 1, S]``, if ``cross``.
+          train: whether there is dropout.
+        """
+        options: dict[str, Any] = {
+            "anatomy": self.anatomy,
+            "dropout": self.dropout,
+            "dtype": self.dtype,
+        }
+        attention = Attention(self.num_heads, name="attention", **options)
+        x = attention(x, mask, constants.part(0), train=train)
+        if self.cross:
+            assert memory is not None and memory_mask is not None
+            cross_attention = Attention(self.num_heads, name="cross_attention", **options)
+            x = cross_attention(x, memory_mask, constants.part(1), memory, train=train)
+        feed_forward = FeedForward(self.d_ff, name="feed_forward", **options)
+        return feed_forward(x, constants.part(-1), train=train)
+
+
+class Stack(nn.Module):
+    """Layers of one kind, computed by a scan over their stacked parameters, and what ends them.
+
+    The parameters of the layers are under ``layers``, each with a leading axis ``[num_layers]``,
+    whatever ``unroll`` is. Where branches begin with a norm, one more follows the last layer; with
+    Fixup's anatomy a scalar bias does, before what the output is multiplied by: the keys and values
+    of all cross-attentions, or the head.
+
+    Attributes:
+      layer: :class:`Layer` with all but its name bound.
+      num_layers: how many.
+      unroll: how many layers the compiled loop repeats in one turn.
+      bias: the name of the scalar bias.
+    """
+
+    layer: Any
+    num_layers: int
+    unroll: int
+    bias: str
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        constants: BranchConstants,
+        *memory: jax.Array,
+        train: bool = False,
+    ) -> jax.Array:
+        """``[B, T, D]`` to the same shape.
+
+        Args:
+          x: ``[B, T, D]``.
+          mask: bool ``[B or 1, 1, T or 1, T]``.
+          constants: of all branches, ``[num_layers, 2 or 3]`` each.
+          *memory: the encoder's output ``[B, S, D]`` and its mask ``[B, 1, 1, S]``, in a decoder.
+          train: whether there is dropout.
+        """
+        scanned = nn.scan(
+            lambda layer, carry, own: (layer(carry, mask, own, *memory, train=train), None),
+            variable_axes={"params": 0, TAPS: 0, PERTURBATIONS: 0},
+            split_rngs={"params": True, "dropout": True},
+            length=self.num_layers,
+            unroll=min(self.unroll, self.num_layers),
+        )
+        layer = self.layer(name="layers")
+        x, _ = scanned(layer, x, constants)
+        if norm_stands(layer.anatomy, "pre"):
+            x = layer_norm(x)
+        return shift(self, layer.anatomy, x, self.bias)
+
+
+class Projection(nn.Module):
+    """The head: ``[B, T, D]`` to logits ``[B, T, vocab_size]``, in float32, without bias vector."""
+
+    vocab_size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiplies by ``kernel [D, vocab_size]``, drawn from ``N(0, 1 / D)``."""
+        kernel = self.param("kernel", _draw_head, (x.shape[-1], self.vocab_size))
+        return x.astype(jnp.float32) @ kernel
+
+
+def _draw_head(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    return shape[0] ** -0.5 * draws.normal(key, shape, jnp.float32)
+
+
+class Transformer(nn.Module):
+    r"""The Transformer of Vaswani et al., from token sequences to the next tokens' logits.
+
+    Every encoder layer has two residual branches (attention, feed-forward), every decoder layer
+    three (attention, cross-attention, feed-forward): ``L = 2 N_encoder + 3 N_decoder``, 30 for 6
+    and 6. Attention has ``m = 4`` layers (query, key, value, out), feed-forward ``m = 2``. The
+    anatomy says whether there is a LayerNorm (``norm="layer"``), after each sum as in the paper
+    (``norm_place="post"``) or where each branch begins and after each stack (``"pre"``); bias
+    vectors in the layers (``conv_biases``); or Fixup's scalars. Dropout is where the paper has it:
+    on the sum of embedding and position, and at the end of every branch.
+
+    As in fairseq's ``transformer_iwslt_de_en`` source and target have an embedding of their own,
+    and the head, without bias vector, a matrix of its own (``shared="none"``). Fixup needs that:
+    its head starts at 0, which embeddings cannot. ``shared="target"`` takes the target's embedding
+    for the head, as T-Fixup's published run does; ``shared="all"`` has one table for all three, as
+    in Vaswani et al.
+
+    Positions are sinusoidal and counted from 0. Padding follows a sequence: no token of the source
+    attends to it, and in the target it lies in the future, where the causal mask hides it (what the
+    logits are at a padded position means nothing: leave it out of the loss).
+
+    Attributes:
+      vocab_size: tokens of the target.
+      num_layers: ``N`` of the encoder and of the decoder.
+      d_model: channels ``D`` between the layers.
+      num_heads: of every attention.
+      d_ff: features inside the feed-forward branches.
+      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
+        parameters that ``init`` returns are a standard initialisation (Xavier uniform in the
+        branches, each of query, key and value as a ``[D, D]`` matrix by itself; embeddings and head
+        ``N(0, 1 / D)``; multipliers and alphas 1); apply the scheme's function to them.
+      source_vocab_size: tokens of the source; by default as many as the target's.
+      encoder_layers: ``N`` of the encoder, if it differs.
+      decoder_layers: ``N`` of the decoder, if it differs.
+      shared: which of the two embeddings and the head are one table.
+      padding_id: the token that fills up short sequences.
+      max_length: how many tokens a sequence may have.
+      dropout: rate; :meth:`apply` takes a ``dropout`` PRNG key with ``train=True``.
+      unroll: layers in one turn of the compiled loop over a stack's layers.
+      dtype: what the layers compute in; parameters and logits are float32.
+
+    Raises:
+      ValueError: if a size is below 1, ``d_model`` is odd or no multiple of ``num_heads``, the
+        vocabularies to be shared differ, no scheme for Transformers has that name, or a sequence is
+        longer than ``max_length``.
+
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; Zhang, Dauphin, Ma, ICLR
+    2019, section 4.3.
+
+    Example:
+      >>> model = Transformer(vocab_size=100, scheme="fixup")
+      >>> model.num_branches
+      30
+      >>> tokens = jnp.ones((2, 7), jnp.int32)
+      >>> logits, _ = jax.eval_shape(
+      ...     model.init_with_output, jax.random.key(0), tokens, tokens[:, :5])
+      >>> logits.shape
+      (2, 5, 100)
+    """
+
+    vocab_size: int
+    num_layers: int = 6
+    d_model: int = 512
+    num_heads: int = 8
+    d_ff: int = 2048
+    scheme: str | schemes.Scheme = "fixup"
+    source_vocab_size: int | None = None
+    encoder_layers: int | None = None
+    decoder_layers: int | None = None
+    shared: Literal["none", "target", "all"] = "none"
+    padding_id: int = 0
+    max_length: int = 1024
+    dropout: float = 0.0
+    unroll: int = 1
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "d_ff", "max_length", "unroll")
+        for name in (*sizes, "source_vocab_size", "encoder_layers", "decoder_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} found; expected 1 or more.")
+        if self.d_model % self.num_heads or self.d_model % 2:
+            raise ValueError(
+                f"d_model={self.d_model} found; expected an even multiple of "
+                f"num_heads={self.num_heads}."
+            )
+        if self.shared not in ("none", "target", "all"):
+            raise ValueError(f"shared={self.shared!r} found; expected 'none', 'target' or 'all'.")
+        sizes_differ = self.source_vocab_size not in (None, self.vocab_size)
+        if self.shared == "all" and sizes_differ:
+            raise ValueError(
+                f"shared='all' with source_vocab_size={self.source_vocab_size} and "
+                f"vocab_size={self.vocab_size} found; expected one vocabulary."
+            )
+        _refuse_unknown_parts(schemes.fitting(self.scheme, "transformer").anatomy)
+        super().__post_init__()
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """``N`` of the encoder and of the decoder."""
+        return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
+
+    @property
+    def num_branches(self) -> int:
+        """``L``, the number of residual branches."""
+        encoder, decoder = self.depths
+        return 2 * encoder + 3 * decoder
+
+    def setup(self) -> None:
+        """Makes the embeddings, both stacks and the head."""
+        table = partial(Embedding, d_model=self.d_model, padding_id=self.padding_id)
+        if self.shared == "all":
+            self.embedding = table(self.vocab_size)
+        else:
+            self.encoder_embedding = table(self.source_vocab_size or self.vocab_size)
+            self.decoder_embedding = table(self.vocab_size)
+        if self.shared == "none":
+            self.head = Projection(self.vocab_size)
+        self.embedding_dropout = nn.Dropout(self.dropout)
+
+        self.anatomy = schemes.get(self.scheme).anatomy
+        layer = partial(
+            Layer,
+            num_heads=self.num_heads,
+            d_ff=self.d_ff,
+            anatomy=self.anatomy,
+            dropout=self.dropout,
+            dtype=self.dtype,
+        )
+        stack = partial(Stack, unroll=self.unroll)
+        encoder, decoder = self.depths
+        self.encoder = stack(layer, encoder, bias="bias_memory")
+        self.decoder = stack(partial(layer, cross=True), decoder, bias="bias_head")
+
+    def __call__(self, source: jax.Array, target: jax.Array, train: bool = False) -> jax.Array:
+        """Logits of each next token, ``[B, T, vocab_size]``.
+
+        Args:
+          source: int ``[B, S]``.
+          target: int ``[B, T]``, shifted: token ``t`` is the last that prediction ``t`` may know.
+          train: whether there is dropout.
+        """
+        return self.decode(self.encode(source, train), source, target, train)
+
+    def encode(self, source: jax.Array, train: bool = False) -> jax.Array:
+        """The encoder's output ``[B, S, D]`` for a source ``[B, S]``."""
+        table = self.embedding if self.shared == "all" else self.encoder_embedding
+        x = self._embed(table, source, train)
+        return self.encoder(x, self._source_mask(source), self._constants("encoder"), train=train)
+
+    def decode(
+        self, memory: jax.Array, source: jax.Array, target: jax.Array, train: bool = False
+    ) -> jax.Array:
+        """Logits ``[B, T, vocab_size]`` from the encoder's output and the target so far.
+
+        Args:
+          memory: what :meth:`encode` returned, ``[B, S, D]``.
+          source: int ``[B, S]``, of which the padding is looked up.
+          target: int ``[B, T]``.
+          train: whether there is dropout.
+        """
+        table = self.embedding if self.shared == "all" else self.decoder_embedding
+        x = self._embed(table, target, train)
+        causal = jnp.tri(target.shape[1], dtype=bool)[None, None]
+        constants, mask = self._constants("decoder"), self._source_mask(source)
+        x = self.decoder(x, causal, constants, memory, mask, train=train)
+        return self.head(x) if self.shared == "none" else table.attend(x)
+
+    def _embed(self, table: Embedding, tokens: jax.Array, train: bool) -> jax.Array:
+        length = tokens.shape[1]
+        if length > self.max_length:
+            raise ValueError(
+                f"a sequence of {length} tokens found; expected at most max_length="
+                f"{self.max_length}."
+            )
+        positions = jnp.asarray(sinusoids(length, self.d_model))[None]
+        x = (table(tokens) + positions).astype(self.dtype)
+        return self.embedding_dropout(x, deterministic=not train)
+
+    def _source_mask(self, source: jax.Array) -> jax.Array:
+        return (source != self.padding_id)[:, None, None, :]
+
+    def _constants(self, stack: Literal["encoder", "decoder"]) -> BranchConstants:
+        """Those of the branches of one stack, ``[N, 2]`` or ``[N, 3]`` each."""
+        every = self.anatomy.constants((False,) * self.num_branches)
+        encoder, decoder = self.depths
+        if stack == "encoder":
+            which, shape = slice(None, 2 * encoder), (encoder, 2)
+        else:
+            which, shape = slice(2 * encoder, None), (decoder, 3)
+        return jax.tree.map(lambda value: jnp.reshape(value, shape), every.part(which))
+
+
+def _refuse_unknown_parts(anatomy: Anatomy) -> None:
+    """Refuses an anatomy with parts that are not of Transformers."""
+    if anatomy.norm not in (None, "layer") or (
+        anatomy.norm == "layer" and anatomy.norm_place not in ("pre", "post")
+    ):
+        raise ValueError(
+            f"Anatomy(norm={anatomy.norm!r}, norm_place={anatomy.norm_place!r}) found; a "
+            "Transformer has none, or norm='layer' with norm_place='pre' or 'post'."
+        )
+    for name, known in (("channel_biases", False), ("standardized", False), ("branches", True)):
+        if getattr(anatomy, name) != known:
+            raise ValueError(
+                f"Anatomy({name}={not known}) found; a Transformer is made for {name}={known}."
+            )
+
+
+__all__ = ["Layer", "Projection", "Stack", "Transformer"]
