@@ -27,27 +27,21 @@ network the running ones are those of a network that is gone.
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
-import math
-import os
-import signal
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import tyro
 
+from experiments import command as commands
+from experiments import grid
 from experiments.folder import ResultsFolder
-from experiments.progress import Display, flush
-from nf_resnets import data, init, models, optim, plotting, schemes, training
+from experiments.program import Program, build_program
+from experiments.table import accuracy_cell, text_table
+from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from nf_resnets import data, models, optim, plotting, schemes
 from nf_resnets.roles import Role
 
 
@@ -87,11 +81,7 @@ SCALES = {
 }
 GRID = ("depths", "schemes", "seeds")
 KEY = ("scheme", "depth", "seed")
-COLUMNS = (
-    "scheme", "title", "depth", "branches", "seed", "status", "steps", "batch_size",
-    "test_accuracy", "test_loss", "first_loss", "last_loss", "last_grad_norm",
-    "seconds", "seconds_per_step",
-)  # fmt: skip
+COLUMNS = ("scheme", "title", "depth", "branches", "seed", *OUTCOME)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,27 +110,7 @@ class Command:
 
 def resolve(command: Command) -> Settings:
     """The scale's settings with what the command line changes, checked."""
-    settings = SCALES[command.scale]
-    for name in GRID:
-        if getattr(command, name):
-            settings = dataclasses.replace(settings, **{name: getattr(command, name)})
-    if command.steps:
-        settings = dataclasses.replace(settings, steps=command.steps)
-    if command.workers < 0:
-        raise SystemExit(f"--workers {command.workers} found; expected at least 1, or 0 to choose.")
-    if command.out is not None and command.out == Path():
-        raise SystemExit("--out names no folder; expected one, such as --out runs/my_figure.")
-    if settings.steps is not None and settings.steps < 1:
-        raise SystemExit(f"--steps {settings.steps} found; expected at least 1.")
-    for name in GRID:
-        values = getattr(settings, name)
-        if len(set(values)) < len(values):
-            raise SystemExit(
-                f"--{name} {' '.join(map(str, values))} found; expected no repetition."
-            )
-    for seed in settings.seeds:
-        if not 0 <= seed < 2**32:
-            raise SystemExit(f"--seeds {seed} found; expected 0 <= seed < 2**32.")
+    settings: Settings = commands.resolve(command, SCALES, GRID)
     try:
         for depth in settings.depths:
             models.WideResNet(depth=depth)
@@ -151,20 +121,29 @@ def resolve(command: Command) -> Settings:
     return settings
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """What all runs of one architecture share: the compiled functions, and where they run."""
+def points(settings: Settings) -> list[grid.Point]:
+    """The runs of the figure; those of one depth and one anatomy share a program.
 
-    model: models.WideResNet
-    mesh: jax.sharding.Mesh
-    batch_size: int
-    steps: int
-    initial: Callable[..., Any]
-    step: Any
-    estimate: Any
-    evaluate: Any
-    train_data: data.DeviceData
-    test_data: data.DeviceData
+    Shallow networks come first, so that there is soon something to look at.
+    """
+    found = []
+    for depth in settings.depths:
+        for name in settings.schemes:
+            scheme = schemes.get(name)
+            for seed in settings.seeds:
+                label = f"{scheme.title}, {depth:,} layers"
+                if len(settings.seeds) > 1:
+                    label += f", seed {seed}"
+                found.append(
+                    grid.Point(
+                        key={"scheme": name, "depth": depth, "seed": seed},
+                        label=label,
+                        program=(depth, scheme.anatomy),
+                        cost=grid.cost(depth, settings.steps, norm=bool(scheme.anatomy.norm)),
+                        wave=depth,
+                    )
+                )
+    return found
 
 
 def make_program(
@@ -183,52 +162,19 @@ def make_program(
         bn_groups=settings.bn_groups,
         remat=depth >= settings.remat_from,
     )
-    # As many devices as divide the batch, and, for BatchNorm, the batch's slices.
-    slices = settings.bn_groups if scheme.anatomy.norm == "batch" else batch_size
-    devices = math.gcd(math.gcd(slices, batch_size), len(jax.devices()))
-    mesh = training.make_mesh(devices=jax.devices()[:devices])
-    image = jnp.zeros((1, *dataset.train.images.shape[1:]))
-
-    # It runs once a run, for milliseconds: what counts is how long it takes to compile.
-    on_cpu = jax.default_backend() == "cpu"
-    quickly = {"xla_backend_optimization_level": 0} if on_cpu else None
-
-    @functools.partial(jax.jit, static_argnums=0, compiler_options=quickly)
-    def initial(scheme: schemes.Scheme, key: jax.Array) -> Any:
-        # The weights of every scheme come from one draw, He (fan_in): a scheme only changes them.
-        variables = model.init(key, image)
-        params = init.he(variables["params"], key, mode="fan_in")
-        return {**variables, "params": scheme.init(params, model.num_branches)}
-
-    apply_fn = training.train_apply(model, shards=devices)
-    estimate = None
-    if scheme.anatomy.norm == "batch" and settings.bn_estimate_batches:
-        estimate = training.make_estimate_batch_stats(
-            apply_fn, mesh, batch_size=batch_size, batches=settings.bn_estimate_batches
-        )
-    return Program(
-        model=model,
-        mesh=mesh,
+    return build_program(
+        model,
+        dataset,
+        functools.partial(optimizer, settings),
         batch_size=batch_size,
-        steps=settings.steps or data.steps_per_epoch(dataset.train.labels.shape[0], batch_size),
-        initial=initial,
-        step=training.make_train_step(
-            apply_fn,
-            functools.partial(optimizer, settings),
-            mesh,
-            batch_size=batch_size,
-            augmentation=data.Augmentation(settings.padding, settings.flip),
-        ),
-        estimate=estimate,
-        evaluate=training.make_evaluate(
-            training.eval_apply(model), mesh, batch_size=settings.eval_batch_size
-        ),
-        train_data=training.replicate(data.DeviceData.of(dataset, dataset.train), mesh),
-        test_data=training.replicate(data.DeviceData.of(dataset, dataset.test), mesh),
+        steps=settings.steps,
+        augmentation=data.Augmentation(settings.padding, settings.flip),
+        bn_estimate_batches=settings.bn_estimate_batches,
+        eval_batch_size=settings.eval_batch_size,
     )
 
 
-def optimizer(settings: Settings, hyper: dict[str, jax.Array]) -> Any:
+def optimizer(settings: Settings, hyper: dict[str, Any]) -> Any:
     """SGD with the settings' constants and the run's own numbers."""
     return optim.sgd(
         hyper["learning_rate"],
@@ -244,65 +190,18 @@ def run(
     program: Program,
     scheme: schemes.Scheme,
     seed: int,
-    on_step: Callable[[int, dict[str, float]], Any],
+    on_step: OnStep,
 ) -> dict[str, Any]:
     """Trains one network and returns its row."""
-    start = time.perf_counter()
-    variables = program.initial(scheme, jax.random.key(seed))
-    state = training.create_state(
-        variables["params"],
-        functools.partial(optimizer, settings),
-        {"learning_rate": settings.learning_rate, "weight_decay": settings.weight_decay},
-        batch_stats=variables.get("batch_stats"),
-        seed=seed,
-    )
-    times = [time.perf_counter()]
-
-    def tick(made: int, metrics: dict[str, float]) -> None:
-        times.append(time.perf_counter())
-        on_step(made, metrics)
-
-    result = training.train(
-        program.step,
-        state,
-        program.train_data,
-        program.mesh,
-        num_steps=program.steps,
-        batch_size=program.batch_size,
-        on_step=tick,
-    )
-    status = result.status
-    test = {"accuracy": math.nan, "loss": math.nan}
-    if status == "finished":
-        stacked = training.stack([result.state])
-        if program.estimate is not None:
-            count = program.train_data.labels.shape[0]
-            order = training.spread_runs(data.epoch_order(seed, 0, count)[None], program.mesh)
-            batch_stats = program.estimate(stacked, program.train_data, order)
-            stacked = stacked.replace(batch_stats=batch_stats)
-        found = program.evaluate(stacked.params, stacked.batch_stats, program.test_data)
-        test = {name: float(value[0]) for name, value in found.items()}
-        # The last update itself may have been the one too many.
-        if not math.isfinite(test["loss"]):
-            status, test["accuracy"] = "diverged", math.nan
-    # The first step contains the compilation.
-    per_step = (times[-1] - times[1]) / (len(times) - 2) if len(times) > 2 else math.nan
+    hyper = {"learning_rate": settings.learning_rate, "weight_decay": settings.weight_decay}
+    made = train_and_test(program, scheme, seed, hyper, on_step)
     return {
         "scheme": scheme.name,
         "title": scheme.title,
         "depth": program.model.depth,
         "branches": program.model.num_branches,
         "seed": seed,
-        "status": status,
-        "steps": len(result.curve),
-        "batch_size": program.batch_size,
-        "test_accuracy": test["accuracy"],
-        "test_loss": test["loss"],
-        "first_loss": result.curve[0]["loss"],
-        "last_loss": result.curve[-1]["loss"],
-        "last_grad_norm": result.curve[-1]["grad_norm"],
-        "seconds": round(time.perf_counter() - start, 2),
-        "seconds_per_step": round(per_step, 5),
+        **outcome(program, made),
     }
 
 
@@ -341,173 +240,58 @@ def table(rows: list[dict[str, Any]], settings: Settings) -> str:
 
     A mean is that of the finished runs; the others are counted beside it.
     """
+    wanted = wanted_rows(rows, settings)
     cells = [["scheme", *(f"{depth:,}" for depth in settings.depths)]]
     for name in settings.schemes:
         line = [schemes.get(name).title]
         for depth in settings.depths:
-            here = [
-                row
-                for row in wanted_rows(rows, settings)
-                if row["scheme"] == name and int(row["depth"]) == depth
-            ]
-            finished = [float(r["test_accuracy"]) for r in here if r["status"] == "finished"]
-            gone = len(here) - len(finished)
-            mean = f"{100 * sum(finished) / len(finished):.1f}" if finished else ""
-            line.append(" ".join(filter(None, [mean, f"({gone} diverged)" if gone else ""])) or "-")
+            here = [r for r in wanted if r["scheme"] == name and int(r["depth"]) == depth]
+            line.append(accuracy_cell(here))
         cells.append(line)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    )
-
-
-def cost(depth: int, scheme: schemes.Scheme, settings: Settings) -> float:
-    """A guess of what a run costs, in layer-steps, by which the time to go is told."""
-    # Compiling costs about as much as 3,000 layer-steps; BatchNorm half as much again per layer.
-    return 3_000 + depth * (settings.steps or 390) * (1.5 if scheme.anatomy.norm else 1.0)
-
-
-def jobs_of(settings: Settings, folder: ResultsFolder) -> list[tuple[int, list[tuple[str, int]]]]:
-    """The runs still to be made: a job is a depth and the schemes and seeds that share a program.
-
-    Shallow networks come first, so that there is soon something to look at; at one depth the
-    costly ones do, so that the workers finish together.
-    """
-    jobs = []
-    for depth in settings.depths:
-        programs: dict[schemes.Anatomy, list[tuple[str, int]]] = {}
-        for name in settings.schemes:
-            for seed in settings.seeds:
-                if not folder.has(scheme=name, depth=depth, seed=seed):
-                    programs.setdefault(schemes.get(name).anatomy, []).append((name, seed))
-        jobs += [(depth, runs) for runs in programs.values()]
-
-    def weight(job: tuple[int, list[tuple[str, int]]]) -> float:
-        return sum(cost(job[0], schemes.get(name), settings) for name, _ in job[1])
-
-    return sorted(jobs, key=lambda job: (job[0], -weight(job)))
-
-
-def describe(row: dict[str, Any]) -> str:
-    """What came of a run, in a few words."""
-    if row["status"] == "diverged":
-        return f"diverged at step {row['steps']}, {row['seconds']:.0f} s"
-    return f"{100 * row['test_accuracy']:.1f}% test accuracy, {row['seconds']:.0f} s"
+    return text_table(cells)
 
 
 def make_rows(
     settings: Settings, dataset: data.Dataset, folder: ResultsFolder, workers: int
 ) -> list[str]:
     """Makes all runs that are missing; returns what went wrong, a traceback for each failed run."""
-    jobs = jobs_of(settings, folder)
-    missing = [(depth, name) for depth, runs in jobs for name, _ in runs]
-    total = sum(cost(depth, schemes.get(name), settings) for depth, name in missing)
-    everything = len(settings.depths) * len(settings.schemes) * len(settings.seeds)
-    failures: list[str] = []
-    writing = threading.Lock()
-
-    def work(job: tuple[int, list[tuple[str, int]]]) -> None:
-        depth, runs = job
-        program: Program | None = None
-        for name, seed in runs:
-            scheme = schemes.get(name)
-            label = f"{scheme.title}, {depth:,} layers"
-            if len(settings.seeds) > 1:
-                label += f", seed {seed}"
-            weight = cost(depth, scheme, settings)
-            try:
-                program = program or make_program(settings, dataset, depth, scheme)
-                with display.run(label, weight, program.steps) as on_step:
-                    row = run(settings, program, scheme, seed, on_step)
-                with writing:
-                    folder.add(row)
-                display.ended(f"{label}: {describe(row)}", weight)
-            except Exception as error:  # one run must not take the others with it
-                with writing:
-                    failures.append(f"{label}:\n{traceback.format_exc()}")
-                display.ended(f"{label}: failed with {type(error).__name__}: {error}", weight)
-
-    display = Display(total, done=everything - len(missing), runs=everything)
-    if not missing:
-        display.note(f"All {everything} runs are there already.")
-        return []
-
-    def leave_word() -> str:
-        display.stop()
-        return (
-            f"Stopped. The rows of finished runs, {len(folder.rows)} by now, are kept in "
-            f"{folder.path}; the same command makes what is missing."
-        )
-
-    stop_at_once(leave_word)
-    with display, concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(work, jobs):
-            pass
-    return failures
-
-
-def stop_at_once(word: Callable[[], str]) -> None:
-    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already.
-
-    Args:
-      word: tidies up the terminal, and gives the sentence to leave with.
-    """
-
-    def leave(number: int, _: Any) -> None:
-        try:
-            print(word(), file=sys.stderr)
-            flush()
-        finally:  # also where nobody reads the sentence any more
-            os._exit(128 + number)
-
-    signal.signal(signal.SIGINT, leave)
-    signal.signal(signal.SIGTERM, leave)
+    return grid.make_rows(
+        points(settings),
+        folder,
+        workers=workers,
+        make_program=lambda point: make_program(
+            settings, dataset, point.key["depth"], schemes.get(point.key["scheme"])
+        ),
+        run=lambda program, point, on_step: run(
+            settings, program, schemes.get(point.key["scheme"]), point.key["seed"], on_step
+        ),
+    )
 
 
 def main(command: Command) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once(lambda: "Stopped before anything was made.")
+    grid.stop_at_once()
     settings = resolve(command)
-    try:
-        dataset = data.load(settings.dataset, command.data_dir)
-    except (ValueError, OSError, ImportError) as error:
-        raise SystemExit(str(error)) from None
-    out = command.out or Path("runs") / f"fixup_fig3_depth-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
-    on_cpu = jax.default_backend() == "cpu"
-    workers = command.workers or (2 if on_cpu and (os.cpu_count() or 1) > 1 else 1)
-
-    print(
-        f"Fixup figure 3, scale {command.scale}: {settings.dataset}, "
-        f"{len(settings.schemes)} schemes x {len(settings.depths)} depths x "
-        f"{len(settings.seeds)} seeds on {len(jax.devices())} {jax.devices()[0].device_kind}; "
-        f"results in {out.resolve()}",
-        flush=True,
+    dataset = commands.load_data(settings.dataset, command.data_dir)
+    folder = commands.open_folder(
+        "fixup_fig3_depth", command, settings, grid=GRID, columns=COLUMNS, key=KEY
     )
+    runs = (
+        f"{len(settings.schemes)} schemes x {len(settings.depths)} depths x "
+        f"{len(settings.seeds)} seeds"
+    )
+    commands.first_words("Fixup figure 3", command, settings.dataset, runs, folder)
     start = time.monotonic()
-    failures = make_rows(settings, dataset, folder, workers)
-    # First of all, lest something else that goes wrong take them along.
-    (out / "failures.txt").unlink(missing_ok=True)
-    if failures:
-        folder.write_text("failures.txt", "\n".join(failures))
+    failures = make_rows(settings, dataset, folder, commands.workers_of(command))
+    commands.keep_failures(folder, failures)
 
     text = table(folder.rows, settings)
     print(f"\nTest accuracy (%) by depth in layers, chance {100 / dataset.num_classes:.0f}%:\n")
     print(text)
     folder.write_text("table.txt", text + "\n")
     if wanted_rows(folder.rows, settings):
-        plot(folder.rows, settings, out / "figure.png", chance=1 / dataset.num_classes)
-    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
-    for file in ("figure.png", "table.txt", "rows.csv", "settings.json", "failures.txt"):
-        if (out / file).exists():
-            print(f"  {file}")
-    if failures:
-        print(f"Failed runs: {len(failures)}; the same command tries them again.")
-    return 1 if failures else 0
+        plot(folder.rows, settings, folder.path / "figure.png", chance=1 / dataset.num_classes)
+    return commands.last_words(folder, failures, start)
 
 
 if __name__ == "__main__":

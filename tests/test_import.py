@@ -84,7 +84,8 @@ print(json.dumps([before, listed, model.num_branches, loaded()]))
     assert {"init", "schemes", "roles"} <= set(before)
     assert set(LAZY) <= set(listed)
     assert branches == 12
-    assert set(after) - set(before) == {"models"}
+    # What lies below the models is loaded with them, and nothing else.
+    assert set(after) - set(before) == {"models", "taps"}
 
 
 def test_dir_lists_the_public_names_and_all_of_them_are_there():

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments import fixup_fig3_depth as fig3
+from experiments import grid
 from nf_resnets import schemes
 
 ROOT = Path(__file__).parents[2]
@@ -174,11 +175,12 @@ def test_jobs_share_a_program_by_anatomy_and_skip_what_is_there(tmp_path):
         def has(self, **key):
             return key["depth"] == 10
 
-    jobs = fig3.jobs_of(settings, Folder())
-    assert {depth for depth, _ in jobs} == {16}
-    together = next(runs for _, runs in jobs if ("skipinit", 0) in runs)
-    assert ("alpha_one", 0) in together
-    assert sum(len(runs) for _, runs in jobs) == len(settings.schemes)
+    jobs = grid.jobs_of(fig3.points(settings), Folder())
+    assert {point.key["depth"] for job in jobs for point in job} == {16}
+    names = [[point.key["scheme"] for point in job] for job in jobs]
+    together = next(job for job in names if "skipinit" in job)
+    assert "alpha_one" in together
+    assert sum(map(len, names)) == len(settings.schemes)
 
 
 def test_the_table_shows_means_gaps_and_divergence():

@@ -1,0 +1,295 @@
+r"""Fixup's figure 4: the training of a deep ResNet when a part of Fixup is left out.
+
+Claim (appendix C.1): "initializing the residual branch layers at a smaller scale (or all zero)
+slows down learning, whereas training fails when initializing them at a larger scale; we also see
+the clear benefit of adding bias parameters in the network". The figure has the accuracy on the
+training minibatches, a moving average over 10 steps, of BatchNorm, Fixup, and four ablations: no
+bias; no bias and 0.1x or 10x the suggested scale of the branch layers that are not zero; no
+residual branches at all.
+
+Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, the first three epochs, and from
+section 4.2 learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip, scalars at a tenth
+of the rate. Expected order at the end, read off the figure: BatchNorm and Fixup first, then no
+bias, then 0.1x; no branches low, 10x at chance. Nobody here has run it yet; it needs a GPU.
+
+`--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn:
+batch 64, 120 steps, the mean of three seeds, two to four minutes on two cores. The order is that
+of the paper, the benefit of the biases small. `--scale smoke` takes seconds a run and shows
+nothing.
+
+Not as published: without branches nothing is left for Fixup to rescale, so that network keeps a
+standard head, as BatchNorm's does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import tyro
+
+from experiments import grid
+from experiments.command import (
+    Command,
+    first_words,
+    keep_failures,
+    last_words,
+    load_data,
+    open_folder,
+    resolve,
+    workers_of,
+)
+from experiments.curves import CurvesFile
+from experiments.folder import Row
+from experiments.program import Program, build_program
+from experiments.table import accuracy_cell, text_table
+from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from nf_resnets import data, init, models, optim, schemes
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+
+FIXUP = schemes.get("fixup")
+NO_BIAS = dataclasses.replace(FIXUP.anatomy, scalar_biases=False)
+NO_BRANCHES = dataclasses.replace(FIXUP.anatomy, branches=False, multiplier=False)
+
+VARIANTS = {
+    "batchnorm": schemes.get("batchnorm"),
+    "fixup": FIXUP,
+    "no_bias": schemes.Scheme("no_bias", "no bias", init.fixup, NO_BIAS, FIXUP.reference),
+    "tenth": schemes.Scheme(
+        "tenth",
+        "0.1x scale, no bias",
+        functools.partial(init.fixup, scale=0.1),
+        NO_BIAS,
+        FIXUP.reference,
+    ),
+    "tenfold": schemes.Scheme(
+        "tenfold",
+        "10x scale, no bias",
+        functools.partial(init.fixup, scale=10.0),
+        NO_BIAS,
+        FIXUP.reference,
+    ),
+    "no_branches": schemes.Scheme(
+        "no_branches", "no branches", init.standard, NO_BRANCHES, FIXUP.reference
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the figure's curves depend on."""
+
+    dataset: str
+    depth: int
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    seeds: tuple[int, ...] = (0,)
+    stem_channels: int = 16
+    batch_size: int = 128
+    steps: int = 3 * 390
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    scalar_factor: float = 0.1
+    bn_estimate_batches: int = 0  # 0: test with the running statistics
+    padding: int = 0
+    flip: bool = False
+    window: int = 10  # steps of the moving average
+
+
+SCALES = {
+    "smoke": Settings("digits", 8, stem_channels=4, batch_size=64, steps=12),
+    "laptop": Settings(
+        "digits",
+        56,
+        seeds=(0, 1, 2),
+        stem_channels=8,
+        batch_size=64,
+        steps=120,
+        bn_estimate_batches=4,
+    ),
+    "paper": Settings("cifar10", 110, padding=4, flip=True),
+}
+GRID = ("variants", "seeds")
+KEY = ("variant", "seed")
+COLUMNS = (
+    "variant",
+    "title",
+    "depth",
+    "branches",
+    "seed",
+    "mean_accuracy",
+    "last_accuracy",
+    *OUTCOME,
+)
+CURVE_COLUMNS = (*KEY, "step", "loss", "accuracy")
+
+
+def points(settings: Settings) -> list[grid.Point]:
+    """The runs of the figure; those of one anatomy share a program."""
+    found = []
+    for name in settings.variants:
+        anatomy = VARIANTS[name].anatomy
+        depth = settings.depth if anatomy.branches else 1
+        for seed in settings.seeds:
+            found.append(
+                grid.Point(
+                    key={"variant": name, "seed": seed},
+                    label=f"{VARIANTS[name].title}, seed {seed}",
+                    program=anatomy,
+                    cost=grid.cost(depth, settings.steps, norm=bool(anatomy.norm)),
+                )
+            )
+    return found
+
+
+def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Program:
+    """Builds what the runs of one anatomy need."""
+    model = models.CifarResNet(
+        depth=settings.depth,
+        scheme=VARIANTS[variant],
+        num_classes=dataset.num_classes,
+        stem_channels=settings.stem_channels,
+    )
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            hyper["learning_rate"],
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            scalar_factor=settings.scalar_factor,
+        )
+
+    return build_program(
+        model,
+        dataset,
+        optimizer,
+        batch_size=settings.batch_size,
+        steps=settings.steps,
+        augmentation=data.Augmentation(settings.padding, settings.flip),
+        bn_estimate_batches=settings.bn_estimate_batches,
+        draw="fan_out",
+    )
+
+
+def run(
+    settings: Settings, program: Program, point: grid.Point, curves: CurvesFile, on_step: OnStep
+) -> Row:
+    """Trains one variant, keeps its curve, returns its row."""
+    variant, seed = point.key["variant"], point.key["seed"]
+    hyper = {"learning_rate": settings.learning_rate}
+    made = train_and_test(program, VARIANTS[variant], seed, hyper, on_step)
+    steps = [{"step": step, **metrics} for step, metrics in enumerate(made.curve, start=1)]
+    curves.put(point.key, steps)
+    accuracy = [metrics["accuracy"] for metrics in made.curve]
+    last = accuracy[-settings.window :]
+    return {
+        "variant": variant,
+        "title": VARIANTS[variant].title,
+        "depth": settings.depth,
+        "branches": program.model.num_branches,
+        "seed": seed,
+        "mean_accuracy": sum(accuracy) / len(accuracy),
+        "last_accuracy": sum(last) / len(last),
+        **outcome(program, made),
+    }
+
+
+def rows_by_variant(rows: list[Row], settings: Settings) -> dict[str, list[Row]]:
+    """Those rows of a folder that the settings ask for, of each variant that has some."""
+    seeds = {str(seed) for seed in settings.seeds}
+    found = {
+        name: [row for row in rows if row["variant"] == name and row["seed"] in seeds]
+        for name in settings.variants
+    }
+    return {name: of_variant for name, of_variant in found.items() if of_variant}
+
+
+def plot(
+    rows: dict[str, list[Row]], curves: CurvesFile, settings: Settings, path: Any, chance: float
+) -> None:
+    """Draws the figure: for each variant the mean over its seeds, as far as all of them went."""
+    drawn = []
+    for of_variant in rows.values():
+        paths = [[100 * float(step["accuracy"]) for step in curves.of(row)] for row in of_variant]
+        mean = [sum(step) / len(step) for step in zip(*paths, strict=False)]
+        gone = any(row["status"] == "diverged" for row in of_variant)
+        drawn.append(
+            Curve(
+                of_variant[0]["title"],
+                range(1, len(mean) + 1),
+                moving_average(mean, settings.window),
+                diverged=gone,
+            )
+        )
+    curves_figure(
+        [
+            Panel(
+                "step",
+                f"training accuracy (%), {settings.window}-step average",
+                drawn,
+                y_limits=(0, 100),
+                level=(100 * chance, f"chance ({100 * chance:.0f}%)"),
+            )
+        ],
+        path,
+        title=f"Fixup's parts left out, ResNet-{settings.depth}",
+        subtitle=(
+            f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
+            f"{settings.learning_rate:g}, batch {settings.batch_size}, {len(settings.seeds)} "
+            f"seed{'s' if len(settings.seeds) > 1 else ''}"
+        ),
+    )
+
+
+def table(rows: dict[str, list[Row]], settings: Settings) -> str:
+    """Mean accuracies over the seeds: of all steps, which tells how fast, the last, and the test.
+
+    The test is that of the runs that finished; the others are counted.
+    """
+    cells = [["variant", "all steps", f"last {settings.window} steps", "test"]]
+    for of_variant in rows.values():
+        means = (
+            sum(100 * float(row[name]) for row in of_variant) / len(of_variant)
+            for name in ("mean_accuracy", "last_accuracy")
+        )
+        title = of_variant[0]["title"]
+        cells.append([title, *(f"{mean:.1f}" for mean in means), accuracy_cell(of_variant)])
+    return text_table(cells)
+
+
+def main(command: Command) -> int:
+    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
+    grid.stop_at_once()
+    settings: Settings = resolve(command, SCALES, GRID)
+    dataset = load_data(settings.dataset, command.data_dir)
+    folder = open_folder(
+        "fixup_fig4_ablation", command, settings, grid=GRID, columns=COLUMNS, key=KEY
+    )
+    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
+    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
+    first_words("Fixup figure 4", command, settings.dataset, runs, folder)
+    start = time.monotonic()
+    failures = grid.make_rows(
+        points(settings),
+        folder,
+        workers=workers_of(command),
+        make_program=lambda point: make_program(settings, dataset, point.key["variant"]),
+        run=lambda program, point, on_step: run(settings, program, point, curves, on_step),
+    )
+    keep_failures(folder, failures)
+
+    rows = rows_by_variant(folder.rows, settings)
+    text = table(rows, settings)
+    print(f"\nTraining and test accuracy (%), chance {100 / dataset.num_classes:.0f}%:\n\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    if rows:
+        plot(rows, curves, settings, folder.path / "figure.png", 1 / dataset.num_classes)
+    return last_words(folder, failures, start)
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        main(tyro.cli(Command, description="Redraw Fixup's figure 4: what each part is for."))
+    )

@@ -1,0 +1,290 @@
+"""Tables of test accuracy at the best learning rate: the protocol of the SkipInit paper.
+
+Every line of a table is a scheme, trained at every depth with learning rates that are powers of
+two. A cell is the mean over the seeds at the best of these rates, which stands in brackets. The
+rate is constant for the first half of a run, then halved ten times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import grid
+from experiments.command import (
+    Command,
+    first_words,
+    keep_failures,
+    last_words,
+    load_data,
+    open_folder,
+    resolve,
+    workers_of,
+)
+from experiments.folder import Row
+from experiments.program import Program, build_program
+from experiments.table import text_table
+from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from nf_resnets import data, models, optim, schemes
+from nf_resnets.optim.schedules import halving
+from nf_resnets.plotting import depth_figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of a table.
+
+    Attributes:
+      title: what table and figure call it.
+      scheme: the scheme's name.
+      l2: whether it is trained with weight decay.
+    """
+
+    title: str
+    scheme: str
+    l2: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows of such a table depend on."""
+
+    dataset: str
+    depths: tuple[int, ...]
+    lines: tuple[str, ...]
+    log2_rates: tuple[int, ...]
+    seeds: tuple[int, ...] = (0,)
+    width: int = 2
+    stem_channels: int = 16
+    batch_size: int = 128
+    steps: int = 200 * 390
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    bn_groups: int = 2  # ghost batches of 64
+    bn_estimate_batches: int = 0  # 0: test with the running statistics
+    padding: int = 0
+    flip: bool = False
+    remat_from: int = 5_000  # layers
+    eval_batch_size: int = 500
+
+
+GRID = ("depths", "lines", "log2_rates", "seeds")
+KEY = ("line", "depth", "log2_rate", "seed")
+COLUMNS = (*KEY, "title", "branches", "weight_decay", *OUTCOME)
+
+
+def points(settings: Settings, lines: Mapping[str, Line]) -> list[grid.Point]:
+    """The runs of a table, shallow networks first; those of one depth and anatomy share a program.
+
+    Rates and weight decay are data of a run, no part of its program.
+    """
+    found = []
+    for depth in settings.depths:
+        for name in settings.lines:
+            anatomy = schemes.get(lines[name].scheme).anatomy
+            for log2_rate in settings.log2_rates:
+                for seed in settings.seeds:
+                    label = f"{lines[name].title}, {depth:,} layers, rate 2^{log2_rate}"
+                    if len(settings.seeds) > 1:
+                        label += f", seed {seed}"
+                    key = {"line": name, "depth": depth, "log2_rate": log2_rate, "seed": seed}
+                    cost = grid.cost(depth, settings.steps, norm=bool(anatomy.norm))
+                    found.append(grid.Point(key, label, (depth, anatomy), cost, wave=depth))
+    return found
+
+
+def make_program(settings: Settings, dataset: data.Dataset, depth: int, line: Line) -> Program:
+    """Builds what the runs of one line at one depth share."""
+    model = models.WideResNet(
+        depth=depth,
+        width=settings.width,
+        scheme=line.scheme,
+        num_classes=dataset.num_classes,
+        stem_channels=settings.stem_channels,
+        bn_groups=settings.bn_groups,
+        remat=depth >= settings.remat_from,
+    )
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            halving(hyper["learning_rate"], settings.steps),
+            momentum=settings.momentum,
+            weight_decay=hyper["weight_decay"],
+        )
+
+    return build_program(
+        model,
+        dataset,
+        optimizer,
+        batch_size=settings.batch_size,
+        steps=settings.steps,
+        augmentation=data.Augmentation(settings.padding, settings.flip),
+        bn_estimate_batches=settings.bn_estimate_batches,
+        eval_batch_size=settings.eval_batch_size,
+    )
+
+
+def run(
+    settings: Settings,
+    lines: Mapping[str, Line],
+    program: Program,
+    point: grid.Point,
+    on_step: OnStep,
+) -> Row:
+    """Trains one network at one rate and returns its row."""
+    line = lines[point.key["line"]]
+    hyper = {
+        "learning_rate": 2.0 ** point.key["log2_rate"],
+        "weight_decay": settings.weight_decay if line.l2 else 0.0,
+    }
+    seed = point.key["seed"]
+    made = train_and_test(program, schemes.get(line.scheme), seed, hyper, on_step)
+    return {
+        **point.key,
+        "title": line.title,
+        "branches": program.model.num_branches,
+        "weight_decay": hyper["weight_decay"],
+        **outcome(program, made),
+    }
+
+
+def best_rate(rows: Sequence[Row]) -> tuple[int, list[Row]] | None:
+    """The rate of the highest mean test accuracy over the seeds, and its rows.
+
+    A rate at which a run diverged stands behind one at which fewer did. Where no run finished,
+    there is no best rate.
+
+    Args:
+      rows: those of one line at one depth.
+    """
+    rates: dict[int, list[Row]] = {}
+    for row in rows:
+        rates.setdefault(int(row["log2_rate"]), []).append(row)
+
+    def worth(rate: int) -> tuple[int, float]:
+        found = _accuracies(rates[rate])
+        return len(found) - len(rates[rate]), statistics.fmean(found) if found else 0.0
+
+    with_results = [rate for rate in rates if _accuracies(rates[rate])]
+    if not with_results:
+        return None
+    best = max(with_results, key=worth)
+    return best, rates[best]
+
+
+def _accuracies(rows: Sequence[Row]) -> list[float]:
+    return [100 * float(row["test_accuracy"]) for row in rows if row["status"] == "finished"]
+
+
+def cell(rows: Sequence[Row]) -> str:
+    """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
+
+    ``-`` stands for no runs, ``diverged`` for none that finished.
+    """
+    if not rows:
+        return "-"
+    found = best_rate(rows)
+    if found is None:
+        return "diverged"
+    rate, at_best = found
+    accuracies = _accuracies(at_best)
+    text = f"{statistics.fmean(accuracies):.1f}"
+    if len(accuracies) > 1:
+        text += f" ± {statistics.stdev(accuracies):.1f}"
+    gone = len(at_best) - len(accuracies)
+    return f"{text} (2^{rate})" + (f", {gone} diverged" if gone else "")
+
+
+def wanted_rows(rows: Sequence[Row], settings: Settings) -> list[Row]:
+    """Those rows of a folder that the settings ask for, lines in their order."""
+    wanted = [
+        row
+        for row in rows
+        if row["line"] in settings.lines
+        and int(row["depth"]) in settings.depths
+        and int(row["log2_rate"]) in settings.log2_rates
+        and int(row["seed"]) in settings.seeds
+    ]
+    return sorted(wanted, key=lambda row: settings.lines.index(row["line"]))
+
+
+def table(rows: Sequence[Row], settings: Settings, lines: Mapping[str, Line]) -> str:
+    """The table as text: lines down, depths across."""
+    wanted = wanted_rows(rows, settings)
+    cells = [["scheme", *(f"{depth:,}-{settings.width}" for depth in settings.depths)]]
+    for name in settings.lines:
+        of_line = [row for row in wanted if row["line"] == name]
+        by_depth = [[r for r in of_line if int(r["depth"]) == depth] for depth in settings.depths]
+        cells.append([lines[name].title, *map(cell, by_depth)])
+    return text_table(cells)
+
+
+def plot(rows: Sequence[Row], settings: Settings, path: Any, *, chance: float) -> None:
+    """Draws test accuracy at the best rate against depth; the rows of other rates are left out."""
+    wanted = wanted_rows(rows, settings)
+    drawn: list[Row] = []
+    for name in settings.lines:
+        for depth in settings.depths:
+            here = [r for r in wanted if r["line"] == name and int(r["depth"]) == depth]
+            found = best_rate(here)
+            # Where all rates diverged, one cross says so.
+            drawn += here[:1] if found is None else found[1]
+    rates = f"2^{min(settings.log2_rates)} to 2^{max(settings.log2_rates)}"
+    depth_figure(
+        drawn,
+        path,
+        title="Test accuracy at the best learning rate against depth",
+        subtitle=(
+            f"WRN-n-{settings.width} on {settings.dataset}, {settings.stem_channels} stem channels,"
+            f" best learning rate of {rates}, batch {settings.batch_size}, {settings.steps} steps, "
+            f"{len(settings.seeds)} seed{'s' if len(settings.seeds) > 1 else ''}"
+        ),
+        chance=chance,
+    )
+
+
+def make_table(
+    command: Command, *, name: str, lines: Mapping[str, Line], scales: Mapping[str, Settings]
+) -> int:
+    """Makes what is missing, prints the table, draws the figure; returns the exit code.
+
+    Args:
+      command: the command line.
+      name: the experiment's, after which its folder is called.
+      lines: the lines of the table.
+      scales: the settings of each scale.
+    """
+    grid.stop_at_once()
+    settings: Settings = resolve(command, scales, GRID)
+    dataset = load_data(settings.dataset, command.data_dir)
+    folder = open_folder(name, command, settings, grid=GRID, columns=COLUMNS, key=KEY)
+    everything = points(settings, lines)
+    first_words(name, command, settings.dataset, f"{len(everything)} runs", folder)
+    start = time.monotonic()
+    failures = grid.make_rows(
+        everything,
+        folder,
+        workers=workers_of(command),
+        make_program=lambda point: make_program(
+            settings, dataset, point.key["depth"], lines[point.key["line"]]
+        ),
+        run=lambda program, point, on_step: run(settings, lines, program, point, on_step),
+    )
+    keep_failures(folder, failures)
+
+    text = table(folder.rows, settings, lines)
+    chance = 1 / dataset.num_classes
+    print(f"\nTest accuracy (%) at the best learning rate, chance {100 * chance:.0f}%:\n\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    if wanted_rows(folder.rows, settings):
+        plot(folder.rows, settings, folder.path / "figure.png", chance=chance)
+    return last_words(folder, failures, start)
+
+
+__all__ = [
+    "COLUMNS", "GRID", "KEY", "Line", "Settings", "best_rate", "cell", "make_program", "make_table",
+    "plot", "points", "run", "table", "wanted_rows",
+]  # fmt: skip

@@ -1,0 +1,321 @@
+r"""RescaleNet's learned multipliers, and the weights that shrink while they grow.
+
+Claim (author feedback): a trained RescaleNet-50 has the multipliers, from the shallow blocks to the
+deep ones, "11.073, 10.339, 10.310, 14.467, 10.082, 13.121, 14.276, 16.991, 12.647, 15.192, 15.548,
+17.261, 18.033, 27.445, 23.516, 27.258", for "the convolution weights shrink in the training due to
+weight decay [...], thus the large scalars can compensate for the shrink to keep the output
+variance", and "the learned scalars up-weight deeper blocks". Those were trained on ImageNet for 100
+epochs, at batch 1024 and weight decay on the weights only.
+
+Expected here: all multipliers start at 1 and grow; the norm of every block's weights falls below
+that of its start, with multipliers and without; what the two make of a branch's gain,
+`s_k * prod_j ||W_kj|| / ||W_kj(0)||`, falls less with multipliers than without. Numbers like the
+feedback's need its number of steps; that the deeper blocks get larger ones may need its network.
+
+Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, 200 epochs, learning rate
+0.1 B / 256 = 0.05, momentum 0.9, weight decay 5e-4, crop and flip. ImageNet does not fit into the
+memory in which this library keeps a data set. Nobody here has run it yet; it needs a GPU.
+
+`--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: batch 64, 1,200
+steps, weight decay 5e-3, ten times as large, since its effect grows with the number of steps; two
+to four minutes on two cores. There the largest multipliers are those of the blocks that begin
+stages 2 and 3, not the deepest ones. `--scale smoke` takes seconds a run and shows nothing.
+
+Not as published: basic blocks of two layers instead of bottlenecks of three; a constant rate,
+without warm-up; no dropout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import tyro
+
+from experiments import grid
+from experiments.command import (
+    Command,
+    first_words,
+    keep_failures,
+    last_words,
+    load_data,
+    open_folder,
+    resolve,
+    workers_of,
+)
+from experiments.curves import CurvesFile
+from experiments.folder import Row
+from experiments.program import Program, build_program
+from experiments.table import text_table
+from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from nf_resnets import data, models, optim, roles, schemes
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.roles import LAYER_ROLES, Role
+
+RESCALENET = schemes.get("rescalenet")
+VARIANTS = {
+    "multipliers": dataclasses.replace(RESCALENET, name="multipliers", title="with multipliers"),
+    "without": dataclasses.replace(
+        RESCALENET,
+        name="without",
+        title="without multipliers",
+        anatomy=dataclasses.replace(RESCALENET.anatomy, multiplier=False),
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the figure's curves depend on."""
+
+    dataset: str
+    depth: int
+    steps: int
+    look_every: int  # steps
+    learning_rate: float
+    weight_decay: float
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    seeds: tuple[int, ...] = (0,)
+    stem_channels: int = 16
+    batch_size: int = 128
+    momentum: float = 0.9
+    padding: int = 0
+    flip: bool = False
+
+
+SCALES = {
+    "smoke": Settings("digits", 8, 4, 2, 0.05, 1e-2, stem_channels=4, batch_size=64),
+    "laptop": Settings("digits", 32, 1200, 50, 0.05, 5e-3, stem_channels=8, batch_size=64),
+    "paper": Settings("cifar10", 110, 200 * 390, 390, 0.05, 5e-4, padding=4, flip=True),
+}
+GRID = ("variants", "seeds")
+KEY = ("variant", "seed")
+COLUMNS = (
+    "variant", "title", "depth", "branches", "seed", "mean_multiplier", "mean_norm_ratio",
+    "mean_gain_ratio", *OUTCOME,
+)  # fmt: skip
+CURVE_COLUMNS = (*KEY, "step", "block", "multiplier", "weight_norm", "gain")
+
+
+def blocks_of(params: Any) -> list[dict[str, float]]:
+    """Looks at every residual branch ``k = 1..L`` of a tree of this library's models.
+
+    Returns:
+      For each branch its ``multiplier``, 1 if it has none, its ``weight_norm``, the Frobenius norm
+      of its weights together, and its ``gain``, the multiplier times the product of the norms of
+      its ``m`` weights.
+    """
+    role_map = roles.assign(params)
+    blocks = [
+        {"block": branch.k, "multiplier": 1.0, "weight_norm": 0.0, "gain": 1.0}
+        for branch in role_map.branches
+    ]
+    number = {branch.name: branch.k for branch in role_map.branches}
+    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
+        values = np.asarray(value, np.float64) if leaf.stacked else np.asarray(value)[None]
+        if leaf.role is Role.BRANCH and leaf.weight:
+            for k, kernel in zip(leaf.branches, values, strict=True):
+                norm = float(np.linalg.norm(kernel))
+                blocks[k - 1]["weight_norm"] = math.hypot(blocks[k - 1]["weight_norm"], norm)
+                blocks[k - 1]["gain"] *= norm
+        elif leaf.role is Role.MULTIPLIER:
+            place = leaf.path.rpartition("/")[0]
+            for index, multiplier in enumerate(values):
+                k = number[f"{place}[{index}]" if leaf.stacked else place]
+                blocks[k - 1]["multiplier"] = float(multiplier)
+    for block in blocks:
+        block["gain"] *= block["multiplier"]
+    return blocks
+
+
+def decays(params: Any) -> Any:
+    """Tells for each leaf whether weight decay is for it: weights, not biases or multipliers."""
+    role_map = roles.assign(params)
+    return role_map.map(lambda leaf, _: leaf.weight and leaf.role in LAYER_ROLES, params)
+
+
+def points(settings: Settings) -> list[grid.Point]:
+    """The runs of the figure."""
+    return [
+        grid.Point(
+            key={"variant": name, "seed": seed},
+            label=f"{VARIANTS[name].title}, seed {seed}",
+            program=name,
+            cost=grid.cost(settings.depth, settings.steps, norm=False),
+        )
+        for name in settings.variants
+        for seed in settings.seeds
+    ]
+
+
+def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Program:
+    """Builds what the runs of one variant share."""
+    model = models.CifarResNet(
+        depth=settings.depth,
+        scheme=VARIANTS[variant],
+        num_classes=dataset.num_classes,
+        stem_channels=settings.stem_channels,
+    )
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optax.chain(
+            optax.masked(optax.add_decayed_weights(settings.weight_decay), decays),
+            # RescaleNet's multipliers train at the full rate.
+            optim.sgd(hyper["learning_rate"], momentum=settings.momentum, scalar_factor=1.0),
+        )
+
+    return build_program(
+        model,
+        dataset,
+        optimizer,
+        batch_size=settings.batch_size,
+        steps=settings.steps,
+        augmentation=data.Augmentation(settings.padding, settings.flip),
+        draw="own",
+    )
+
+
+def run(
+    settings: Settings, program: Program, point: grid.Point, curves: CurvesFile, on_step: OnStep
+) -> Row:
+    """Trains one variant, keeps what became of its blocks, returns its row."""
+    variant, seed = point.key["variant"], point.key["seed"]
+    seen: list[dict[str, float]] = []
+
+    def look(step: int, state: Any) -> None:
+        seen.extend({"step": step, **block} for block in blocks_of(state.params))
+
+    made = train_and_test(
+        program,
+        VARIANTS[variant],
+        seed,
+        {"learning_rate": settings.learning_rate},
+        on_step,
+        look=look,
+        look_every=settings.look_every,
+    )
+    curves.put(point.key, seen)
+    count = program.model.num_branches
+    first, last = seen[:count], seen[-count:]
+
+    def ratio(name: str) -> float:
+        pairs = zip(first, last, strict=True)
+        return float(np.mean([after[name] / before[name] for before, after in pairs]))
+
+    return {
+        "variant": variant,
+        "title": VARIANTS[variant].title,
+        "depth": settings.depth,
+        "branches": count,
+        "seed": seed,
+        "mean_multiplier": ratio("multiplier"),
+        "mean_norm_ratio": ratio("weight_norm"),
+        "mean_gain_ratio": ratio("gain"),
+        **outcome(program, made),
+    }
+
+
+def wanted_rows(rows: list[Row], settings: Settings) -> list[Row]:
+    """Those rows of a folder that the settings ask for, in their order."""
+    found = {(row["variant"], row["seed"]): row for row in rows}
+    order = [(name, str(seed)) for name in settings.variants for seed in settings.seeds]
+    return [found[key] for key in order if key in found]
+
+
+def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """The steps looked at, and the mean over the blocks of a column relative to its start."""
+    start = {line["block"]: float(line[name]) for line in lines if int(line["step"]) == 0}
+    ratios: dict[int, list[float]] = {}
+    for line in lines:
+        ratios.setdefault(int(line["step"]), []).append(float(line[name]) / start[line["block"]])
+    return list(ratios), [float(np.mean(values)) for values in ratios.values()]
+
+
+def plot(rows: list[Row], curves: CurvesFile, settings: Settings, path: Any) -> None:
+    """Draws multipliers against blocks at the end, and multipliers, norms and gains over steps."""
+    by_block, panels = [], []
+    for row in rows:
+        lines = curves.of(row)
+        last = [line for line in lines if line["step"] == lines[-1]["step"]]
+        at = [int(line["block"]) for line in last]
+        multipliers = [float(line["multiplier"]) for line in last]
+        by_block.append(Curve(row["title"], at, multipliers, marked=True))
+    panels.append(Panel("block k, from the input", "multiplier s at the end", by_block))
+    for name, label in (
+        ("multiplier", "multiplier, mean over blocks"),
+        ("weight_norm", "norm of the weights / its start"),
+        ("gain", "gain of a branch / its start"),
+    ):
+        drawn = [
+            Curve(row["title"], *over_steps(curves.of(row), name), row["status"] == "diverged")
+            for row in rows
+        ]
+        panels.append(Panel("step", label, drawn))
+    curves_figure(
+        panels,
+        path,
+        columns=2,
+        title=f"RescaleNet's multipliers grow while its weights shrink, ResNet-{settings.depth}",
+        subtitle=(
+            f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
+            f"{settings.learning_rate:g}, weight decay {settings.weight_decay:g}, batch "
+            f"{settings.batch_size}, {len(settings.seeds)} "
+            f"seed{'s' if len(settings.seeds) > 1 else ''}"
+        ),
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """Means over the blocks at the end, relative to the start, one line for each run."""
+    cells = [["variant", "seed", "multiplier", "weight norm", "gain", "test accuracy (%)"]]
+    for row in rows:
+        ratios = (f"{float(row[f'mean_{name}']):.3g}" for name in RATIOS)
+        gone = row["status"] == "diverged"
+        test = "diverged" if gone else f"{100 * float(row['test_accuracy']):.1f}"
+        cells.append([row["title"], row["seed"], *ratios, test])
+    return text_table(cells)
+
+
+RATIOS = ("multiplier", "norm_ratio", "gain_ratio")
+
+
+def main(command: Command) -> int:
+    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
+    grid.stop_at_once()
+    settings: Settings = resolve(command, SCALES, GRID)
+    dataset = load_data(settings.dataset, command.data_dir)
+    folder = open_folder(
+        "rescale_multipliers", command, settings, grid=GRID, columns=COLUMNS, key=KEY
+    )
+    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
+    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
+    first_words("RescaleNet's multipliers", command, settings.dataset, runs, folder)
+    start = time.monotonic()
+    failures = grid.make_rows(
+        points(settings),
+        folder,
+        workers=workers_of(command),
+        make_program=lambda point: make_program(settings, dataset, point.key["variant"]),
+        run=lambda program, point, on_step: run(settings, program, point, curves, on_step),
+    )
+    keep_failures(folder, failures)
+
+    rows = wanted_rows(folder.rows, settings)
+    text = table(rows)
+    print(f"\nAt the end, relative to the start, means over the blocks:\n\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    if rows:
+        plot(rows, curves, settings, folder.path / "figure.png")
+    return last_words(folder, failures, start)
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        main(tyro.cli(Command, description="RescaleNet's multipliers and weights in training."))
+    )

@@ -1,0 +1,76 @@
+"""Which rate is the best, and what a cell says of it."""
+
+import pytest
+
+from experiments import rate_sweep
+from experiments.rate_sweep import Line, Settings, best_rate, cell
+
+
+def row(rate, accuracy, seed=0, **more):
+    status = "diverged" if accuracy is None else "finished"
+    accuracy = "nan" if accuracy is None else accuracy
+    return {
+        "line": "a", "depth": "16", "log2_rate": str(rate), "seed": str(seed), "status": status,
+        "title": "A", "test_accuracy": str(accuracy),
+    } | more  # fmt: skip
+
+
+def test_the_best_mean_over_the_seeds_wins_not_the_best_run():
+    rows = [row(-1, 0.99), row(-1, 0.5, 1), row(-2, 0.8), row(-2, 0.82, 1)]
+    rate, at_best = best_rate(rows)
+    assert rate == -2 and len(at_best) == 2
+    # The sample's standard deviation of 80 and 82 is sqrt(2).
+    assert cell(rows) == "81.0 ± 1.4 (2^-2)"
+
+
+def test_a_rate_at_which_a_run_diverged_stands_behind():
+    rows = [row(-1, 0.99), row(-1, None, 1), row(-2, 0.8), row(-2, 0.6, 1)]
+    assert best_rate(rows)[0] == -2
+    assert cell([*rows[:2], row(-2, None), row(-2, None, 1)]) == "99.0 (2^-1), 1 diverged"
+
+
+def test_cells_without_a_result():
+    assert cell([]) == "-"
+    assert cell([row(-1, None), row(-2, None)]) == "diverged"
+    assert best_rate([row(-1, None)]) is None
+
+
+def test_the_table_has_lines_down_and_depths_across():
+    settings = Settings("digits", (16, 100), ("b", "a"), (-1,))
+    lines = {"a": Line("A", "skipinit"), "b": Line("B", "batchnorm")}
+    rows = [row(-1, 0.5), row(-1, 0.75, depth="100"), row(-3, 0.9)]  # 2^-3 is not asked for
+    text = rate_sweep.table(rows, settings, lines).splitlines()
+    assert text[0].split() == ["scheme", "16-2", "100-2"]
+    assert text[1].split() == ["B", "-", "-"]
+    assert text[2].split() == ["A", "50.0", "(2^-1)", "75.0", "(2^-1)"]
+
+
+def test_the_runs_of_one_depth_and_anatomy_share_a_program():
+    settings = Settings("digits", (16, 100), ("a", "b", "c"), (-1, -2), seeds=(0, 1))
+    lines = {
+        "a": Line("A", "skipinit"),
+        "b": Line("B", "alpha_one", l2=False),
+        "c": Line("C", "sqrt_half"),
+    }
+    points = rate_sweep.points(settings, lines)
+    assert len(points) == 24 and len({point.program for point in points}) == 4
+    assert len({tuple(point.key.items()) for point in points}) == 24
+
+
+def test_l2_and_rate_are_what_the_line_and_the_point_say(monkeypatch):
+    settings = Settings("digits", (10,), ("a", "b"), (-3,), weight_decay=0.25)
+    lines = {"a": Line("A", "skipinit"), "b": Line("B", "skipinit", l2=False)}
+    seen = []
+
+    def train_and_test(program, scheme, seed, hyper, on_step):
+        seen.append((scheme.name, seed, hyper))
+        raise StopIteration
+
+    monkeypatch.setattr(rate_sweep, "train_and_test", train_and_test)
+    for point in rate_sweep.points(settings, lines):
+        with pytest.raises(StopIteration):
+            rate_sweep.run(settings, lines, None, point, None)
+    assert seen == [
+        ("skipinit", 0, {"learning_rate": 0.125, "weight_decay": 0.25}),
+        ("skipinit", 0, {"learning_rate": 0.125, "weight_decay": 0.0}),
+    ]
