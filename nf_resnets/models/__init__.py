@@ -1,7 +1,21 @@
-"""Residual networks as Flax modules, each with whatever a scheme's anatomy asks for."""
+"""Networks as Flax modules, each with whatever a scheme's anatomy asks for."""
 
+from nf_resnets.models.architectures import ARCHITECTURES, Architecture, make
 from nf_resnets.models.cifar_resnet import CifarResNet
 from nf_resnets.models.conv import conv
+from nf_resnets.models.resnet import ResNet
+from nf_resnets.models.transformer import Transformer
+from nf_resnets.models.vgg import VGG
 from nf_resnets.models.wide_resnet import WideResNet
 
-__all__ = ["CifarResNet", "WideResNet", "conv"]
+__all__ = [
+    "ARCHITECTURES",
+    "VGG",
+    "Architecture",
+    "CifarResNet",
+    "ResNet",
+    "Transformer",
+    "WideResNet",
+    "conv",
+    "make",
+]

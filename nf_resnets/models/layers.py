@@ -61,6 +61,10 @@ class Conv(nn.Module):
             scale = gain * (RELU_GAIN if self.after_relu else 1.0)
             kernel = standardized_kernel(kernel) * scale.reshape(1, 1, 1, -1)
         y = conv(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
+        # XLA's CPU compiler of jax 0.12 may merge several bfloat16 convolutions, and a pool, into
+        # one kernel that returns NaN; over a barrier it merges nothing.
+        if y.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
+            y = lax.optimization_barrier(y)
         y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
@@ -81,6 +85,17 @@ def standardized_kernel(kernel: jax.Array) -> jax.Array:
     centered = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
     variance = jnp.square(centered).mean(axis=(0, 1, 2), keepdims=True)
     return centered * lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4))
+
+
+def max_pool(x: jax.Array, size: int, stride: int, padding: int = 0) -> jax.Array:
+    """The maxima over ``size x size`` windows of ``[B, H, W, C]``; padding never is one.
+
+    Example:
+      >>> max_pool(-jnp.arange(1.0, 5).reshape(1, 2, 2, 1), 3, 2, padding=1).tolist()
+      [[[[-1.0]]]]
+    """
+    pads = ((padding, padding), (padding, padding))
+    return nn.max_pool(x, (size, size), strides=(stride, stride), padding=pads)
 
 
 class ChannelBias(nn.Module):
@@ -240,5 +255,6 @@ __all__ = [
     "Head",
     "dropout",
     "he_fan_out",
+    "max_pool",
     "standardized_kernel",
 ]

@@ -16,7 +16,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from nf_resnets import schemes
-from nf_resnets.models import CifarResNet, WideResNet, conv
+from nf_resnets.models import VGG, CifarResNet, ResNet, WideResNet, conv
 from tests.models.trees import (
     assert_close,
     images,
@@ -75,7 +75,7 @@ SIZES = [(1, 1), (1, 4), (2, 2), (7, 4), (9, 8)]
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("size", [1, 3, 5])
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
 def test_forms_agree_with_sums_in_numpy(size, stride):
     """Images down to one pixel are smaller than the kernel, and than the stride."""
     rng = np.random.default_rng(10 * size + stride)
@@ -262,16 +262,23 @@ def batch_reductions(jaxpr):
 
 def forward_jaxpr(model, train):
     def forward(variables, x):
-        return model.apply(variables, x, train=train, mutable=["batch_stats"])
+        keys = jax.random.split(jax.random.key(0), BATCH)  # for dropout, where there is any
+        return model.apply(variables, x, train=train, keys=keys, mutable=["batch_stats"])
 
-    x = jax.ShapeDtypeStruct((BATCH, 8, 8, 3), np.float32)
-    return jax.make_jaxpr(forward)(shapes(model), x).jaxpr
+    side = 32 if isinstance(model, VGG) else 8
+    x = jax.ShapeDtypeStruct((BATCH, side, side, 3), np.float32)
+    return jax.make_jaxpr(forward)(shapes(model, x.shape[1:]), x).jaxpr
 
 
-@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
-@pytest.mark.parametrize("scheme", schemes.names())
+@pytest.mark.parametrize(
+    ("network", "scheme"),
+    [(CifarResNet(depth=20), name) for name in schemes.names("post_activation")]
+    + [(WideResNet(depth=22), name) for name in schemes.names("pre_activation")]
+    + [(ResNet(26, stem_channels=4), name) for name in schemes.names("post_activation")]
+    + [(VGG(11, "plain", classifier=(8,)), name) for name in schemes.names("plain")],
+)
 def test_no_reduction_over_the_batch_but_in_batchnorm(network, scheme):
-    model = network(depth=20 if network is CifarResNet else 22, scheme=scheme)
+    model = network.clone(scheme=scheme)
     with_norm = schemes.get(scheme).anatomy.norm == "batch"
     assert bool(batch_reductions(forward_jaxpr(model, train=True))) == with_norm
     assert not batch_reductions(forward_jaxpr(model, train=False))

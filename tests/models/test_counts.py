@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from nf_resnets import roles, schemes
-from nf_resnets.models import CifarResNet, WideResNet
+from nf_resnets.models import VGG, CifarResNet, ResNet, WideResNet
 from tests.models.trees import shapes
 
 
-def count(model):
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes(model)["params"]))
+def count(model, side=8):
+    params = shapes(model, (side, side, 3))["params"]
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
 
 
 def resnet_weights(depth):
@@ -61,6 +62,71 @@ def test_wrn_28_10_to_the_parameter():
     assert count(WideResNet(depth=28, width=10, scheme="batchnorm")) == 36_479_194
 
 
+@pytest.mark.parametrize(
+    ("depth", "published"),
+    [
+        (18, 11_689_512),
+        (34, 21_797_672),
+        (50, 25_557_032),
+        (101, 44_549_160),
+        (152, 60_192_808),
+    ],
+)
+def test_resnets_for_imagenet_to_the_parameter(depth, published):
+    """As torchvision's, with BatchNorm."""
+    assert count(ResNet(depth, "batchnorm")) == published
+
+
+def test_resnet_50_version_2():
+    """Version 1's, but for the norms: before instead of after, and none on shortcuts or the stem.
+
+    Each block has its input's, in place of its output's; the last map's is the head's.
+    """
+    widths, sizes = (256, 512, 1024, 2048), (3, 4, 6, 3)
+    after = 64 + sum((n + 1) * c for n, c in zip(sizes, widths, strict=True))
+    inputs = 64 + sum(n * c for n, c in zip(sizes, widths, strict=True)) - 2048
+    before = inputs + 2048
+    found = count(ResNet(50, "batchnorm", version=2))
+    assert found == 25_557_032 + 2 * (before - after)
+
+
+@pytest.mark.parametrize(
+    ("depth", "published"), [(11, 132_863_336), (13, 133_047_848), (16, 138_357_544)]
+)
+def test_vgg_to_the_parameter(depth, published):
+    """As torchvision's, which has a bias vector in every layer."""
+    assert count(VGG(depth, "plain"), side=224) == published
+
+
+def test_vgg_19():
+    published = 143_667_240
+    assert count(VGG(19, "plain"), side=224) == published
+    # BatchNorm replaces each convolution's bias vector by two; torchvision keeps it.
+    channels = 2 * 64 + 2 * 128 + 4 * 256 + 8 * 512
+    assert count(VGG(19, "batchnorm"), side=224) == published + channels
+    # RescaleNet's stand before all layers but the first, and the head keeps its vector; the first
+    # dense layer's are its map's 512 channels, as the last convolution's vector is.
+    assert count(VGG(19, "rescalenet"), side=224) == published
+
+
+def test_fixup_resnet_50_adds_seven_scalars_to_each_branch():
+    """Six biases and a multiplier, and a bias after the stem and before the head."""
+    norms = 25_557_032 - 25_503_912
+    assert norms == 2 * (64 + sum(2 * n * c + n * 4 * c + 4 * c for n, c in STAGES))
+    assert count(ResNet(50, "fixup")) == 25_557_032 - norms + 7 * 16 + 2
+    # RescaleNet: a vector before each of 3 convolutions and 4 shortcuts, after the stem, before
+    # the mean; and a multiplier.
+    inputs = [64, 256, 512, 1024]
+    before = sum(
+        c_in + (n - 1) * 4 * c + 2 * n * c for (n, c), c_in in zip(STAGES, inputs, strict=True)
+    )
+    vectors = before + sum(inputs) + 64 + 2048
+    assert count(ResNet(50, "rescalenet")) == 25_557_032 - norms + vectors + 16
+
+
+STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, channels inside
+
+
 @pytest.mark.parametrize("network", [CifarResNet(depth=20), WideResNet(depth=22, width=2)])
 def test_schemes_add_what_their_anatomy_says(network):
     """Per branch: four biases and a multiplier (Fixup), or alpha and the convolutions' biases."""
@@ -75,33 +141,54 @@ def test_schemes_add_what_their_anatomy_says(network):
 
 
 @pytest.mark.parametrize(
-    ("model", "branches"),
+    ("model", "branches", "m"),
     [
-        (CifarResNet(depth=8), 3),
-        (CifarResNet(depth=20), 9),
-        (CifarResNet(depth=110), 54),
-        (WideResNet(depth=10), 3),
-        (WideResNet(depth=28, width=10), 12),
-        (WideResNet(depth=40, width=10), 18),
-        (WideResNet(depth=1000), 498),
-        (WideResNet(depth=10_000), 4998),
+        (CifarResNet(depth=8), 3, 2),
+        (CifarResNet(depth=20), 9, 2),
+        (CifarResNet(depth=110), 54, 2),
+        (WideResNet(depth=10), 3, 2),
+        (WideResNet(depth=28, width=10), 12, 2),
+        (WideResNet(depth=40, width=10), 18, 2),
+        (WideResNet(depth=1000), 498, 2),
+        (WideResNet(depth=10_000), 4998, 2),
+        (ResNet(18), 8, 2),
+        (ResNet(34, version=2), 16, 2),
+        (ResNet(50), 16, 3),
+        (ResNet(101), 33, 3),
+        (ResNet(152, version=2), 50, 3),
+        (ResNet(200, version=2), 66, 3),
     ],
 )
-def test_number_of_branches(model, branches):
+def test_number_of_branches(model, branches, m):
     """As the model states it, and as the initialisers find it in the tree."""
     assert model.num_branches == branches
     role_map = roles.assign(shapes(model)["params"])
     assert role_map.num_branches == branches
-    assert {branch.m for branch in role_map.branches} == {2}
+    assert {branch.m for branch in role_map.branches} == {m}
 
 
-@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
-@pytest.mark.parametrize("scheme", schemes.names())
+SMALL = [
+    (network, name)
+    for network, family in (
+        (CifarResNet(14, num_classes=7), "post_activation"),
+        (WideResNet(16, num_classes=7), "pre_activation"),
+        (ResNet(26, version=1, stem_channels=4, num_classes=7), "post_activation"),
+        (ResNet(26, version=2, stem_channels=4, num_classes=7), "pre_activation"),
+    )
+    for name in schemes.names(family)
+]
+
+
+@pytest.mark.parametrize(("network", "scheme"), SMALL)
 def test_logits_are_float32_whatever_is_computed_in(network, scheme):
     """Also where it has odd sides; activations between the layers keep the dtype asked for."""
-    depth = 14 if network is CifarResNet else 16
-    model = network(depth=depth, scheme=scheme, dtype=jnp.bfloat16, num_classes=7)
+    model = network.clone(scheme=scheme, dtype=jnp.bfloat16)
     x = jax.ShapeDtypeStruct((2, 9, 13, 1), jnp.float32)
+    sides = [(9, 13), (5, 7), (3, 4)]
+    if isinstance(network, ResNet):
+        # The stem and the pool divide by 4, as strided convolutions do, before the first stage.
+        x = jax.ShapeDtypeStruct((2, 34, 51, 3), jnp.float32)
+        sides = [*sides, (2, 2)]
     variables = jax.eval_shape(model.init, jax.random.key(0), x)
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
 
@@ -110,8 +197,8 @@ def test_logits_are_float32_whatever_is_computed_in(network, scheme):
 
     logits, state = jax.eval_shape(forward, variables, x)
     assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
-    stages = [state["intermediates"][f"stage_{i}"]["__call__"][0] for i in (1, 2, 3)]
-    assert [a.shape[1:3] for a in stages] == [(9, 13), (5, 7), (3, 4)]
+    stages = [state["intermediates"][f"stage_{i}"]["__call__"][0] for i in range(1, len(sides) + 1)]
+    assert [a.shape[1:3] for a in stages] == sides
     assert {a.dtype for a in stages} == {jnp.dtype(jnp.bfloat16)}
 
 

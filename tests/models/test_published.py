@@ -11,47 +11,17 @@ import functools
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from nf_resnets.models import CifarResNet, WideResNet
+from tests.models.reference import GROUPS, logits_and_grads, numpy_conv, numpy_norm
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
 
 VALUES = 1e-5  # of the largest logit; seen: 5e-7
 GRADIENTS = 2e-4  # of a leaf's largest entry; seen: 3e-5, in a scalar bias
 
 
-def logits_and_grads(model, variables, x, labels):
-    """Logits, the gradient of the mean cross-entropy, and the new running statistics."""
-    stats = variables.get("batch_stats", {})
-
-    def loss_fn(params):
-        logits, updated = model.apply(
-            {"params": params, "batch_stats": stats}, x, train=True, mutable=["batch_stats"]
-        )
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return losses.mean(), (logits, updated.get("batch_stats", {}))
-
-    grads, (logits, updated) = quick_jit(jax.grad(loss_fn, has_aux=True))(variables["params"])
-    return logits, grads, updated
-
-
 # --- NumPy -------------------------------------------------------------------------------------
-
-
-def numpy_conv(x, kernel, stride):
-    """One pixel of padding on both sides, for a 3x3 kernel; one output position at a time."""
-    size = kernel.shape[0]
-    padding = (size - 1) // 2
-    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    height = (x.shape[1] - size) // stride + 1
-    width = (x.shape[2] - size) // stride + 1
-    y = np.empty((x.shape[0], height, width, kernel.shape[3]))
-    for i in range(height):
-        for j in range(width):
-            patch = x[:, i * stride : i * stride + size, j * stride : j * stride + size]
-            y[:, i, j] = patch.reshape(len(x), -1) @ kernel.reshape(-1, kernel.shape[3])
-    return y
 
 
 def numpy_fixup_resnet(params, x):
@@ -81,28 +51,6 @@ def test_fixup_resnet_matches_numpy(depth, side):
     x = images(1, 2, side, side, 3)
     logits = quick_jit(lambda p, x: model.apply({"params": p}, x))(params, x)
     assert_close(logits, numpy_fixup_resnet(params, x), VALUES)
-
-
-GROUPS = {16: 4, 32: 8, 64: 16, 128: 32}  # of GroupNorm, by channels
-
-
-def numpy_norm(x, p, stats, name, scheme, train):
-    """Normalises; in training, BatchNorm brings the running statistics in ``stats`` up to date."""
-    if scheme == "batchnorm":
-        scale, bias, running = p[name]["scale"], p[name]["bias"], stats[name]
-        mean, var = running["mean"].copy(), running["var"].copy()
-        if train:
-            mean, var = x.mean((0, 1, 2)), x.var((0, 1, 2))
-            unbiased = x.reshape(-1, x.shape[-1]).var(axis=0, ddof=1)
-            running["mean"][...] = 0.9 * running["mean"] + 0.1 * mean
-            running["var"][...] = 0.9 * running["var"] + 0.1 * unbiased
-        return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
-    if scheme == "groupnorm":
-        groups = x.reshape(*x.shape[:3], GROUPS[x.shape[-1]], -1)
-        mean, var = groups.mean((1, 2, 4), keepdims=True), groups.var((1, 2, 4), keepdims=True)
-        normal = ((groups - mean) / np.sqrt(var + 1e-5)).reshape(x.shape)
-        return normal * p[name]["norm"]["scale"] + p[name]["norm"]["bias"]
-    return x
 
 
 def numpy_wide_resnet(variables, x, scheme, train):

@@ -25,7 +25,7 @@ def random_variables(model, seed, image_shape=(8, 8, 3), branch=0.5):
     """Draws every leaf away from zero and from one, so that none can be left out unnoticed.
 
     Weights are He (fan_in), those of the branches times ``branch`` so that deep networks neither
-    grow nor vanish: a branch adds ``branch**4`` of its input's second moment.
+    grow nor vanish: a branch adds ``branch**(2m)`` of its input's second moment.
     """
     rng = np.random.default_rng(seed)
 
@@ -34,9 +34,9 @@ def random_variables(model, seed, image_shape=(8, 8, 3), branch=0.5):
         noise = rng.standard_normal(leaf.shape)
         if names[-1] == "kernel":
             stacked = leaf.ndim == 5
-            factor = branch if "conv_1" in names or "conv_2" in names else 1.0
+            factor = branch if names[-2].startswith("conv_") else 1.0
             value = factor * noise * (2 / math.prod(leaf.shape[stacked:-1])) ** 0.5
-        elif names[-1] in ("multiplier", "alpha", "scale"):
+        elif names[-1] in ("multiplier", "alpha", "scale", "gain"):
             value = 1 + 0.2 * np.tanh(noise)
         elif names[-1] == "var":
             value = np.exp(0.5 * np.tanh(noise))
@@ -67,14 +67,16 @@ def jaxprs_within(jaxpr):
             yield from jaxprs_within(inner)
 
 
-def assert_close(actual, expected, tolerance):
-    """Compares each leaf to within ``tolerance`` times its largest magnitude."""
+def assert_close(actual, expected, tolerance, floor=0.0):
+    """Compares each leaf to within ``tolerance`` times its largest magnitude, or ``floor``."""
 
     def compare(path, a, b):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         assert a.shape == b.shape, path
         error, scale = np.abs(a - b).max(), np.abs(b).max()
-        assert error <= tolerance * scale, f"{path}: off by {error:.2e}, values up to {scale:.2e}"
+        assert error <= max(tolerance * scale, floor), (
+            f"{path}: off by {error:.2e}, values up to {scale:.2e}"
+        )
 
     jax.tree_util.tree_map_with_path(
         lambda path, a, b: compare(jax.tree_util.keystr(path), a, b), actual, expected

@@ -1,0 +1,212 @@
+"""The registry of architectures, through which command lines and tests find a network by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nf_resnets import schemes
+from nf_resnets.models.cifar_resnet import CifarResNet
+from nf_resnets.models.resnet import SIZES, ResNet
+from nf_resnets.models.transformer import Transformer
+from nf_resnets.models.vgg import CONFIGURATIONS, VGG
+from nf_resnets.models.wide_resnet import WideResNet
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A family of networks that differ in depth, and width, and are called by one form of name.
+
+    Attributes:
+      name: how the registry calls it.
+      title: how plots and tables call it.
+      family: which schemes are for it, of :data:`nf_resnets.schemes.FAMILIES`.
+      form: how its networks are called, in an error's list.
+      pattern: the regular expression of these names, a group for each number.
+      names: the published ones.
+      build: ``build(*numbers, scheme=..., **options)`` makes the module.
+      tiny: the numbers and the options of a network as small as tests want it.
+      example: ``example(batch_size)`` makes inputs for that one, as ``model.init`` takes them after
+        the key.
+    """
+
+    name: str
+    title: str
+    family: str
+    form: str
+    pattern: str
+    names: tuple[str, ...]
+    build: Callable[..., Any] = dataclasses.field(repr=False)
+    tiny: tuple[tuple[int, ...], dict[str, Any]] = dataclasses.field(repr=False)
+    example: Callable[[int], tuple[np.ndarray, ...]] = dataclasses.field(repr=False)
+
+    def smallest(self, scheme: str | schemes.Scheme, **options: Any) -> Any:
+        """A network of a few channels, with each part that its larger ones have.
+
+        Args:
+          scheme: a scheme's name or value.
+          **options: of the network's class.
+
+        Example:
+          >>> ARCHITECTURES["wrn"].smallest("fixup").num_branches
+          6
+        """
+        numbers, small = self.tiny
+        return self.build(*numbers, scheme=scheme, **{**small, **options})
+
+    def schemes(self) -> tuple[str, ...]:
+        """The names of all registered schemes that are for it."""
+        return schemes.names(self.family)
+
+
+def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
+    """Makes a network by the name under which it was published.
+
+    Args:
+      name: such as ``"cifar-resnet-110"``, ``"wrn-28-10"``, ``"resnet-50"`` (version 1),
+        ``"resnet-50-v2"``, ``"vgg-16"``, ``"transformer-6"``.
+      scheme: a scheme's name or value.
+      **options: of the network's class, ``num_classes`` for one.
+
+    Raises:
+      ValueError: if no network has that name, or the scheme is not for it.
+
+    Example:
+      >>> make("wrn-28-10", "fixup", num_classes=100).num_branches
+      12
+      >>> make("resnet-110", "fixup")
+      Traceback (most recent call last):
+      ValueError: name='resnet-110' found; expected ... did you mean 'cifar-resnet-110'?.
+    """
+    for architecture in ARCHITECTURES.values():
+        match = re.fullmatch(architecture.pattern, str(name))
+        if match:
+            numbers = map(int, match.groups())
+            return architecture.build(*numbers, scheme=scheme, **options)
+    forms = [architecture.form for architecture in ARCHITECTURES.values()]
+    close = _closest(str(name))
+    hint = f"; did you mean {close!r}?" if close else ""
+    raise ValueError(f"name={name!r} found; expected {', '.join(forms[:-1])} or {forms[-1]}{hint}.")
+
+
+def _closest(name: str) -> str | None:
+    known = [known for architecture in ARCHITECTURES.values() for known in architecture.names]
+    # "resnet-110" and "resnet110" leave out the beginning of a name, which no distance forgives.
+    short = re.sub(r"[\W_]", "", name.lower())
+    ends = [each for each in known if short and each.replace("-", "").endswith(short)]
+    return (
+        ends[0] if ends else next(iter(difflib.get_close_matches(name.lower(), known, n=1)), None)
+    )
+
+
+def _images(side: int, batch_size: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    return (rng.standard_normal((batch_size, side, side, 3), dtype=np.float32),)
+
+
+def _tokens(vocab_size: int, batch_size: int) -> tuple[np.ndarray, ...]:
+    """Source and target; the last source's second half is padding."""
+    rng = np.random.default_rng(0)
+    source, target = (
+        rng.integers(1, vocab_size, (batch_size, length), dtype=np.int32) for length in (6, 5)
+    )
+    source[-1, 3:] = 0
+    return source, target
+
+
+def _transformer(num_layers: int, vocab_size: int = 10_000, **options: Any) -> Transformer:
+    """By default with a vocabulary as large as is usual for IWSLT'14 German to English."""
+    return Transformer(num_layers=num_layers, vocab_size=vocab_size, **options)
+
+
+def _of_depths(depths: Any, form: str) -> tuple[str, ...]:
+    return tuple(form.format(depth) for depth in depths)
+
+
+_RESNET_DEPTHS = "|".join(map(str, SIZES))
+_VGG_DEPTHS = "|".join(map(str, CONFIGURATIONS))
+_TINY_TRANSFORMER = {"vocab_size": 11, "d_model": 8, "num_heads": 2, "d_ff": 16}
+
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.name: architecture
+    for architecture in (
+        Architecture(
+            name="cifar-resnet",
+            title="ResNet for CIFAR",
+            family="post_activation",
+            form="cifar-resnet-(6n+2)",
+            pattern=r"cifar-resnet-(\d+)",
+            names=_of_depths((20, 32, 44, 56, 110, 1202), "cifar-resnet-{}"),
+            build=CifarResNet,
+            tiny=((14,), {"stem_channels": 4}),
+            example=partial(_images, 8),
+        ),
+        Architecture(
+            name="wrn",
+            title="Wide ResNet",
+            family="pre_activation",
+            form="wrn-(6N+4)-k",
+            pattern=r"wrn-(\d+)-(\d+)",
+            names=("wrn-16-1", "wrn-16-8", "wrn-28-10", "wrn-40-4", "wrn-40-10"),
+            build=WideResNet,
+            tiny=((16, 1), {"stem_channels": 4}),
+            example=partial(_images, 8),
+        ),
+        Architecture(
+            name="resnet",
+            title="ResNet",
+            family="post_activation",
+            form=f"resnet-{'/'.join(map(str, SIZES))}",
+            pattern=rf"resnet-({_RESNET_DEPTHS})",
+            names=_of_depths(SIZES, "resnet-{}"),
+            build=ResNet,
+            tiny=((26,), {"stem_channels": 4, "num_classes": 10}),
+            example=partial(_images, 32),
+        ),
+        Architecture(
+            name="resnet-v2",
+            title="ResNet version 2",
+            family="pre_activation",
+            form=f"resnet-{'/'.join(map(str, SIZES))}-v2",
+            pattern=rf"resnet-({_RESNET_DEPTHS})-v2",
+            names=_of_depths(SIZES, "resnet-{}-v2"),
+            build=partial(ResNet, version=2),
+            tiny=((26,), {"stem_channels": 4, "num_classes": 10}),
+            example=partial(_images, 32),
+        ),
+        Architecture(
+            name="vgg",
+            title="VGG",
+            family="plain",
+            form=f"vgg-{'/'.join(map(str, CONFIGURATIONS))}",
+            pattern=rf"vgg-({_VGG_DEPTHS})",
+            names=_of_depths(CONFIGURATIONS, "vgg-{}"),
+            build=VGG,
+            tiny=(
+                (11,),
+                {"stem_channels": 4, "num_classes": 10, "classifier": (12, 8), "pool_size": 2},
+            ),
+            example=partial(_images, 32),
+        ),
+        Architecture(
+            name="transformer",
+            title="Transformer",
+            family="transformer",
+            form="transformer-N",
+            pattern=r"transformer-(\d+)",
+            names=("transformer-6",),
+            build=_transformer,
+            tiny=((2,), _TINY_TRANSFORMER),
+            example=partial(_tokens, _TINY_TRANSFORMER["vocab_size"]),
+        ),
+    )
+}
+"""All architectures, by the names that stand before the numbers."""
+
+__all__ = ["ARCHITECTURES", "Architecture", "make"]

@@ -1,0 +1,123 @@
+"""The bottleneck blocks of deep ImageNet networks, three convolutions a branch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets.models.blocks import divided, layers_for, projected_shortcut, scaled_branch
+from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
+from nf_resnets.taps import tap
+
+EXPANSION = 4
+"""Channels of a block's output over those inside its branch."""
+
+
+class Bottleneck(nn.Module):
+    r"""The post-activation block with 1x1, 3x3 and 1x1 convolutions (``m = 3``).
+
+    With Fixup's anatomy it is the published block, six scalar biases and a multiplier::
+
+        h = relu(conv_1(x + bias_1a) + bias_1b)
+        h = relu(conv_2(h + bias_2a) + bias_2b)
+        h = multiplier * conv_3(h + bias_3a) + bias_3b
+        y = relu(h + shortcut)
+
+    The stride is the 3x3 convolution's. Where the shape changes, the shortcut is a 1x1 convolution
+    of ``x + bias_1a``.
+
+    Attributes:
+      features: ``C_out``; the branch has a quarter as many inside.
+      stride: of the second convolution and the shortcut.
+      anatomy: what the scheme asks for.
+      bn_groups: into how many slices BatchNorm cuts the batch.
+      train: whether BatchNorm uses the batch's statistics.
+      dtype: what the convolutions compute in.
+
+    Source: He et al., CVPR 2016, figure 5 right; Zhang, Dauphin, Ma, ICLR 2019, figure 1.
+    """
+
+    features: int
+    stride: int
+    anatomy: Anatomy
+    bn_groups: int = 1
+    train: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
+        x = tap(self, "input", x)
+        layers = layers_for(self, self.anatomy, train=self.train)
+        biased = layers.center(x, "bias_1a")
+        shortcut = projected_shortcut(self, layers, x, biased)
+        if not self.anatomy.branches:
+            return nn.relu(shortcut)
+
+        inner = self.features // EXPANSION
+        h = layers.conv(inner, size=1, name="conv_1")(divided(biased, constants.beta))
+        h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
+        h = layers.conv(inner, stride=self.stride, name="conv_2")(layers.center(h, "bias_2a"))
+        h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_2b"))
+        h = layers.conv(self.features, size=1, name="conv_3")(layers.center(h, "bias_3a"))
+        h = layers.shift(scaled_branch(self, layers.norm(h, "norm_3")), "bias_3b")
+        return nn.relu(layers.merged(shortcut, h, constants))
+
+
+class PreActivationBottleneck(nn.Module):
+    r"""The pre-activation block with 1x1, 3x3 and 1x1 convolutions (``m = 3``).
+
+    With Fixup's anatomy, which no one has published for this block, after that of a Wide ResNet::
+
+        h = conv_1(relu(x + bias_1) + bias_2)
+        h = conv_2(relu(h + bias_3) + bias_4)
+        h = conv_3(relu(h + bias_5) + bias_6)
+        y = x + multiplier * h
+
+    The stride is the 3x3 convolution's. Where the shape changes, the shortcut is a 1x1 convolution
+    of the activated input.
+
+    Attributes:
+      features: ``C_out``; the branch has a quarter as many inside.
+      stride: of the second convolution and the shortcut.
+      anatomy: what the scheme asks for.
+      bn_groups: into how many slices BatchNorm cuts the batch.
+      train: whether BatchNorm uses the batch's statistics.
+      dtype: what the convolutions compute in.
+
+    Source: He et al., *Identity Mappings*, ECCV 2016.
+    """
+
+    features: int
+    stride: int
+    anatomy: Anatomy
+    bn_groups: int = 1
+    train: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
+        x = tap(self, "input", x)
+        layers = layers_for(self, self.anatomy, train=self.train)
+        activated = layers.norm(divided(x, constants.beta), "norm_1")
+        activated = nn.relu(layers.shift(activated, "bias_1"))
+        shortcut = x
+        if self.stride > 1 or x.shape[-1] != self.features:
+            shortcut = layers.projected(activated, self.features, self.stride)
+        if not self.anatomy.branches:
+            return shortcut
+
+        inner = self.features // EXPANSION
+        h = layers.conv(inner, size=1, name="conv_1")(layers.center(activated, "bias_2"))
+        h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
+        h = layers.conv(inner, stride=self.stride, name="conv_2")(layers.center(h, "bias_4"))
+        h = nn.relu(layers.shift(layers.norm(h, "norm_3"), "bias_5"))
+        h = layers.conv(self.features, size=1, name="conv_3")(layers.center(h, "bias_6"))
+        return layers.merged(shortcut, scaled_branch(self, h), constants)
+
+
+__all__ = ["EXPANSION", "Bottleneck", "PreActivationBottleneck"]

@@ -1,0 +1,150 @@
+"""ResNet-18 to ResNet-200: the residual networks for ImageNet, versions 1 and 2."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import schemes
+from nf_resnets.models.blocks import BasicBlock, PreActivationBlock, layers_for
+from nf_resnets.models.bottleneck import EXPANSION, Bottleneck, PreActivationBottleneck
+from nf_resnets.models.ends import head
+from nf_resnets.models.layers import max_pool
+from nf_resnets.models.stage import stages
+
+SIZES = {
+    18: (2, 2, 2, 2),
+    26: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+"""Blocks in each of the four stages, by the number of layers."""
+
+BASIC = (18, 34)
+"""The depths of those with basic blocks; the others have bottlenecks."""
+
+
+class ResNet(nn.Module):
+    r"""The residual network of He et al. for ImageNet, with post- or pre-activation blocks.
+
+    A 7x7 convolution of stride 2 and a 3x3 max-pool of stride 2 (both padded alike on all sides),
+    four stages of 64, 128, 256 and 512 channels, in bottlenecks four times as many, the mean over
+    the image, the head. Where the shape changes the shortcut is a 1x1 convolution, and a
+    bottleneck's stride is its 3x3 convolution's. ResNet-18 and ResNet-34 have basic blocks
+    (``m = 2``), the deeper ones bottlenecks (``m = 3``).
+
+    Version 1 has a ReLU after the stem and after each sum; version 2 none there, but one before
+    each convolution of the branches and one before the mean. Fixup and RescaleNet were published
+    on version 1, SkipInit and the normaliser-free ResNets on version 2.
+
+    Attributes:
+      depth: the number of weight layers: 18, 26, 34, 50 (``L = 16``), 101 (``L = 33``),
+        152 (``L = 50``) or 200.
+      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
+        parameters that ``init`` returns are a standard initialisation (He fan_out, the head
+        ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
+      version: 1, post-activation, or 2, pre-activation.
+      num_classes: ``c``.
+      stem_channels: channels of the stem, of which all others are multiples.
+      dropout: the rate of dropout before the head, where the scheme asks for it.
+      bn_groups: into how many slices BatchNorm cuts the batch that it is given.
+      unroll: blocks in one turn of the compiled loop over a stage's blocks.
+      remat: recompute the inside of each block in the backward pass, to save memory.
+      dtype: what the convolutions compute in; parameters and logits are float32.
+
+    Raises:
+      ValueError: if ``depth`` or ``version`` is not one of those above, ``stem_channels`` is below
+        1, or no scheme for such networks has that name.
+
+    Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, table 1; *Identity Mappings*,
+    ECCV 2016.
+
+    Example:
+      >>> model = ResNet(depth=50, scheme="fixup")
+      >>> model.num_branches
+      16
+      >>> images = jnp.zeros((2, 224, 224, 3))
+      >>> logits, variables = jax.eval_shape(model.init_with_output, jax.random.key(0), images)
+      >>> logits.shape
+      (2, 1000)
+      >>> variables["params"]["stage_3"]["rest"]["conv_2"]["kernel"].shape
+      (5, 3, 3, 256, 256)
+    """
+
+    depth: int = 50
+    scheme: str | schemes.Scheme = "fixup"
+    version: Literal[1, 2] = 1
+    num_classes: int = 1000
+    stem_channels: int = 64
+    dropout: float = 0.2
+    bn_groups: int = 1
+    unroll: int = 1
+    remat: bool = False
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        if self.depth not in SIZES:
+            *others, last = SIZES
+            raise ValueError(
+                f"depth={self.depth!r} found; a ResNet for ImageNet has "
+                f"{', '.join(map(str, others))} or {last} layers."
+            )
+        if self.version not in (1, 2):
+            raise ValueError(
+                f"version={self.version!r} found; expected 1, post-activation, or 2, "
+                "pre-activation."
+            )
+        if self.stem_channels < 1:
+            raise ValueError(f"stem_channels={self.stem_channels} found; expected 1 or more.")
+        schemes.fitting(self.scheme, "post_activation" if self.version == 1 else "pre_activation")
+        super().__post_init__()
+
+    @property
+    def num_branches(self) -> int:
+        """``L``, the number of residual branches."""
+        return sum(SIZES[self.depth]) if schemes.get(self.scheme).anatomy.branches else 0
+
+    @nn.compact
+    def __call__(
+        self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
+    ) -> jax.Array:
+        """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
+        anatomy = schemes.get(self.scheme).anatomy
+        layers = layers_for(self, anatomy, train=train)
+        x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(images)
+        if self.version == 1:
+            x = nn.relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
+        x = max_pool(x, 3, 2, padding=1)
+        basic = self.depth in BASIC
+        expansion = 1 if basic else EXPANSION
+        x = stages(
+            self,
+            self._block(basic=basic),
+            x,
+            sizes=SIZES[self.depth],
+            widths=tuple(self.stem_channels * 2**index * expansion for index in range(4)),
+            strides=(1, 2, 2, 2),
+            anatomy=anatomy,
+            train=train,
+        )
+        if self.version == 1:
+            x = layers.norm(x, "norm_head", at=("last",))
+        else:
+            x = layers.norm(x, "norm_head", at=("usual", "merge", "last"))
+            x = nn.relu(layers.shift(x, "bias_relu"))
+        return head(self, x, layers, anatomy, train=train, keys=keys)
+
+    def _block(self, *, basic: bool) -> Any:
+        if self.version == 1:
+            return partial(BasicBlock, projection=True) if basic else Bottleneck
+        return PreActivationBlock if basic else PreActivationBottleneck
+
+
+__all__ = ["BASIC", "SIZES", "ResNet"]
