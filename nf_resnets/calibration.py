@@ -46,8 +46,9 @@ def unit_variance(module: Any, name: str, y: jax.Array) -> jax.Array:
     """
     if module.is_mutable_collection(UNIT_VARIANCE) and not module.is_initializing():
         variance = y.astype(jnp.float32).var()
-        # Of an output that is constant nothing can be said: its weight stays as it is.
-        factor = jnp.where(variance > 0, lax.rsqrt(jnp.maximum(variance, 1e-30)), 1.0)
+        # Of an output that is constant nothing can be said: its weight stays as it is. (What is not
+        # finite must not pass for constant.)
+        factor = jnp.where(variance == 0, 1.0, lax.rsqrt(jnp.maximum(variance, 1e-30)))
         module.put_variable(UNIT_VARIANCE, name, factor)
         y = y * factor.astype(y.dtype)
     return y

@@ -1,14 +1,27 @@
 """Initialisers as pure functions of a parameter tree, and the registry of schemes."""
 
 from nf_resnets.init import fixup as _fixup
+from nf_resnets.init import lsuv as _lsuv
+from nf_resnets.init import nf_resnet as _nf_resnet
+from nf_resnets.init import normalized as _normalized
+from nf_resnets.init import rescalenet as _rescalenet
+from nf_resnets.init import rezero as _rezero
 from nf_resnets.init import skipinit as _skipinit
 from nf_resnets.init import standard as _standard
+from nf_resnets.init import t_fixup as _t_fixup
+from nf_resnets.init import zero_gamma as _zero_gamma
 from nf_resnets.init.fixup import fixup
 from nf_resnets.init.he import he
+from nf_resnets.init.lsuv import lsuv
+from nf_resnets.init.nf_resnet import nf_resnet
 from nf_resnets.init.orthogonal import orthogonal
+from nf_resnets.init.rescale_biases import rescale_biases
+from nf_resnets.init.rescalenet import rescalenet
 from nf_resnets.init.skipinit import skipinit
 from nf_resnets.init.standard import constant_alpha, standard
+from nf_resnets.init.t_fixup import t_fixup
 from nf_resnets.init.xavier import xavier
+from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import register
 
@@ -17,18 +30,38 @@ register(_fixup.SCHEME)
 register(_skipinit.SCHEME)
 register(_skipinit.RSQRT_DEPTH)
 register(_skipinit.ALPHA_ONE)
+register(_skipinit.REGULARIZED)
+register(_rescalenet.SCHEME)
 register(_standard.PLAIN)
 register(_standard.SQRT_HALF)
-register(_standard.BATCH_NORM)
-register(_standard.GROUP_NORM)
+register(_standard.XAVIER)
+register(_standard.ORTHOGONAL)
+register(_lsuv.SCHEME)
+register(_rezero.SCHEME)
+register(_nf_resnet.SCHEME)
+register(_t_fixup.SCHEME)
+register(_normalized.BATCH_NORM)
+register(_normalized.BATCH_NORM_LAST)
+register(_normalized.BATCH_NORM_SQRT_HALF)
+register(_normalized.BATCH_NORM_MERGE)
+register(_zero_gamma.SCHEME)
+register(_normalized.GROUP_NORM)
+register(_normalized.LAYER_NORM_PRE)
+register(_normalized.LAYER_NORM_POST)
 
 __all__ = [
     "Rules",
     "constant_alpha",
     "fixup",
     "he",
+    "lsuv",
+    "nf_resnet",
     "orthogonal",
+    "rescale_biases",
+    "rescalenet",
     "skipinit",
     "standard",
+    "t_fixup",
     "xavier",
+    "zero_gamma",
 ]

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
-from nf_resnets.init.he import he
 from nf_resnets.init.leaves import all_zero, is_concrete, like, scaled
+from nf_resnets.init.standard import usual
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -33,7 +33,8 @@ def fixup(
     Without ``key`` the weights given are rescaled, so calling it twice would rescale twice: a tree
     in which the last layer of a branch is already 0 is refused. (Under ``jit`` the values cannot be
     looked at, and this check does not happen.) With ``key`` the weights are drawn from He (fan_out)
-    first, and the call may be repeated.
+    first, in a tree with embeddings, a Transformer's, from Xavier (uniform), and the call may be
+    repeated.
 
     At the first step the output of the network is exactly 0, the loss exactly ``ln c`` for ``c``
     classes, and only the head gets a gradient, for its zeros block all others: that is how Fixup
@@ -78,7 +79,7 @@ def fixup(
     if key is None:
         _refuse_initialised(params, role_map)
     else:
-        params = he(params, key, mode="fan_out", rules=rules)
+        params = usual(params, key, mode="fan_out", rules=rules)
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m

@@ -33,10 +33,18 @@ def like(old: Any, new: Any) -> Any:
     return value
 
 
-def scaled(old: Any, factor: float) -> Any:
-    """Returns ``factor * old`` in the dtype of ``old``, half precision rounded once."""
+def scaled(old: Any, factor: Any) -> Any:
+    """Returns ``factor * old`` in the dtype of ``old``, half precision rounded once.
+
+    Args:
+      old: the leaf as it was.
+      factor: a number, or an array of as many axes as ``old``.
+    """
     promote = np.promote_types if isinstance(old, np.ndarray | np.generic) else jnp.promote_types
-    return like(old, old.astype(promote(old.dtype, np.float32)) * factor)
+    dtype = promote(old.dtype, np.float32)
+    if isinstance(factor, np.ndarray):
+        factor = factor.astype(dtype)
+    return like(old, old.astype(dtype) * factor)
 
 
 def is_concrete(value: Any) -> bool:

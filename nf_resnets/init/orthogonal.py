@@ -12,6 +12,8 @@ from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw
 from nf_resnets.roles import Leaf, Rules
 
+REFERENCE = "Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014"
+
 
 def orthogonal(
     params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -11,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles
-from nf_resnets.init.he import he
 from nf_resnets.init.leaves import is_concrete, like
+from nf_resnets.init.standard import usual
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -28,7 +29,8 @@ def skipinit(
     r"""Sets the scalar of every residual branch ``y = x + alpha F(x)``, section 3 of the paper.
 
     ``alpha = 0`` is SkipInit, ``alpha = depth**-0.5`` trains deep networks too, ``alpha = 1`` does
-    not. The weights stay as they are, or, with ``key``, are drawn from He (fan_in).
+    not. The weights stay as they are, or, with ``key``, are drawn from He (fan_in), in a tree with
+    embeddings, a Transformer's, from Xavier (uniform).
 
     Args:
       params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones. It
@@ -66,7 +68,7 @@ def skipinit(
         )
     _check_alpha(alpha)
     if key is not None:
-        params = he(params, key, mode="fan_in", rules=rules)
+        params = usual(params, key, rules=rules)
 
     def fill(leaf: Leaf, value: Any) -> Any:
         return like(value, alpha) if leaf.role is Role.ALPHA else value
@@ -101,5 +103,12 @@ RSQRT_DEPTH = Scheme("alpha_rsqrt_depth", "α = 1/√L", _rsqrt_depth, _ANATOMY,
 ALPHA_ONE = Scheme(
     "alpha_one", "α = 1", functools.partial(skipinit, alpha=1.0), _ANATOMY, _REFERENCE
 )
+REGULARIZED = Scheme(
+    "regularized_skipinit",
+    "regularised SkipInit",
+    skipinit,
+    dataclasses.replace(_ANATOMY, dropout=True),
+    _REFERENCE,
+)
 
-__all__ = ["ALPHA_ONE", "RSQRT_DEPTH", "SCHEME", "skipinit"]
+__all__ = ["ALPHA_ONE", "REGULARIZED", "RSQRT_DEPTH", "SCHEME", "skipinit"]

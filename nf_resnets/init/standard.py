@@ -1,31 +1,64 @@
-"""The baselines: networks that only ever get a standard initialisation.
+"""The baselines without normalisation: networks that only ever get a standard initialisation.
 
-What sets them apart is their anatomy: a constant on the branch, a constant on both paths, or a
-normalisation layer.
+What sets them apart is the initialisation, or a constant on the branch or on both paths.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init.he import he
-from nf_resnets.roles import Rules
+from nf_resnets.init.orthogonal import REFERENCE as OF_ORTHOGONAL
+from nf_resnets.init.orthogonal import orthogonal
+from nf_resnets.init.xavier import REFERENCE as OF_XAVIER
+from nf_resnets.init.xavier import xavier
+from nf_resnets.roles import Role, Rules
 from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
 
 
-def standard(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+def usual(
+    params: Any,
+    key: jax.Array,
+    *,
+    mode: Literal["fan_in", "fan_out"] = "fan_in",
+    rules: Rules | None = None,
 ) -> Any:
-    """Leaves a standard initialisation as it is, or, with ``key``, draws He (fan_in).
+    """Draws what is usual for the network: He; of a Transformer, a tree with embeddings, Xavier.
+
+    Args:
+      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
+      key: a JAX PRNG key.
+      mode: He's fan.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+    """
+    leaves = roles.assign(params, rules).leaves
+    if any(leaf.role is Role.EMBEDDING for leaf in leaves):
+        return xavier(params, key, rules=rules)
+    return he(params, key, mode=mode, rules=rules)
+
+
+def standard(
+    params: Any,
+    depth: int,
+    *,
+    draw: Callable[..., Any] = usual,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    """Leaves a standard initialisation as it is, or, with ``key``, draws one.
 
     Args:
       params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
       depth: ``L``, the number of residual branches, checked against the tree.
+      draw: ``draw(params, key, rules=) -> params``; by default He (fan_in), in a tree with
+        embeddings, a Transformer's, Xavier (uniform).
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -43,7 +76,7 @@ def standard(
     role_map.check_depth(depth)
     if key is None:
         return role_map.map(lambda leaf, value: value, params)
-    return he(params, key, mode="fan_in", rules=rules)
+    return draw(params, key, rules=rules)
 
 
 def constant_alpha(alpha: float) -> Scheme:
@@ -85,6 +118,22 @@ PLAIN = Scheme(
     reference="He, Zhang, Ren, Sun: Deep Residual Learning, CVPR 2016, without normalisation",
     fits=frozenset(FAMILIES),
 )
+XAVIER = Scheme(
+    name="xavier",
+    title="Xavier",
+    init=partial(standard, draw=xavier),
+    anatomy=Anatomy(conv_biases=True),
+    reference=OF_XAVIER,
+    fits=frozenset(FAMILIES),
+)
+ORTHOGONAL = Scheme(
+    name="orthogonal",
+    title="orthogonal",
+    init=partial(standard, draw=orthogonal),
+    anatomy=Anatomy(conv_biases=True),
+    reference=OF_ORTHOGONAL,
+    fits=frozenset(FAMILIES),
+)
 SQRT_HALF = Scheme(
     name="sqrt_half",
     title="(x + F)/√2",
@@ -92,20 +141,5 @@ SQRT_HALF = Scheme(
     anatomy=Anatomy(conv_biases=True, residual=0.5**0.5, identity=0.5**0.5),
     reference="Balduzzi et al.: The Shattered Gradients Problem, ICML 2017",
 )
-BATCH_NORM = Scheme(
-    name="batchnorm",
-    title="BatchNorm",
-    init=standard,
-    anatomy=Anatomy(norm="batch"),
-    reference="Ioffe, Szegedy: Batch Normalization, ICML 2015",
-    fits=frozenset({"pre_activation", "post_activation", "plain"}),
-)
-GROUP_NORM = Scheme(
-    name="groupnorm",
-    title="GroupNorm",
-    init=standard,
-    anatomy=Anatomy(norm="group"),
-    reference="Wu, He: Group Normalization, ECCV 2018",
-)
 
-__all__ = ["BATCH_NORM", "GROUP_NORM", "PLAIN", "SQRT_HALF", "constant_alpha", "standard"]
+__all__ = ["ORTHOGONAL", "PLAIN", "SQRT_HALF", "XAVIER", "constant_alpha", "standard", "usual"]

@@ -10,6 +10,8 @@ from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw
 from nf_resnets.roles import Leaf, Rules
 
+REFERENCE = "Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS 2010"
+
 
 def xavier(
     params: Any,

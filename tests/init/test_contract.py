@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-import math
+import inspect
 
 import flax.core
 import jax
@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from nf_resnets import init, schemes
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit
 
 L = 4
 RULES = Rules(
@@ -22,11 +23,15 @@ RULES = Rules(
     head=r"^(?:head|2)$",
     stem=r"^(?:stem|0)$",
     scalar_bias=r"/(?:shift|2)$",
-    multiplier=r"/(?:gain|3)$",
+    multiplier=r"/(?:multiplier|3)$",
     alpha=r"/(?:alpha|4)$",
-    norm=r"/(?:norm|5)$",
+    norm=r"/(?:norm|gain|5|7)$",
+    channel_bias=r"/(?:vector|6)$",
 )
 KEY = 7
+# What some initialisers want to know beside the rules, by the name of the argument: which branches
+# are a decoder's, which leaves are scales of norms within branches.
+PATHS = {"decoder": r"^(?:body|1)/[23](?:/|$)", "scales": r"^(?:body|1)/(\d+)/(norm|5)$"}
 
 
 @jax.tree_util.register_dataclass
@@ -52,15 +57,10 @@ def _tree(scheme, cast=jnp.asarray, seed=0):
 
     def block():
         leaves = {"conv_0": array(3, 3, 2, 8), "conv_1": array(3, 3, 8, 2)}
-        if anatomy.scalar_biases:
-            leaves["shift"] = array()
-        if anatomy.multiplier:
-            leaves["gain"] = array()
-        if anatomy.alpha:
-            leaves["alpha"] = array()
-        if anatomy.norm:
-            leaves["norm"] = array(8)
-        return leaves
+        shapes = {"shift": (), "multiplier": (), "alpha": (), "norm": (8,), "vector": (8,)}
+        shapes["gain"] = (8,)
+        present = _present(anatomy)
+        return leaves | {name: array(*shapes[name]) for name in shapes if present[name]}
 
     return {
         "stem": array(3, 3, 3, 2),
@@ -69,22 +69,34 @@ def _tree(scheme, cast=jnp.asarray, seed=0):
     }
 
 
-def _rules(scheme):
-    """The rules without those for what the scheme's networks do not have."""
-    anatomy = schemes.get(scheme).anatomy
-    present = {
-        "scalar_bias": anatomy.scalar_biases,
+def _present(anatomy):
+    """Which leaves a block of the tree has beside its two weights."""
+    return {
+        "shift": anatomy.scalar_biases,
         "multiplier": anatomy.multiplier,
         "alpha": anatomy.alpha,
-        "norm": anatomy.norm,
+        "norm": anatomy.norm is not None,
+        "vector": anatomy.channel_biases,
+        "gain": anatomy.standardized,
     }
-    absent = {name: None for name, there in present.items() if not there}
-    return dataclasses.replace(RULES, **absent)
+
+
+def _rules(scheme):
+    """The rules without those for what the scheme's networks do not have."""
+    present = _present(schemes.get(scheme).anatomy)
+    there = {
+        "scalar_bias": present["shift"],
+        "multiplier": present["multiplier"],
+        "alpha": present["alpha"],
+        "norm": present["norm"] or present["gain"],
+        "channel_bias": present["vector"],
+    }
+    return dataclasses.replace(RULES, **{name: None for name in there if not there[name]})
 
 
 def _as_lists(tree):
     """The tree as lists, in the places that the rules name by number."""
-    names = ("conv_0", "conv_1", "shift", "gain", "alpha", "norm")
+    names = ("conv_0", "conv_1", "shift", "multiplier", "alpha", "norm", "vector", "gain")
     body = [[block.get(name) for name in names] for block in tree["body"].values()]
     return [tree["stem"], body, tree["head"]]
 
@@ -120,10 +132,14 @@ every_scheme = pytest.mark.parametrize("scheme", schemes.names())
 with_and_without_key = pytest.mark.parametrize("keyed", [False, True], ids=["as given", "drawn"])
 
 
-def _init(scheme, params, *, keyed=False, **options):
+def _init(scheme, params, depth=L, *, keyed=False, **options):
     if keyed:
         options.setdefault("key", jax.random.key(KEY))
-    return schemes.get(scheme).init(params, L, rules=_rules(scheme), **options)
+    function = schemes.get(scheme).init
+    options.setdefault("rules", _rules(scheme))
+    known = inspect.signature(function).parameters
+    options |= {name: path for name, path in PATHS.items() if name in known}
+    return function(params, depth, **options)
 
 
 def _bits(tree):
@@ -131,9 +147,13 @@ def _bits(tree):
 
 
 def _assert_close(one, two):
-    """Equal to 4 units in the last place: XLA may fuse a product with its neighbours."""
+    """Equal to 4 units in the last place of a leaf's largest number.
+
+    XLA may fuse a product with its neighbours, and uniform draws are differences.
+    """
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=5e-7, atol=0)
+        a, b = np.asarray(a), np.asarray(b)
+        np.testing.assert_allclose(a, b, rtol=0, atol=5e-7 * np.abs(b, dtype="f8").max())
 
 
 def _containers(tree):
@@ -233,7 +253,7 @@ def test_a_leaf_stays_on_its_device(scheme):
 @with_and_without_key
 def test_under_jit(scheme, keyed):
     params = _tree(scheme)
-    result = jax.jit(lambda tree: _init(scheme, tree, keyed=keyed))(params)
+    result = quick_jit(lambda tree: _init(scheme, tree, keyed=keyed))(params)
     assert _containers(result) == _containers(params)
     _assert_close(result, _init(scheme, params, keyed=keyed))
 
@@ -287,7 +307,9 @@ def test_without_a_key_twice_changes_nothing_or_is_refused(scheme):
     except ValueError as error:
         assert "already" in str(error)
     else:
-        assert _bits(twice) == _bits(once)
+        # What rescales again must say so.
+        said = "twice" in (inspect.getdoc(schemes.get(scheme).init) or "")
+        assert said != (_bits(twice) == _bits(once))
 
 
 def test_fixup_twice_is_refused():
@@ -304,21 +326,19 @@ def test_the_draws_of_a_leaf_do_not_depend_on_the_others(scheme):
     whole = _init(scheme, _tree(scheme), keyed=True)
     rules = dataclasses.replace(_rules(scheme), keep="^extra$")
     grown = {"extra": jnp.ones((2, 2))} | _tree(scheme, seed=1)
-    result = schemes.get(scheme).init(grown, L, key=jax.random.key(KEY), rules=rules)
+    result = _init(scheme, grown, key=jax.random.key(KEY), rules=rules)
     assert _bits(result["stem"]) == _bits(whole["stem"])
     assert _bits(result["body"]["3"]["conv_0"]) == _bits(whole["body"]["3"]["conv_0"])
     np.testing.assert_array_equal(result["extra"], 1)
     rules = dataclasses.replace(_rules(scheme), stem=None)
     del grown["stem"], grown["extra"]
-    result = schemes.get(scheme).init(grown, L, key=jax.random.key(KEY), rules=rules)
-    assert _bits(result["body"]) == _bits(
-        {b: {**whole["body"][b], **_own(scheme, result["body"][b])} for b in result["body"]}
-    )
-
-
-def _own(scheme, block):
-    """The leaves that are not drawn or set, which come from the tree given."""
-    return {"norm": block["norm"]} if schemes.get(scheme).anatomy.norm else {}
+    result = _init(scheme, grown, key=jax.random.key(KEY), rules=rules)
+    for b, block in result["body"].items():
+        # Norms and gains are not drawn: they come from the tree given.
+        drawn = [name for name in block if name not in ("norm", "gain")]
+        assert [_bits(block[name]) for name in drawn] == [
+            _bits(whole["body"][b][name]) for name in drawn
+        ]
 
 
 @every_scheme
@@ -336,10 +356,10 @@ def test_other_keys_give_other_draws_and_raw_keys_the_same(scheme):
 def test_every_depth_but_the_true_one_is_refused(scheme):
     for depth in (0, 1, L - 1, L + 1, -L, 2 * L):
         with pytest.raises(ValueError, match=f"{L} residual branches found, depth={depth} given"):
-            schemes.get(scheme).init(_tree(scheme), depth, rules=_rules(scheme))
+            _init(scheme, _tree(scheme), depth)
     for depth in (float(L), True, None, str(L), np.float64(L), jnp.asarray(L)):
         with pytest.raises(TypeError, match="expected a Python int"):
-            schemes.get(scheme).init(_tree(scheme), depth, rules=_rules(scheme))
+            _init(scheme, _tree(scheme), depth)
 
 
 @every_scheme
@@ -347,7 +367,7 @@ def test_integers_of_numpy_are_depths(scheme):
     params = _tree(scheme)
     expected = _bits(_init(scheme, params))
     for depth in (np.int8(L), np.int64(L), np.uint16(L)):
-        result = schemes.get(scheme).init(params, depth, rules=_rules(scheme))
+        result = _init(scheme, params, depth)
         assert _bits(result) == expected
 
 
@@ -356,7 +376,10 @@ def test_what_a_scheme_says_of_itself(scheme):
     value = schemes.get(scheme)
     assert schemes.get(value) is value
     assert (value.name, bool(value.title), bool(value.reference)) == (scheme, True, True)
-    assert math.isfinite(value.anatomy.residual)
+    assert value.fits
+    for constants in value.anatomy.constants((False, True, False, False)):
+        assert constants is None or (constants.shape == (L,) and np.isfinite(constants).all())
+    assert value.anatomy.constants(()) is not None  # of a network without branches, too
 
 
 def test_alphas_of_the_schemes():

@@ -1,0 +1,96 @@
+"""What a pass of a batch finds for the parameters of a network, by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets.init.leaves import is_concrete
+from nf_resnets.roles import path_name
+
+
+def measuring(
+    apply_fn: Callable[..., Any], batch: Any, collection: str
+) -> Callable[[Any], dict[str, jax.Array]]:
+    """Compiles the pass of a batch in which the layers of a network find what they are to find.
+
+    Args:
+      apply_fn: Flax's ``model.apply``.
+      batch: images ``[B, H, W, C]``.
+      collection: in which the layers put what they find (see :mod:`nf_resnets.calibration`).
+
+    Returns:
+      A function from the tree under ``"params"`` to a dict from path to array, in the order of the
+      layers, empty if none found anything.
+
+    Raises:
+      ValueError: if the batch has fewer than 2 images; from the function, if ``params`` is a tree
+        of all variables.
+    """
+    count = jnp.shape(batch)[0] if jnp.ndim(batch) else 0
+    if count < 2:
+        raise ValueError(f"a batch of {count} images found; expected at least 2, better 128.")
+
+    in_order: list[str] = []
+
+    @jax.jit
+    def one_pass(params: Any, images: Any) -> Any:
+        _, found = apply_fn({"params": params}, images, mutable=[collection])
+        found = found.get(collection, {})
+        # The layers as they were computed: jit returns dicts with their keys sorted.
+        in_order[:] = _paths(found)
+        return found
+
+    def measure(params: Any) -> dict[str, jax.Array]:
+        if isinstance(params, Mapping) and "params" in params:
+            raise ValueError("params has the key 'params'; expected the tree under it.")
+        flat, _ = jax.tree_util.tree_flatten_with_path(one_pass(params, batch))
+        found = {path_name(path): value for path, value in flat}
+        return {path: found[path] for path in in_order}
+
+    return measure
+
+
+def _paths(tree: Any) -> list[str]:
+    """The paths of a tree of dicts, in the order in which the keys were set."""
+    return [
+        "/".join(filter(None, (name, path)))
+        for name, below in tree.items()
+        for path in (_paths(below) if isinstance(below, Mapping) else [""])
+    ]
+
+
+def check_finite(found: Mapping[str, jax.Array], what: str) -> None:
+    """Refuses what is not finite; of traced values nothing can be said.
+
+    Args:
+      found: from path to array.
+      what: what the numbers are, in the plural.
+
+    Raises:
+      ValueError: if a number is not finite.
+    """
+    wrong = [
+        path
+        for path, value in found.items()
+        if is_concrete(value) and not bool(jnp.isfinite(value).all())
+    ]
+    if wrong:
+        more = f" (and of {len(wrong) - 1} others)" if wrong[1:] else ""
+        raise ValueError(
+            f"the batch's {what} at leaf {wrong[0]!r}{more} are not finite; expected finite images "
+            "and weights under which the signal neither overflows nor is NaN."
+        )
+
+
+def by_path(params: Any, change: Callable[[str, Any], Any]) -> Any:
+    """Applies ``change(path, leaf)`` to every leaf and returns a tree of the same kind."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: change(path_name(path), leaf), params
+    )
+
+
+__all__ = ["by_path", "check_finite", "measuring"]

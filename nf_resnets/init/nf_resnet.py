@@ -1,0 +1,95 @@
+"""NF-ResNet: standardised weights, and branch inputs divided by their expected deviation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets import draws, roles
+from nf_resnets.init.leaves import draw
+from nf_resnets.init.skipinit import skipinit
+from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.schemes import Anatomy, Scheme
+
+ALPHA = 0.2
+"""The constant on every branch: how fast the variance grows, by ``ALPHA**2`` a block."""
+
+
+def nf_resnet(
+    params: Any,
+    depth: int,
+    *,
+    gain: float = 0.0,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    r"""Initialises a normaliser-free ResNet, section 3 of the paper.
+
+    A block is ``y = x + 0.2 g F(x / beta_k)``. Convolutions compute with scaled standardised
+    weights (equation 1), which make ``F`` keep the variance 1; ``beta_k`` is the deviation that
+    ``x`` would have with ``g = 1``: ``beta_k^2`` grows by ``0.2^2`` a block, and is ``1 + 0.2^2``
+    after a block whose shortcut is a convolution, which takes ``x / beta_k`` too. The learnable
+    scalar ``g`` of every branch starts at 0, as in the published code.
+
+    Args:
+      params: a parameter tree with one scalar ``g`` (``rules.alpha``) for each residual branch, or
+        stacked ones. It is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree.
+      gain: what every ``g`` starts from.
+      key: a JAX PRNG key to draw the weights afresh, as published: ``N(0, 1 / fan_in)``, the head
+        ``N(0, 0.01^2)``. The gains of the channels stay as they are (1 in a new network).
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, the tree has not one scalar
+        for each, ``gain`` is not finite, or the tree does not fit the rules.
+      TypeError: if ``depth`` is not an integer, ``gain`` not one number or ``key`` not a PRNG key.
+
+    Source: Brock, De, Smith, *Characterizing signal propagation to close the performance gap in
+    unnormalized ResNets*, ICLR 2021, and its published code.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "gain": jnp.ones(())}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="gain")
+      >>> float(nf_resnet(tree, depth=1, rules=rules)["block_1"]["gain"])
+      0.0
+    """
+    params = skipinit(params, depth, alpha=gain, rules=rules)
+    if key is None:
+        return params
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        fan_in, _ = roles.fans(leaf)
+        std = 0.01 if leaf.role is Role.HEAD else fan_in**-0.5
+        return std * draws.normal(leaf_key, leaf.shape, dtype)
+
+    return draw(params, key, roles.assign(params, rules), sample)
+
+
+def _beta(transitions: tuple[bool, ...]) -> np.ndarray:
+    """The deviation with which ``x`` enters each branch, from 1 after the stem."""
+    betas, variance = [], 1.0
+    for transition in transitions:
+        betas.append(variance**0.5)
+        # The convolution on the shortcut starts from a variance of 1 again.
+        variance = (1.0 if transition else variance) + ALPHA**2
+    return np.asarray(betas)
+
+
+SCHEME = Scheme(
+    name="nf_resnet",
+    title="NF-ResNet",
+    init=nf_resnet,
+    anatomy=Anatomy(alpha=True, conv_biases=True, standardized=True, residual=ALPHA, beta=_beta),
+    reference="Brock, De, Smith: Characterizing signal propagation to close the performance gap in "
+    "unnormalized ResNets, ICLR 2021, section 3",
+    fits=frozenset({"pre_activation"}),
+)
+
+__all__ = ["ALPHA", "SCHEME", "nf_resnet"]

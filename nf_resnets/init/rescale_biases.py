@@ -1,0 +1,57 @@
+"""RescaleNet's data-dependent biases: every channel of every layer's input gets the mean 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nf_resnets.calibration import CENTERING
+from nf_resnets.init.leaves import like
+from nf_resnets.init.measured import by_path, check_finite, measuring
+
+
+def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any) -> Any:
+    r"""Sets every channel bias to minus the batch's mean of its channel, layer by layer.
+
+    ``b_c = -mean(x_c)`` over the images and positions of the batch, where ``x`` has passed the
+    layers before with the biases that those have found. One pass sets them all. They are
+    parameters like others after that; this is no layer's hidden state.
+
+    Args:
+      apply_fn: Flax's ``model.apply``; ``functools.partial(model.apply, train=True)`` works too. It
+        is compiled anew in every call: to set many networks, ``jax.jit`` the call.
+      params: the tree under ``"params"``, already initialised. It is not changed.
+      batch: images ``[B, H, W, C]``; the authors use 128 or more.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings, with other channel biases. Under ``jit``
+      nothing can be said of values, and no means are refused.
+
+    Raises:
+      ValueError: if the network has no channel bias, the batch fewer than 2 images, or a mean is
+        not finite.
+
+    Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
+    networks?*, NeurIPS 2020, and its author feedback.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import models
+      >>> images = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
+      >>> model = models.WideResNet(depth=10, scheme="rescalenet", stem_channels=2)
+      >>> params = model.init(jax.random.key(0), images)["params"]
+      >>> rescale_biases(model.apply, params, images)["stage_1"]["first"]["bias_2"]["vector"].shape
+      (2,)
+    """
+    biases = measuring(apply_fn, batch, CENTERING)(params)
+    if not biases:
+        raise ValueError(
+            "no channel bias found in the network; expected one whose scheme has them, such as "
+            "scheme='rescalenet'."
+        )
+    check_finite(biases, "channel means")
+    return by_path(params, lambda path, leaf: like(leaf, biases[path]) if path in biases else leaf)
+
+
+__all__ = ["rescale_biases"]

@@ -1,0 +1,130 @@
+"""RescaleNet: constants on both paths and weights that shrink with depth keep the variance at 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets import draws, roles
+from nf_resnets.init.leaves import draw, like, scaled
+from nf_resnets.init.rescale_biases import rescale_biases
+from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.schemes import Anatomy, Scheme
+
+
+def rescalenet(
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+) -> Any:
+    r"""Turns a He (fan_in) initialisation into RescaleNet's, section 4 of its paper.
+
+    The k-th of ``L`` blocks, counted from 1, is ``x_k = a_k x_{k-1} + L**-0.5 s_k F_k(x_{k-1})``
+    with ``a_k = sqrt((k+L-1)/(k+L))``. Its branch is to have ``1/(k+L)`` of the variance, and so
+
+    1. the weight layers of a branch of ``m`` layers have the standard deviation
+       ``sqrt(2 / fan_in) (L/(k+L))**(1/(2m))``;
+    2. stem (and the layers of a network without branches) have ``sqrt(2 / fan_in)``, shortcuts and
+       head ``fan_in**-0.5``;
+    3. channel biases become 0, for :func:`rescale_biases` to set from data; multipliers 1.
+
+    Without ``key`` the weights given are taken for He (fan_in) ones: those of the branches are
+    multiplied by ``(L/(k+L))**(1/(2m))`` and those of the shortcuts by ``sqrt(1/2)``. Nothing is
+    zero in the result, so that it cannot be told from what it was made of: calling it twice
+    rescales twice, and is not refused. With ``key`` the weights are drawn, and the call may be
+    repeated. (The models' own ``init`` draws He (fan_out), which differs where a layer changes the
+    number of channels: give ``key``.)
+
+    Args:
+      params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
+        stacked or not. It is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree; 0 for a network
+        without any, such as VGG.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
+        rules (see :func:`nf_resnets.roles.assign`).
+      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
+    networks?*, NeurIPS 2020, and its author feedback: ``k + L`` from ``1 + L`` on.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)")
+      >>> float(rescalenet(tree, depth=1, rules=rules)["block_1"]["conv_2"].max())  # (1/2)^(1/4)
+      0.8409
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        fan_in, _ = roles.fans(leaf)
+        gain = 1.0 if leaf.role is Role.HEAD else 2.0
+        std = (gain / fan_in) ** 0.5 * _factor(leaf, int(depth))
+        return jnp.asarray(std, dtype) * draws.normal(leaf_key, leaf.shape, dtype)
+
+    if key is not None:
+        params = draw(params, key, role_map, sample)
+
+    def rescale(leaf: Leaf, value: Any) -> Any:
+        if leaf.role is Role.CHANNEL_BIAS:
+            return like(value, 0)
+        if leaf.role is Role.MULTIPLIER:
+            return like(value, 1)
+        changes = leaf.weight and leaf.role in (Role.BRANCH, Role.SHORTCUT)
+        if key is None and changes:
+            return scaled(value, _factor(leaf, int(depth)))
+        return value
+
+    return role_map.map(rescale, params)
+
+
+def _factor(leaf: Leaf, depth: int) -> Any:
+    """What He's standard deviation is multiplied by; of a stacked leaf ``[n, 1, ..., 1]``."""
+    if leaf.role is Role.SHORTCUT:
+        return 0.5**0.5
+    if leaf.role is not Role.BRANCH:
+        return 1.0
+    k = np.asarray(leaf.branches, np.float64)
+    factors = (depth / (k + depth)) ** (1 / (2 * leaf.m))
+    if not leaf.stacked:
+        return float(factors[0])
+    return factors.reshape(-1, *[1] * (len(leaf.shape) - 1))
+
+
+def _residual(transitions: tuple[bool, ...]) -> np.ndarray:
+    return np.full(len(transitions), max(len(transitions), 1) ** -0.5)
+
+
+def _identity(transitions: tuple[bool, ...]) -> np.ndarray:
+    depth = len(transitions)
+    k = np.arange(1, depth + 1)
+    return np.sqrt((k + depth - 1) / (k + depth))
+
+
+SCHEME = Scheme(
+    name="rescalenet",
+    title="RescaleNet",
+    init=rescalenet,
+    anatomy=Anatomy(
+        channel_biases=True,
+        multiplier=True,
+        pooled_shortcut=True,
+        residual=_residual,
+        identity=_identity,
+    ),
+    reference="Shao, Hu, Wang, Xue, Raj: Is normalization indispensable for training deep neural "
+    "networks?, NeurIPS 2020, section 4",
+    fits=frozenset({"pre_activation", "post_activation", "plain"}),
+    calibrate=rescale_biases,
+)
+
+__all__ = ["SCHEME", "rescalenet"]

@@ -1,0 +1,154 @@
+"""T-Fixup: small branches and embeddings, with which a Transformer trains without warm-up."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+
+from nf_resnets import roles
+from nf_resnets.init.leaves import scaled
+from nf_resnets.init.xavier import xavier
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.schemes import Anatomy, Scheme
+
+# The layers of a branch that are scaled, by how many it has. Of attention's four, in the order
+# query, key, value, out, the first two are not.
+_SCALED = {4: (3, 4), 2: (1, 2)}
+
+
+def t_fixup(
+    params: Any,
+    depth: int,
+    *,
+    decoder: str = r"(?:^|/)decoder",
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    r"""Turns a Xavier initialisation of a Transformer into T-Fixup's, section 3.2 of its paper.
+
+    With ``N`` layers in the encoder, or in the decoder,
+
+    1. value, out and both feed-forward matrices of the encoder are multiplied by
+       ``0.67 N**(-1/4)``;
+    2. value, out (of self- and cross-attention) and both feed-forward matrices of the decoder by
+       ``(9 N)**(-1/4)``;
+    3. every embedding by ``(9 N)**(-1/4)``, one that encoder and decoder share by the encoder's.
+
+    Query, key and the head keep their Xavier initialisation, embeddings start from ``N(0, 1 / D)``.
+    The network has neither LayerNorm nor Fixup's scalars, and Adam needs no warm-up. (In the
+    authors' code the value matrix has a further factor of ``sqrt(2)``, which undoes fairseq's
+    smaller draw for query, key and value; so it is Xavier, as the paper says. There query and key
+    stay smaller by that factor, and the head is ``N(0, 1 / D)`` or the target's embedding.)
+
+    Without ``key`` the weights given are rescaled, and calling it twice rescales twice: nothing is
+    zero in the result, so that a tree cannot be told from a scaled one, and none is refused. With
+    ``key`` the weights are drawn first, and the call may be repeated.
+
+    A branch of four layers is an attention, one of two a feed-forward branch, of which each layer
+    of the network has one: their number is ``N``. So ``rules`` must order the layers of attention
+    as query, key, value, out (``Rules(order=("query", "key", "value", "out"))`` where the names do
+    not).
+
+    Args:
+      params: a parameter tree of an encoder-decoder Transformer; weights ``[D_in, D_out]``, stacked
+        or not, embeddings ``[V, D]``. It is not changed.
+      depth: ``L``, the number of residual branches (6 + 6 layers: 30), checked against the tree.
+      decoder: a regular expression, searched for in the paths: the branches and embeddings in
+        which it is found are the decoder's, the others the encoder's.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, a branch has neither 2 nor 4
+        layers, encoder or decoder has no feed-forward branch, ``decoder`` is no regular expression,
+        or the tree does not fit the rules (see :func:`nf_resnets.roles.assign`).
+      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
+    Initialization*, ICML 2020.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> attention = {name: jnp.ones((8, 8)) for name in ("q", "k", "v", "o")}
+      >>> mlp = {"w1": jnp.ones((8, 16)), "w2": jnp.ones((16, 8))}
+      >>> tree = {"encoder": {"self": attention, "mlp": mlp},
+      ...         "decoder": {"self": attention, "cross": attention, "mlp": mlp}}
+      >>> rules = Rules(branch=r"(\w+)/(\w+)/(\w+)$", order=("encoder", "q", "k", "v", "o"))
+      >>> rescaled = t_fixup(tree, depth=5, rules=rules)
+      >>> [round(float(rescaled["encoder"]["self"][name].max()), 3) for name in "qkvo"]
+      [1.0, 1.0, 0.67, 0.67]
+      >>> [round(float(rescaled["decoder"]["cross"][name].max()), 3) for name in "qkvo"]
+      [1.0, 1.0, 0.577, 0.577]
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    try:
+        in_decoder = re.compile(decoder).search
+    except (re.error, TypeError) as error:
+        raise ValueError(f"decoder={decoder!r} is not a regular expression: {error}.") from None
+    _refuse_other_branches(role_map)
+    layers = _count_layers(role_map, in_decoder, decoder)
+    if key is not None:
+        params = xavier(params, key, rules=rules)
+    else:
+        _refuse_shapes(params, role_map)
+
+    def rescale(leaf: Leaf, value: Any) -> Any:
+        number = layers[bool(in_decoder(leaf.path))]
+        small = (9 * number) ** -0.25
+        if leaf.role is Role.EMBEDDING:
+            return scaled(value, small)
+        if leaf.role is Role.BRANCH and leaf.weight and leaf.layer in _SCALED[leaf.m]:
+            return scaled(value, small if in_decoder(leaf.path) else 0.67 * number**-0.25)
+        return value
+
+    return role_map.map(rescale, params)
+
+
+def _refuse_other_branches(role_map: RoleMap) -> None:
+    for branch in role_map.branches:
+        if branch.m not in _SCALED:
+            raise ValueError(
+                f"residual branch {branch.name!r} has m = {branch.m} layers; T-Fixup knows "
+                "attention with 4 (query, key, value, out) and feed-forward with 2."
+            )
+
+
+def _refuse_shapes(params: Any, role_map: RoleMap) -> None:
+    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
+        if isinstance(value, jax.ShapeDtypeStruct):
+            raise ValueError(
+                f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
+                "array, or the whole call inside jax.eval_shape."
+            )
+
+
+def _count_layers(role_map: RoleMap, in_decoder: Any, decoder: str) -> dict[bool, int]:
+    """``N`` of the encoder (False) and of the decoder (True), by their feed-forward branches."""
+    feed_forward = [bool(in_decoder(branch.name)) for branch in role_map.branches if branch.m == 2]
+    for side in (False, True):
+        if side not in feed_forward:
+            raise ValueError(
+                f"no feed-forward branch found in which decoder={decoder!r} "
+                f"{'matches' if side else 'does not match'}; T-Fixup expected an "
+                "encoder and a decoder."
+            )
+    return {side: feed_forward.count(side) for side in (False, True)}
+
+
+SCHEME = Scheme(
+    name="t_fixup",
+    title="T-Fixup",
+    init=t_fixup,
+    anatomy=Anatomy(conv_biases=True),
+    reference="Huang, Perez, Ba, Volkovs: Improving Transformer Optimization Through Better "
+    "Initialization, ICML 2020, section 3.2",
+    fits=frozenset({"transformer"}),
+)
+
+__all__ = ["SCHEME", "t_fixup"]

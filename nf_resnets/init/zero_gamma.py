@@ -1,0 +1,110 @@
+"""Zero-gamma: a BatchNorm network whose residual branches all start at 0."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import jax
+
+from nf_resnets import roles
+from nf_resnets.init.leaves import like
+from nf_resnets.init.standard import standard
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.schemes import Anatomy, Scheme
+
+OUR_SCALES = r"(stage_\d+/(?:first|rest))/norm_(\d+)/(?:norm/)?scale$"
+"""The norms' scales within the branches of this library's models."""
+
+
+def zero_gamma(
+    params: Any,
+    depth: int,
+    *,
+    scales: str = OUR_SCALES,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    r"""Sets the last norm's scale of every residual branch to 0, section 5.1 of the paper.
+
+    Every block starts as the identity (and its ReLU). All other scales stay as they are; so do the
+    weights, or, with ``key``, they are drawn from He (fan_in). It is for networks whose branches
+    end in a norm: post-activation ones. The branch of a pre-activation network ends in a
+    convolution, with its last norm inside, and the scheme does not fit it.
+
+    Args:
+      params: a parameter tree with norms. It is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree.
+      scales: a regular expression that finds the paths of the scales within the branches, not on
+        shortcuts. Its last group orders those of one branch, the groups before it name the branch,
+        as in ``r"block_(\d+)/bn_(\d+)/scale$"``; ``rules.norm`` must match them too.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, ``scales`` is no regular
+        expression with a group or does not find a last scale for each branch, or the tree does not
+        fit the rules.
+      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Source: Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> block = {"conv_1": jnp.ones((3, 3, 8, 8)), "bn_1": jnp.ones(8), "bn_2": jnp.ones(8)}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", norm=r"/bn_\d$")
+      >>> after = zero_gamma({"block_1": block}, 1, scales=r"block_(\d+)/bn_(\d+)", rules=rules)
+      >>> [float(after["block_1"][name].max()) for name in ("bn_1", "bn_2")]
+      [1.0, 0.0]
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    last = _last_scales(role_map, scales)
+    found = sum(leaf.shape[0] if leaf.stacked else 1 for leaf in last)
+    if found != depth or not depth:
+        raise ValueError(
+            f"{found} last scales of norms found by scales={scales!r} for {depth} residual "
+            "branches; zero-gamma needs one for each, in a network whose branches end in a norm."
+        )
+    paths = {leaf.path for leaf in last}
+    params = standard(params, depth, key=key, rules=rules)
+    return role_map.map(lambda leaf, value: like(value, 0) if leaf.path in paths else value, params)
+
+
+def _last_scales(role_map: RoleMap, scales: str) -> list[Leaf]:
+    """The last one, by the expression's last group, of those that the others have in common."""
+    try:
+        pattern = re.compile(scales)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"scales={scales!r} is not a regular expression: {error}.") from None
+    if not pattern.groups:
+        raise ValueError(f"scales={scales!r} has no group; its last group must order the norms.")
+    matches = [
+        (match.groups(""), leaf)
+        for leaf in role_map.leaves
+        if leaf.role is Role.NORM and (match := pattern.search(leaf.path))
+    ]
+    matches.sort(key=lambda item: [_number(group) for group in item[0]])
+    branches = itertools.groupby(matches, lambda item: item[0][:-1])
+    return [list(of_one)[-1][1] for _, of_one in branches]
+
+
+def _number(group: str) -> tuple[float, str]:
+    return (int(group), "") if group.isdecimal() else (math.inf, group)
+
+
+SCHEME = Scheme(
+    name="zero_gamma",
+    title="BatchNorm, last γ = 0",
+    init=zero_gamma,
+    anatomy=Anatomy(norm="batch"),
+    reference="Goyal et al.: Accurate, Large Minibatch SGD, 2017, section 5.1",
+    fits=frozenset({"post_activation"}),
+)
+
+__all__ = ["OUR_SCALES", "SCHEME", "zero_gamma"]

@@ -1,0 +1,202 @@
+"""Every scheme on every architecture that it is for: they fit, they train, nothing normalises.
+
+That no example's output depends on the others of its batch is asked in two ways: of the jaxpr, in
+which no statistic of the batch may flow into the logits, and of the numbers, by a derivative that
+must be exactly 0. Networks with BatchNorm must fail both.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import roles, schemes
+from nf_resnets.models import ARCHITECTURES
+from tests.contracts.batch_flow import BATCH, EXAMPLES, STATISTICS, flow
+from tests.models.trees import quick_jit
+
+PAIRS = [
+    (architecture, scheme)
+    for architecture in ARCHITECTURES
+    for scheme in schemes.names(ARCHITECTURES[architecture].family)
+]
+every_pair = pytest.mark.parametrize(("architecture", "scheme"), PAIRS)
+
+
+def _quick(architecture, scheme):
+    """Whether a pair's numbers are computed in every run.
+
+    The ImageNet networks compile for seconds each; of them only those with parts of their own are.
+    """
+    anatomy = schemes.get(scheme).anatomy
+    own = anatomy.scalar_biases or anatomy.channel_biases or anatomy.standardized
+    return own or not architecture.startswith("resnet")
+
+
+every_pair_computed = pytest.mark.parametrize(
+    ("architecture", "scheme"),
+    [pytest.param(*pair, marks=() if _quick(*pair) else pytest.mark.slow) for pair in PAIRS],
+)
+KEY = jax.random.key(0)
+
+
+@functools.cache
+def _network(architecture, scheme, batch=3):
+    """A small network, inputs for it, and its variables as shapes."""
+    found = ARCHITECTURES[architecture]
+    model, inputs = found.smallest(scheme), found.example(batch)
+    return model, inputs, jax.eval_shape(model.init, KEY, *inputs)
+
+
+def _drawn(shapes, seed=0):
+    """He (fan_in) weights, and scales, multipliers and biases near 1 and 0, but not at them."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        noise = rng.standard_normal(leaf.shape, dtype=np.float32)
+        name = path[-1].key
+        if name in ("kernel", "embedding"):
+            stacked = any(key.key in ("rest", "layers") for key in path)
+            return noise * np.float32((2 / math.prod(leaf.shape[stacked:-1])) ** 0.5)
+        near_one = name in ("scale", "multiplier", "alpha", "gain", "var")
+        return np.float32(1) * near_one + np.float32(0.1) * np.tanh(noise)
+
+    return jax.tree_util.tree_map_with_path(draw, dict(shapes))
+
+
+def _apply(model, params, statistics, inputs):
+    """The training forward pass."""
+    options = {}
+    if schemes.get(model.scheme).anatomy.dropout:
+        options["keys"] = jax.random.split(KEY, len(inputs[0]))
+    variables = {"params": params, **statistics}
+    return model.apply(variables, *inputs, train=True, mutable=list(statistics), **options)[0]
+
+
+@functools.cache
+def _initialised(architecture, scheme):
+    model, inputs, shapes = _network(architecture, scheme)
+    variables = _drawn(shapes)
+    params, found = variables.pop("params"), schemes.get(scheme)
+    result = found.init(params, model.num_branches)
+    if found.calibrate is not None:
+        result = quick_jit(lambda tree: found.calibrate(model.apply, tree, *inputs))(result)
+    return params, result, variables
+
+
+@functools.cache
+def _results(architecture, scheme):
+    """Logits and derivatives at the initialisation, and where no leaf is 0.
+
+    The derivatives are those of the first example's logits, with regard to parameters and images.
+    """
+    model, inputs, _ = _network(architecture, scheme)
+    drawn, params, statistics = _initialised(architecture, scheme)
+
+    def first(params, *inputs):
+        logits = _apply(model, params, statistics, inputs)
+        return (
+            logits[0] * jnp.cos(jnp.arange(logits[0].size)).reshape(logits[0].shape)
+        ).sum(), logits
+
+    floating = np.issubdtype(inputs[0].dtype, np.floating)
+    with_regard_to = (0, 1) if floating else 0
+    run = quick_jit(jax.value_and_grad(first, argnums=with_regard_to, has_aux=True))
+    at_start = run(params, *inputs)
+    away = jax.tree.map(lambda a, b: np.asarray(a) + np.float32(0.1) * b, params, drawn)
+    return at_start, run(away, *inputs), (lambda *inputs: run(away, *inputs))
+
+
+@every_pair_computed
+def test_the_tree_is_kept(architecture, scheme):
+    params, result, _ = _initialised(architecture, scheme)
+    assert jax.tree.structure(result) == jax.tree.structure(params)
+    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(result), strict=True):
+        assert (after.shape, after.dtype) == (before.shape, before.dtype)
+
+
+@every_pair
+def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
+    model, _, shapes = _network(architecture, scheme)
+    role_map = roles.assign(shapes["params"])
+    assert [leaf.path for leaf in role_map.leaves if leaf.role is roles.Role.KEEP] == []
+    assert role_map.num_branches == model.num_branches
+    assert model.num_branches > 0 or ARCHITECTURES[architecture].family == "plain"
+    assert [branch.k for branch in role_map.branches] == [*range(1, model.num_branches + 1)]
+
+
+@every_pair_computed
+def test_it_is_finite_and_moves(architecture, scheme):
+    (_, logits), gradients = _results(architecture, scheme)[0]
+    assert np.isfinite(logits).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(gradients))
+    # Away from the initialisation's zeros every parameter counts.
+    (_, logits), gradients = _results(architecture, scheme)[1]
+    assert np.isfinite(logits).all()
+    of_params = gradients[0] if isinstance(gradients, tuple) else gradients
+    flat, _ = jax.tree_util.tree_flatten_with_path(of_params)
+    assert [roles.path_name(path) for path, leaf in flat if not np.any(leaf)] == []
+
+
+@every_pair
+def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(architecture, scheme):
+    model, inputs, shapes = _network(architecture, scheme, BATCH)
+    for length in {n for leaf in jax.tree.leaves(shapes) for n in leaf.shape}:
+        assert length % BATCH, "the number of examples divides another length"
+    variables = dict(shapes)
+    params = variables.pop("params")
+    statistics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables)
+    found = flow(lambda tree, inputs: _apply(model, tree, statistics, inputs), params, inputs, of=1)
+    expected = STATISTICS if schemes.get(scheme).anatomy.norm == "batch" else EXAMPLES
+    assert found == [expected]
+
+
+@every_pair_computed
+def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
+    _, inputs, _ = _network(architecture, scheme)
+    (_, logits), gradients = _results(architecture, scheme)[1]
+    mixes = schemes.get(scheme).anatomy.norm == "batch"
+    if isinstance(gradients, tuple):
+        own, others = gradients[1][0], gradients[1][1:]
+        assert np.any(own)
+        assert bool(np.any(others)) == mixes
+    others = [np.concatenate([array[:1], array[1:][::-1, ::-1]]) for array in inputs]
+    (_, with_others), _ = _results(architecture, scheme)[2](*others)
+    assert not np.array_equal(with_others[1:], logits[1:])
+    assert np.array_equal(with_others[0], logits[0]) != mixes
+
+
+@pytest.mark.parametrize("options", [{"remat": True}, {"unroll": 9}])
+@pytest.mark.parametrize("scheme", ["rescalenet", "nf_resnet", "batchnorm"])
+def test_the_flow_under_remat_and_unrolled(scheme, options):
+    found = ARCHITECTURES["wrn"]
+    model, inputs = found.smallest(scheme, **options), found.example(BATCH)
+    variables = dict(jax.eval_shape(model.init, KEY, *inputs))
+    params = variables.pop("params")
+    statistics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables)
+    levels = flow(
+        lambda tree, inputs: _apply(model, tree, statistics, inputs), params, inputs, of=1
+    )
+    assert levels == [STATISTICS if scheme == "batchnorm" else EXAMPLES]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_does_not_fit_is_refused_in_one_sentence(architecture):
+    found = ARCHITECTURES[architecture]
+    others = [name for name in schemes.names() if name not in schemes.names(found.family)]
+    assert others
+    for scheme in others:
+        with pytest.raises(ValueError) as caught:
+            found.smallest(scheme)
+        fits = ", ".join(sorted(schemes.get(scheme).fits))
+        assert str(caught.value) == (
+            f"scheme={scheme!r} is for {fits} networks; expected one for {found.family} networks."
+        )
+
+
+def test_every_scheme_is_on_an_architecture():
+    assert {scheme for _, scheme in PAIRS} == set(schemes.names())

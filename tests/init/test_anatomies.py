@@ -1,0 +1,123 @@
+"""What sets the schemes apart that share an initialisation: what their networks contain."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import init, roles, schemes
+from nf_resnets.models import ARCHITECTURES
+from nf_resnets.roles import Role
+from tests.models.trees import quick_jit
+
+
+def _shapes(architecture, scheme):
+    found = ARCHITECTURES[architecture]
+    model = found.smallest(scheme)
+    return model, jax.eval_shape(model.init, jax.random.key(0), *found.example(2))["params"]
+
+
+def _count(architecture, scheme, role, ending=""):
+    """How many arrays of a role there are, those of stacked blocks counted one by one."""
+    _, shapes = _shapes(architecture, scheme)
+    return sum(
+        leaf.shape[0] if leaf.stacked else 1
+        for leaf in roles.assign(shapes).leaves
+        if leaf.role is role and leaf.path.endswith(ending)
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheme", "architecture", "norms"),
+    [
+        # L = 6 branches of two layers: one norm before each and one at the end, or one more at
+        # every sum; in a CIFAR ResNet after the stem and each convolution.
+        ("batchnorm", "wrn", 13),
+        ("batchnorm_sqrt_half", "wrn", 13),
+        ("batchnorm_merge", "wrn", 19),
+        ("batchnorm_last", "wrn", 1),
+        ("batchnorm", "cifar-resnet", 13),
+        ("batchnorm_merge", "cifar-resnet", 19),
+        ("batchnorm_last", "cifar-resnet", 1),
+        ("zero_gamma", "cifar-resnet", 13),
+        ("plain", "wrn", 0),
+        # Two layers of two branches and two of three; before the branches there is one more at the
+        # end of either stack.
+        ("layernorm_pre", "transformer", 12),
+        ("layernorm_post", "transformer", 10),
+        ("t_fixup", "transformer", 0),
+        ("fixup", "transformer", 0),
+    ],
+)
+def test_how_many_norms_there_are(scheme, architecture, norms):
+    assert _count(architecture, scheme, Role.NORM, "scale") == norms
+
+
+def test_rezero_is_skipinit_without_biases():
+    for architecture in ("wrn", "cifar-resnet", "transformer"):
+        model, _ = _shapes(architecture, "rezero")
+        assert _count(architecture, "rezero", Role.ALPHA) == model.num_branches
+    biases = [leaf.path for leaf in _leaves("wrn", "rezero") if leaf.path.endswith("/bias")]
+    assert biases == ["head/bias"]
+    biases = [leaf.path for leaf in _leaves("wrn", "skipinit") if leaf.path.endswith("/bias")]
+    assert len(biases) == 16  # stem, head, two shortcuts, two for each first block and rest
+
+
+def _leaves(architecture, scheme):
+    return roles.assign(_shapes(architecture, scheme)[1]).leaves
+
+
+def test_constants():
+    root = np.float32(0.5**0.5)
+    for scheme in ("sqrt_half", "batchnorm_sqrt_half"):
+        constants = schemes.get(scheme).anatomy.constants((False, True))
+        np.testing.assert_array_equal(constants.identity, [root, root])
+        np.testing.assert_array_equal(constants.residual, [root, root])
+        assert constants.beta is None
+    for scheme in ("rezero", "batchnorm_last", "batchnorm_merge", "zero_gamma", "lsuv"):
+        assert schemes.get(scheme).anatomy.constants((False, True)) == (None, None, None)
+
+
+def test_regularised_skipinit_has_dropout_and_is_skipinit_otherwise():
+    found = ARCHITECTURES["wrn"]
+    (images,) = found.example(4)
+    params = {}
+    for scheme in ("skipinit", "regularized_skipinit"):
+        model = found.smallest(scheme)
+        params[scheme] = quick_jit(model.init)(jax.random.key(0), images)["params"]
+    assert jax.tree.all(jax.tree.map(np.array_equal, *params.values()))
+    variables = {"params": params["skipinit"]}
+    with pytest.raises(ValueError, match="keys=None found; a network with dropout"):
+        model.apply(variables, images, train=True)
+    keys = jax.random.split(jax.random.key(1), 4)
+    train = quick_jit(functools.partial(model.apply, train=True))
+    kept = quick_jit(model.apply)(variables, images)
+    assert not np.allclose(train(variables, images, keys=keys), kept)
+    same = functools.partial(found.smallest("skipinit").apply, train=True)
+    np.testing.assert_array_equal(kept, quick_jit(same)(variables, images))
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "plain", "rezero"])
+def test_a_transformer_is_drawn_from_xavier(scheme):
+    """The limit of query, ``[D, D]``, tells: Xavier's is ``sqrt(3 / D)``, He's has none."""
+    model, shapes = _shapes("transformer", scheme)
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, "f4"), shapes)
+    result = schemes.get(scheme).init(params, model.num_branches, key=jax.random.key(0))
+    query = result["encoder"]["layers"]["attention"]["query"]["kernel"]
+    factor = model.num_branches ** (-1 / 6) if scheme == "fixup" else 1
+    limit = factor * (3 / query.shape[-1]) ** 0.5
+    assert 0.9 * limit < np.abs(query).max() < limit
+
+
+def test_xavier_and_orthogonal_leave_what_is_given():
+    for scheme in ("xavier", "orthogonal", "lsuv"):
+        model, shapes = _shapes("wrn", scheme)
+        params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes)
+        found = schemes.get(scheme)
+        same = found.init(params, model.num_branches)
+        assert jax.tree.all(jax.tree.map(np.array_equal, same, params))
+        drawn = found.init(params, model.num_branches, key=jax.random.key(0))
+        function = init.xavier if scheme == "xavier" else init.orthogonal
+        expected = function(params, jax.random.key(0))
+        assert jax.tree.all(jax.tree.map(np.array_equal, drawn, expected))

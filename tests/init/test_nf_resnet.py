@@ -1,0 +1,79 @@
+"""NF-ResNet: what the analytic deviations promise, measured in a wide network at initialisation."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init, schemes
+from nf_resnets.analysis.observe import branches, observe
+from nf_resnets.init.nf_resnet import ALPHA
+from nf_resnets.models import ARCHITECTURES, WideResNet
+from nf_resnets.roles import path_name
+from tests.models.trees import quick_jit
+
+
+def test_beta_grows_by_alpha_squared_and_starts_again_after_a_transition():
+    # ResNet-26: four stages of two blocks, each stage beginning with a transition.
+    constants = schemes.get("nf_resnet").anatomy.constants((True, False) * 4)
+    late = [1.04, 1.08] * 3 + [1.04]
+    np.testing.assert_allclose(np.float64(constants.beta) ** 2, [1, *late], rtol=3e-7)
+    np.testing.assert_allclose(constants.residual, ALPHA, rtol=1e-7)
+    assert constants.identity is None
+    # WRN-22-1: the first stage changes nothing.
+    plain = schemes.get("nf_resnet").anatomy.constants((False,) * 3 + (True, False, False) * 2)
+    squares = [1, 1.04, 1.08, 1.12, 1.04, 1.08, 1.12, 1.04, 1.08]
+    np.testing.assert_allclose(np.float64(plain.beta) ** 2, squares, rtol=3e-7)
+
+
+def test_the_published_draws():
+    architecture = ARCHITECTURES["wrn"]
+    model = architecture.smallest("nf_resnet", stem_channels=16)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *architecture.example(2))["params"]
+    given = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, "f4"), shapes)
+    result = init.nf_resnet(given, model.num_branches, key=jax.random.key(1))
+    for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
+        path = path_name(path)
+        if path.endswith("alpha"):
+            assert not np.any(leaf)
+        elif path.endswith("gain"):
+            assert np.all(leaf == 7)  # as given
+        elif path.endswith("bias"):
+            assert not np.any(leaf)
+        else:
+            fan_in = math.prod(leaf.shape[leaf.ndim == 5 : -1])
+            std = 0.01 if path.startswith("head") else fan_in**-0.5
+            # Five times the standard error of a sample's standard deviation.
+            assert abs(leaf.std() / std - 1) < 5 / math.sqrt(2 * leaf.size), path
+    ones = init.nf_resnet(given, model.num_branches, gain=1.0)
+    assert np.all(ones["stage_1"]["rest"]["alpha"] == 1)
+    assert np.all(ones["stem"]["kernel"] == 7)
+
+
+@pytest.mark.slow
+def test_branches_have_variance_one_and_inputs_beta():
+    """The analytic deviations hold for wide layers, away from borders, averaged over draws."""
+    draws, images = 6, np.random.default_rng(0).standard_normal((2, 32, 32, 3)).astype("f4")
+    model = WideResNet(depth=16, width=1, scheme="nf_resnet", stem_channels=128)
+    anatomy = schemes.get("nf_resnet").anatomy
+    beta = anatomy.constants((False, False) + (True, False) * 2).beta
+
+    @quick_jit
+    def measure(key):
+        params = model.init(key, jnp.asarray(images))["params"]
+        params = init.nf_resnet(params, model.num_branches, gain=1.0, key=key)
+        _, taps = observe(model)(params, jnp.asarray(images))
+        inner = slice(2, -2)  # what zeros beyond the border lower is left out
+        rows = [
+            [jnp.square(branch[name][:, inner, inner]).mean() for name in ("input", "branch")]
+            for branch in branches(taps)
+        ]
+        return jnp.asarray(rows)
+
+    rows = np.mean([measure(key) for key in jax.random.split(jax.random.key(2), draws)], axis=0)
+    # Standard errors over the draws are about 2%; the zeros beyond the border lower the second
+    # moments by up to 9% at the end, in spite of the interior.
+    np.testing.assert_allclose(rows[:, 0], beta**2, rtol=0.1)
+    np.testing.assert_allclose(rows[:, 1], ALPHA**2, rtol=0.1)

@@ -1,0 +1,172 @@
+"""RescaleNet's biases, found in one pass, against means taken layer by layer."""
+
+import flax.core
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from nf_resnets import init, models, schemes
+from nf_resnets.models.layers import ChannelBias
+from nf_resnets.roles import path_name
+from tests.init.noted import noted
+from tests.models.trees import quick_jit
+
+NETWORKS = {
+    "cifar": (models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4), 8),
+    "wide": (models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4), 8),
+    "wide, unrolled": (
+        models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4, unroll=9),
+        8,
+    ),
+    "wide, remat": (
+        models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4, remat=True),
+        8,
+    ),
+    "shallow": (models.WideResNet(depth=10, scheme="rescalenet", stem_channels=2), 4),
+    "bottleneck": (models.ARCHITECTURES["resnet"].smallest("rescalenet"), 32),
+    "vgg": (models.ARCHITECTURES["vgg"].smallest("rescalenet"), 32),
+}
+# Sums of a thousand float32 numbers of order 1, at each of some twenty layers of which each passes
+# on the errors of those before it.
+TOLERANCE = 3e-5
+
+
+def _setting(name, batch=6):
+    model, side = NETWORKS[name]
+    rng = np.random.default_rng(1)
+    images = (2 + rng.standard_normal((batch, side, side, 3))).astype("float32")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+
+    def draw(path, leaf):
+        noise = rng.standard_normal(leaf.shape).astype("float32")
+        if path[-1].key == "kernel":
+            stacked = "rest" in path_name(path)
+            return noise * np.float32((2 / np.prod(leaf.shape[stacked:-1])) ** 0.5)
+        return 1 + 0.1 * noise  # biases too: what they are before does not matter
+
+    return model, jax.tree_util.tree_map_with_path(draw, shapes), images
+
+
+def _means(model, seen, of):
+    """A function ``(params, images)`` that notes the channel means at each channel bias.
+
+    Written without the library's collections: a callback from inside the network. The turns of a
+    loop come one after another.
+    """
+
+    def watch(next_function, args, kwargs, context):
+        out = next_function(*args, **kwargs)
+        if isinstance(context.module, ChannelBias) and context.method_name == "__call__":
+            value = out if of == "output" else args[0]
+            path = "/".join(context.module.path)
+            mean = value.mean(axis=tuple(range(value.ndim - 1)))
+            out = out + noted(seen, path, mean)
+        return out
+
+    def run(params, images):
+        with nn.intercept_methods(watch):
+            return model.apply({"params": params}, images)
+
+    return quick_jit(run)
+
+
+def _seen(run, seen, *arguments):
+    seen.clear()
+    jax.block_until_ready(run(*arguments))
+    jax.effects_barrier()
+    return list(seen)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_mean_becomes_zero_and_weights_stay(name):
+    model, params, images = _setting(name)
+    before = jax.tree.map(np.copy, params)
+    result = quick_jit(lambda tree: init.rescale_biases(model.apply, tree, images))(params)
+    assert jax.tree.structure(result) == jax.tree.structure(params)
+    for (path, old), new, copy in zip(
+        jax.tree_util.tree_flatten_with_path(params)[0],
+        jax.tree.leaves(result),
+        jax.tree.leaves(before),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(old, copy)  # the input is not changed
+        changed = path_name(path).endswith("/vector")
+        assert np.array_equal(old, new) != changed, path_name(path)
+    seen = []
+    # (No callback passes through remat; the numbers are those without.)
+    run = _means(model.clone(remat=False) if "remat" in name else model, seen, of="output")
+    found = _seen(run, seen, result, images)
+    assert {path for path, _ in found} == {
+        path_name(path).removesuffix("/vector")
+        for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]
+        if path_name(path).endswith("/vector")
+    }
+    assert max(np.abs(mean).max() for _, mean in found) < TOLERANCE
+    # They are no such thing before: the test looked at something.
+    assert min(np.abs(mean).max() for _, mean in _seen(run, seen, params, images)) > 0.1
+
+
+@pytest.mark.parametrize("name", ["cifar", "wide", "vgg"])
+def test_one_pass_finds_what_one_pass_for_each_bias_does(name):
+    """All biases set to what they just saw: each pass makes one more of them right for good."""
+    model, params, images = _setting(name)
+    expected = jax.tree.map(np.copy, params)
+    seen = []
+    run = _means(model, seen, of="input")
+    for _ in range(len(_seen(run, seen, expected, images))):
+        means = {}
+        for path, mean in _seen(run, seen, expected, images):
+            means.setdefault(path, []).append(mean)
+        for path, found in means.items():
+            node = expected
+            for key in path.split("/"):
+                node = node[key]
+            node["vector"] = -np.stack(found).reshape(node["vector"].shape)
+    result = quick_jit(lambda tree: init.rescale_biases(model.apply, tree, images))(params)
+    for one, two in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, two, atol=TOLERANCE)
+
+
+def test_containers_dtypes_and_shardings_are_kept():
+    model, params, images = _setting("shallow", batch=2)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+    placed = jax.device_put(params, NamedSharding(mesh, P()))
+    params = flax.core.freeze(params)
+    result = init.rescale_biases(model.apply, params, images)
+    assert isinstance(result, flax.core.FrozenDict)
+    vector = result["bias_head"]["vector"]
+    assert isinstance(vector, np.ndarray) and vector.dtype == np.float32
+    half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
+    shapes = jax.eval_shape(lambda tree: init.rescale_biases(model.apply, tree, images), half)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.bfloat16)}
+    spread = init.rescale_biases(
+        model.apply, placed, jax.device_put(images, placed["head"]["bias"].sharding)
+    )
+    assert spread["bias_head"]["vector"].sharding == placed["bias_head"]["vector"].sharding
+    np.testing.assert_allclose(spread["bias_head"]["vector"], vector, atol=TOLERANCE)
+    # The scheme's calibration is this function.
+    assert schemes.get("rescalenet").calibrate is init.rescale_biases
+
+
+def test_a_channel_of_nothing_but_infinity_is_named():
+    model, params, images = _setting("shallow", batch=2)
+    params["stage_2"]["first"]["conv_1"]["kernel"][..., 1] = np.inf
+    with pytest.raises(ValueError, match=r"channel means at leaf 'stage_2/first/bias_4/vector'"):
+        init.rescale_biases(model.apply, params, images)
+
+
+def test_refusals():
+    model, params, images = _setting("shallow", batch=2)
+    with pytest.raises(ValueError, match="a batch of 1 images found; expected at least 2"):
+        init.rescale_biases(model.apply, params, images[:1])
+    with pytest.raises(ValueError, match="params has the key 'params'; expected the tree under it"):
+        init.rescale_biases(model.apply, {"params": params}, images)
+    model = models.CifarResNet(depth=8, scheme="fixup", stem_channels=2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes)
+    with pytest.raises(ValueError, match="no channel bias found in the network; expected"):
+        init.rescale_biases(model.apply, params, images)

@@ -1,0 +1,124 @@
+"""RescaleNet's standard deviations, leaf by leaf, and its constants."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init, schemes
+from nf_resnets.init import Rules
+from nf_resnets.models import ARCHITECTURES
+from nf_resnets.roles import path_name
+
+# The blocks of each stage in the small networks, and the layers of their branches.
+SHAPES = {
+    "cifar-resnet": ((2, 2, 2), 2),
+    "wrn": ((2, 2, 2), 2),
+    "resnet": ((2, 2, 2, 2), 3),
+    "resnet-v2": ((2, 2, 2, 2), 3),
+    "vgg": ((), 0),
+}
+
+
+def _shapes(name):
+    architecture = ARCHITECTURES[name]
+    model = architecture.smallest("rescalenet", stem_channels=16)
+    return model, jax.eval_shape(model.init, jax.random.key(0), *architecture.example(2))["params"]
+
+
+def _deviation(path, shape, sizes, m):
+    """What a weight's standard deviation is to be, one for each branch of a stacked leaf."""
+    fan_in = math.prod(shape[:-1])
+    if path.startswith("head"):
+        return [fan_in**-0.5]
+    if "/shortcut/" in path:
+        return [fan_in**-0.5]
+    found = re.match(r"stage_(\d+)/(first|rest)/conv_\d/kernel", path)
+    if found is None:
+        return [(2 / fan_in) ** 0.5]
+    stage, part = int(found[1]), found[2]
+    depth, k = sum(sizes), sum(sizes[: stage - 1]) + 1
+    if part == "first":
+        ks = [k]
+    else:
+        ks, fan_in = range(k + 1, k + sizes[stage - 1]), math.prod(shape[1:-1])
+    return [(2 / fan_in) ** 0.5 * (depth / (k + depth)) ** (1 / (2 * m)) for k in ks]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_leaf(name):
+    model, shapes = _shapes(name)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
+    result = init.rescalenet(params, model.num_branches, key=jax.random.key(3))
+    checked = 0
+    for (path, given), leaf in zip(
+        jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
+    ):
+        path = path_name(path)
+        if path.endswith(("bias", "vector")):
+            assert not np.any(leaf), path
+        elif path.endswith("multiplier"):
+            assert np.all(leaf == 1), path
+        else:
+            stds = _deviation(path, given.shape, *SHAPES[name])
+            values = leaf.reshape(len(stds), -1)
+            for std, own in zip(stds, values, strict=True):
+                measured = np.sqrt(np.mean(np.square(own, dtype="f8")))
+                # Five times the standard error of a sample's standard deviation.
+                assert abs(measured / std - 1) < 5 / math.sqrt(2 * own.size), path
+                checked += 1
+    assert checked >= 11
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_without_a_key_he_is_rescaled(name):
+    model, shapes = _shapes(name)
+    given = init.he(jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes), jax.random.key(3))
+    result = init.rescalenet(given, model.num_branches)
+    drawn = init.rescalenet(given, model.num_branches, key=jax.random.key(3))
+    flat = jax.tree_util.tree_flatten_with_path(given)[0]
+    for (path, _), one, two in zip(
+        flat, jax.tree.leaves(result), jax.tree.leaves(drawn), strict=True
+    ):
+        # Two roundings of float32 on each side.
+        np.testing.assert_allclose(one, two, rtol=3e-7, err_msg=path_name(path))
+
+
+def test_the_numbers_of_the_feedback():
+    """Three convolutions: each is ``L**(1/6) (k + L)**(-1/6)`` times smaller, ``k`` from 1."""
+    tree = {f"b_{k}": {f"c_{j}": np.ones((3, 3, 4, 4)) for j in (1, 2, 3)} for k in range(16)}
+    result = init.rescalenet(tree, 16, rules=Rules(branch=r"b_(\d+)/c_(\d)"))
+    for k in range(16):
+        for leaf in result[f"b_{k}"].values():
+            np.testing.assert_allclose(leaf, 16 ** (1 / 6) * (k + 1 + 16) ** (-1 / 6), rtol=1e-15)
+    # The first block's, worked out by hand, and the last's, half the variance: 2^(-1/6).
+    np.testing.assert_allclose(result["b_0"]["c_2"][0, 0, 0, 0], 0.9899467, rtol=1e-6)
+    np.testing.assert_allclose(result["b_15"]["c_2"][0, 0, 0, 0], 0.8908987, rtol=1e-6)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 16, 1000])
+def test_the_constants(depth):
+    constants = schemes.get("rescalenet").anatomy.constants((True,) + (False,) * (depth - 1))
+    k = np.arange(1, depth + 1)
+    # float32's relative error of a square root and a square: 2**-24 each, twice.
+    np.testing.assert_allclose(np.float64(constants.identity) ** 2 + 1 / (k + depth), 1, rtol=3e-7)
+    np.testing.assert_allclose(np.float64(constants.residual) ** 2, 1 / depth, rtol=3e-7)
+    assert constants.beta is None
+    assert constants.identity.shape == constants.residual.shape == (depth,)
+    # The input's share of the variance that leaves the last block, and a branch's: 1/2, 1/(2L).
+    identity = np.float64(constants.identity) ** 2
+    np.testing.assert_allclose(np.prod(identity), 0.5, rtol=1e-4)
+    shares = [np.prod(identity[k:]) / (k + depth) for k in range(1, depth + 1)]
+    np.testing.assert_allclose(shares, 1 / (2 * depth), rtol=1e-4)
+
+
+def test_a_network_without_branches_has_depth_zero():
+    model, shapes = _shapes("vgg")
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), shapes)
+    assert model.num_branches == 0
+    with pytest.raises(ValueError, match="0 residual branches found, depth=3 given"):
+        init.rescalenet(params, 3)

@@ -1,0 +1,71 @@
+"""Zero-gamma: which scale of a branch is the last one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init
+from nf_resnets.analysis.observe import branches, observe
+from nf_resnets.init import Rules
+from nf_resnets.models import ARCHITECTURES
+from nf_resnets.roles import path_name
+from tests.models.trees import quick_jit
+
+
+@pytest.mark.parametrize(("name", "last"), [("cifar-resnet", "norm_2"), ("resnet", "norm_3")])
+def test_every_branch_is_silent_and_no_other_scale_is_zero(name, last):
+    architecture = ARCHITECTURES[name]
+    model, (images,) = architecture.smallest("zero_gamma"), architecture.example(3)
+    variables = quick_jit(model.init)(jax.random.key(0), images)
+    params = init.zero_gamma(variables["params"], model.num_branches)
+    zero = [
+        path_name(path)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
+        if path_name(path).endswith("scale") and not np.any(leaf)
+    ]
+    stages = 3 if name == "cifar-resnet" else 4
+    assert zero == [
+        f"stage_{stage}/{part}/{last}/scale"
+        for stage in range(1, stages + 1)
+        for part in ("first", "rest")
+    ]
+    observed = observe(model, batch_stats=variables["batch_stats"])
+    _, taps = quick_jit(observed)(params, images)
+    found = branches(taps)
+    assert len(found) == model.num_branches
+    for branch in found:
+        assert not np.any(branch["branch"])
+        assert np.any(branch["skip"])
+
+
+def _tree(branches=3):
+    block = {"conv_1": jnp.ones((3, 3, 2, 2)), "conv_2": jnp.ones((3, 3, 2, 2))}
+    block |= {f"bn_{j}": {"scale": jnp.ones(2), "bias": jnp.ones(2)} for j in (2, 10)}
+    return {f"block_{b}": block for b in range(branches)}
+
+
+RULES = Rules(branch=r"block_(\d+)/conv_(\d)", norm=r"/bn_\d+/")
+SCALES = r"block_(\d+)/bn_(\d+)/scale"
+
+
+def test_norms_are_ordered_as_numbers():
+    after = init.zero_gamma(_tree(), 3, scales=SCALES, rules=RULES)
+    for block in after.values():
+        assert not np.any(block["bn_10"]["scale"])
+        assert np.all(block["bn_2"]["scale"] == 1) and np.all(block["bn_10"]["bias"] == 1)
+
+
+@pytest.mark.parametrize(
+    ("scales", "error"),
+    [
+        (r"bn_(\d+)/scale", "1 last scales of norms found by .* for 3 residual branches"),
+        (r"nothing/(\d+)", "0 last scales of norms found"),
+        ("bn_10/scale", "has no group; its last group must order the norms"),
+        ("bn_(", r"scales='bn_\(' is not a regular expression"),
+        (r"block_(\d+)/conv_(\d)", "0 last scales"),  # no norms
+    ],
+)
+def test_other_expressions_are_refused(scales, error):
+    with pytest.raises(ValueError, match=error):
+        init.zero_gamma(_tree(), 3, scales=scales, rules=RULES)
