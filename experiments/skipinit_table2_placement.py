@@ -51,8 +51,8 @@ SCALES = {
         steps=4, bn_groups=1, bn_estimate_batches=1,
     ),
     "laptop": Settings(
-        "digits", (16, 34, 100, 1000), tuple(LINES), (-4, -5), width=1, stem_channels=8,
-        batch_size=64, steps=44, bn_groups=1, bn_estimate_batches=4,
+        "digits", (100, 1000), tuple(LINES), (-4, -6), width=1, stem_channels=8,
+        batch_size=64, steps=110, bn_groups=1, bn_estimate_batches=4,
     ),
     "paper": Settings(
         "cifar10", (100, 1000), tuple(LINES), (0, -1, -2, -3, -4, -5, -6), seeds=(0, 1, 2, 3, 4),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from nf_resnets import init, roles, schemes
 
 if TYPE_CHECKING:
-    from nf_resnets import data, models, optim, plotting, training
+    from nf_resnets import analysis, data, models, optim, plotting, training
 
 __version__ = "0.1.0"
 
-_LAZY = ("data", "models", "optim", "plotting", "training")
+_LAZY = ("analysis", "data", "models", "optim", "plotting", "training")
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +27,14 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-__all__ = ["data", "init", "models", "optim", "plotting", "roles", "schemes", "training"]
+__all__ = [
+    "analysis",
+    "data",
+    "init",
+    "models",
+    "optim",
+    "plotting",
+    "roles",
+    "schemes",
+    "training",
+]

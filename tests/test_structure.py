@@ -24,6 +24,8 @@ RANKS = {
 }  # fmt: skip
 # Rows in, figures out: of what rank it stands does not matter, since it may import nothing.
 ALONE = ("plotting",)
+# `python -m nf_resnets.PART` stands above the package: nobody imports it, and it may import all.
+COMMAND = "__main__"
 ABOVE = ("experiments", "tests", "benchmarks", "notebooks", "conftest")
 OF_JAX = ("jax", "jaxlib", "flax", "optax", "orbax", "chex")
 
@@ -70,9 +72,11 @@ def import_faults(module: str, source: str) -> list[str]:
             faults.append(f"{name}, which stands above the package")
         elif own in ALONE and (top in OF_JAX or (top == "nf_resnets" and rest[:1] != [own])):
             faults.append(f"{name}, of which {own} knows nothing")
+        elif top == "nf_resnets" and COMMAND in rest:
+            faults.append(f"{name}, which is a command")
         elif own and top == "nf_resnets":
             other = rest[0] if rest else ""
-            if other == own:
+            if other == own or (other in RANKS and module.endswith(f".{COMMAND}")):
                 continue
             if other not in RANKS:
                 faults.append(f"{name}, which has no rank")
@@ -159,6 +163,18 @@ def test_experiments_do_not_import_the_tests():
         ("sweep.mine", "import tests.training.small", "tests.training.small, which stands above"),
         ("plotting.mine", "import jax.numpy as jnp", "jax.numpy, of which plotting knows nothing"),
         ("plotting.mine", "from nf_resnets import schemes", "nf_resnets.schemes, of which plott"),
+        ("analysis.__main__", "from nf_resnets import new", "nf_resnets.new, which has no rank"),
+        (
+            "analysis.__main__",
+            "import experiments.folder",
+            "experiments.folder, which stands above",
+        ),
+        ("analysis.__main__x", "from nf_resnets import plotting", "nf_resnets.plotting, which is"),
+        (
+            "sweep.mine",
+            "from nf_resnets.analysis import __main__",
+            "nf_resnets.analysis.__main__, w",
+        ),
         ("new", "import math", "new has no rank in tests/test_structure.py"),
         ("", "from experiments import folder", "experiments.folder, which stands above"),
     ],
@@ -175,6 +191,7 @@ def test_the_check_finds_a_made_up_violation(module, source, fault):
         ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax, numpy"),
         ("plotting.mine", "import matplotlib\nfrom nf_resnets.plotting.style import colours"),
         ("", "from nf_resnets import init, training"),
+        ("analysis.__main__", "from nf_resnets.plotting.page import page_figure"),
     ],
 )
 def test_the_check_allows_what_is_allowed(module, source):

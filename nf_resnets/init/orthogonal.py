@@ -53,7 +53,11 @@ def orthogonal(
         c_out = shape[-1] if leaf.layout == "HWIO" else shape[0]
         fan_in = int(np.prod(shape)) // c_out
         rows, columns = max(fan_in, c_out), min(fan_in, c_out)
-        matrix, triangle = jnp.linalg.qr(draws.normal(leaf_key, (count, rows, columns), dtype))
+        # One after another: on a CPU of two cores a program with several batched QRs, which share
+        # its threads, may wait for itself forever (jax 0.10).
+        matrix, triangle = jax.lax.map(
+            jnp.linalg.qr, draws.normal(leaf_key, (count, rows, columns), dtype)
+        )
         # With the signs of R's diagonal moved into Q, Q is uniformly distributed.
         signs = jnp.sign(jnp.diagonal(triangle, axis1=1, axis2=2))
         matrix = matrix * signs[:, None, :]

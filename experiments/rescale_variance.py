@@ -1,0 +1,257 @@
+r"""RescaleNet's author feedback: the variance along the blocks, and whether variances add up.
+
+Claim: with the data-dependent biases set, the output variance `Var[x_k]` (figure a) changes little
+from block to block, "the sudden drops in (a) are caused by downsample layers"; and the error of
+assuming skip and branch uncorrelated (figure b, equation 1),
+
+    eta_k = |Var[alpha_k x_{k-1}] + Var[beta_k F_k(x_{k-1})] - Var[x_k]| / Var[x_k] 100%,
+
+is small: "our assumptions are realistic". The feedback has no numbers beside its figures.
+
+`Var` is each channel's variance over images and positions, averaged over channels; `x_k` is the sum
+before the ReLU. Beside it stands the second moment, of which the recursion with the ReLU is drawn
+(`nf_resnets.analysis.predicted`; it takes the skip path at a down-sampling block as measured).
+
+Setting of the feedback: RescaleNet-101 on ImageNet. `--scale paper` is RescaleNet-101 at full width
+on CIFAR-10 at 224 pixels, a GPU's work. `--scale laptop` has an eighth of the channels and the 8x8
+digits inside scikit-learn at 64 pixels, a minute on two cores; `--dataset cifar10` is closer to the
+claim. `--scale smoke` takes seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from experiments.command import load_data
+from experiments.folder import ResultsFolder, Row
+from experiments.grid import stop_at_once
+from experiments.table import text_table
+from nf_resnets import analysis, data, models, schemes
+from nf_resnets.plotting.signal import Quantity, signal_figure
+
+SCHEME = "rescalenet"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows depend on."""
+
+    dataset: str = "digits"
+    depth: int = 101
+    stem_channels: int = 8
+    image_size: int = 64
+    batch_size: int = 128
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+SCALES = {
+    "smoke": Settings(depth=26, stem_channels=4, image_size=32, batch_size=16, seeds=(0,)),
+    "laptop": Settings(),
+    "paper": Settings("cifar10", stem_channels=64, image_size=224, seeds=(0, 1, 2, 3, 4)),
+}
+GRID = ("seeds",)
+KEY = ("seed", "k")
+COLUMNS = (
+    *KEY, "name", "transition", "variance", "second_moment", "share", "eta", "form",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The options of the command line."""
+
+    scale: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: seconds; laptop: a minute on two cores; paper: full width at 224 pixels."""
+    dataset: str = ""
+    """digits, cifar10, ...; by default that of the scale."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the weights, with spaces between; by default those of the scale."""
+    out: Path | None = None
+    """The results folder; by default runs/rescale_variance-SCALE."""
+
+
+def first_images(settings: Settings, dataset: data.Dataset) -> jax.Array:
+    """The first training images, normalised and resized: ``[B, S, S, C]``."""
+    images = data.normalize(
+        jnp.asarray(dataset.train.images[: settings.batch_size]),
+        jnp.asarray(dataset.mean),
+        jnp.asarray(dataset.std),
+    )
+    side = settings.image_size
+    return jax.image.resize(images, (len(images), side, side, images.shape[-1]), "linear")
+
+
+def make_measure(settings: Settings, images: jax.Array) -> Any:
+    """``measure(seed) -> rows``: a calibrated network, looked at with the batch it is from."""
+    scheme = schemes.get(SCHEME)
+    model = models.ResNet(
+        settings.depth, scheme, num_classes=10, stem_channels=settings.stem_channels
+    )
+    # Everything runs a few times only: what counts on a CPU is how long it takes to compile.
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+    @functools.partial(jax.jit, compiler_options=quickly)
+    def start(key: jax.Array) -> Any:
+        params = model.init(key, images[:1])["params"]
+        return scheme.init(params, model.num_branches, key=jax.random.fold_in(key, 1))
+
+    observed = jax.jit(analysis.observe(model), compiler_options=quickly)
+
+    def measure(seed: int) -> list[Row]:
+        params = scheme.calibrate(model.apply, start(jax.random.key(seed)), images)
+        _, taps = observed(params, images)
+        found = jax.tree.map(np.asarray, analysis.signal_of(taps))
+        eta = np.asarray(analysis.eta(taps))
+        form = analysis.predicted(params, scheme, taps, family="post_activation")
+        return [
+            {
+                "seed": seed,
+                "k": at + 1,
+                "name": block["name"],
+                "transition": block["input"].shape != block["sum"].shape,
+                "variance": f"{found.sum.variance[at]:.6g}",
+                "second_moment": f"{found.sum.second[at]:.6g}",
+                "share": f"{found.share[at]:.6g}",
+                "eta": f"{eta[at]:.6g}",
+                "form": f"{form.sum[at]:.6g}",
+            }
+            for at, block in enumerate(analysis.branches(taps))
+        ]
+
+    return measure
+
+
+def averaged(rows: list[Row]) -> list[Row]:
+    """The mean of every column over the seeds, and its standard error (NaN of a single seed)."""
+    found = []
+    for k in sorted({int(row["k"]) for row in rows}):
+        here = [row for row in rows if int(row["k"]) == k]
+        mean: Row = {"k": k, "name": here[0]["name"], "transition": here[0]["transition"]}
+        for name in ("variance", "second_moment", "share", "eta", "form"):
+            values = np.array([float(row[name]) for row in here])
+            mean[name] = values.mean()
+            several = len(values) > 1
+            mean[f"{name}_error"] = values.std(ddof=1) / len(values) ** 0.5 if several else np.nan
+        found.append(mean)
+    return found
+
+
+def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+    """Draws the feedback's figures (a) and (b)."""
+    means = averaged(rows)
+
+    def curve(title: str, column: str, form: str = "") -> list[Row]:
+        return [
+            {
+                "k": row["k"],
+                "transition": row["transition"],
+                "title": title,
+                "value": row[column],
+                "error": row[f"{column}_error"],
+                "form": row[form] if form else "",
+            }
+            for row in means
+        ]
+
+    variances = curve("channel variance", "variance") + curve(
+        "second moment", "second_moment", "form"
+    )
+    seeds = len(settings.seeds)
+    signal_figure(
+        [
+            (
+                "(a) Output variance, before the ReLU",
+                variances,
+                Quantity("value", r"Var[$x_k$]", "form", scale="log10", error="error"),
+            ),
+            (
+                "(b) Error of adding up variances",
+                curve(r"$\eta_k$", "eta"),
+                Quantity("value", r"$\eta_k$ (%)", scale="linear", error="error"),
+            ),
+        ],
+        path,
+        title=f"RescaleNet-{settings.depth} with calibrated biases, at initialisation",
+        subtitle=(
+            f"{settings.batch_size} images of {settings.dataset} at {settings.image_size} pixels, "
+            f"stem of {settings.stem_channels} channels, {seeds} seed{'s' * (seeds > 1)}; vertical "
+            "lines: down-sampling"
+        ),
+        form="recursion, second moment",
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """One line for each block."""
+    cells = [["block", "Var[x_k]", "second moment", "recursion", "share (%)", "eta (%)"]]
+    for row in averaged(rows):
+        cells.append(
+            [
+                f"{row['k']} {row['name']}" + (" *" if str(row["transition"]) == "True" else ""),
+                *(f"{row[name]:.3g}" for name in ("variance", "second_moment", "form")),
+                f"{100 * row['share']:.2f}",
+                f"{row['eta']:.2f}",
+            ]
+        )
+    return text_table(cells)
+
+
+def main(command: Command) -> int:
+    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
+    stop_at_once()
+    settings = SCALES[command.scale]
+    if command.dataset:
+        settings = dataclasses.replace(settings, dataset=command.dataset)
+    if command.seeds:
+        settings = dataclasses.replace(settings, seeds=command.seeds)
+    if len(set(settings.seeds)) < len(settings.seeds) or min(settings.seeds) < 0:
+        raise SystemExit(
+            f"--seeds {' '.join(map(str, settings.seeds))} found; expected different numbers, 0 or "
+            "more."
+        )
+    dataset = load_data(settings.dataset, command.data_dir)
+    out = command.out or Path("runs") / f"rescale_variance-{command.scale}"
+    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    print(
+        f"RescaleNet-{settings.depth}, scale {command.scale}: {settings.dataset}; results in "
+        f"{out.resolve()}",
+        flush=True,
+    )
+    start = time.monotonic()
+    measure = make_measure(settings, first_images(settings, dataset))
+    for seed in settings.seeds:
+        for row in [] if _complete(folder, seed, settings) else measure(seed):
+            if not folder.has(seed=seed, k=row["k"]):
+                folder.add(row)
+        print(f"  seed {seed}: {time.monotonic() - start:.0f} s", flush=True)
+
+    wanted = [row for row in folder.rows if int(row["seed"]) in settings.seeds]
+    text = table(wanted)
+    print(f"\nMeans over the seeds; * down-samples or changes the width:\n\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    plot(wanted, settings, out / "figure.png")
+    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
+    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
+        print(f"  {file}")
+    return 0
+
+
+def _complete(folder: ResultsFolder, seed: int, settings: Settings) -> bool:
+    """Whether the row of the last block is there; the rows of a seed are added in order."""
+    branches = models.ResNet(settings.depth, SCHEME).num_branches
+    return folder.has(seed=seed, k=branches)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Command, description="RescaleNet's variance, block by block.")))

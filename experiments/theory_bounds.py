@@ -1,0 +1,279 @@
+r"""Fixup's Theorems 1 and 2: gradients at initialisation are bounded below by the loss.
+
+Claim (section 2): in a network without normalisation, `||dl/dx_{i-1}|| >= (l - H(p)) / ||x_{i-1}||`
+at the input of every block, and the same for sets of weights that scale the logits: the stem, the
+head, a shortcut's convolution together with one of its branch. Logits that blow up with the depth
+therefore make gradients blow up.
+
+Expected: no violation anywhere. Under He's initialisation the logits, and both sides, grow
+exponentially with the depth (the second moment doubles with every branch); Xavier's smaller layers
+do so later. LSUV scales its last layer until the logits are of order 1, and both sides stay of that
+order too. Fixup's are the same at every depth. Its zero head, with which both sides are 0, is drawn
+at random here.
+
+Setting: WRN-n-1 on one batch of the 8x8 digits, means over the examples and several draws; ratios
+and violations over each of them. `--scale laptop` takes some two minutes on two cores, `--scale
+smoke` seconds; `--scale paper` is deeper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from experiments.folder import ResultsFolder, Row
+from experiments.grid import stop_at_once
+from experiments.table import text_table
+from nf_resnets import analysis, data, init, models
+from nf_resnets.analysis.bounds import Bound, block_bounds, parameter_bounds
+from nf_resnets.analysis.head import random_head
+from nf_resnets.plotting.theory import Curves, theory_figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows depend on."""
+
+    depths: tuple[int, ...] = (10, 16, 40, 100)
+    inits: tuple[str, ...] = ("he", "xavier", "lsuv", "fixup")
+    stem_channels: int = 8
+    batch_size: int = 32
+    draws: int = 4
+
+
+SCALES = {
+    "smoke": Settings(depths=(10, 16), stem_channels=4, batch_size=8, draws=2),
+    "laptop": Settings(),
+    "paper": Settings(depths=(10, 16, 40, 100, 304, 1000), stem_channels=16, draws=16),
+}
+TITLES = {"he": "He", "xavier": "Xavier", "lsuv": "LSUV", "fixup": "Fixup, random head"}
+GRID = ("depths", "inits")
+KEY = ("init", "depth", "theorem", "where")
+COLUMNS = (
+    *KEY, "title", "branches", "k", "gradient_norm", "lower_bound", "largest_ratio", "violations",
+)  # fmt: skip
+SLACK = 1e-4  # relative: float32 through hundreds of layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The options of the command line."""
+
+    scale: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: seconds; laptop: two minutes on two cores; paper: to 1,000 layers."""
+    depths: tuple[int, ...] = ()
+    """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
+    inits: tuple[str, ...] = ()
+    """Of he, xavier, lsuv, fixup; by default all."""
+    out: Path | None = None
+    """The results folder; by default runs/theory_bounds-SCALE."""
+
+
+def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles what runs a few times: on a CPU what counts is how long it takes to compile."""
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=quickly)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network of one depth, the batch that it sees, and what is compiled once for all inits."""
+
+    model: models.WideResNet
+    images: jax.Array
+    shapes: Any
+    bounds: Callable[[Any], tuple[Bound, dict[str, Bound]]]
+
+
+def make_network(settings: Settings, depth: int) -> Network:
+    """The network of one depth on a batch of the digits."""
+    split = data.load("digits")
+    images = split.train.images[: settings.batch_size].astype(np.float32)
+    images = jnp.asarray((images - np.float32(split.mean)) / np.float32(split.std))
+    labels = jnp.asarray(split.train.labels[: settings.batch_size])
+    model = models.WideResNet(depth=depth, scheme="fixup", stem_channels=settings.stem_channels)
+    observed = analysis.observe(model)
+
+    def bounds(params: Any) -> tuple[Bound, dict[str, Bound]]:
+        of_blocks = block_bounds(observed, params, images, labels)
+        of_sets = parameter_bounds(lambda p, x: observed(p, x)[0], params, images, labels)
+        return of_blocks, of_sets
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images[:1])["params"]
+    return Network(model, images, shapes, quick_jit(bounds))
+
+
+def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
+    """The parameters of an initialisation, a draw for each key; Fixup's with a random head."""
+    standard = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "multiplier")),
+        network.shapes,
+    )
+    L = network.model.num_branches
+    compiled = {
+        "he": lambda key: init.he(standard, key),
+        "xavier": lambda key: init.xavier(standard, key),
+        "fixup": lambda key: random_head(
+            init.fixup(standard, L, key=key), jax.random.fold_in(key, 1)
+        ),
+    }
+    one = quick_jit(compiled[name]) if name != "lsuv" else None
+    for key in keys:
+        if one is not None:
+            yield one(key)
+        else:
+            # Not compiled: a program of many stacked QR decompositions hangs on a CPU of two cores
+            # (jaxlib 0.10.2, the orthogonal draw of 40 layers).
+            params = init.orthogonal(standard, key)
+            yield init.lsuv(network.model.apply, params, network.images)
+
+
+def measure(settings: Settings, network: Network, name: str) -> list[Row]:
+    """Both theorems for the draws of one initialisation: a row for each block and each set."""
+    model = network.model
+    keys = jax.random.split(jax.random.key(0), settings.draws)
+    found = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
+    of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *found)
+    key = {"init": name, "depth": model.depth}
+    rows = [
+        key | {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}
+        | summary(Bound(*(each[:, at] for each in of_blocks)))
+        for at in range(model.num_branches)
+    ]  # fmt: skip
+    rows += [
+        key | {"theorem": 2, "where": where, "k": ""} | summary(bound)
+        for where, bound in of_sets.items()
+    ]
+    return [row | {"title": TITLES[name], "branches": model.num_branches} for row in rows]
+
+
+def summary(bound: Bound) -> Row:
+    """Means of both sides over draws and examples, and how near they came to each other."""
+    ratio = bound.lower_bound / np.maximum(bound.gradient_norm, np.finfo(np.float32).tiny)
+    return {
+        "gradient_norm": f"{bound.gradient_norm.mean():.6g}",
+        "lower_bound": f"{bound.lower_bound.mean():.6g}",
+        "largest_ratio": f"{ratio.max():.6g}",
+        "violations": int((ratio > 1 + SLACK).sum()),
+    }
+
+
+def run(settings: Settings, folder: ResultsFolder) -> None:
+    """Measures what is missing, a network at a time."""
+    for depth in settings.depths:
+        network = make_network(settings, depth)
+        for name in settings.inits:
+            if folder.has(init=name, depth=depth, theorem=2, where="stem/kernel"):
+                continue
+            start = time.monotonic()
+            rows = measure(settings, network, name)
+            # The stem's row last: it says that the network is done with.
+            for row in sorted(rows, key=lambda row: row["where"] == "stem/kernel"):
+                if not folder.has(**{column: row[column] for column in KEY}):
+                    folder.add(row)
+            print(f"  {TITLES[name]}, {depth} layers: {time.monotonic() - start:.0f} s", flush=True)
+
+
+def wanted_rows(rows: list[Row], settings: Settings) -> list[Row]:
+    """Those rows of a folder that the settings ask for, in their order."""
+    order = {name: at for at, name in enumerate(settings.inits)}
+    depths = [str(depth) for depth in settings.depths]
+    found = [row for row in rows if row["init"] in order and str(row["depth"]) in depths]
+    return sorted(found, key=lambda row: (order[row["init"]], int(row["depth"])))
+
+
+SHORTCUT = "stage_2/first/shortcut/kernel + stage_2/first/conv_1/kernel"
+
+
+def table(rows: list[Row]) -> str:
+    """Violations and, at the first block and the stem, both sides."""
+    cells = [["init", "layers", "checks", "violations", "largest ratio", "block 1", "bound",
+              "stem", "bound"]]  # fmt: skip
+    for name, depth in dict.fromkeys((row["title"], row["depth"]) for row in rows):
+        own = [row for row in rows if (row["title"], row["depth"]) == (name, depth)]
+        at = {row["where"]: row for row in own}
+        pairs = [
+            f"{float(at[where][side]):.3g}"
+            for where in ("block 1", "stem/kernel")
+            for side in ("gradient_norm", "lower_bound")
+        ]
+        violations = sum(int(row["violations"]) for row in own)
+        largest = max(float(row["largest_ratio"]) for row in own)
+        cells.append([name, depth, str(len(own)), str(violations), f"{largest:.3f}", *pairs])
+    return text_table(cells)
+
+
+def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+    """Draws both sides of both theorems, over the blocks and over the depth."""
+    deepest = str(max(settings.depths))
+    by_block = [row for row in rows if row["theorem"] in (1, "1") and str(row["depth"]) == deepest]
+
+    def over_depth(heading: str, where: str) -> Curves:
+        own = [row for row in rows if row["where"] == where]
+        return Curves(heading, own, "branches", "gradient_norm", "branches $L$",
+                      "norm of the gradient", "lower_bound")  # fmt: skip
+
+    theory_figure(
+        [
+            Curves(f"Theorem 1 along the blocks, {deepest} layers", by_block, "k",
+                   "gradient_norm", "block $k$", "norm of the gradient", "lower_bound",
+                   log_x=False),
+            over_depth("Theorem 1, input of the first block", "block 1"),
+            over_depth("Theorem 2, first convolution", "stem/kernel"),
+            over_depth("Theorem 2, down-sampling shortcut + conv_1", SHORTCUT),
+        ],
+        path,
+        title="Gradients at initialisation and the bounds that the loss sets them",
+        subtitle=(
+            f"WRN-n-1, {settings.stem_channels} channels, {settings.batch_size} digits, "
+            f"means over examples and {settings.draws} draws"
+        ),
+        solid="measured",
+        dotted="lower bound",
+    )  # fmt: skip
+
+
+def main(command: Command) -> int:
+    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
+    stop_at_once()
+    settings = SCALES[command.scale]
+    for name in GRID:
+        if getattr(command, name):
+            settings = dataclasses.replace(settings, **{name: getattr(command, name)})
+    unknown = [name for name in settings.inits if name not in TITLES]
+    if unknown:
+        raise SystemExit(f"--inits {unknown[0]} found; expected of {', '.join(TITLES)}.")
+    try:
+        for depth in settings.depths:
+            models.WideResNet(depth=depth)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    out = command.out or Path("runs") / f"theory_bounds-{command.scale}"
+    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    print(f"Theorems 1 and 2, scale {command.scale}; results in {out.resolve()}", flush=True)
+    stop_at_once(
+        lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
+    )
+    start = time.monotonic()
+    run(settings, folder)
+    rows = wanted_rows(folder.rows, settings)
+    text = table(rows)
+    print(f"\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    plot(rows, settings, out / "figure.png")
+    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
+    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
+        print(f"  {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Command, description="Fixup's Theorems 1 and 2, measured.")))

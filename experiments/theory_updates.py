@@ -1,0 +1,275 @@
+r"""Fixup's section 3: how far one step moves the network, and what that asks of the branches.
+
+Claim: with Fixup `||Delta f(x)|| / eta` does not depend on the depth; with rule 2 left out
+(branches not rescaled) it grows in proportion to `L`, since every branch adds a positive
+semi-definite term (Theorem 3). A branch moves the network by `Theta(eta / L)` if and only if the
+product of its layers but the smallest is `Theta(L**-0.5)` (Theorem 4).
+
+Expected: (1) update against depth: flat for Fixup, slope towards 1 without rule 2, exponential for
+`alpha = 1`, slowly growing for `alpha = L**-0.5` and `alpha = 0` (SkipInit); BatchNorm's grows
+faster than `L`. (2) against the rate: flat, until the step leaves the neighbourhood in which the
+network is linear. (3) Theorem 3's traces, summed over the branches of a fully-connected network:
+flat if both layers are scaled by `L**-0.5`, faster than linear if one is, exponential if none.
+(The paper's branches end in a ReLU: their outputs are positive and add up, so that the signal of
+the second kind grows with the depth too.) (4) the exponent of Theorem 4 is 1 on the line
+`min(p_1, p_2) = 1/2`; Fixup's first layer lies on it for any `p_2 >= 1/2`.
+
+Setting: WRN-n-1 on a batch of the 8x8 digits, all heads drawn at random (Fixup's own zero head lets
+only the head move), biases 0; the update to first order, but for (2), where it is that of a step.
+`--scale laptop` takes some two minutes on two cores, `--scale smoke` seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from experiments.folder import ResultsFolder, Row
+from experiments.grid import stop_at_once
+from experiments.table import text_table
+from nf_resnets import data, models, roles, schemes
+from nf_resnets.analysis import scalar_branch
+from nf_resnets.analysis.head import random_head
+from nf_resnets.analysis.update_terms import draw_network, update_terms
+from nf_resnets.analysis.updates import update_size
+from nf_resnets.plotting.theory import Curves, ExponentMap, theory_figure
+from nf_resnets.roles import Role
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows depend on."""
+
+    depths: tuple[int, ...] = (10, 28, 100)
+    variants: tuple[str, ...] = (
+        "fixup", "no_rule_2", "alpha_one", "alpha_rsqrt_depth", "skipinit", "sqrt_half",
+        "batchnorm",
+    )  # fmt: skip
+    stem_channels: int = 8
+    batch_size: int = 32
+    draws: int = 4
+    rate_depth: int = 28
+    rate_variants: tuple[str, ...] = ("fixup", "no_rule_2", "alpha_one")
+    log2_rates: tuple[int, ...] = tuple(range(-18, 3, 2))
+    trace_branches: tuple[int, ...] = (4, 8, 16, 32)
+    trace_width: int = 32
+    map_steps: int = 24
+
+
+SCALES = {
+    "smoke": Settings(
+        depths=(10, 16), stem_channels=4, batch_size=8, draws=2, rate_depth=10,
+        variants=("fixup", "no_rule_2", "skipinit"), rate_variants=("fixup", "no_rule_2"),
+        log2_rates=(-12, -8), trace_branches=(2, 4), trace_width=8, map_steps=8,
+    ),
+    "laptop": Settings(),
+    "paper": Settings(
+        depths=(10, 28, 100, 304, 1000), stem_channels=16, batch_size=128, draws=16,
+        trace_branches=(4, 8, 16, 32, 64), trace_width=256,
+    ),
+}  # fmt: skip
+TITLES = {"fixup": "Fixup", "no_rule_2": "Fixup without rule 2"}
+TRACES = {
+    "both layers × L^-1/2": lambda L: (L**-0.5, L**-0.5),
+    "one layer × L^-1/2": lambda L: (1.0, L**-0.5),
+    "none (He)": lambda L: (1.0, 1.0),
+}
+KEY = ("part", "title", "x", "y")
+COLUMNS = (*KEY, "value")
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The options of the command line."""
+
+    scale: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: seconds; laptop: two minutes on two cores; paper: to 1,000 layers."""
+    out: Path | None = None
+    """The results folder; by default runs/theory_updates-SCALE."""
+
+
+def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles what runs once: on a CPU what counts is how long it takes to compile."""
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=quickly)
+
+
+def title_of(variant: str) -> str:
+    return TITLES[variant] if variant in TITLES else schemes.get(variant).title
+
+
+def sizes(
+    settings: Settings, variant: str, depth: int, rates: tuple[float, ...] | None
+) -> np.ndarray:
+    """``||Delta f|| / eta``, a mean over draws and examples: for each rate, or to first order."""
+    split = data.load("digits")
+    images = split.train.images[: settings.batch_size].astype(np.float32)
+    images = jnp.asarray((images - np.float32(split.mean)) / np.float32(split.std))
+    labels = jnp.asarray(split.train.labels[: settings.batch_size])
+    scheme = schemes.get("fixup" if variant == "no_rule_2" else variant)
+    model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=settings.stem_channels)
+    L = model.num_branches
+
+    def one(key: jax.Array) -> jax.Array:
+        variables = model.init(key, images[:1])
+        params = scheme.init(variables["params"], L, key=jax.random.fold_in(key, 1))
+        params = random_head(params, jax.random.fold_in(key, 2))
+        if variant == "no_rule_2":
+            params = roles.assign(params).map(
+                lambda leaf, value: value * L**0.5 if leaf.role is Role.BRANCH else value, params
+            )
+
+        def logits_fn(at: Any, inputs: jax.Array) -> jax.Array:
+            rest = {name: tree for name, tree in variables.items() if name != "params"}
+            logits, _ = model.apply(
+                {"params": at, **rest}, inputs, train=True, mutable=["batch_stats"]
+            )
+            return logits
+
+        if rates is None:
+            return update_size(logits_fn, params, images, labels).mean()
+        return jax.lax.map(
+            lambda rate: update_size(logits_fn, params, images, labels, rate).mean(),
+            jnp.array(rates),
+        )
+
+    keys = jax.random.split(jax.random.key(0), settings.draws)
+    return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys).mean(axis=0))(keys))
+
+
+def traces(settings: Settings, scaling: str, L: int) -> float:
+    """Theorem 3's traces summed over the layers of all branches, the mean over draws."""
+
+    def one(key: jax.Array) -> jax.Array:
+        network = draw_network(
+            key, width=settings.trace_width, num_branches=L, num_classes=10,
+            layer_scales=TRACES[scaling](L),
+        )  # fmt: skip
+        x = jax.random.normal(jax.random.fold_in(key, 1), (settings.trace_width,))
+        terms = jax.tree.leaves(update_terms(network, x).branches)
+        # By the squared length of the input, to which all traces are in proportion.
+        return jnp.trace(jnp.stack(terms).sum(axis=0)) / (x @ x)
+
+    keys = jax.random.split(jax.random.key(1), 4 * settings.draws)
+    return float(quick_jit(lambda keys: jax.lax.map(one, keys).mean())(keys))
+
+
+def run(settings: Settings, folder: ResultsFolder) -> None:
+    """Measures what is missing of the four parts."""
+
+    def add(part: str, title: str, x: Any, value: Any, y: Any = "") -> None:
+        row = {"part": part, "title": title, "x": x, "y": y}
+        if not folder.has(**row):
+            folder.add(row | {"value": f"{float(value):.6g}"})
+
+    for depth in settings.depths:
+        for variant in settings.variants:
+            L = (depth - 4) // 2
+            title = title_of(variant)
+            if not folder.has(part="depth", title=title, x=L, y=""):
+                start = time.monotonic()
+                add("depth", title, L, sizes(settings, variant, depth, None))
+                print(f"  {title}, {depth} layers: {time.monotonic() - start:.0f} s", flush=True)
+    rates = tuple(2.0**power for power in settings.log2_rates)
+    for variant in settings.rate_variants:
+        title = title_of(variant)
+        if not folder.has(part="rate", title=title, x=rates[-1], y=""):
+            found = sizes(settings, variant, settings.rate_depth, rates)
+            for rate, value in zip(rates, found, strict=True):
+                add("rate", title, rate, value)
+    for L in settings.trace_branches:
+        for scaling in TRACES:
+            if not folder.has(part="trace", title=scaling, x=L, y=""):
+                add("trace", scaling, L, traces(settings, scaling, L))
+    if not any(row["part"] == "map" for row in folder.rows):
+        exponents = scalar_branch.grid(np.linspace(0, 1, settings.map_steps + 1).tolist(), 2)
+        found = scalar_branch.theorem_4(exponents)
+        for (p, q), update in zip(exponents, found.update, strict=True):
+            add("map", "", f"{p:.6g}", update, y=f"{q:.6g}")
+
+
+def part(rows: list[Row], name: str) -> list[Row]:
+    return [row for row in rows if row["part"] == name]
+
+
+def slope(rows: list[Row]) -> float:
+    """The slope in log-log between the last two points of a curve."""
+    points = sorted((float(row["x"]), float(row["value"])) for row in rows)[-2:]
+    (x, y), (x2, y2) = points
+    return float(np.log(y2 / y) / np.log(x2 / x))
+
+
+def table(rows: list[Row]) -> str:
+    """The curves over the depth: their values, and the slope of the last two."""
+    cells = []
+    for name, heading in (("depth", "update / eta, L ="), ("trace", "sum of traces, L =")):
+        own = part(rows, name)
+        places = sorted({int(row["x"]) for row in own})
+        lines = [[heading, *map(str, places), "slope"]]
+        for title in dict.fromkeys(row["title"] for row in own):
+            curve = {int(row["x"]): row for row in own if row["title"] == title}
+            values = [f"{float(curve[L]['value']):.3g}" for L in places]
+            lines.append([title, *values, f"{slope(list(curve.values())):.2f}"])
+        cells.append(text_table(lines))
+    return "\n\n".join(cells)
+
+
+def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+    """Draws the four parts."""
+    layers = f"{settings.rate_depth} layers"
+    theory_figure(
+        [
+            Curves("Update of the network against depth", part(rows, "depth"), "x", "value",
+                   "branches $L$", r"$\|\Delta f\|\,/\,\eta$"),
+            Curves(f"... against the learning rate, {layers}", part(rows, "rate"), "x", "value",
+                   r"learning rate $\eta$", r"$\|\Delta f\|\,/\,\eta$"),
+            Curves("Theorem 3: traces of all branches", part(rows, "trace"), "x", "value",
+                   "branches $L$", r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$",
+                   own_legend=True),
+            ExponentMap(
+                r"Theorem 4: $e$ in $|\Delta F|\,/\,\eta \sim L^{-e}$, $a_i = L^{-p_i}$",
+                part(rows, "map"), "$p_1$", "$p_2$",
+                marked=[("both layers alike", 0.5, 0.5)],
+            ),
+        ],
+        path,
+        title="How far one step of gradient descent moves a residual network",
+        subtitle=(
+            f"WRN-n-1, {settings.stem_channels} channels, {settings.batch_size} digits, random "
+            f"heads, {settings.draws} draws; traces: width {settings.trace_width}, m = 2"
+        ),
+    )  # fmt: skip
+
+
+def main(command: Command) -> int:
+    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
+    stop_at_once()
+    settings = SCALES[command.scale]
+    out = command.out or Path("runs") / f"theory_updates-{command.scale}"
+    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=(), columns=COLUMNS, key=KEY)
+    print(f"Update sizes, scale {command.scale}; results in {out.resolve()}", flush=True)
+    stop_at_once(
+        lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
+    )
+    start = time.monotonic()
+    run(settings, folder)
+    text = table(folder.rows)
+    print(f"\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    plot(folder.rows, settings, out / "figure.png")
+    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
+    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
+        print(f"  {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Command, description="Fixup's section 3, measured.")))

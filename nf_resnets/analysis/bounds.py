@@ -1,0 +1,257 @@
+"""Lower bounds on gradients at initialisation: Theorems 1 and 2 of the Fixup paper.
+
+A ReLU network without normalisation whose biases are 0 is positively homogeneous in the input of
+each block and in certain sets of parameters. So the derivative of the loss in the direction of such
+a ``u`` itself is ``<dl/du, u> = l(z, y) - H(p)``, exactly (equation 6), and by Cauchy and Schwarz
+``||dl/du|| >= (l - H) / ||u||``: logits that blow up make gradients blow up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import optax
+
+from nf_resnets import roles
+from nf_resnets.analysis.head import random_head
+from nf_resnets.analysis.homogeneous import (
+    HomogeneousSet,
+    homogeneous_sets,
+    refuse_inhomogeneous,
+)
+from nf_resnets.analysis.observe import branches
+from nf_resnets.roles import Rules
+
+Logits = Callable[[Any, jax.Array], jax.Array]
+"""``logits_fn(params, images [B, H, W, C]) -> logits [B, c]``."""
+
+
+class Bound(NamedTuple):
+    """Both sides of a lower bound on a gradient, and what lies between them.
+
+    ``lower_bound <= gradient_norm`` is the theorem. ``directional`` is ``<dl/du, u>``: it equals
+    ``lower_bound * norm`` where the network is homogeneous in ``u``, and shows where it is not.
+
+    Attributes:
+      gradient_norm: ``||dl/du||``.
+      lower_bound: ``(l - H) / ||u||``; 0 where ``u`` is 0.
+      directional: ``<dl/du, u>``.
+      norm: ``||u||``.
+    """
+
+    gradient_norm: jax.Array
+    lower_bound: jax.Array
+    directional: jax.Array
+    norm: jax.Array
+
+
+def excess_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    r"""``l(z, y) - H(p)``, the cross-entropy loss less the entropy of the softmax, per example.
+
+    It is computed as ``(p - y)^T z``, to which equation 6 reduces it, since for small logits ``l``
+    and ``H`` are both about ``ln c`` and would cancel.
+
+    Args:
+      logits: ``z [B, c]``.
+      labels: int32 ``[B]``.
+
+    Returns:
+      float32 ``[B]``.
+
+    Example:
+      >>> excess_loss(jnp.zeros((2, 10)), jnp.array([3, 7])).tolist()
+      [0.0, 0.0]
+    """
+    z = logits.astype(jnp.float32)
+    y = jax.nn.one_hot(labels, z.shape[-1])
+    # The logits less their largest: sum(p - y) is 0, and large logits would lose digits.
+    shifted = z - jax.lax.stop_gradient(z.max(axis=-1, keepdims=True))
+    return ((jax.nn.softmax(z) - y) * shifted).sum(axis=-1)
+
+
+def block_bounds(
+    observed: Any,
+    params: Any,
+    images: jax.Array,
+    labels: jax.Array,
+    *,
+    rules: Rules | None = None,
+) -> Bound:
+    r"""Theorem 1 at the input of every residual block, for every example of a batch.
+
+    ``||dl / dx_{i-1}|| >= (l(z, y) - H(p)) / ||x_{i-1}||``, equation 2, in the L2 norm. One
+    backward pass of the *sum* of the losses gives all gradients: in a network without normalisation
+    no example sees another.
+
+    Args:
+      observed: the network, ``observed(params, images, perturbations) -> (logits, taps)`` (see
+        :func:`nf_resnets.analysis.observe.observe`).
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+      rules: what the paths of ``params`` mean; by default the names of this library's models.
+
+    Returns:
+      Arrays ``[L, B]``, the blocks in order from the input.
+
+    Raises:
+      ValueError: if a bias is not 0 or the network normalises: it is not homogeneous then. Under
+        ``jit`` the biases cannot be looked at; ``directional`` differs from
+        ``lower_bound * norm`` there.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 1 and appendix A.1.
+    """
+    refuse_inhomogeneous(params, roles.assign(params, rules))
+    _, shapes = jax.eval_shape(observed, params, images)
+    nothing = flax.traverse_util.unflatten_dict(
+        {
+            path: jnp.zeros(tap.shape, tap.dtype)
+            for path, tap in flax.traverse_util.flatten_dict(shapes).items()
+            if path[-1] == "input"
+        }
+    )
+
+    def total(perturbations: Any) -> tuple[jax.Array, Any]:
+        logits, taps = observed(params, images, perturbations)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
+        return loss, (logits, taps)
+
+    gradients, (logits, taps) = jax.grad(total, has_aux=True)(nothing)
+    excess = excess_loss(logits, labels)
+    found = [
+        _bound_per_example(gradient["input"], block["input"], excess)
+        for gradient, block in zip(branches(gradients), branches(taps), strict=True)
+    ]
+    return Bound(*(jnp.stack(values) for values in zip(*found, strict=True)))
+
+
+def _bound_per_example(gradient: jax.Array, x: jax.Array, excess: jax.Array) -> Bound:
+    rows = x.reshape(x.shape[0], -1).astype(jnp.float32)
+    slopes = gradient.reshape(x.shape[0], -1).astype(jnp.float32)
+    norm = jnp.linalg.norm(rows, axis=1)
+    return Bound(
+        gradient_norm=jnp.linalg.norm(slopes, axis=1),
+        lower_bound=_quotient(excess, norm),
+        directional=(slopes * rows).sum(axis=1),
+        norm=norm,
+    )
+
+
+def parameter_bounds(
+    logits_fn: Logits,
+    params: Any,
+    images: jax.Array,
+    labels: jax.Array,
+    *,
+    rules: Rules | None = None,
+    sets: Sequence[HomogeneousSet] | None = None,
+) -> dict[str, Bound]:
+    r"""Theorem 2 for every positively homogeneous set of a network, on a batch.
+
+    ``||dl_avg / dtheta_ph|| >= 1 / (M ||theta_ph||) sum_m (l^(m) - H(p^(m))) = G(theta_ph)``,
+    equation 3, in the L2 norm, with the loss averaged over the batch of ``M`` examples.
+
+    Args:
+      logits_fn: the network, ``(params, images) -> logits [B, c]``.
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+      rules: what the paths of ``params`` mean; by default the names of this library's models.
+      sets: the sets; by default those of
+        :func:`nf_resnets.analysis.homogeneous.homogeneous_sets`.
+
+    Returns:
+      For each set, by its name, a bound of scalars.
+
+    Raises:
+      ValueError: if a bias is not 0 or the network normalises, as in :func:`block_bounds`.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 2, figure 2 and appendix A.2.
+    """
+    refuse_inhomogeneous(params, roles.assign(params, rules))
+
+    def average(at: Any) -> tuple[jax.Array, jax.Array]:
+        logits = logits_fn(at, images)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return loss, excess_loss(logits, labels).mean()
+
+    gradient, excess = jax.grad(average, has_aux=True)(params)
+    bounds = {}
+    for each in homogeneous_sets(params, rules=rules) if sets is None else sets:
+        weights, slopes = each.of(params), each.of(gradient)
+        norm = optax.tree.norm(weights)
+        bounds[each.name] = Bound(
+            gradient_norm=optax.tree.norm(slopes),
+            lower_bound=_quotient(excess, norm),
+            directional=optax.tree.vdot(slopes, weights),
+            norm=norm,
+        )
+    return bounds
+
+
+def _quotient(excess: jax.Array, norm: jax.Array) -> jax.Array:
+    # Where u is 0 the logits are 0, and l - H with them.
+    return jnp.where(norm > 0, excess / jnp.where(norm > 0, norm, 1.0), 0.0)
+
+
+class HeadDraws(NamedTuple):
+    """What equation 4 takes the expectation of, for each draw of the head.
+
+    Attributes:
+      excess: ``l - H`` averaged over the batch, ``G(theta_ph) ||theta_ph||``, ``[N]``.
+      largest: ``max_i z_i`` averaged over the batch, ``[N]``.
+    """
+
+    excess: jax.Array
+    largest: jax.Array
+
+
+def draw_heads(
+    logits_fn: Logits,
+    params: Any,
+    images: jax.Array,
+    labels: jax.Array,
+    *,
+    key: jax.Array,
+    draws: int,
+    rules: Rules | None = None,
+) -> HeadDraws:
+    r"""Both sides of equation 4 by Monte Carlo over draws of the head.
+
+    ``E G(theta_ph) >= (E max_i z_i - ln c) / ||theta_ph||``: the mean of ``excess`` is at least
+    that of ``largest`` less ``ln c``, for every p.h. set whose norm the head does not change.
+
+    Args:
+      logits_fn: the network, ``(params, images) -> logits [B, c]``.
+      params: its parameters; those of the head are drawn anew.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+      key: a JAX PRNG key.
+      draws: ``N``, how many heads.
+      rules: what the paths of ``params`` mean; by default the names of this library's models.
+
+    Returns:
+      Both quantities for each draw.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, equations 4 and 10.
+    """
+
+    def one(head_key: jax.Array) -> HeadDraws:
+        logits = logits_fn(random_head(params, head_key, rules=rules), images)
+        return HeadDraws(excess_loss(logits, labels).mean(), logits.max(axis=-1).mean())
+
+    return jax.lax.map(one, jax.random.split(key, draws))
+
+
+__all__ = [
+    "Bound",
+    "HeadDraws",
+    "block_bounds",
+    "draw_heads",
+    "excess_loss",
+    "parameter_bounds",
+]

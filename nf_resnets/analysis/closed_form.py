@@ -1,0 +1,401 @@
+r"""What signal propagation must be at initialisation, by the papers' recursions.
+
+``Var`` is the second moment, averaged over channels and positions. A layer of independent weights
+with mean 0 multiplies it by ``fan_in mean(W^2)``, whatever its input is, on average over draws; a
+ReLU halves that of a symmetric input; and a branch whose last layer is such a one is uncorrelated
+with the skip path. So in units of the first block's input, with the *gains* ``b_k`` of the branch
+and ``a_k`` of the skip path,
+
+    ``Var skip_k = a_k Var x_{k-1}``, ``Var branch_k = b_k Var x_{k-1}`` (``b_k`` itself after a
+    norm), ``Var x_k = Var skip_k + Var branch_k``.
+
+That holds for wide layers, on average over draws, for biases of 0, and away from zero-padded
+borders, unless ``size`` is given, which carries the padding along. :func:`propagate` is the
+recursion; He's, BatchNorm's and the other schemes' closed forms are named below it. Networks with a
+ReLU after the sum are another recursion, :func:`propagate_rectified`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+CENTERED_RELU = 1 - 1 / math.pi
+"""``var(relu(z)) / E[relu(z)^2]`` of a symmetric Gaussian ``z``: what is left after centring."""
+
+
+class ClosedForm(NamedTuple):
+    """The second moments of every block, in units of the first input's, float64 ``[L]``.
+
+    Attributes:
+      input: of ``x_{k-1}``.
+      skip: of the skip path as it enters the sum.
+      branch: of the residual branch as it enters the sum.
+      sum: of the two together, before a ReLU that follows.
+      active: the part of the sum's units that the ReLU after it lets through; 1 where there is
+        none.
+      backward: by what the squared norm of a gradient, over all units, grows from the block's
+        output to its input: ``(a_k + b_k') active_k``. ``b_k'`` is ``b_k`` where nothing
+        normalises. A batch norm divides by the standard deviation, from which the channels' means
+        are taken: ``b_k' = b_k / (v_{k-1} (1 - 1/pi)^(m-1))`` with ``v`` the variance of a channel.
+    """
+
+    input: Floats
+    skip: Floats
+    branch: Floats
+    sum: Floats
+    active: Floats
+    backward: Floats
+
+    @property
+    def share(self) -> Floats:
+        """The branch's share of the sum, ``[L]``."""
+        return self.branch / self.sum
+
+    @property
+    def gradient(self) -> Floats:
+        r"""``||dl/dx_{k-1}|| / ||dl/dx_L||`` at every block's input, ``[L]``.
+
+        Assumed: weights seen backward are independent of those seen forward, fan_in is alike at all
+        layers (or He's fan_in, where a stage begins), and examples are independent.
+        """
+        return np.sqrt(np.cumprod(self.backward[::-1])[::-1])
+
+
+def propagate(
+    branch_gains: ArrayLike,
+    skip_gains: ArrayLike | None = None,
+    *,
+    random_skips: Sequence[bool] | None = None,
+    normalized: bool = False,
+    normalized_sum: bool = False,
+    centered: bool = False,
+    first: ArrayLike = 1.0,
+    size: tuple[int, int] | None = None,
+    strides: Sequence[int] | None = None,
+    kernels: Sequence[int] = (3, 3),
+) -> ClosedForm:
+    r"""The recursion of a network whose blocks begin with the activation (pre-activation).
+
+    Args:
+      branch_gains: ``b_k``, ``[L]``: the squared constants and scalars on the branch times
+        ``fan_in mean(W^2) / 2`` of each of its layers.
+      skip_gains: ``a_k``, ``[L]``: the squared constant on the skip path, times
+        ``fan_in mean(W^2) / 2`` of a convolution on it; by default 1.
+      random_skips: for every block, whether there is a convolution on the skip path.
+      normalized: whether a batch norm stands before each activation: the layers of the branch, and
+        a convolution on the skip path, then see inputs of moment 1.
+      normalized_sum: whether one more batch norm stands after every sum.
+      centered: whether data-dependent biases take each channel's mean out of every layer's input,
+        and with it ``1/pi`` of the moment. Assumed then: all examples are independent.
+      first: ``Var x_0``, a number or one for each position ``[H, W]``.
+      size: ``(H, W)`` of the images, to carry the zero padding along: moments are then averages
+        over all positions; None for the interior of large images.
+      strides: of every block, 1 or 2, where ``size`` is given; by default 1.
+      kernels: the sizes of the branch's convolutions, in order; the first that is not 1 has the
+        stride.
+
+    Returns:
+      The moments of every block.
+
+    Raises:
+      ValueError: if the gains are not one for each branch.
+
+    Example:
+      >>> propagate([1.0, 1.0, 1.0]).sum.tolist()
+      [2.0, 4.0, 8.0]
+    """
+    b = np.asarray(branch_gains, np.float64)
+    a = np.ones_like(b) if skip_gains is None else np.asarray(skip_gains, np.float64)
+    if b.ndim != 1 or a.shape != b.shape:
+        raise ValueError(
+            f"branch_gains of shape {list(b.shape)} and skip_gains of shape {list(a.shape)} found; "
+            "expected [L] each."
+        )
+    steps = [1] * len(b) if strides is None else list(strides)
+    random = [False] * len(b) if random_skips is None else list(random_skips)
+    strided = next((at for at, kernel in enumerate(kernels) if kernel > 1), 0)
+    left = CENTERED_RELU ** len(kernels) if centered else 1.0
+    q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
+    variance = q.mean()
+    found = []
+    for b_k, a_k, convolved, stride in zip(b, a, random, steps, strict=True):
+        entering = q.mean()
+        inner = q / entering if normalized else q
+        # A convolution on the skip path takes what the branch takes.
+        skip = a_k * (inner if normalized and convolved else q)[::stride, ::stride]
+        for at, kernel in enumerate(kernels):
+            if normalized and at:
+                inner = inner / inner.mean()
+            inner = _convolved(inner, kernel, bordered=size is not None)
+            inner = inner[::stride, ::stride] if at == strided else inner
+        branch = b_k * left * inner
+        back = branch.mean() / left / entering
+        if normalized:
+            back = branch.mean() / (variance * CENTERED_RELU ** (len(kernels) - 1))
+            kept = skip.mean() / entering * variance
+            variance = CENTERED_RELU * branch.mean()
+            variance += CENTERED_RELU * skip.mean() if convolved else kept
+        q = skip + branch
+        found.append(
+            (entering, skip.mean(), branch.mean(), q.mean(), 1.0, skip.mean() / entering + back)
+        )
+        if normalized_sum:
+            q, variance = q / q.mean(), 1.0
+    return ClosedForm(*np.array(found).reshape(-1, 6).T)
+
+
+def _convolved(q: Floats, kernel: int, *, bordered: bool) -> Floats:
+    """The mean of ``q [H, W]`` over each position's ``kernel x kernel`` neighbours, 0 outside."""
+    if not bordered or kernel == 1:
+        return q
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(q, kernel // 2), (kernel, kernel))
+    return windows.mean(axis=(-2, -1))
+
+
+def alpha_one(depth: int) -> ClosedForm:
+    """He's initialisation and ``y = x + F(x)``: ``Var x_k = 2^k``, both paths contribute alike.
+
+    Assumed: what this module's docstring says. Where a stage begins, He's 1x1 convolution of the
+    activated input leaves the moment as it is, ``2 Var / 2``, so that the doubling goes on.
+    """
+    return propagate(np.ones(depth))
+
+
+def alpha_rsqrt_depth(depth: int) -> ClosedForm:
+    """``y = x + L**-0.5 F(x)`` with He's initialisation: ``Var x_k = (1 + 1/L)^k``, at most ``e``.
+
+    Assumed: what this module's docstring says; transitions as in :func:`alpha_one`.
+    """
+    return propagate(np.full(depth, 1 / max(depth, 1)))
+
+
+def batch_norm(depth: int, transitions: Sequence[int] = ()) -> ClosedForm:
+    """BatchNorm in the branch: ``Var x_k = 1 + k``, the branch's share ``1 / (k + 1)``.
+
+    Assumed: what this module's docstring says, ``Var x_0 = 1``, and a batch large enough for its
+    statistics. Where a stage begins, the 1x1 convolution of the normalised input sets the skip path
+    to 1, and the count begins anew with a sum of 2.
+
+    Args:
+      depth: ``L``.
+      transitions: the ``k`` at which a stage begins with a convolution on the skip path.
+
+    Example:
+      >>> batch_norm(4, transitions=[3]).sum.tolist()
+      [2.0, 3.0, 2.0, 3.0]
+    """
+    convolved = [k in transitions for k in range(1, depth + 1)]
+    return propagate(np.ones(depth), random_skips=convolved, normalized=True)
+
+
+def sqrt_half(depth: int) -> ClosedForm:
+    """``y = (x + F(x)) / sqrt(2)``: ``Var x_k = 1``, both paths contribute 1/2 to every sum.
+
+    Assumed: what this module's docstring says; transitions as in :func:`alpha_one`.
+    """
+    return propagate(np.full(depth, 0.5), np.full(depth, 0.5))
+
+
+def zero_branch(depth: int) -> ClosedForm:
+    """``alpha = 0`` and Fixup: ``Var x_k = 1`` exactly within a stage, for every branch is 0.
+
+    Nothing is assumed but that; between stages the 1x1 convolution of the activated input keeps the
+    moment on average only.
+    """
+    return propagate(np.zeros(depth))
+
+
+def rescale(depth: int) -> ClosedForm:
+    r"""RescaleNet: ``Var x_k = 1``, with ``beta_k^2 = 1/(k + L)`` the branch's share of the sum.
+
+    Assumed: what this module's docstring says, biases of 0 among it; the data-dependent ones take
+    the mean out of what each layer sees, and the branches become smaller by
+    ``(1 - 1/pi)`` for each ReLU.
+
+    Source: Shao et al., NeurIPS 2020, section 4.1 and equation 2.
+    """
+    beta_squared = 1 / (np.arange(1, depth + 1) + depth)
+    return propagate(beta_squared, 1 - beta_squared)
+
+
+def shares_of_last(form: ClosedForm) -> tuple[float, Floats]:
+    """What the input and every branch contribute to the last sum, ``prod_j Var skip_j / Var x_j``.
+
+    Returns:
+      The share of ``x_0``, which for RescaleNet is 1/2, and those of the branches ``[L]``, each
+      ``1/(2L)``.
+
+    Example:
+      >>> share, branches = shares_of_last(rescale(4))
+      >>> round(share, 6), branches.round(6).tolist()
+      (0.5, [0.125, 0.125, 0.125, 0.125])
+    """
+    kept = np.append(np.cumprod((form.skip / form.sum)[::-1])[::-1], 1.0)
+    return float(kept[0]), form.share * kept[1:]
+
+
+def propagate_rectified(
+    branch_gains: ArrayLike,
+    skip_gains: ArrayLike | None = None,
+    *,
+    new_channels: ArrayLike | None = None,
+    random_skips: Sequence[bool] | None = None,
+    normalized: bool = False,
+    centered: bool = False,
+    first: ArrayLike = 1.0,
+    size: tuple[int, int] | None = None,
+    strides: Sequence[int] | None = None,
+    kernels: Sequence[int] = (3, 3),
+) -> ClosedForm:
+    r"""The recursion of a network with a ReLU after the sum, ``x_k = relu(skip + branch)``.
+
+    The skip path is not negative then, and the ReLU takes less than half of the sum's second
+    moment. In a wide network the units are independent: one of them is the Markov chain
+    ``x_k = relu(sqrt(a_k) x_{k-1} + sqrt(b_k Var x_{k-1}) g)``, ``g ~ N(0, 1)``, from
+    ``x_0 = relu(g)``. Its distribution, an atom at 0 and a density, is followed on a grid in units
+    of ``sqrt(Var x_k)``; the moments of each step are exact given the distribution before it.
+    Zero padding, where ``size`` is given, is carried along as in :func:`propagate`, but for the
+    unit's distribution, which is taken to be of one form at all positions.
+
+    Args:
+      branch_gains: ``b_k``, ``[L]``: the squared constants and scalars times ``fan_in mean(W^2)``
+        of the first layer, whose input is the ReLU's output, and ``fan_in mean(W^2) / 2`` of the
+        others: 2 for He's initialisation.
+      skip_gains: ``a_k``, ``[L]``; by default 1.
+      new_channels: the part of the channels, ``[L]``, that the shortcut fills with zeros.
+      random_skips: for every block, whether there is a convolution on the skip path, which makes it
+        Gaussian; ``a_k`` then contains its gain.
+      normalized: whether a batch norm stands after every layer: the branch has the moment ``b_k``
+        then, and a convolution on the skip path ``a_k``.
+      centered: whether data-dependent biases take each channel's mean out of every layer's input.
+        Assumed then: all examples are independent, so that a channel's mean is that of the chain.
+      first: ``Var x_0``, a number or one for each position ``[H, W]``.
+      size: ``(H, W)`` of the images, to carry the zero padding along; None for the interior.
+      strides: of every block, 1 or 2, where ``size`` is given; by default 1.
+      kernels: the sizes of the branch's convolutions, in order; the first that is not 1 has the
+        stride.
+
+    Returns:
+      The moments of every block; the sum's are those before the ReLU.
+
+    Raises:
+      ValueError: if the gains are not one for each branch.
+
+    Example:
+      >>> he = propagate_rectified([2.0, 2.0])
+      >>> (he.sum / he.input).tolist()  # the sum without the ReLU after it: (a + b) Var x
+      [3.0, 3.0]
+      >>> he.input.round(2).tolist()
+      [1.0, 2.32]
+    """
+    b = np.asarray(branch_gains, np.float64)
+    a = np.ones_like(b) if skip_gains is None else np.asarray(skip_gains, np.float64)
+    new = np.zeros_like(b) if new_channels is None else np.asarray(new_channels, np.float64)
+    if b.ndim != 1 or not a.shape == b.shape == new.shape:
+        raise ValueError(
+            f"branch_gains {list(b.shape)}, skip_gains {list(a.shape)} and new_channels "
+            f"{list(new.shape)} found; expected [L] each."
+        )
+    steps = [1] * len(b) if strides is None else list(strides)
+    random = [False] * len(b) if random_skips is None else list(random_skips)
+    edges = np.linspace(0.0, 12.0, 601)
+    at = np.append(0.0, (edges[1:] + edges[:-1]) / 2)  # the atom, then the cells
+    weight = _rectified(at[:1], np.ones(1), 1.0, edges)[0]
+    q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
+    found = []
+    for b_k, a_k, new_k, convolved, stride in zip(b, a, new, random, steps, strict=True):
+        entering = q.mean()
+        kept = 1 - (weight * at).sum() ** 2  # of the second moment, without the channels' means
+        deeper = CENTERED_RELU ** (len(kernels) - 1)
+        if normalized:  # the norm after the last layer makes up for the padding, on average
+            inner = _through(q / entering, kernels, stride, bordered=size is not None)
+            branch_map = b_k * inner / inner.mean()
+            back = b_k / (entering * kept * deeper)
+        else:
+            seen = kept * deeper if centered else 1.0
+            branch_map = b_k * seen * _through(q, kernels, stride, bordered=size is not None)
+            back = branch_map.mean() / seen / entering
+        strided = q[::stride, ::stride]
+        skip_map = strided * (a_k / strided.mean() if normalized and convolved else a_k)
+        skip_map = skip_map * (1 - new_k)
+        skip, branch = skip_map.mean() / entering, branch_map.mean() / entering
+        if convolved:
+            start, mass, noise = at[:1], np.ones(1), skip + branch
+        else:
+            start, mass, noise = math.sqrt(skip / (1 - new_k)) * at, weight * (1 - new_k), branch
+            mass = mass + new_k * (at == 0)
+        weight, grown = _rectified(start, mass, noise, edges)
+        sums = skip_map + branch_map
+        active = weight[1:].sum()
+        found.append(
+            (
+                entering,
+                skip_map.mean(),
+                branch_map.mean(),
+                sums.mean(),
+                active,
+                (skip + back) * active,
+            )
+        )
+        q = sums * grown / (skip + branch)
+    return ClosedForm(*np.array(found).reshape(-1, 6).T)
+
+
+def _through(q: Floats, kernels: Sequence[int], stride: int, *, bordered: bool) -> Floats:
+    """What padding and stride of a branch's convolutions leave at each position."""
+    strided = next((at for at, kernel in enumerate(kernels) if kernel > 1), 0)
+    for at, kernel in enumerate(kernels):
+        q = _convolved(q, kernel, bordered=bordered)
+        q = q[::stride, ::stride] if at == strided else q
+    return q
+
+
+def _rectified(at: Floats, weight: Floats, noise: float, edges: Floats) -> tuple[Floats, float]:
+    """``relu(x + sqrt(noise) g)`` in units of its root mean square, and its second moment.
+
+    Args:
+      at: where ``x >= 0`` is, ``[N]``.
+      weight: how likely it is there, ``[N]``.
+      noise: the variance added.
+      edges: of the cells, from 0.
+
+    Returns:
+      The probabilities of 0 and of the cells, the last of which has no end; the second moment.
+    """
+    # Without noise the same formulas hold in the limit.
+    deviation = math.sqrt(max(noise, 1e-12))
+    z = at / deviation
+    density = np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
+    second = ((np.square(at) + noise) * _normal_cdf(z) + at * deviation * density) @ weight
+    limits = (edges[:, None] * math.sqrt(second) - at[None, :]) / deviation
+    cumulative = _normal_cdf(limits) @ weight
+    cumulative[-1] = 1.0
+    probabilities = np.append(cumulative[0], np.diff(cumulative))
+    return probabilities / probabilities.sum(), float(second)
+
+
+def _normal_cdf(z: Any) -> Floats:
+    return np.asarray(jax.scipy.special.ndtr(np.asarray(z, np.float32)), np.float64)
+
+
+__all__ = [
+    "CENTERED_RELU",
+    "ClosedForm",
+    "alpha_one",
+    "alpha_rsqrt_depth",
+    "batch_norm",
+    "propagate",
+    "propagate_rectified",
+    "rescale",
+    "shares_of_last",
+    "sqrt_half",
+    "zero_branch",
+]

@@ -1,0 +1,148 @@
+"""How far one step of gradient descent moves a network as a function: section 3 of the Fixup paper.
+
+Fixup's goal is that ``||Delta f(x)|| / eta`` does not depend on the depth as ``eta -> 0``. The
+change is measured twice: exactly, at a small ``eta``, and to first order, without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Logits = Callable[[Any, jax.Array], jax.Array]
+"""``logits_fn(params, images [B, H, W, C]) -> logits [B, c]``."""
+
+
+def loss_gradient(logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Array) -> Any:
+    """The gradient of the cross-entropy loss averaged over a batch, a tree like ``params``."""
+
+    def loss(at: Any) -> jax.Array:
+        logits = logits_fn(at, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    return jax.grad(loss)(params)
+
+
+def update(
+    logits_fn: Logits,
+    params: Any,
+    images: jax.Array,
+    labels: jax.Array,
+    learning_rate: jax.Array | float,
+) -> jax.Array:
+    r"""The change of the logits by one step of gradient descent.
+
+    ``Delta f(x) = f(x; theta - eta dl/dtheta) - f(x; theta)``, with the loss averaged over the
+    batch whose logits are looked at.
+
+    Args:
+      logits_fn: the network, ``(params, images) -> logits [B, c]``.
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+      learning_rate: ``eta``, ``[]``. In float32 one that is too small drowns the change in the
+        rounding of the logits; see :func:`small_rate`.
+
+    Returns:
+      ``Delta f [B, c]``.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, section 3.
+    """
+    gradient = loss_gradient(logits_fn, params, images, labels)
+    moved = jax.tree.map(lambda p, g: p - learning_rate * g, params, gradient)
+    return logits_fn(moved, images) - logits_fn(params, images)
+
+
+def first_order_update(
+    logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Array
+) -> jax.Array:
+    r"""The limit of ``Delta f / eta`` as ``eta -> 0``: ``-J J^T dl/dz`` with ``J = df/dtheta``.
+
+    ``J^T`` is a backward pass. ``J`` is the transpose of that, a backward pass through a backward
+    pass: the convolutions of our networks have no forward mode on a CPU.
+
+    Args:
+      logits_fn: the network, ``(params, images) -> logits [B, c]``.
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+
+    Returns:
+      An array ``[B, c]``.
+
+    Example:
+      >>> matrix = jnp.array([[1.0, 2.0], [3.0, 4.0]])  # z = x matrix, so Delta z = -x x^T dl/dz
+      >>> found = first_order_update(
+      ...     lambda params, x: x @ params, matrix, jnp.ones((1, 2)), jnp.array([1]))
+      >>> bool(jnp.allclose(found, -2 * (jax.nn.softmax(jnp.array([[4.0, 6.0]])) - jnp.eye(2)[1:])))
+      True
+    """
+    logits, backward = jax.vjp(lambda at: logits_fn(at, images), params)
+    slope = jax.grad(lambda z: optax.softmax_cross_entropy_with_integer_labels(z, labels).mean())(
+        logits
+    )
+    # J^T is linear, so where its own derivative is taken does not matter.
+    gradient, transposed = jax.vjp(lambda z: backward(z)[0], slope)
+    (moved,) = transposed(gradient)
+    return -moved
+
+
+def small_rate(logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+    r"""A learning rate at which :func:`update` is near its first order in float32.
+
+    The rounding of the logits leaves a relative error of ``eps ||f|| / ||Delta f||``, the second
+    order one of about ``||Delta f|| / ||f||``, times the number of layers for a deep network. Both
+    are ``sqrt(eps) = 3.5e-4`` for a change of ``sqrt(eps) ||f||``. Logits that are all zero, as at
+    the start of Fixup, round nothing: the parameters then move by ``sqrt(eps)`` of their norm.
+
+    Args:
+      logits_fn: the network, ``(params, images) -> logits [B, c]``.
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+
+    Returns:
+      ``eta``, float32 ``[]``.
+    """
+    size = jnp.linalg.norm(logits_fn(params, images))
+    change = jnp.linalg.norm(first_order_update(logits_fn, params, images, labels))
+    gradient = optax.tree.norm(loss_gradient(logits_fn, params, images, labels))
+    by_logits = size / jnp.where(change > 0, change, 1.0)
+    by_params = optax.tree.norm(params) / jnp.where(gradient > 0, gradient, 1.0)
+    root = jnp.sqrt(jnp.finfo(jnp.float32).eps)
+    return root * jnp.where((size > 0) & (change > 0), by_logits, by_params)
+
+
+def update_size(
+    logits_fn: Logits,
+    params: Any,
+    images: jax.Array,
+    labels: jax.Array,
+    learning_rate: jax.Array | float | None = None,
+) -> jax.Array:
+    r"""``||Delta f(x)|| / eta`` for every example, in the L2 norm over the classes.
+
+    With Fixup's zero head only the head moves in the first step; draw it at random
+    (:func:`nf_resnets.analysis.random_head`) to see the residual branches.
+
+    Args:
+      logits_fn: the network, ``(params, images) -> logits [B, c]``.
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``.
+      learning_rate: ``eta``, ``[]``; None for the limit ``eta -> 0``, to first order.
+
+    Returns:
+      float32 ``[B]``.
+    """
+    if learning_rate is None:
+        return jnp.linalg.norm(first_order_update(logits_fn, params, images, labels), axis=1)
+    change = update(logits_fn, params, images, labels, learning_rate)
+    return jnp.linalg.norm(change, axis=1) / learning_rate
+
+
+__all__ = ["first_order_update", "loss_gradient", "small_rate", "update", "update_size"]

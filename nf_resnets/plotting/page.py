@@ -1,0 +1,146 @@
+"""One page for one network: everything that is measured along its residual blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.plotting.signal import (
+    Quantity,
+    draw_quantity,
+    finish_axes,
+    finite,
+    transition_lines,
+)
+from nf_resnets.plotting.style import COLORS, MARKERS, RC
+
+Row = Mapping[str, Any]
+
+# Heading, label and scale of the panel; column, name and closed form of each of its curves.
+_PANELS: tuple[tuple[str, str, str, tuple[tuple[str, str, str], ...]], ...] = (
+    (
+        "Forward",
+        "Var (second moment)",
+        "log2",
+        (
+            ("sum", "sum", "closed_sum"),
+            ("skip", "skip path", "closed_skip"),
+            ("branch", "branch", "closed_branch"),
+        ),
+    ),
+    ("Who contributes", "branch's share of the sum", "linear",
+     (("share", "branch / sum", "closed_share"),)),
+    (
+        "Same for all images, or not",
+        "of the sum, mean over channels",
+        "log2",
+        (("squared_mean", "squared mean", ""), ("variance", "variance", "")),
+    ),
+    (
+        "Backward",
+        r"$\|\partial\ell/\partial x_{k-1}\|$",
+        "log10",
+        (
+            ("gradient_norm", "gradient norm", "closed_gradient"),
+            ("bound", "Theorem 1: at least", ""),
+        ),
+    ),
+    ("Skip and branch uncorrelated?", r"$\eta_k$ (%)", "linear", (("eta", r"$\eta_k$", ""),)),
+    ("Learnable scalar", "multiplier or alpha", "linear", (("scalar", "scalar", ""),)),
+)  # fmt: skip
+
+
+def page_figure(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    notes: Sequence[str] = (),
+) -> None:
+    """Draws the page of a network and saves it.
+
+    Second moments of skip, branch and sum with the closed form over them, the branch's share, the
+    channels' squared means and variances, gradients (and Theorem 1's bound), ``eta_k``, scalars.
+
+    Args:
+      rows: one for each block, with ``k``, ``transition`` and any of the columns ``skip``,
+        ``branch``, ``sum``, ``closed_skip``, ``closed_branch``, ``closed_sum``, ``share``,
+        ``closed_share``, ``squared_mean``, ``variance``, ``gradient_norm``, ``closed_gradient``,
+        ``bound``, ``eta`` and ``scalar``; a panel of which nothing is there says so.
+      path: where to save; the suffix chooses the format.
+      title: the network.
+      subtitle: the settings.
+      notes: lines for the foot of the page.
+
+    Raises:
+      ValueError: if there are no rows.
+    """
+    if not rows:
+        raise ValueError("rows is empty; expected one for each residual block.")
+    import matplotlib
+
+    with matplotlib.rc_context(RC):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        foot = 0.2 * len(notes) + 0.1
+        tall = 7.4 + foot
+        layout = ConstrainedLayoutEngine(rect=(0, foot / tall, 1, 1 - (foot + 0.7) / tall))
+        figure = Figure(figsize=(12.6, tall), layout=layout)
+        for axes, panel in zip(figure.subplots(2, 3).ravel(), _PANELS, strict=True):
+            _draw_panel(axes, rows, *panel)
+        figure.text(0.012, 1 - 0.24 / tall, title, fontsize=13, fontweight="bold", va="center")
+        figure.text(0.012, 1 - 0.52 / tall, subtitle, fontsize=9, color="#444444", va="center")
+        for index, line in enumerate(notes):
+            height = (foot - 0.1 - 0.2 * index) / tall
+            figure.text(0.012, height, line, fontsize=9, color="#444444", va="center")
+        figure.savefig(os.fspath(path))
+
+
+def _draw_panel(
+    axes: Any,
+    rows: Sequence[Row],
+    heading: str,
+    label: str,
+    scale: str,
+    curves: Sequence[tuple[str, str, str]],
+) -> None:
+    axes.set_title(heading, fontsize=10)
+    there = [
+        (index, curve) for index, curve in enumerate(curves) if finite(rows, curve[0], "linear")
+    ]
+    if not there:
+        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color="#777777")
+        axes.set_axis_off()
+        return
+    transition_lines(axes, rows)
+    zeros = []
+    for index, (column, name, form) in there:
+        quantity = Quantity(column, label, form, scale=scale)
+        color, marker = COLORS[index], MARKERS[index]
+        draw_quantity(axes, rows, quantity, color=color, marker=marker, size=4.5)
+        if finite(rows, column, scale):
+            axes.plot([], [], marker, color=color, ms=4.5, linestyle="none", label=name)
+        else:
+            zeros.append(name)
+    if any(form and finite(rows, form, scale) for _, (_, _, form) in there):
+        axes.plot([], [], "--", color="#444444", linewidth=1.3, label="closed form")
+    if axes.get_legend_handles_labels()[0]:
+        finish_axes(axes, Quantity("", label, scale=scale))
+        axes.margins(y=0.12)
+        axes.legend(fontsize=8, loc="best")
+    else:
+        axes.set_axis_off()
+    if zeros:
+        said = f"{' and '.join(zeros)}: 0 at every block"
+        axes.text(0.03, 0.03, said, transform=axes.transAxes, fontsize=8, color="#444444")
+    if scale == "linear":
+        # From 0 on, unless something is below it.
+        low, high = axes.dataLim.y0, axes.dataLim.y1
+        axes.set_ylim(1.1 * min(low, 0.0), 1.1 * high if high > 0 else 1.0)
+
+
+__all__ = ["page_figure"]

@@ -1,0 +1,192 @@
+"""Signal propagation along the blocks of a network: measured dots on the lines of closed forms."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.plotting.style import COLORS, MARKERS, RC
+
+Row = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """One pair of axes over the block's index ``k``.
+
+    Attributes:
+      column: what is drawn, a column of the rows; dots.
+      label: of the vertical axis.
+      form: the column of the closed form, a dashed line; ``""`` for none.
+      second_form: the column of another one, a dotted line; ``""`` for none.
+      scale: ``"log2"``, ``"log10"`` or ``"linear"``. Zeros are left out where it is a logarithm.
+      error: the column of the standard error of the dots; ``""`` for none.
+    """
+
+    column: str
+    label: str
+    form: str = ""
+    second_form: str = ""
+    scale: str = "linear"
+    error: str = ""
+
+
+def signal_figure(
+    panels: Sequence[tuple[str, Sequence[Row], Quantity]],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    form: str = "closed form",
+    second_form: str = "",
+    columns: int = 2,
+) -> None:
+    """Draws panels of measured dots and closed forms, one colour for each title, and saves them.
+
+    Args:
+      panels: for each the heading, the rows and the quantity. Rows have ``k``, ``title`` (the
+        curve), ``transition`` (whether a stage begins) and the quantity's columns; what is ``""``
+        or NaN is not drawn.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      form: what the legend calls the line.
+      second_form: what it calls the dotted line; ``""`` if there is none.
+      columns: panels beside each other.
+
+    Raises:
+      ValueError: if a panel has no rows, or a quantity's scale is not one of the three.
+    """
+    if not panels or not all(rows for _, rows, _ in panels):
+        raise ValueError("a panel without rows found; expected at least one row in each.")
+    import matplotlib
+
+    titles = list(dict.fromkeys(row["title"] for _, rows, _ in panels for row in rows))
+    looks = {
+        name: (COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)])
+        for index, name in enumerate(titles)
+    }
+    height = math.ceil(len(panels) / columns)
+    with matplotlib.rc_context(RC):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+        from matplotlib.lines import Line2D
+
+        tall = 3.3 * height + 0.7
+        # The top is the title's.
+        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.75 / tall))
+        figure = Figure(figsize=(4.1 * columns + 2.2, tall), layout=layout)
+        grid = figure.subplots(height, columns, squeeze=False).ravel()
+        for axes, (heading, rows, quantity) in zip(grid, panels, strict=False):
+            transition_lines(axes, rows)
+            for name in dict.fromkeys(row["title"] for row in rows):
+                color, marker = looks[name]
+                own = [row for row in rows if row["title"] == name]
+                draw_quantity(axes, own, quantity, color=color, marker=marker)
+            finish_axes(axes, quantity)
+            axes.set_title(heading, fontsize=10)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        entries = [
+            Line2D([], [], color=color, marker=marker, linestyle="none", ms=5, label=name)
+            for name, (color, marker) in looks.items()
+        ]
+        entries.append(Line2D([], [], color="#444444", linewidth=1.3, linestyle="--", label=form))
+        if second_form:
+            entries.append(
+                Line2D([], [], color="#444444", linewidth=1.3, linestyle=":", label=second_form)
+            )
+        figure.text(0.012, 1 - 0.24 / tall, title, fontsize=12, fontweight="bold", va="center")
+        figure.text(0.012, 1 - 0.52 / tall, subtitle, fontsize=8.5, color="#444444", va="center")
+        figure.legend(handles=entries, loc="outside right center")
+        figure.savefig(os.fspath(path))
+
+
+def draw_quantity(
+    axes: Any, rows: Sequence[Row], quantity: Quantity, *, color: str, marker: str, size: float = 4
+) -> None:
+    """Draws one curve: the measured dots, and below them the lines of its closed forms."""
+    for column, dashes in ((quantity.form, "--"), (quantity.second_form, ":")):
+        points = finite(rows, column, quantity.scale) if column else []
+        if points:
+            axes.plot(*zip(*points, strict=True), dashes, color=color, linewidth=1.3, zorder=2)
+    points = finite(rows, quantity.column, quantity.scale)
+    if points:
+        # Of hundreds of blocks a few dozen dots say enough.
+        every = max(1, len(points) // 40)
+        shown = points[::every]
+        axes.plot(
+            *zip(*shown, strict=True), marker, color=color, ms=size, zorder=3, linestyle="none",
+            markeredgecolor="white", markeredgewidth=0.4,
+        )  # fmt: skip
+        if quantity.error:
+            deviations = dict(finite(rows, quantity.error, "linear"))
+            bars = [(k, y, deviations[k]) for k, y in shown if k in deviations]
+            if bars:
+                axes.errorbar(*zip(*bars, strict=True), fmt="none", color=color, linewidth=0.9)
+
+
+def finite(rows: Sequence[Row], column: str, scale: str) -> list[tuple[int, float]]:
+    """The points ``(k, value)`` of a column that can be drawn on a scale.
+
+    Example:
+      >>> rows = [{"k": 1, "Var": 0.0}, {"k": 2, "Var": 0.5}, {"k": 3, "Var": ""}]
+      >>> finite(rows, "Var", "log2")
+      [(2, 0.5)]
+    """
+    points = [(int(row["k"]), row.get(column, "")) for row in rows]
+    values = [(k, float(value)) for k, value in points if value not in ("", None)]
+    return [
+        (k, value)
+        for k, value in values
+        if math.isfinite(value) and (scale == "linear" or value > 0)
+    ]
+
+
+def transition_lines(axes: Any, rows: Sequence[Row]) -> None:
+    """Marks where stages begin by thin vertical lines before their first blocks."""
+    for k in sorted({int(row["k"]) for row in rows if str(row.get("transition")) == "True"}):
+        axes.axvline(k - 0.5, color="#AAAAAA", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+
+
+def finish_axes(axes: Any, quantity: Quantity) -> None:
+    """Labels the axes and sets their scale.
+
+    Raises:
+      ValueError: if the scale is not one of the three.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if quantity.scale not in ("linear", "log2", "log10"):
+        raise ValueError(f"scale={quantity.scale!r} found; expected 'linear', 'log2' or 'log10'.")
+    if quantity.scale != "linear":
+        base = int(quantity.scale[3:])
+        axes.set_yscale("log", base=base)
+        low, high = axes.get_ylim()
+        # A constant would be drawn with the noise of float32 all over the axes.
+        middle, least = math.sqrt(low * high), 2.0
+        if high / low < least**2:
+            axes.set_ylim(middle / least, middle * least)
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(base=base, numticks=8))
+        if base == 10 and high / low < 100:
+            axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=8))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_xlabel("block $k$")
+    axes.set_ylabel(quantity.label)
+
+
+__all__ = [
+    "Quantity",
+    "draw_quantity",
+    "finish_axes",
+    "finite",
+    "signal_figure",
+    "transition_lines",
+]

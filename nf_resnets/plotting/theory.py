@@ -1,0 +1,198 @@
+"""Figures of the Fixup paper's theorems: pairs of curves in panels, and maps of exponents."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.plotting.style import COLORS, MARKERS, RC
+
+Row = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curves:
+    """One pair of axes with a curve for each ``title`` of its rows.
+
+    Attributes:
+      heading: what it shows.
+      rows: with ``title`` and the columns below; what is ``""`` or NaN, or on a logarithmic axis
+        not positive, is not drawn.
+      x: the column of the horizontal axis, which is logarithmic if ``log_x``.
+      solid: the column of the solid lines.
+      xlabel: of the horizontal axis.
+      ylabel: of the vertical axis, which is logarithmic.
+      dotted: the column of the dotted lines; ``""`` for none.
+      log_x: whether the horizontal axis is logarithmic.
+      own_legend: whether its curves are others than those of the rest of the figure, with colours
+        and a legend of their own.
+    """
+
+    heading: str
+    rows: Sequence[Row]
+    x: str
+    solid: str
+    xlabel: str
+    ylabel: str
+    dotted: str = ""
+    log_x: bool = True
+    own_legend: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ExponentMap:
+    """A map of exponents over two others, with the line on which it is what it should be.
+
+    Attributes:
+      heading: what it shows.
+      rows: a full grid of ``x`` and ``y``, with ``value``.
+      xlabel: of the horizontal axis.
+      ylabel: of the vertical axis.
+      wanted: the exponent whose line is drawn.
+      marked: points ``(name, x, y)`` to draw.
+    """
+
+    heading: str
+    rows: Sequence[Row]
+    xlabel: str
+    ylabel: str
+    wanted: float = 1.0
+    marked: Sequence[tuple[str, float, float]] = ()
+
+
+def theory_figure(
+    panels: Sequence[Curves | ExponentMap],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    solid: str = "",
+    dotted: str = "",
+) -> None:
+    """Draws the panels, two beside each other, and saves the figure.
+
+    Args:
+      panels: what to draw; a title has the same colour in all of them.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      solid: what the legend calls the solid lines; ``""`` to say nothing.
+      dotted: what it calls the dotted lines.
+
+    Raises:
+      ValueError: if a panel has no rows.
+    """
+    if not panels or not all(panel.rows for panel in panels):
+        raise ValueError("a panel without rows found; expected at least one row in each.")
+    import matplotlib
+
+    looks = _looks([p for p in panels if isinstance(p, Curves) and not p.own_legend])
+    height = math.ceil(len(panels) / 2)
+    with matplotlib.rc_context(RC):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        figure = Figure(figsize=(10.6, 3.4 * height + 0.7), layout="constrained")
+        grid = figure.subplots(height, 2, squeeze=False).ravel()
+        for axes, panel in zip(grid, panels, strict=False):
+            if isinstance(panel, Curves):
+                _draw_curves(axes, panel, _looks([panel]) if panel.own_legend else looks)
+            else:
+                _draw_map(figure, axes, panel)
+            axes.set_title(panel.heading, fontsize=10)
+            axes.set_xlabel(panel.xlabel)
+            axes.set_ylabel(panel.ylabel)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        entries = [
+            Line2D([], [], color=color, marker=marker, ms=5, label=name)
+            for name, (color, marker) in looks.items()
+        ]
+        if solid:
+            entries.append(Line2D([], [], color="#444444", linestyle="-", label=solid))
+        if dotted:
+            entries.append(Line2D([], [], color="#444444", linestyle=":", label=dotted))
+        figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=12, fontweight="bold")
+        # The second line of the title is empty: the subtitle takes its place.
+        at = 1 - 0.43 / figure.get_figheight()
+        figure.text(0.01, at, subtitle, fontsize=8.5, color="#444444", va="center")
+        figure.legend(handles=entries, loc="outside right center")
+        figure.savefig(os.fspath(path))
+
+
+def _looks(panels: Sequence[Curves]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for each title."""
+    titles = dict.fromkeys(str(row["title"]) for panel in panels for row in panel.rows)
+    return {
+        name: (COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)])
+        for index, name in enumerate(titles)
+    }
+
+
+def _draw_curves(axes: Any, panel: Curves, looks: Mapping[str, tuple[str, str]]) -> None:
+    from matplotlib.ticker import LogFormatter, NullFormatter, NullLocator
+
+    for name, (color, marker) in looks.items():
+        rows = [row for row in panel.rows if str(row["title"]) == name]
+        for column, dashes in ((panel.solid, "-"), (panel.dotted, ":")):
+            points = drawable(rows, panel.x, column) if column else []
+            if points:
+                every = max(1, len(points) // 12)
+                axes.plot(
+                    *zip(*points, strict=True), dashes, color=color, marker=marker,
+                    markevery=every, markersize=4 if dashes == "-" else 0, linewidth=1.5,
+                    label=name if dashes == "-" else None,
+                )  # fmt: skip
+    if panel.own_legend:
+        axes.legend(loc="upper left")
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # What hardly changes is not drawn as if it did.
+    middle, least = math.sqrt(low * high), 2.0
+    if high / low < least**2:
+        axes.set_ylim(middle / least, middle * least)
+    axes.yaxis.set_minor_formatter(NullFormatter() if high / low > 10 else LogFormatter())
+    if panel.log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        places = sorted({float(row[panel.x]) for row in panel.rows})
+        if len(places) <= 6 and all(place >= 1 for place in places):
+            axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+            axes.xaxis.set_minor_locator(NullLocator())
+
+
+def drawable(rows: Sequence[Row], x: str, column: str) -> list[tuple[float, float]]:
+    """The points of a column that a logarithmic axis can show, in order.
+
+    Example:
+      >>> drawable([{"L": 2, "g": 0.5}, {"L": 1, "g": "3"}, {"L": 4, "g": -1}], "L", "g")
+      [(1.0, 3.0), (2.0, 0.5)]
+    """
+    points = [(float(row[x]), float(row[column])) for row in rows if row[column] != ""]
+    return sorted(point for point in points if math.isfinite(point[1]) and point[1] > 0)
+
+
+def _draw_map(figure: Any, axes: Any, panel: ExponentMap) -> None:
+    x = sorted({float(row["x"]) for row in panel.rows})
+    y = sorted({float(row["y"]) for row in panel.rows})
+    values = {(float(row["x"]), float(row["y"])): float(row["value"]) for row in panel.rows}
+    grid = [[values[at, up] for at in x] for up in y]
+    reach = max(abs(value - panel.wanted) for value in values.values())
+    mesh = axes.pcolormesh(
+        x, y, grid, cmap="RdBu", shading="nearest", rasterized=True,
+        vmin=panel.wanted - reach, vmax=panel.wanted + reach,
+    )  # fmt: skip
+    axes.contour(x, y, grid, levels=[panel.wanted], colors="black", linewidths=1.5)
+    for name, at, up in panel.marked:
+        axes.plot(at, up, "*", color="black", markersize=12, markeredgecolor="white")
+        axes.annotate(name, (at, up), xytext=(9, 7), textcoords="offset points")
+    axes.grid(False)
+    bar = figure.colorbar(mesh, ax=axes, shrink=0.9)
+    bar.ax.axhline(panel.wanted, color="black", linewidth=1.5)
+
+
+__all__ = ["Curves", "ExponentMap", "drawable", "theory_figure"]

@@ -1,0 +1,260 @@
+"""Theorems 1 and 2 on random networks and real digits: the inequality, and what makes it hold.
+
+30 draws of a network for each of eight settings (two architectures, four initialisations), 240 in
+all, each on its own batch of eight digits. The identity ``<dl/du, u> = l - H`` is the sharper
+check: the inequality alone would hold for a lower bound that is too small.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import init, models
+from nf_resnets.analysis import bounds, observe
+from nf_resnets.analysis.head import random_head
+from tests.analysis.batch import digits
+from tests.models.trees import quick_jit
+from tests.trees.network import by_path, replaced
+
+DRAWS, BATCH = 30, 8
+
+# Float32 through some fifteen layers of at most a few hundred products: 1e-7 each, growing like the
+# square root of their number. It is relative to ||dl/du|| ||u||, in which <dl/du, u> is a sum. The
+# loss's own gradient p - y is off by a float32 rounding of 1, which counts times the logits.
+RELATIVE, OF_LOGITS = 1e-5, 1e-6
+
+MODELS = {
+    "wide": models.WideResNet(depth=16, stem_channels=4, scheme="fixup"),
+    "cifar": models.CifarResNet(depth=14, stem_channels=4, scheme="fixup"),
+}
+INITS = ("he", "xavier", "lsuv", "fixup")
+
+
+def initialised(kind, name, params, key, images):
+    if name == "he":
+        return init.he(params, key)
+    if name == "xavier":
+        return init.xavier(params, key)
+    if name == "lsuv":
+        return init.lsuv(MODELS[kind].apply, init.orthogonal(params, key), images)
+    return random_head(init.fixup(params, 6, key=key), jax.random.fold_in(key, 1))
+
+
+@functools.cache
+def parameters(kind):
+    images, _ = digits(1)
+    return quick_jit(MODELS[kind].init)(jax.random.key(0), images)["params"]
+
+
+@functools.cache
+def observed(kind):
+    return observe(MODELS[kind])
+
+
+def both_bounds(kind, params, images, labels):
+    def logits_fn(p, x):
+        return observed(kind)(p, x)[0]
+
+    of_blocks = bounds.block_bounds(observed(kind), params, images, labels)
+    of_sets = bounds.parameter_bounds(logits_fn, params, images, labels)
+    return of_blocks, of_sets, logits_fn(params, images)
+
+
+@functools.cache
+def compiled(kind):
+    """Both theorems' bounds for stacked parameters, images and labels, one draw after another."""
+    return quick_jit(lambda *args: jax.lax.map(lambda each: both_bounds(kind, *each), args))
+
+
+@functools.cache
+def drawn(kind, name):
+    """Both theorems' bounds for every draw, and the logits."""
+    images, labels = digits(DRAWS * BATCH)
+    images = images.reshape(DRAWS, BATCH, 8, 8, 1)
+    labels = labels.reshape(DRAWS, BATCH)
+    keys, params = jax.random.split(jax.random.key(7), DRAWS), parameters(kind)
+    draw = quick_jit(
+        lambda *args: jax.lax.map(lambda each: initialised(kind, name, params, *each), args)
+    )
+    found = compiled(kind)(draw(keys, images), images, labels)
+    return jax.device_get(found), np.asarray(labels)
+
+
+def once(kind, params, images, labels):
+    """The same for one network and one batch."""
+    stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (params, images, labels))
+    return jax.device_get(jax.tree.map(lambda leaf: leaf[0], compiled(kind)(*stacked)))
+
+
+def largest(logits, batch_axis):
+    """The largest logit of each example, or of each batch."""
+    size = np.abs(logits).max(axis=-1)
+    return size if batch_axis else size.max(axis=-1)
+
+
+@pytest.mark.parametrize("name", INITS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_theorem_1_holds_at_every_block_of_every_draw(kind, name):
+    (bound, _, logits), _ = drawn(kind, name)
+    assert bound.gradient_norm.shape == (DRAWS, 6, BATCH)
+    size = largest(logits, True)[:, None, :]
+    slack = RELATIVE * bound.gradient_norm * bound.norm + OF_LOGITS * size
+    assert (bound.norm > 0).all() and (bound.gradient_norm > 0).all()
+    assert (bound.lower_bound <= bound.gradient_norm + slack / bound.norm).all()
+    # It is not held by zeros: for many examples the loss exceeds the entropy.
+    assert (bound.lower_bound > 0.05 * bound.gradient_norm).mean() > 0.2
+
+
+@pytest.mark.parametrize("name", INITS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_theorem_2_holds_for_every_set_of_every_draw(kind, name):
+    (_, of_sets, logits), _ = drawn(kind, name)
+    assert len(of_sets) == (6 if kind == "wide" else 2)
+    for where, bound in of_sets.items():
+        slack = RELATIVE * bound.gradient_norm * bound.norm + OF_LOGITS * largest(logits, False)
+        assert bound.gradient_norm.shape == (DRAWS,)
+        assert (bound.lower_bound <= bound.gradient_norm + slack / bound.norm).all(), where
+        zero = name == "fixup" and where.endswith("conv_1/kernel")
+        assert (bound.gradient_norm > 0).all() or zero, where
+
+
+def identity_error(bound, excess, size):
+    """How far ``<dl/du, u>`` is from ``l - H``, in units of what float32 allows."""
+    allowed = RELATIVE * bound.gradient_norm * bound.norm + OF_LOGITS * size
+    return (np.abs(bound.directional - excess) / allowed).max()
+
+
+@pytest.mark.parametrize("name", INITS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_directional_derivative_is_the_loss_less_the_entropy(kind, name):
+    (of_blocks, of_sets, logits), labels = drawn(kind, name)
+    # By their definitions in float64, independently of the library.
+    z = logits.astype(np.float64)
+    z = z - z.max(axis=-1, keepdims=True)
+    log_p = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    loss = -np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+    entropy = -(np.exp(log_p) * log_p).sum(axis=-1)
+    excess = loss - entropy
+
+    size = largest(logits, True)[:, None, :]
+    assert identity_error(of_blocks, excess[:, None, :], size) < 1
+    for where, bound in of_sets.items():
+        assert identity_error(bound, excess.mean(axis=-1), largest(logits, False)) < 1, where
+    # With the sign turned, or the entropy left out, it does not hold.
+    assert identity_error(of_blocks, -excess[:, None, :], size) > 1e3
+    assert identity_error(of_blocks, loss[:, None, :], size) > 1e3
+    for where, bound in of_sets.items():
+        assert identity_error(bound, -excess.mean(axis=-1), largest(logits, False)) > 1e3, where
+
+
+def test_examples_do_not_see_each_other():
+    # With seven other images beside it, an example's numbers are the same.
+    images, labels = digits(2 * BATCH)
+    params = init.he(parameters("wide"), jax.random.key(3))
+    first, *_ = once("wide", params, images[:BATCH], labels[:BATCH])
+    mixed = jnp.concatenate([images[:1], images[BATCH + 1 :]])
+    mixed_labels = jnp.concatenate([labels[:1], labels[BATCH + 1 :]])
+    second, *_ = once("wide", params, mixed, mixed_labels)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(one[:, 0], other[:, 0], rtol=RELATIVE, atol=1e-6)
+        assert (np.abs(one[:, 1:] - other[:, 1:]) > 1e-3 * np.abs(other[:, 1:])).all()
+
+
+def test_with_its_zero_head_both_sides_are_zero_for_fixup():
+    images, labels = digits(BATCH)
+    params = init.fixup(init.he(parameters("wide"), jax.random.key(0)), 6)
+    of_blocks, of_sets, logits = once("wide", params, images, labels)
+    assert not np.asarray(logits).any()
+    for bound in (of_blocks, *of_sets.values()):
+        assert not np.asarray(bound.lower_bound).any()
+    assert not np.asarray(of_blocks.gradient_norm).any()
+    assert float(of_sets["head/kernel"].gradient_norm) > 0  # the head is what moves
+    assert float(of_sets["stem/kernel"].gradient_norm) == 0
+
+
+@pytest.mark.parametrize("path", ["head/bias", "bias_relu", "stage_2/rest/bias_3"])
+def test_a_bias_breaks_the_identity(path):
+    images, labels = digits(BATCH)
+    params = init.he(parameters("wide"), jax.random.key(0))
+    shape = by_path(params)[path].shape
+    bias = jnp.linspace(0.5, 1.0, math.prod(shape)).reshape(shape)
+    params = replaced(params, {path: bias})
+    with pytest.raises(ValueError, match="is a bias that is not 0"):
+        both_bounds("wide", params, images, labels)
+    # Compiled, the values cannot be looked at; the numbers tell.
+    of_blocks, of_sets, logits = once("wide", params, images, labels)
+    size = largest(logits, True).reshape(1, -1)
+    assert identity_error(of_blocks, of_blocks.lower_bound * of_blocks.norm, size) > 10
+    stem = of_sets["stem/kernel"]
+    assert identity_error(stem, stem.lower_bound * stem.norm, size.max()) > 10
+
+
+def test_a_network_that_normalises_is_refused():
+    images, labels = digits(BATCH)
+    model = models.WideResNet(depth=10, stem_channels=4, scheme="groupnorm")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    with pytest.raises(ValueError, match="positively homogeneous, without normalisation"):
+        bounds.block_bounds(observe(model), params, images, labels)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
+def test_the_excess_loss_is_exact_for_small_and_large_logits(scale):
+    rng = np.random.default_rng(0)
+    logits = (scale * rng.standard_normal((50, 10))).astype(np.float32)
+    labels = rng.integers(0, 10, 50)
+    z = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    log_p = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+    exact = -log_p[np.arange(50), labels] + (np.exp(log_p) * log_p).sum(axis=1)
+    found = bounds.excess_loss(jnp.asarray(logits), jnp.asarray(labels))
+    # A sum of ten float32 products of numbers up to the logits' range, about 6 scale.
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=3e-6 * scale)
+
+
+@functools.cache
+def compiled_heads(draws):
+    images, labels = digits(BATCH)
+
+    def logits_fn(p, x):
+        return MODELS["wide"].apply({"params": p}, x)
+
+    return quick_jit(
+        lambda p, key: bounds.draw_heads(logits_fn, p, images, labels, key=key, draws=draws)
+    )
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_equation_4_holds_on_the_average_over_heads(scale):
+    params = init.he(parameters("wide"), jax.random.key(5))
+    params["stem"]["kernel"] = scale * params["stem"]["kernel"]  # which scales all logits
+    found = jax.device_get(compiled_heads(2000)(params, jax.random.key(11)))
+    margin = found.excess - found.largest + np.log(10)
+    # Its mean is positive by more than four standard errors of 2,000 draws.
+    assert margin.mean() > 4 * margin.std() / len(margin) ** 0.5
+    # For large logits both sides of the inequality come near each other: within ln c of it.
+    assert margin.mean() < np.log(10) + 4 * margin.std() / len(margin) ** 0.5
+    # Without the expectation it does not hold: some heads happen to fit the labels.
+    assert (margin < 0).any() or scale == 1.0
+
+
+def test_equation_4_needs_a_head_that_knows_nothing_of_the_labels():
+    # The negative control: logits of 50 at the true label, so that l = 0, H = 0.
+    _, labels = digits(BATCH)
+    logits = 50.0 * jax.nn.one_hot(labels, 10)
+    excess, largest_logit = bounds.excess_loss(logits, labels).mean(), logits.max(axis=1).mean()
+    assert excess < largest_logit - np.log(10)
+
+
+def test_the_loss_is_the_one_that_training_uses():
+    # excess_loss is l - H of optax's l.
+    images, labels = digits(BATCH)
+    logits = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 10)), jnp.float32)
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    p = jax.nn.softmax(logits)
+    entropy = -(p * jnp.log(p)).sum(axis=1)
+    np.testing.assert_allclose(bounds.excess_loss(logits, labels), loss - entropy, atol=2e-6)

@@ -1,0 +1,117 @@
+"""The command as a user runs it: what it writes, what it refuses, what it leaves alone."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nf_resnets.analysis import __main__ as command
+
+ROOT = Path(__file__).parents[2]
+
+
+def options(folder, **changes):
+    small = {"model": "wrn-16-1", "batch_size": 16, "stem_channels": 4}
+    return command.Options(**{**small, "out": folder, **changes})
+
+
+def rows_of(folder):
+    with open(folder / "blocks.csv", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_page_is_written_as_from_the_command_line(tmp_path):
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "nf_resnets.analysis", "--model", "wrn-16-1"),
+            *("--scheme", "fixup", "--batch-size", "16", "--seed", "3", "--stem-channels", "4"),
+            *("--out", str(tmp_path / "page")),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "L = 6" in process.stdout and "page.png" in process.stdout
+    rows = rows_of(tmp_path / "page")
+    assert [row["k"] for row in rows] == list("123456")
+    assert [row["transition"] for row in rows] == ["True", "False"] * 3 or rows[0][
+        "transition"
+    ] == "False"
+    assert all(float(row["branch"]) == 0 == float(row["share"]) for row in rows)
+    # Theorem 1 holds for the drawn head, through which gradients pass.
+    assert all(float(row["gradient_norm"]) >= float(row["bound"]) for row in rows)
+    assert float(rows[0]["gradient_norm"]) > 0
+    image = Image.open(tmp_path / "page" / "page.png")
+    assert image.size[0] > 1500 and len(image.convert("RGB").getcolors(1 << 24)) > 50
+
+
+@pytest.mark.parametrize("scheme", ["batchnorm", "rescalenet"])
+def test_normalised_and_calibrated_networks_have_a_page(tmp_path, scheme):
+    page = command.analyse(options(tmp_path, scheme=scheme, model="cifar-resnet-8"))
+    assert len(page.rows) == 3
+    closed = np.array([row["closed_sum"] for row in page.rows])
+    measured = np.array([row["sum"] for row in page.rows])
+    # One draw of 4 channels: the order of magnitude.
+    assert (np.abs(np.log(closed / measured)) < 1.5).all()
+
+
+def test_help_names_every_option():
+    process = subprocess.run(
+        [sys.executable, "-m", "nf_resnets.analysis", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    for name in command.settings_of(command.Options()):
+        assert f"--{name.replace('_', '-')}" in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "resnet-110"}, "did you mean 'cifar-resnet-110'"),
+        ({"model": "wrn-17-1"}, "depth=17 found"),
+        ({"model": "vgg-11"}, "expected a residual network for images"),
+        ({"scheme": "fixpu"}, "did you mean 'fixup'"),
+        ({"scheme": "t_fixup"}, "is for transformer networks"),
+        ({"dataset": "digit"}, "digits"),
+        ({"batch_size": 1}, "--batch-size 1 found; expected 2 to 1437"),
+        ({"seed": -1}, "--seed -1 found"),
+        ({"image_size": -1}, "0 or more"),
+    ],
+)
+def test_bad_options_end_in_one_sentence(tmp_path, changes, message):
+    with pytest.raises(SystemExit) as found:
+        command.main(options(tmp_path / "new", **changes))
+    assert message in str(found.value) and "\n" not in str(found.value)
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_what_is_a_users_is_left_alone(tmp_path):
+    (tmp_path / "page.png").write_text("mine")
+    with pytest.raises(ValueError, match="holds something else already"):
+        command.folder_for(options(tmp_path))
+    assert (tmp_path / "page.png").read_text() == "mine"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be used"):
+        command.folder_for(options(tmp_path / "file"))
+
+
+def test_the_same_options_may_write_again_and_others_may_not(tmp_path):
+    chosen = options(tmp_path / "page")
+    folder = command.folder_for(chosen)
+    page = command.Page([{**dict.fromkeys(command.COLUMNS, ""), "k": 1, "sum": 1.0}], [])
+    command.write(page, chosen, folder)
+    assert command.folder_for(chosen) == folder
+    with pytest.raises(ValueError, match="holds something else already"):
+        command.folder_for(options(tmp_path / "page", seed=1))

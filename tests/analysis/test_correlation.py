@@ -1,0 +1,126 @@
+"""eta_k, learnable scalars and weight norms, against tensors and trees with known answers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import analysis, models, roles, schemes
+
+# What runs once needs no optimisation.
+quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def taps_of(skip, branch, mean=0.0):
+    skip, branch = (np.asarray(x, np.float32).reshape(-1, 1, 1, 1) + mean for x in (skip, branch))
+    block = {"input": skip, "skip": skip, "branch": branch, "sum": skip + branch}
+    return {"block_1": {name: jnp.asarray(value) for name, value in block.items()}}
+
+
+@pytest.mark.parametrize(
+    ("skip", "branch", "percent"),
+    [
+        ([1, 1, -1, -1], [1, -1, 1, -1], 0),  # uncorrelated: 1 + 1 is the sum's variance, 2
+        ([1, 1, -1, -1], [1, 1, -1, -1], 50),  # equal: |1 + 1 - 4| / 4
+        ([3, 3, -3, -3], [-1, -1, 1, 1], 150),  # opposed: |9 + 1 - 4| / 4
+        ([1, 1, -1, -1], [2, 0, 0, -2], 40),  # |1 + 2 - 5| / 5
+    ],
+)
+@pytest.mark.parametrize("mean", [0.0, 7.0])
+def test_eta_is_the_equation(skip, branch, percent, mean):
+    # Whole numbers, but for a quotient in float32. A mean changes nothing: Var is centred.
+    found = analysis.eta(taps_of(skip, branch, mean))
+    assert found.tolist() == pytest.approx([percent], rel=1e-5, abs=1e-5)
+
+
+def test_eta_is_small_for_rescalenet_and_not_for_a_branch_that_copies_its_input():
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(16, 8, 8, 3)), jnp.float32)
+    scheme = schemes.get("rescalenet")
+    model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=8)
+
+    @quick
+    def taps_at(key):
+        params = scheme.init(model.init(key, images[:1])["params"], 3, key=key)
+        return analysis.observe(model)(params, images)[1]
+
+    taps = taps_at(jax.random.key(0))
+    eta = np.asarray(analysis.eta(taps))
+    assert eta.shape == (3,) and (eta < 20).all()
+    copied = jax.tree.map(lambda x: x, taps)
+    copied["stage_1"]["first"] |= {
+        "branch": copied["stage_1"]["first"]["skip"],
+        "sum": 2 * copied["stage_1"]["first"]["skip"],
+    }
+    # Var + Var against 4 Var
+    assert float(analysis.eta(copied)[0]) == pytest.approx(50, rel=1e-4)
+
+
+def numbered(tree):
+    """Multipliers 1, 2, ... in the order of the blocks of a tree of this library."""
+    k = 0
+    for stage in ("stage_1", "stage_2", "stage_3"):
+        for part in ("first", "rest"):
+            old = tree[stage][part]["multiplier"]
+            count = old.size
+            tree[stage][part]["multiplier"] = k + 1.0 + np.arange(count).reshape(old.shape)
+            k += count
+    return tree
+
+
+def test_multipliers_of_a_scanned_tree_are_in_the_order_of_the_branches():
+    model = models.WideResNet(depth=22, stem_channels=2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 3)))["params"]
+    params = numbered(jax.tree.map(lambda s: np.ones(s.shape, np.float32), shapes))
+    assert analysis.multipliers(params).tolist() == list(range(1, 10))
+
+
+def test_branches_without_a_scalar_have_none():
+    conv = np.ones((3, 3, 2, 2), np.float32)
+    tree = {f"block_{k}": {"conv_1": conv, "conv_2": conv} for k in (1, 2, 10)}
+    tree["block_10"]["alpha"] = np.array(0.25, np.float32)
+    rules = roles.Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
+    found = analysis.multipliers(tree, rules=rules)
+    assert np.isnan(found[:2]).all() and found[2] == 0.25
+
+
+def test_a_scalar_between_two_branches_is_refused():
+    conv = np.ones((3, 3, 2, 2), np.float32)
+    tree = {"block_1": {"conv_1": conv}, "block_2": {"conv_1": conv}, "alpha": np.ones(())}
+    rules = roles.Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
+    with pytest.raises(ValueError, match="'alpha' .alpha. stands beside the branches"):
+        analysis.multipliers(tree, rules=rules)
+
+
+def test_weight_norms_are_those_of_each_layer_over_time():
+    model = models.WideResNet(depth=16, stem_channels=2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 3)))["params"]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
+    norms = analysis.weight_norms(params)
+    assert norms.shape == (6, 2)
+    for k, kernel in (
+        (1, params["stage_1"]["first"]["conv_2"]["kernel"]),
+        (4, params["stage_2"]["rest"]["conv_2"]["kernel"][0]),
+    ):
+        assert norms[k - 1, 1] == pytest.approx(np.linalg.norm(kernel.ravel()), rel=1e-6)  # float32
+    doubled = jax.tree.map(lambda x: 2 * x, params)
+    over_time = analysis.norms_over_time([params, doubled])
+    np.testing.assert_allclose(over_time[1], 2 * over_time[0], rtol=1e-6)
+
+
+def test_gains_of_he_are_2_and_only_real_shortcuts_have_one():
+    model = models.WideResNet(depth=16, width=2, scheme="plain")
+    images = jnp.zeros((1, 4, 4, 3))
+
+    def start(key):
+        return schemes.get("plain").init(model.init(key, images)["params"], 6, key=key)
+
+    params = quick(start)(jax.random.key(0))
+    gains, shortcuts = analysis.layer_gains(params), analysis.shortcut_gains(params)
+    # The smallest kernel has 4,608 weights, whose mean square is known to 2%.
+    np.testing.assert_allclose(gains, 2, rtol=0.08)
+    assert np.isnan(shortcuts).tolist() == [False, True, False, True, False, True]
+    # 16 x 32 weights: 6%
+    np.testing.assert_allclose(shortcuts[::2], 2, rtol=0.25)

@@ -1,0 +1,123 @@
+"""Lanczos against dense eigenvalues: of matrices, and of a small network's Hessian."""
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets.analysis import curvature
+from nf_resnets.models.conv import conv
+
+# Sums of a few hundred float32 products: 1e-6 each, relative to the largest eigenvalue.
+FLOAT32 = 1e-5
+
+
+def symmetric(eigenvalues, seed=0):
+    size = len(eigenvalues)
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((size, size)))
+    return (basis * np.asarray(eigenvalues)) @ basis.T
+
+
+def run(matrix, steps):
+    matrix = jnp.asarray(matrix, jnp.float32)
+    return curvature.lanczos(
+        lambda v: matrix @ v, matrix.shape[0], key=jax.random.key(3), steps=steps
+    )
+
+
+def test_few_steps_find_an_eigenvalue_that_stands_apart():
+    eigenvalues = np.append(np.linspace(-1, 1, 199), 5.0)
+    found = run(symmetric(eigenvalues), 20)
+    assert float(found.value) == pytest.approx(5.0, rel=FLOAT32)
+    assert float(found.residual) < 1e-3
+
+
+def test_the_residual_bounds_the_error_when_it_has_not_converged():
+    eigenvalues = np.linspace(0, 1, 300)
+    found = run(symmetric(eigenvalues), 6)
+    error = np.abs(eigenvalues - float(found.value)).min()
+    assert error <= float(found.residual) + FLOAT32
+    assert 1e-3 < float(found.residual) < 1  # it says that it has not converged
+
+
+@pytest.mark.parametrize(
+    "eigenvalues",
+    [
+        [2.0] * 12,  # one step spans an invariant space
+        [-3.0, -3.0, -1.0, -1.0, -1.0],  # two do; all are negative, so a made-up 0 would win
+        [0.0, 0.0, 0.0],
+        [-9.0, 1.0, 2.0, 5.0],
+    ],
+)
+def test_an_early_end_makes_up_no_eigenvalue(eigenvalues):
+    found = run(symmetric(eigenvalues), len(eigenvalues))
+    tolerance = FLOAT32 * max(map(abs, eigenvalues))
+    assert float(found.value) == pytest.approx(max(eigenvalues), abs=tolerance)
+
+
+def test_more_steps_than_the_size_change_nothing():
+    matrix = symmetric([1.0, 2.0, 4.0])
+    assert float(run(matrix, 50).value) == float(run(matrix, 3).value)
+
+
+def loss(params, images, labels):
+    """A residual network with one convolution of ours, which has a custom backward pass."""
+    x = conv(images, params["stem"], form="canonical")
+    x = x + conv(jax.nn.softplus(x), params["branch"], form="canonical")
+    logits = x.mean(axis=(1, 2)) @ params["head"]
+    return -(jax.nn.log_softmax(logits) * labels).sum(axis=1).mean()
+
+
+def network():
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return jnp.asarray(0.5 * rng.standard_normal(shape), jnp.float32)
+
+    params = {"stem": draw(3, 3, 1, 3), "branch": draw(3, 3, 3, 3), "head": draw(3, 4)}
+    labels = jnp.eye(4)[rng.integers(0, 4, 8)]
+    images = draw(8, 4, 4, 1)
+    return lambda p: loss(p, images, labels), params
+
+
+def dense_hessian(function, params):
+    """Row by row, by finite differences of the gradient in float64 arithmetic of NumPy."""
+    flat, unravel = jax.flatten_util.ravel_pytree(params)
+    gradient = jax.jit(lambda v: jax.flatten_util.ravel_pytree(jax.grad(function)(unravel(v)))[0])
+    step = 1e-2
+    rows = [
+        (np.asarray(gradient(flat + e), np.float64) - np.asarray(gradient(flat - e), np.float64))
+        / (2 * step)
+        for e in step * jnp.eye(flat.size)
+    ]
+    matrix = np.stack(rows)
+    return (matrix + matrix.T) / 2
+
+
+def test_the_largest_curvature_is_that_of_the_dense_hessian():
+    function, params = network()
+    flat, unravel = jax.flatten_util.ravel_pytree(params)
+    product = jax.jit(
+        lambda v: jax.flatten_util.ravel_pytree(
+            curvature.hessian_product(function, params, unravel(v))
+        )[0]
+    )
+    by_products = jnp.stack([product(e) for e in jnp.eye(flat.size)])
+    # Central differences at a step of 1e-2: 1e-4 of the third derivatives, which are of order 1.
+    by_differences = dense_hessian(function, params)
+    scale = np.abs(by_differences).max()
+    np.testing.assert_allclose(by_products, by_differences, atol=1e-2 * scale)
+    np.testing.assert_allclose(by_products, by_products.T, atol=FLOAT32 * scale)
+
+    expected = float(jnp.linalg.eigvalsh(by_products)[-1])
+    found = jax.jit(lambda p, key: curvature.largest_curvature(function, p, key=key, steps=40))(
+        params, jax.random.key(0)
+    )
+    assert float(found.value) == pytest.approx(expected, rel=10 * FLOAT32)
+    assert float(found.residual) <= 1e-2 * expected
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(ValueError, match="steps=0, size=3 found"):
+        run(np.eye(3), 0)

@@ -1,0 +1,265 @@
+"""Signal propagation of this library's networks, against the closed forms of METHODS section 5.
+
+Means over draws are compared with the recursions, which carry the zero padding of the small images
+along, within 4 standard errors of the mean, as the draws themselves give them; each comparison is
+made with a wrong alternative, too, which must fail it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.theory_signal import OneStage
+from nf_resnets import analysis, models, schemes
+from nf_resnets.analysis import closed_form as cf
+
+L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
+K = np.arange(1, L + 1)
+ONES = np.ones(L)
+SIZE = (SIDE, SIDE)
+QUICKLY = {"xla_backend_optimization_level": 0}
+# Of a 3x3 window, the part inside the image; He's stem doubles the moment 1 of random signs.
+INSIDE = np.convolve(np.ones(SIDE), np.ones(3), "same") / 3
+FIRST = 2 * np.multiply.outer(INSIDE, INSIDE)
+
+
+@functools.cache
+def draws(name, family="pre_activation"):
+    """``Signal`` and squared gradient norms of every draw, as arrays ``[DRAWS, L]``."""
+    scheme = schemes.get(name)
+    model = OneStage(L, WIDTH, scheme, family)
+    count = 16 if scheme.anatomy.norm else 2
+    images = np.random.default_rng(0).choice([-1.0, 1.0], (count, SIDE, SIDE, 3))
+    images = jnp.asarray(images, jnp.float32)
+
+    def one(key):
+        variables = model.init(key, images)
+        params = scheme.init(variables["params"], L, key=jax.random.fold_in(key, 1))
+        params = analysis.random_head(params, jax.random.fold_in(key, 2))
+        observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
+        norms = jnp.zeros(L)
+        if family == "pre_activation" and name in CASES:  # those that a test looks at
+            cotangent = jax.random.fold_in(key, 3)
+            norms = analysis.gradient_norms(observed, params, images, key=cotangent)
+        return analysis.signal(observed, params, images), norms**2
+
+    keys = jax.random.split(jax.random.key(0), DRAWS)
+    run = jax.jit(lambda keys: jax.lax.map(one, keys), compiler_options=QUICKLY)
+    signal, squared = run(keys)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), (signal, squared))
+
+
+def errors(values, expected):
+    """How many standard errors the mean over draws is off, at the block where it is most."""
+    error = values.std(axis=0, ddof=1) / len(values) ** 0.5
+    return np.max(np.abs(values.mean(axis=0) - expected) / error)
+
+
+def form(b, a=ONES, **options):
+    return cf.propagate(b, a, first=options.pop("first", FIRST), size=SIZE, **options)
+
+
+BETA = 1 / (K + L)
+CASES = {
+    # name: the closed form, and a wrong one
+    "alpha_one": (form(ONES), form((2**0.9 - 1) * ONES)),
+    "alpha_rsqrt_depth": (form(ONES / L), form(ONES / L**2)),
+    "sqrt_half": (form(ONES / 2, ONES / 2), form(ONES / 2)),
+    "batchnorm": (form(ONES, normalized=True), form(ONES)),
+    "rescalenet": (form(BETA, 1 - BETA), form(BETA, ONES)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_var_of_skip_branch_and_sum_is_the_closed_form(name):
+    right, wrong = CASES[name]
+    signal, _ = draws(name)
+    for part in ("skip", "branch", "sum"):
+        measured = getattr(signal, part).second
+        if name == "batchnorm":
+            # Padding also moves the means that BatchNorm subtracts, which the form leaves out.
+            np.testing.assert_allclose(measured.mean(axis=0), getattr(right, part), rtol=0.08)
+        else:
+            assert errors(measured, getattr(right, part)) < 4, part
+    assert errors(signal.sum.second, wrong.sum) > 4
+
+
+def test_var_doubles_with_every_block_of_alpha_one():
+    # Slope 1 in log2 but for the padding, which 6 x 6 positions lower to that of the recursion.
+    sums = draws("alpha_one")[0].sum.second.mean(axis=0)
+    slope = np.polyfit(K, np.log2(sums) - np.log2(CASES["alpha_one"][0].sum), 1)[0]
+    # 32 draws leave the mean of the last sum uncertain by about 15%, 0.2 in log2 over 8 blocks.
+    assert abs(slope) < 0.06 and not abs(slope - 0.1) < 0.06
+
+
+def test_batch_norms_branch_contributes_1_over_k_plus_1():
+    signal, _ = draws("batchnorm")
+    # In an interior with Var x_0 = 1 this is 1/(k+1) (test_closed_form); here the stem gives more.
+    right = form(ONES, normalized=True)
+    without_input = form(ONES, normalized=True, first=1e-9 * FIRST)
+    # To 1% the shares 1/k, of one block less.
+    np.testing.assert_allclose(without_input.share, 1 / K, rtol=0.01)
+    shares = signal.share.mean(axis=0)
+    # 32 draws give a share to 2%; the means that padding moves, see above, are the rest.
+    np.testing.assert_allclose(shares, right.share, rtol=0.08)
+    assert (without_input.share / shares > 1.08).sum() >= 5
+    # Linear growth: every branch adds the same.
+    added = signal.branch.second.mean(axis=0)
+    np.testing.assert_allclose(added, added.mean(), rtol=0.08)
+
+
+def test_skip_and_branch_contribute_alike_where_both_are_divided_by_sqrt_2():
+    signal, _ = draws("sqrt_half")
+    right = CASES["sqrt_half"][0]
+    ratio = signal.branch.second.mean(axis=0) / signal.skip.second.mean(axis=0)
+    # 1 but for the padding; the ratio of two means over 32 draws of 32 channels is known to 10%.
+    np.testing.assert_allclose(ratio, right.branch / right.skip, rtol=0.3)
+    assert np.abs(ratio / (right.branch / right.skip) - 1).mean() < 0.1
+
+
+@pytest.mark.parametrize("name", ["skipinit", "fixup"])
+@pytest.mark.parametrize("family", ["pre_activation", "post_activation"])
+def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
+    signal, _ = draws(name, family)
+    assert (signal.branch.second == 0).all() and (signal.share == 0).all()
+    assert (signal.sum.second == signal.input.second[:, :1]).all()
+    assert (signal.skip_share == 1).all()
+    # Another scheme's is not.
+    assert not (draws("rescalenet", family)[0].sum.second == signal.input.second[:, :1]).any()
+
+
+def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
+    signal, _ = draws("rescalenet")
+    identity_squared = signal.skip.second / signal.input.second
+    # The skip path is the input times a constant: float32 rounding.
+    np.testing.assert_allclose(identity_squared, np.tile(1 - BETA, (DRAWS, 1)), rtol=1e-5)
+    assert identity_squared.prod(axis=1) == pytest.approx(0.5, rel=1e-5)
+    share, branches = cf.shares_of_last(CASES["rescalenet"][0])
+    kept = signal.skip_share.prod(axis=1)
+    assert errors(kept[:, None], share) < 4
+    # Without padding the shares are 1/2 and 1/(2L); the padding takes from the branches.
+    assert 0.5 < share < 0.61 and (branches < 1 / (2 * L)).all()
+    assert errors(kept[:, None], 1 / 3) > 4
+
+
+def test_in_the_interior_var_doubles_without_any_correction():
+    scheme, blocks, side = schemes.get("alpha_one"), 2, 14
+    model = OneStage(blocks, WIDTH, scheme)
+    images = np.random.default_rng(0).choice([-1.0, 1.0], (1, side, side, 3))
+    images = jnp.asarray(images, jnp.float32)
+
+    def one(key):
+        params = scheme.init(model.init(key, images)["params"], blocks, key=key)
+        observed = analysis.observe(model)
+        # Five convolutions see the border no further in than five positions.
+        return [analysis.signal(observed, params, images, interior=n).sum.second for n in (5, 0)]
+
+    keys = jax.random.split(jax.random.key(1), DRAWS)
+    run = jax.jit(lambda keys: jax.lax.map(one, keys), compiler_options=QUICKLY)
+    inside, everywhere = (np.asarray(values, np.float64) for values in run(keys))
+    assert errors(inside, 2 * cf.alpha_one(blocks).sum) < 4
+    ratio = inside / everywhere
+    assert errors(ratio, 1.0) > 4  # the border lowers the whole image's moment
+
+
+@pytest.mark.parametrize("name", ["alpha_rsqrt_depth", "rescalenet", "batchnorm"])
+def test_with_a_relu_after_the_sum_it_is_the_other_recursion(name):
+    signal, _ = draws(name, "post_activation")
+    normalized = name == "batchnorm"
+    b = {"alpha_rsqrt_depth": ONES / L, "rescalenet": BETA, "batchnorm": ONES / 2}[name]
+    a = 1 - BETA if name == "rescalenet" else ONES
+    options = {"normalized": normalized, "first": FIRST / 2, "size": SIZE}
+    right = cf.propagate_rectified(2 * b, a, **options)
+    # The recursion is that of infinite width: 32 channels are off by a few percent.
+    np.testing.assert_allclose(signal.sum.second.mean(axis=0), right.sum, rtol=0.12)
+    plain = np.cumprod((right.sum / right.input)[1:]) * right.sum[0]
+    if not normalized:
+        assert abs(signal.sum.second.mean(axis=0)[-1] / plain[-1] - 1) > 0.12
+
+
+@pytest.mark.parametrize("name", ["alpha_one", "alpha_rsqrt_depth", "batchnorm", "rescalenet"])
+def test_gradients_grow_towards_the_input_by_the_closed_form(name):
+    _, squared = draws(name)
+    right, wrong = CASES[name]
+    measured = squared.mean(axis=0)
+    grown = np.log2(measured[0] / measured[-1])
+    expected = 2 * np.log2(right.gradient[0] / right.gradient[-1])
+    # 32 draws leave the logarithm of the growth over 7 blocks uncertain by up to 0.3 where it is 7,
+    # and where a gradient lies, in the middle or at the border, the form leaves out.
+    assert grown == pytest.approx(expected, abs=0.08 * expected + 0.12)
+    assert abs(grown - 2 * np.log2(wrong.gradient[0] / wrong.gradient[-1])) > 0.15
+
+
+def test_a_gradient_norm_is_that_of_a_difference_quotient():
+    model = models.WideResNet(depth=10, stem_channels=4, scheme="plain")
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 4, 3)), jnp.float32)
+    labels = jnp.array([1, 2, 3])
+    observed = analysis.observe(model)
+
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    def both(key):
+        params = model.init(key, images[:1])["params"]
+        norms = analysis.gradient_norms(observed, params, images, labels=labels)
+        _, taps = observed(params, images)
+
+        def loss(value):
+            logits, _ = observed(params, images, {"stage_2": {"first": {"input": value}}})
+            return -jax.nn.log_softmax(logits)[jnp.arange(3), labels].mean()
+
+        nothing = jnp.zeros_like(taps["stage_2"]["first"]["input"])
+        gradient = jax.grad(loss)(nothing)
+        step = 1e-2 * gradient / jnp.linalg.norm(gradient.ravel())
+        return norms, (loss(step) - loss(-step)) / 2e-2
+
+    norms, slope = both(jax.random.key(0))
+    # Between kinks of the ReLUs the loss is smooth; the quotient is off by the square of its step.
+    assert float(norms[1]) == pytest.approx(float(slope), rel=0.02)
+    assert float(norms[0]) != pytest.approx(float(slope), rel=0.02)
+
+
+def test_labels_and_key_are_alternatives():
+    observed = analysis.observe(models.WideResNet(depth=10, stem_channels=4))
+    with pytest.raises(ValueError, match="neither of labels= and key= found"):
+        analysis.gradient_norms(observed, {}, jnp.ones((1, 4, 4, 3)))
+
+
+def test_moments_of_channels_by_hand():
+    x = np.random.default_rng(0).normal(size=(4, 3, 3, 5)).astype(np.float32) + np.arange(5)
+    found = analysis.moments(jnp.asarray(x, jnp.float32))
+    mean = x.mean(axis=(0, 1, 2))
+    np.testing.assert_allclose(found.squared_mean, (mean**2).mean(), rtol=1e-5)
+    np.testing.assert_allclose(found.variance, x.var(axis=(0, 1, 2)).mean(), rtol=1e-5)
+    np.testing.assert_allclose(found.second, found.squared_mean + found.variance, rtol=1e-5)
+
+
+def test_an_interior_of_nothing_is_refused():
+    x = jnp.ones((2, 4, 4, 3))
+    assert analysis.cropped(x, 1).shape == (2, 2, 2, 3)
+    for interior in (2, -1):
+        with pytest.raises(ValueError, match=f"interior={interior} found for an activation of"):
+            analysis.cropped(x, interior)
+    with pytest.raises(ValueError, match="expected images"):
+        analysis.cropped(jnp.ones((2, 3)), 1)
+
+
+def test_what_is_predicted_from_weights_and_taps_is_what_is_measured_across_stages():
+    scheme = schemes.get("alpha_rsqrt_depth")
+    model = models.WideResNet(depth=16, width=2, scheme=scheme)
+    images = jax.random.normal(jax.random.key(5), (4, 8, 8, 3))
+    observed = analysis.observe(model)
+
+    def one(key):
+        params = scheme.init(model.init(key, images)["params"], 6, key=key)
+        return params, observed(params, images)[1]
+
+    run = jax.jit(one, compiler_options=QUICKLY)
+    ratios = []
+    for key in jax.random.split(jax.random.key(0), 8):
+        params, taps = run(key)
+        predicted = analysis.predicted(params, scheme, taps, family="pre_activation")
+        ratios.append(np.asarray(analysis.signal_of(taps).sum.second) / predicted.sum)
+    assert errors(np.array(ratios), 1.0) < 4
+    assert errors(np.array(ratios), 1.5) > 4

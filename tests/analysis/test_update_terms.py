@@ -1,0 +1,171 @@
+"""Theorem 3: its closed form against automatic differentiation, and the update that it sums to."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import init, models
+from nf_resnets.analysis.head import random_head
+from nf_resnets.analysis.update_terms import (
+    draw_network,
+    network_logits,
+    update_terms,
+    update_terms_by_jacobian,
+    update_traces,
+)
+from nf_resnets.roles import Rules
+from tests.analysis.batch import digits
+from tests.models.trees import quick_jit
+
+WIDTH, CLASSES = 12, 5
+# Products of up to ten 12 x 12 matrices in float32.
+FLOAT32 = 1e-5
+CASES = [(1, 1), (4, 1), (3, 2), (2, 3)]  # branches, m
+
+
+def network(num_branches, m, seed=0, scale=0.7):
+    key = jax.random.key(seed)
+    drawn = draw_network(
+        key,
+        width=WIDTH,
+        num_branches=num_branches,
+        num_classes=CLASSES,
+        layer_scales=[scale] * m,
+    )
+    return drawn, jax.random.normal(jax.random.fold_in(key, 99), (WIDTH,))
+
+
+@functools.cache
+def both(num_branches, m):
+    drawn, x = network(num_branches, m)
+    closed = quick_jit(update_terms)(drawn, x)
+    return closed, quick_jit(update_terms_by_jacobian)(drawn, x)
+
+
+@pytest.mark.parametrize(("num_branches", "m"), CASES)
+def test_the_closed_form_of_equation_12_is_the_jacobians(num_branches, m):
+    closed, by_jacobian = both(num_branches, m)
+    assert len(jax.tree.leaves(closed)) == num_branches * m + 1
+    for one, other in zip(jax.tree.leaves(closed), jax.tree.leaves(by_jacobian), strict=True):
+        assert one.shape == (CLASSES, CLASSES)
+        assert float(jnp.trace(one)) > 0
+        np.testing.assert_allclose(one, other, rtol=FLOAT32, atol=FLOAT32 * float(jnp.trace(one)))
+
+
+@pytest.mark.parametrize(("num_branches", "m"), CASES)
+def test_every_term_is_positive_semi_definite(num_branches, m):
+    for term in jax.tree.leaves(both(num_branches, m)[0]):
+        matrix = np.asarray(term, np.float64)
+        np.testing.assert_allclose(matrix, matrix.T, rtol=FLOAT32, atol=FLOAT32)
+        assert np.linalg.eigvalsh(matrix).min() >= -FLOAT32 * np.trace(matrix)
+
+
+def test_with_the_layers_own_weight_in_it_as_printed_the_form_is_another():
+    # One branch of one layer: F^(1+) as printed is D W, of which J would be 2-homogeneous in W.
+    drawn, x = network(1, 1)
+    (weight,) = drawn.branches[0]
+    active = (weight @ x > 0).astype(jnp.float32)
+    through = (drawn.head * active.reshape(1, -1)) @ weight
+    as_printed = (x @ x) * through @ through.T
+    (term,) = both(1, 1)[1].branches[0]
+    difference = abs(float(jnp.trace(as_printed) - jnp.trace(term)))
+    assert difference > 0.01 * float(jnp.trace(term))
+
+
+@pytest.mark.parametrize(("num_branches", "m"), CASES)
+def test_the_sum_is_the_first_order_of_the_update(num_branches, m):
+    drawn, x = network(num_branches, m)
+    label = jnp.array(2)
+
+    def loss(z):
+        return optax.softmax_cross_entropy_with_integer_labels(z, label)
+
+    z = network_logits(drawn, x)
+    total = jnp.stack(jax.tree.leaves(both(num_branches, m)[0])).sum(axis=0)
+    predicted = -total @ jax.grad(loss)(z)
+
+    # By one step in float64, so small that no ReLU switches and the second order is 1e-7.
+    eta = 1e-7
+    gradient = jax.grad(lambda n: loss(network_logits(n, x)))(drawn)
+    wide = functools.partial(jax.tree.map, lambda leaf: np.asarray(leaf, np.float64))
+    before, slope, at = wide(drawn), wide(gradient), np.asarray(x, np.float64)
+    after = jax.tree.map(lambda p, g: p - eta * g, before, slope)
+    change = (numpy_logits(after, at) - numpy_logits(before, at)) / eta
+    np.testing.assert_allclose(predicted, change, rtol=1e-4, atol=1e-4 * np.abs(change).max())
+
+
+def numpy_logits(weights, x):
+    for branch in weights.branches:
+        h = x
+        for weight in branch:
+            h = np.maximum(weight @ h, 0)
+        x = x + h
+    return weights.head @ x
+
+
+def test_fixups_zero_layer_is_the_only_one_of_a_branch_that_moves_the_network():
+    drawn = draw_network(
+        jax.random.key(0), width=WIDTH, num_branches=3, num_classes=CLASSES, layer_scales=[0.5, 0]
+    )
+    x = jax.random.normal(jax.random.key(1), (WIDTH,))
+    terms = update_terms_by_jacobian(drawn, x)
+    for inner, last in terms.branches:
+        assert float(jnp.trace(inner)) == 0
+        # At a pre-activation of exactly 0 the ReLU's slope is 0, by the paper's choice: with the
+        # ReLU after its last layer, this form of branch would never leave 0.
+        assert float(jnp.trace(last)) == 0
+
+
+RULES = Rules(branch=r"branches/(\d+)/(\d+)", head="head")
+
+
+def test_traces_of_branches_are_the_sums_of_their_layers():
+    drawn, x = network(3, 2)
+    found = quick_jit(
+        lambda net, rows: update_traces(
+            lambda at, inputs: jax.vmap(lambda row: network_logits(at, row))(inputs),
+            net,
+            rows,
+            rules=RULES,
+        )
+    )(drawn, jnp.stack([x, 2 * x]))
+    terms = both(3, 2)[0]
+    expected = [sum(float(jnp.trace(term)) for term in branch) for branch in terms.branches]
+    # The network is homogeneous, so that twice the input has four times the traces.
+    np.testing.assert_allclose(found["branch"][0], expected, rtol=FLOAT32)
+    np.testing.assert_allclose(found["branch"][1], 4 * np.array(expected), rtol=FLOAT32)
+    np.testing.assert_allclose(found["head"][0], jnp.trace(terms.head), rtol=FLOAT32)
+
+
+def test_traces_of_a_network_add_up_to_that_of_its_jacobian():
+    images, _ = digits(2)
+    model = models.WideResNet(depth=16, stem_channels=4, scheme="fixup", num_classes=3)
+    variables = quick_jit(model.init)(jax.random.key(0), images)
+    params = random_head(
+        init.fixup(variables["params"], 6, key=jax.random.key(1)), jax.random.key(2)
+    )
+
+    def logits_fn(p, x):
+        return model.apply({"params": p}, x)
+
+    found = quick_jit(lambda p: update_traces(logits_fn, p, images))(params)
+    assert found["branch"].shape == (2, 6)
+    assert {"stem", "shortcut", "head", "scalar_bias", "multiplier"} < set(found)
+    slopes = quick_jit(jax.grad(lambda p, n, i: logits_fn(p, images)[n, i]))
+    whole, fourth = np.zeros(2), np.zeros(2)
+    for n in range(2):
+        for i in range(3):
+            slope = slopes(params, n, i)
+            whole[n] += sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(slope))
+            # Branch 4 is the second of stage 2, the first of the stacked rest.
+            rest = slope["stage_2"]["rest"]
+            fourth[n] += sum(
+                float(jnp.square(rest[layer]["kernel"][0]).sum()) for layer in ("conv_1", "conv_2")
+            )
+    total = sum(part.reshape(2, -1).sum(axis=1) for part in found.values())
+    np.testing.assert_allclose(total, whole, rtol=FLOAT32)
+    np.testing.assert_allclose(found["branch"][:, 3], fourth, rtol=FLOAT32)

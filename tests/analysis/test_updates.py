@@ -1,0 +1,180 @@
+"""The size of the first update: by a step, to first order, in closed form; flat in L for Fixup."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import init, models
+from nf_resnets.analysis import updates
+from nf_resnets.analysis.head import random_head
+from nf_resnets.roles import Role, assign
+from tests.analysis.batch import digits
+from tests.models.trees import quick_jit
+
+BATCH = 8
+
+
+def logits_fn(model):
+    return lambda params, images: model.apply({"params": params}, images)
+
+
+@functools.cache
+def network():
+    images, labels = digits(BATCH)
+    model = models.WideResNet(depth=16, stem_channels=4, scheme="fixup")
+    params = quick_jit(model.init)(jax.random.key(0), images)["params"]
+    return logits_fn(model), init.he(params, jax.random.key(1)), images, labels
+
+
+@functools.cache
+def compiled():
+    """Everything this module measures of the network, in one program."""
+    function, _, images, labels = network()
+
+    def measure(params, rate):
+        return {
+            "change": updates.update(function, params, images, labels, rate),
+            "first_order": updates.first_order_update(function, params, images, labels),
+            "small_rate": updates.small_rate(function, params, images, labels),
+            "logits": function(params, images),
+        }
+
+    return quick_jit(measure)
+
+
+def test_of_a_linear_network_the_update_is_known():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 4)).astype(np.float32)
+    weights = rng.standard_normal((4, 3)).astype(np.float32)
+    labels = rng.integers(0, 3, 6)
+    z = x.astype(np.float64) @ weights
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    slope = (p - np.eye(3)[labels]) / 6  # of the loss averaged over the batch
+    expected = -(x @ x.T).astype(np.float64) @ slope
+
+    def matrix(at, images):
+        return images @ at
+
+    arguments = (matrix, jnp.asarray(weights), jnp.asarray(x), jnp.asarray(labels))
+    # Float32 sums of a few products.
+    np.testing.assert_allclose(
+        updates.first_order_update(*arguments), expected, rtol=1e-5, atol=1e-6
+    )
+    # Linear in the weights: any rate has the same update.
+    np.testing.assert_allclose(updates.update(*arguments, 0.5), 0.5 * expected, atol=1e-6)
+    sizes = np.linalg.norm(expected, axis=1)
+    np.testing.assert_allclose(updates.update_size(*arguments), sizes, rtol=1e-5)
+    np.testing.assert_allclose(updates.update_size(*arguments, 0.5), sizes, rtol=1e-5)
+
+
+def test_a_small_step_and_the_first_order_agree():
+    _, params, *_ = network()
+    rate = compiled()(params, 0.0)["small_rate"]
+    found = compiled()(params, rate)
+    change, first = np.asarray(found["change"] / rate), np.asarray(found["first_order"])
+    # Rounding and second order, each 3.5e-4, the latter times some of the network's 14 layers.
+    error = np.linalg.norm(change - first) / np.linalg.norm(first)
+    assert error < 5e-3
+    # The rate it chose is what the docstring says: a change of sqrt(eps) of the logits.
+    ratio = np.linalg.norm(found["change"]) / np.linalg.norm(found["logits"])
+    assert ratio == pytest.approx(2**-11.5, rel=0.02)
+
+
+def test_rates_away_from_the_small_one_are_worse():
+    # Otherwise nothing would need to be derived: rounding below, the second order above.
+    _, params, *_ = network()
+    rate = float(compiled()(params, 0.0)["small_rate"])
+    errors = []
+    for factor in (1e-4, 1.0, 1e4):
+        found = compiled()(params, factor * rate)
+        first = np.asarray(found["first_order"])
+        errors.append(np.linalg.norm(found["change"] / (factor * rate) - first))
+    assert errors[0] > 10 * errors[1] and errors[2] > 10 * errors[1]
+
+
+def test_with_fixups_zero_head_only_the_head_moves():
+    function, params, images, labels = network()
+    zero = init.fixup(params, 6)
+    found = compiled()(zero, 0.0)
+    assert not np.asarray(found["logits"]).any()
+    gradient = quick_jit(functools.partial(updates.loss_gradient, function))(zero, images, labels)
+    moved = {
+        leaf.path
+        for leaf, part in zip(assign(zero).leaves, jax.tree.leaves(gradient), strict=True)
+        if np.asarray(part).any()
+    }
+    assert moved == {"head/kernel", "head/bias"}
+    # The logits are linear in the head, so the first order is all there is.
+    rate = found["small_rate"]
+    assert float(rate) > 0
+    change = compiled()(zero, rate)["change"] / rate
+    np.testing.assert_allclose(change, found["first_order"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_random_head_is_the_standard_one_and_changes_nothing_else():
+    _, params, *_ = network()
+    zero = init.fixup(params, 6)
+    drawn = random_head(zero, jax.random.key(0))
+    for leaf, old, new in zip(
+        assign(zero).leaves, jax.tree.leaves(zero), jax.tree.leaves(drawn), strict=True
+    ):
+        same = bool((np.asarray(old) == np.asarray(new)).all())
+        assert same == (leaf.path != "head/kernel"), leaf.path
+    wide = random_head({"head": {"kernel": jnp.zeros((400, 50))}}, jax.random.key(1))
+    # 20,000 draws: a standard error of 0.5%.
+    assert float(wide["head"]["kernel"].std()) == pytest.approx(0.05, rel=0.02)
+    with pytest.raises(ValueError, match="0 head weights found"):
+        random_head({"stem": {"kernel": jnp.zeros((3, 3, 1, 2))}}, jax.random.key(0))
+
+
+DEPTHS = (2, 8, 32)  # blocks in a stage: L = 6, 24, 96
+
+
+def update_sizes(blocks):
+    """The update's mean size to first order, with Fixup's rules and with rule 2 left out."""
+    model = models.WideResNet(depth=6 * blocks + 4, stem_channels=4, scheme="fixup")
+    images, labels = digits(BATCH)
+    L = model.num_branches
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
+    role_map = assign(zeros)
+
+    def one(key, factor):
+        params = random_head(init.fixup(zeros, L, key=key), jax.random.fold_in(key, 1))
+        scaled = role_map.map(
+            lambda leaf, value: value * factor if leaf.role is Role.BRANCH else value, params
+        )
+        return updates.update_size(logits_fn(model), scaled, images, labels).mean()
+
+    keys = jax.random.split(jax.random.key(0), 8)
+    run = quick_jit(lambda factor: jax.lax.map(lambda key: one(key, factor), keys).mean())
+    return float(run(1.0)), float(run(L**0.5))
+
+
+def test_the_update_is_flat_in_depth_for_fixup_and_linear_without_rule_2():
+    sizes = np.array([update_sizes(blocks) for blocks in DEPTHS])
+    L = 3 * np.array(DEPTHS)
+    fixup, without = sizes.T
+    # Eight networks of width 4: their mean size scatters by some 10% about that of wide ones.
+    assert abs(np.log(fixup[-1] / fixup[0]) / np.log(L[-1] / L[0])) < 0.1
+    # A constant, of stem and head, and a part for each branch.
+    growth = (without[2] - without[1]) / (without[1] - without[0])
+    assert growth == pytest.approx((L[2] - L[1]) / (L[1] - L[0]), rel=0.3)
+    assert without[-1] > 5 * fixup[-1]
+
+
+def test_the_gradient_is_that_of_the_mean_loss():
+    function, params, images, labels = network()
+
+    def loss(at):
+        each = optax.softmax_cross_entropy_with_integer_labels(function(at, images), labels)
+        return each.sum() / BATCH
+
+    one, other = quick_jit(
+        lambda p: (updates.loss_gradient(function, p, images, labels), jax.grad(loss)(p))
+    )(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), one, other)
