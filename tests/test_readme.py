@@ -5,15 +5,24 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments import fixup_fig3_depth as fig3
+from experiments import fixup_fig4_ablation as fig4
+from experiments import rate_sweep
 from experiments.folder import read_rows
 from nf_resnets import init
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 RESULTS = "results/fixup_fig3_depth-laptop"
+TABLES = (
+    RESULTS,
+    "results/fixup_fig4_ablation-laptop",
+    "results/skipinit_table1_depth-laptop",
+    "results/skipinit_table2_placement-laptop",
+)
 
 
 def test_links_lead_to_files():
@@ -23,12 +32,19 @@ def test_links_lead_to_files():
         assert link.startswith("http") or (ROOT / link).exists(), link
 
 
-def test_the_results_table_is_that_of_the_rows():
-    marker = re.search(rf"<!-- {RESULTS}/table.txt -->\n```\n(.*?)\n```\n<!-- end -->", TEXT, re.S)
-    assert marker, "the README has no table between its two comments"
-    assert marker[1].strip() == (ROOT / RESULTS / "table.txt").read_text().strip()
+def test_the_results_tables_are_those_of_the_files():
+    found = re.findall(
+        r"<!-- (results/\S+/table.txt) -->\n```\n(.*?)\n```\n<!-- end -->", TEXT, re.S
+    )
+    assert [file for file, _ in found] == [f"{folder}/table.txt" for folder in TABLES]
+    for file, text in found:
+        assert text.strip() == (ROOT / file).read_text().strip(), file
+
+
+def test_the_main_table_is_that_of_its_rows():
     rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.COLUMNS)
-    assert fig3.table(rows, fig3.SCALES["laptop"]).strip() == marker[1].strip()
+    made = fig3.table(rows, fig3.SCALES["laptop"]).strip()
+    assert made == (ROOT / RESULTS / "table.txt").read_text().strip()
 
 
 def test_the_committed_results_show_the_claim():
@@ -40,6 +56,38 @@ def test_the_committed_results_show_the_claim():
         gone = deep[scheme]["status"] == "diverged"
         # Chance on 360 test images is 10%, with a standard error of 1.6 points.
         assert gone or float(deep[scheme]["test_accuracy"]) < 0.15, scheme
+
+
+def test_the_committed_ablation_shows_its_order():
+    rows = read_rows(ROOT / TABLES[1] / "rows.csv", fig4.COLUMNS)
+    means = {
+        name: np.mean([float(row["mean_accuracy"]) for row in of_variant])
+        for name, of_variant in fig4.rows_by_variant(rows, fig4.SCALES["laptop"]).items()
+    }
+    order = ("batchnorm", "fixup", "no_bias", "tenth", "tenfold")
+    assert sorted(means, key=means.get, reverse=True)[0] == "batchnorm"
+    assert [means[name] for name in order] == sorted((means[n] for n in order), reverse=True)
+    assert means["tenfold"] < 0.15
+
+
+def _best(folder, line, depth):
+    """The best test accuracy over the rates; a run that diverged is at chance."""
+    rows = read_rows(ROOT / folder / "rows.csv", rate_sweep.COLUMNS)
+    found = [row for row in rows if (row["line"], row["depth"]) == (line, depth)]
+    assert found
+    return max(0.1 if row["status"] == "diverged" else float(row["test_accuracy"]) for row in found)
+
+
+def test_the_committed_tables_show_who_trains_when_deep():
+    # Chance on 360 test images is 10%, with a standard error of 1.6 points.
+    for line in ("batchnorm", "alpha_rsqrt_depth", "skipinit", "skipinit_no_l2"):
+        assert _best(TABLES[2], line, "304") > 0.85, line
+    for line in ("alpha_one", "sqrt_half"):
+        assert _best(TABLES[2], line, "304") < 0.15, line
+    for line in ("batchnorm", "skipinit"):
+        assert _best(TABLES[3], line, "1000") > 0.5, line
+    for line in ("batchnorm_last", "batchnorm_sqrt_half", "batchnorm_merge"):
+        assert _best(TABLES[3], line, "1000") < 0.15, line
 
 
 def test_the_first_example_runs(monkeypatch):

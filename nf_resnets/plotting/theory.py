@@ -43,6 +43,32 @@ class Curves:
 
 
 @dataclasses.dataclass(frozen=True)
+class Dots:
+    """A line for each ``title`` of its rows, with a filled and a hollow dot on a logarithmic axis.
+
+    Attributes:
+      heading: what it shows.
+      rows: with ``title`` and the columns below, from the top; what is ``""``, NaN or not positive
+        is not drawn.
+      filled: the column of the filled dots.
+      hollow: the column of the hollow dots.
+      xlabel: of the horizontal axis.
+      hollow_name: what the hollow dots are.
+      filled_name: what the filled dots are.
+      ylabel: of the vertical axis.
+    """
+
+    heading: str
+    rows: Sequence[Row]
+    filled: str
+    hollow: str
+    xlabel: str
+    hollow_name: str
+    filled_name: str = "measured"
+    ylabel: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class ExponentMap:
     """A map of exponents over two others, with the line on which it is what it should be.
 
@@ -64,7 +90,7 @@ class ExponentMap:
 
 
 def theory_figure(
-    panels: Sequence[Curves | ExponentMap],
+    panels: Sequence[Curves | Dots | ExponentMap],
     path: str | os.PathLike[str],
     *,
     title: str,
@@ -89,7 +115,9 @@ def theory_figure(
         raise ValueError("a panel without rows found; expected at least one row in each.")
     import matplotlib
 
-    looks = _looks([p for p in panels if isinstance(p, Curves) and not p.own_legend])
+    looks = _looks(
+        [p for p in panels if isinstance(p, Dots) or (isinstance(p, Curves) and not p.own_legend)]
+    )
     height = math.ceil(len(panels) / 2)
     with matplotlib.rc_context(RC):
         # A figure by itself, not by pyplot: no window, no global state, any thread.
@@ -101,6 +129,8 @@ def theory_figure(
         for axes, panel in zip(grid, panels, strict=False):
             if isinstance(panel, Curves):
                 _draw_curves(axes, panel, _looks([panel]) if panel.own_legend else looks)
+            elif isinstance(panel, Dots):
+                _draw_dots(axes, panel, looks)
             else:
                 _draw_map(figure, axes, panel)
             axes.set_title(panel.heading, fontsize=10)
@@ -124,7 +154,7 @@ def theory_figure(
         figure.savefig(os.fspath(path))
 
 
-def _looks(panels: Sequence[Curves]) -> dict[str, tuple[str, str]]:
+def _looks(panels: Sequence[Curves | Dots]) -> dict[str, tuple[str, str]]:
     """A colour and a marker for each title."""
     titles = dict.fromkeys(str(row["title"]) for panel in panels for row in panel.rows)
     return {
@@ -176,6 +206,22 @@ def drawable(rows: Sequence[Row], x: str, column: str) -> list[tuple[float, floa
     return sorted(point for point in points if math.isfinite(point[1]) and point[1] > 0)
 
 
+def _draw_dots(axes: Any, panel: Dots, looks: Mapping[str, tuple[str, str]]) -> None:
+    titles = list(dict.fromkeys(str(row["title"]) for row in panel.rows))
+    for line, name in enumerate(titles):
+        rows = [{**row, "line": line} for row in panel.rows if str(row["title"]) == name]
+        color, marker = looks[name]
+        for column, face in ((panel.filled, color), (panel.hollow, "white")):
+            for _, value in drawable(rows, "line", column):
+                axes.plot(value, line, marker, color=color, markerfacecolor=face)
+    axes.plot([], [], "o", color="#444444", label=panel.filled_name)
+    axes.plot([], [], "o", color="#444444", markerfacecolor="white", label=panel.hollow_name)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.06), ncols=2, borderpad=0)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(titles)), titles)
+    axes.set_ylim(len(titles) - 0.5, -0.5)
+
+
 def _draw_map(figure: Any, axes: Any, panel: ExponentMap) -> None:
     x = sorted({float(row["x"]) for row in panel.rows})
     y = sorted({float(row["y"]) for row in panel.rows})
@@ -195,4 +241,4 @@ def _draw_map(figure: Any, axes: Any, panel: ExponentMap) -> None:
     bar.ax.axhline(panel.wanted, color="black", linewidth=1.5)
 
 
-__all__ = ["Curves", "ExponentMap", "drawable", "theory_figure"]
+__all__ = ["Curves", "Dots", "ExponentMap", "drawable", "theory_figure"]

@@ -1,0 +1,421 @@
+r"""The largest learning rate that trains, with BatchNorm and without.
+
+Claim: BatchNorm raises the largest stable learning rate (Bjorck et al. 2018; Santurkar et al. 2018,
+by a smoother loss). SkipInit's authors agree, and add (feedback to reviewer 2) that for small
+batches the best rate lies far below the largest stable one, so that this is not the main benefit.
+
+Expected: a residual network without normalisation trains at much smaller rates than with BatchNorm,
+and the more so the deeper it is; schemes whose branches start from zero (SkipInit, Fixup) or small
+make up for some of it. Near a minimum gradient descent with heavy-ball momentum `mu` is stable up
+to `2 (1 + mu) / lambda_max`, drawn beside the rate that was measured. `lambda_max` is that of the
+first batch at initialisation, and training does not stay there: where the branches or the head
+start from zero, the Hessian knows nothing yet of the layers behind them, and promises far more than
+holds; where it starts large, training can run into flatter places, and holds more than promised.
+
+Setting: WRN-n-1 on the 8x8 digits, batches of 64, two epochs of SGD with momentum 0.9, constant
+rate, no warm-up, no L2. A rate trains if all losses are finite and their last quarter's mean is
+below `ln 10 - 0.2`: chance less a margin. Rates are tried in octaves; the border between the
+largest that trains and the next is halved. All schemes start from one draw (He, fan_in). Fixup's
+scalar biases and multipliers and SkipInit's alpha learn at the full rate, and at a tenth of it (as
+Fixup's code has it; SkipInit's paper does not). The curvature is that along rescaled scalars, which
+is what a step at two rates sees. "Best" is the octave of the lowest training loss.
+
+Not as published: the network, the data and the length of training; the papers sweep whole
+trainings by test accuracy. Batches of 64 out of 1,437 images are not small, and two epochs favour
+large rates: the best rate here is nearer to the largest than in a long training.
+
+`--scale laptop` takes less than five minutes on two cores, `--scale smoke` half a minute;
+`--scale paper` is 16 channels wide, 100 layers deep and five seeds long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from experiments.folder import ResultsFolder, Row
+from experiments.grid import stop_at_once
+from experiments.table import text_table
+from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
+from nf_resnets.plotting.theory import Curves, Dots, theory_figure
+from nf_resnets.roles import Role
+
+
+# Scheme, and what its scalars' rate is multiplied by.
+VARIANTS = (
+    ("batchnorm", 1.0), ("plain", 1.0), ("sqrt_half", 1.0), ("skipinit", 1.0), ("skipinit", 0.1),
+    ("fixup", 1.0), ("fixup", 0.1),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows depend on."""
+
+    variants: tuple[tuple[str, float], ...] = VARIANTS
+    depths: tuple[int, ...] = (10, 28)
+    seeds: tuple[int, ...] = (0, 1)
+    stem_channels: int = 8
+    batch_size: int = 64
+    steps: int = 44
+    momentum: float = 0.9
+    margin: float = 0.2
+    lowest_log2_rate: int = -7
+    highest_log2_rate: int = 5
+    resolution: float = 0.5
+    lanczos_steps: int = 16
+
+
+SCALES = {
+    "smoke": Settings(
+        variants=(("batchnorm", 1.0), ("fixup", 1.0), ("fixup", 0.1)), depths=(10,), seeds=(0,),
+        stem_channels=4, batch_size=32, lowest_log2_rate=-5, lanczos_steps=4,
+    ),
+    "laptop": Settings(),
+    "paper": Settings(
+        depths=(10, 28, 100), seeds=(0, 1, 2, 3, 4), stem_channels=16, steps=220,
+        lowest_log2_rate=-12, resolution=0.25, lanczos_steps=40,
+    ),
+}  # fmt: skip
+SCALARS = (*optim.SCALARS, Role.ALPHA)
+GRID = ("variants", "depths", "seeds")
+KEY = ("title", "depth", "seed", "quantity", "rate")
+COLUMNS = (*KEY, "value")
+MOST_OCTAVES = 64  # beyond those of the settings, while even the highest rate trains
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The options of the command line."""
+
+    scale: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: half a minute; laptop: five minutes on two cores; paper: to 100 layers."""
+    depths: tuple[int, ...] = ()
+    """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
+    seeds: tuple[int, ...] = ()
+    """Seeds, with spaces between; by default those of the scale."""
+    out: Path | None = None
+    """The results folder; by default runs/theory_stable_rate-SCALE."""
+
+
+def title_of(name: str, factor: float) -> str:
+    title = schemes.get(name).title
+    return title if factor == 1 else f"{title}, scalars × {factor:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network of one scheme and depth: what is compiled once for all seeds and rates.
+
+    Attributes:
+      draw: ``draw(key)`` gives the parameters at initialisation.
+      losses: ``losses(start, scales, batches, rate)``, of a run of training.
+      curvature: ``curvature(start, scales, batch, key)``, at initialisation.
+    """
+
+    draw: Callable[..., Any]
+    losses: Callable[..., jax.Array]
+    curvature: Callable[..., analysis.Eigenvalue]
+
+
+def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: int) -> Network:
+    """The compiled functions of one scheme and depth, in coordinates ``q``.
+
+    A parameter is ``theta = s q``, ``s**2`` what its rate is multiplied by: a step of ``eta`` on
+    ``q`` is one of ``s**2 eta`` on ``theta``, and the Hessian along ``q`` is what it sees.
+    """
+    scheme = schemes.get(name)
+    model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=settings.stem_channels)
+    train = data.DeviceData.of(dataset, dataset.train)
+    images = data.normalize(
+        jnp.asarray(train.images), jnp.asarray(train.mean), jnp.asarray(train.std)
+    )
+    labels = jnp.asarray(train.labels)
+    apply_fn = training.train_apply(model)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images[:1])
+    # In training a batch is normalised by its own statistics: what runs along does not matter.
+    stats = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes.get("batch_stats", {}))
+
+    def loss(q: Any, scales: Any, batch: jax.Array) -> jax.Array:
+        params = jax.tree.map(lambda at, scale: scale * at, q, scales)
+        logits, _ = apply_fn(params, stats, images[batch], None)
+        chosen = jnp.take_along_axis(logits, labels[batch].reshape(-1, 1), axis=1)
+        return (jax.nn.logsumexp(logits, axis=1, keepdims=True) - chosen).mean()
+
+    def draw(key: jax.Array) -> Any:
+        params = model.init(key, images[:1])["params"]
+        return scheme.init(init.he(params, key, mode="fan_in"), model.num_branches)
+
+    def losses(q: Any, scales: Any, batches: jax.Array, rate: jax.Array) -> jax.Array:
+        return analysis.descend(
+            lambda at, t: loss(at, scales, batches[t]),
+            q, rate, steps=settings.steps, momentum=settings.momentum,
+        )  # fmt: skip
+
+    def curvature(q: Any, scales: Any, batch: jax.Array, key: jax.Array) -> analysis.Eigenvalue:
+        return analysis.largest_curvature(
+            lambda at: loss(at, scales, batch), q, key=key, steps=settings.lanczos_steps
+        )
+
+    # It runs for milliseconds: what counts is how long it takes to compile.
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return Network(
+        jax.jit(draw, compiler_options=quickly), jax.jit(losses), jax.jit(curvature)
+    )  # fmt: skip
+
+
+def batches_of(settings: Settings, dataset: data.Dataset, seed: int) -> jax.Array:
+    """The examples of each step and, for the loss after the last, of one more."""
+    count = dataset.train.labels.shape[0]
+    epoch = data.steps_per_epoch(count, settings.batch_size)
+    orders = [
+        data.epoch_order(seed, number, count)[: epoch * settings.batch_size]
+        for number in range(settings.steps // epoch + 1)
+    ]
+    return jnp.concatenate(orders).reshape(-1, settings.batch_size)[: settings.steps + 1]
+
+
+def last_loss(losses: np.ndarray) -> float:
+    """The mean of the last quarter; infinite if a loss is not finite."""
+    if not np.isfinite(losses).all():
+        return math.inf
+    return float(losses[-max(len(losses) // 4, 1) :].mean())
+
+
+def border(
+    losses_at: Callable[[float], np.ndarray], settings: Settings, limit: float
+) -> tuple[dict[float, float], float | None]:
+    """The loss that each octave ends with, and the largest rate that trains (None: no octave does).
+
+    ``losses_at(rate)`` are a run's losses. Rates between octaves are tried only next to the border.
+    """
+    powers = [*range(settings.lowest_log2_rate, settings.highest_log2_rate + 1)]
+    ends = {2.0**power: last_loss(losses_at(2.0**power)) for power in powers}
+    while ends[max(ends)] <= limit:
+        if len(ends) > len(powers) + MOST_OCTAVES:
+            raise ValueError(f"rate={max(ends):g} still trains; expected a largest stable rate.")
+        ends[2 * max(ends)] = last_loss(losses_at(2 * max(ends)))
+    trains = [rate for rate, end in ends.items() if end <= limit]
+    if not trains:
+        return ends, None
+    found = analysis.largest_stable_rate(
+        lambda rate: losses_at(float(rate)), max(trains), 2 * max(trains),
+        # A hair wider than asked: a half octave may round to more than one half.
+        resolution=settings.resolution * (1 + 1e-6), limit=limit,
+    )  # fmt: skip
+    return ends, found.stable
+
+
+def measure(
+    settings: Settings, dataset: data.Dataset, network: Network, factor: float, seed: int
+) -> list[Row]:
+    """One variant at one seed: curvature, the loss at each octave, the largest rate that trains."""
+    params = network.draw(jax.random.key(seed))
+    scales = roles.assign(params).map(
+        lambda leaf, _: jnp.float32(factor**0.5 if leaf.role in SCALARS else 1.0), params
+    )
+    start = jax.tree.map(lambda theta, scale: theta / scale, params, scales)
+    batches = batches_of(settings, dataset, seed)
+    tried: dict[float, np.ndarray] = {}
+
+    def losses_at(rate: float) -> np.ndarray:
+        if rate not in tried:
+            tried[rate] = np.asarray(network.losses(start, scales, batches, jnp.float32(rate)))
+        return tried[rate]
+
+    limit = math.log(dataset.num_classes) - settings.margin
+    ends, stable = border(losses_at, settings, limit)
+    curvature = network.curvature(start, scales, batches[0], jax.random.key(seed))
+    value, residual = float(curvature.value), float(curvature.residual)
+    found = {"curvature": value, "residual": residual, "loss at start": tried[min(tried)][0]}
+    rows = [{"quantity": name, "rate": "", "value": f"{x:.6g}"} for name, x in found.items()]
+    rows += [
+        {"quantity": "loss", "rate": f"{rate:.6g}", "value": f"{end:.6g}" if end < math.inf else ""}
+        for rate, end in sorted(ends.items())
+    ]
+    # Last: it says that the variant is done with.
+    largest = "" if stable is None else f"{stable:.6g}"
+    return [*rows, {"quantity": "largest rate", "rate": "", "value": largest}]
+
+
+def run(settings: Settings, folder: ResultsFolder) -> None:
+    """Measures what is missing, a network at a time."""
+    dataset = data.load("digits")
+    for depth in settings.depths:
+        networks: dict[str, Network] = {}
+        for name, factor in settings.variants:
+            for seed in settings.seeds:
+                key = {"title": title_of(name, factor), "depth": depth, "seed": seed}
+                if folder.has(**key, quantity="largest rate", rate=""):
+                    continue
+                start = time.monotonic()
+                if name not in networks:
+                    networks[name] = make_network(settings, dataset, name, depth)
+                for row in measure(settings, dataset, networks[name], factor, seed):
+                    if not folder.has(**key, quantity=row["quantity"], rate=row["rate"]):
+                        folder.add(key | row)
+                print(
+                    f"  {key['title']}, {depth} layers, seed {seed}: largest rate "
+                    f"{row['value'] or 'none'}, {time.monotonic() - start:.0f} s",
+                    flush=True,
+                )
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def summaries(rows: list[Row], settings: Settings) -> list[dict[str, Any]]:
+    """A line for each variant and depth: means over the seeds (geometric), "" if one has none.
+
+    Example:
+      >>> settings = Settings(depths=(10,), seeds=(0,), momentum=0.9)
+      >>> key = {"title": "BatchNorm", "depth": "10", "seed": "0"}
+      >>> rows = [key | {"quantity": "curvature", "rate": "", "value": "3.8"},
+      ...         key | {"quantity": "largest rate", "rate": "", "value": "2.0"},
+      ...         key | {"quantity": "loss", "rate": "0.5", "value": "0.1"},
+      ...         key | {"quantity": "loss", "rate": "1", "value": "0.2"}]
+      >>> [line] = summaries(rows, settings)
+      >>> line["promised"], line["largest"], line["best"]
+      (1.0, 2.0, 0.5)
+    """
+    lines = []
+    for depth in settings.depths:
+        for name, factor in settings.variants:
+            seeds = [str(seed) for seed in settings.seeds]
+            own = [
+                row for row in rows
+                if row["title"] == title_of(name, factor) and str(row["depth"]) == str(depth)
+                and str(row["seed"]) in seeds
+            ]  # fmt: skip
+            if not own:
+                continue
+            rates = [row["value"] for row in own if row["quantity"] == "largest rate"]
+            curvature = [float(row["value"]) for row in own if row["quantity"] == "curvature"]
+            losses: dict[float, list[str]] = {}
+            for row in own:
+                if row["quantity"] == "loss":
+                    losses.setdefault(float(row["rate"]), []).append(row["value"])
+            ends = {
+                rate: geometric_mean([float(value) for value in values])
+                for rate, values in losses.items()
+                if all(values)
+            }
+            mean = geometric_mean(curvature)
+            lines.append(
+                {
+                    "title": title_of(name, factor),
+                    "depth": depth,
+                    "curvature": mean,
+                    "promised": 2 * (1 + settings.momentum) / mean,
+                    "largest": geometric_mean([float(r) for r in rates]) if all(rates) else "",
+                    "range": (min(map(float, rates)), max(map(float, rates))) if all(rates) else "",
+                    "best": min(ends, key=lambda rate: ends[rate]) if ends else "",
+                    "losses": ends,
+                }
+            )
+    return lines
+
+
+def table(rows: list[Row], settings: Settings) -> str:
+    """Rates and curvature of every variant and depth, and the rates beside BatchNorm's."""
+    cells = [["scheme", "layers", "lambda_max", "2(1+mu)/lambda", "largest rate", "lowest",
+              "highest", "/ BatchNorm's", "best rate", "best / largest"]]  # fmt: skip
+    lines = summaries(rows, settings)
+    usual = {line["depth"]: line["largest"] for line in lines
+             if line["title"] == title_of("batchnorm", 1.0)}  # fmt: skip
+    for line in lines:
+        largest, best = line["largest"], line["best"]
+        reference = usual.get(line["depth"])
+        cells.append(
+            [
+                line["title"],
+                str(line["depth"]),
+                f"{line['curvature']:.3g}",
+                f"{line['promised']:.3g}",
+                f"{largest:.3g}" if largest else "none",
+                *([f"{rate:.3g}" for rate in line["range"]] if largest else ["-", "-"]),
+                f"{largest / reference:.3g}" if largest and reference else "-",
+                f"{best:.3g}" if best else "-",
+                f"{best / largest:.2g}" if best and largest else "-",
+            ]
+        )
+    return text_table(cells)
+
+
+def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+    """Draws, for each depth, the largest rates and the loss that each rate ends with."""
+    panels: list[Curves | Dots] = []
+    for depth in settings.depths:
+        lines = [line for line in summaries(rows, settings) if line["depth"] == depth]
+        panels.append(
+            Dots(f"Largest rate that trains, {depth} layers", lines, "largest", "promised",
+                 r"learning rate $\eta$", r"$2\,(1 + \mu)\,/\,\lambda_{\max}$ at the start")
+        )  # fmt: skip
+        # Losses far beyond chance only say that the run was lost.
+        ends = [
+            {"title": line["title"], "rate": rate, "loss": loss}
+            for line in lines
+            for rate, loss in line["losses"].items()
+            if loss < 2 * math.log(10)
+        ]
+        panels.append(
+            Curves(f"Training loss after {settings.steps} steps, {depth} layers", ends, "rate",
+                   "loss", r"learning rate $\eta$", "mean of the last quarter")
+        )  # fmt: skip
+    theory_figure(
+        panels,
+        path,
+        title="The largest learning rate that trains",
+        subtitle=(
+            f"WRN-n-1, {settings.stem_channels} channels, digits, batches of "
+            f"{settings.batch_size}, momentum {settings.momentum:g}, {settings.steps} steps; "
+            f"geometric means over {len(settings.seeds)} seeds"
+        ),
+    )
+
+
+def main(command: Command) -> int:
+    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
+    stop_at_once()
+    settings = SCALES[command.scale]
+    for name in GRID:
+        if getattr(command, name, ()):
+            settings = dataclasses.replace(settings, **{name: getattr(command, name)})
+    try:
+        for depth in settings.depths:
+            models.WideResNet(depth=depth)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    for seed in settings.seeds:
+        if not 0 <= seed < 2**32:
+            raise SystemExit(f"--seeds {seed} found; expected 0 <= seed < 2**32.")
+    out = command.out or Path("runs") / f"theory_stable_rate-{command.scale}"
+    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    print(f"Largest stable rates, scale {command.scale}; results in {out.resolve()}", flush=True)
+    stop_at_once(
+        lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
+    )
+    start = time.monotonic()
+    run(settings, folder)
+    text = table(folder.rows, settings)
+    print(f"\n{text}")
+    folder.write_text("table.txt", text + "\n")
+    plot(folder.rows, settings, out / "figure.png")
+    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
+    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
+        print(f"  {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Command, description="The largest stable rate, measured.")))
