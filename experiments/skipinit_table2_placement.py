@@ -21,7 +21,7 @@ Setting, `--scale paper`: that of table 1 (`experiments.skipinit_table1_depth`):
 128, momentum 0.9, weight decay 5e-4, the rate swept over powers of two, ghost batches of 64. Nobody
 here has run it yet; it needs a GPU.
 
-`--scale laptop` takes narrow networks of 100 and 1,000 layers to the 8x8 digits inside scikit-learn:
+`--scale laptop` takes narrow networks of 100 and 1,000 layers to the 8x8 digits of scikit-learn:
 batch 64, 110 steps (five epochs), rates 2^-4 and 2^-6, seven minutes on two cores. At 1,000 layers
 the three variants fail as claimed, and the two rows of reference train. At 100 layers, where the
 published variants train, these are on their way, the last one hardly: after 132 steps and with a
