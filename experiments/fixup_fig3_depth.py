@@ -1,28 +1,29 @@
 r"""Fixup's figure 3: depth of residual networks against test accuracy after the first epoch.
 
 Claim (section 4.1): Fixup trains networks of up to 10,000 layers with the learning rate of batch
-normalisation, while scaling each block by sqrt(1/2) fails past 100 layers. The SkipInit paper
-(table 1) adds that `alpha = 0` trains at 1,000 layers and `alpha = 1` does not.
+normalisation, while LSUV and scaling each block by sqrt(1/2) fail past 100 layers. The SkipInit
+paper (table 1) adds that `alpha = 0` trains at 1,000 layers and `alpha = 1` does not.
 
 Setting: WRN-n-1, learning rate 0.1, momentum 0.9, weight decay 5e-4, one seed. `--scale paper` is
 the published one: CIFAR-10, batch 128 (64 from 10,000 layers), one epoch; with crop and flip.
 Expected (read off the figure): Fixup and BatchNorm near 50% at every depth, of which others
-reproduced about 40% for Fixup; sqrt(1/2) near chance past 100 layers. Nobody here has run it yet;
-it needs a GPU.
+reproduced about 40% for Fixup; LSUV and sqrt(1/2) near chance past 100 layers. Nobody here has run
+it yet; it needs a GPU.
 
 `--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: batch 64, 44 steps
 (two epochs), two to five minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above
-70%, BatchNorm above 50%, `alpha = 1` and sqrt(1/2) at chance, 10%. `--scale smoke` takes seconds a
-run and shows nothing.
+70%, BatchNorm above 50%, `alpha = 1`, LSUV and sqrt(1/2) diverged or at
+chance, 10%; these fail from 34 layers on here. `--scale smoke` takes seconds a run and shows
+nothing.
 
-Not as published: all schemes start from one draw, He (fan_in), which for a network of one grey
-input channel keeps the stem's signal four times as large as fan_out would; LSUV is left out,
-SkipInit and `alpha = 1` are added; crop and flip are the usual ones, which the paper does not
-spell out. SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1,
-the alphas of 150 branches or more swing so far in the first steps that some seeds diverge (its
-paper chose the best rate for each depth; here all schemes share one). And `laptop` tests BatchNorm
-with the statistics of four training batches at the final weights, since after 44 steps of a deep
-network the running ones are those of a network that is gone.
+Not as published: all schemes but LSUV, which is a draw of its own, start from one draw, He
+(fan_in), which for a network of one grey input channel keeps the stem's signal four times as large
+as fan_out would; SkipInit and `alpha = 1` are added; crop and flip are the usual ones, which the
+paper does not spell out. SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars do: at
+the full 0.1, the alphas of 150 branches or more swing so far in the first steps that some seeds
+diverge (its paper chose the best rate for each depth; here all schemes share one). And `laptop`
+tests BatchNorm with the statistics of four training batches at the final weights, since after 44
+steps of a deep network the running ones are those of a network that is gone.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Settings:
     eval_batch_size: int = 500
 
 
-SCHEMES = ("fixup", "skipinit", "batchnorm", "sqrt_half", "alpha_one")
+SCHEMES = ("fixup", "skipinit", "batchnorm", "sqrt_half", "lsuv", "alpha_one")
 SCALES = {
     "smoke": Settings("digits", (10, 16), SCHEMES, stem_channels=4, batch_size=64, steps=4),
     "laptop": Settings(
@@ -93,8 +94,8 @@ class Command:
     depths: tuple[int, ...] = ()
     """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
     schemes: tuple[str, ...] = ()
-    """Of fixup, skipinit, alpha_rsqrt_depth, alpha_one, plain, sqrt_half, batchnorm, groupnorm; by
-    default those of the scale."""
+    """Schemes for pre-activation networks, such as fixup, skipinit, rescalenet, lsuv, sqrt_half,
+    batchnorm; by default those of the scale."""
     seeds: tuple[int, ...] = ()
     """Seeds; several make points with error bars."""
     steps: int = 0
@@ -115,7 +116,7 @@ def resolve(command: Command) -> Settings:
         for depth in settings.depths:
             models.WideResNet(depth=depth)
         for scheme in settings.schemes:
-            schemes.get(scheme)
+            schemes.fitting(scheme, "pre_activation")
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return settings

@@ -13,9 +13,10 @@ of the rate. Expected order at the end, read off the figure: BatchNorm and Fixup
 bias, then 0.1x; no branches low, 10x at chance. Nobody here has run it yet; it needs a GPU.
 
 `--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn:
-batch 64, 120 steps, the mean of three seeds, two to four minutes on two cores. The order is that
-of the paper, the benefit of the biases small. `--scale smoke` takes seconds a run and shows
-nothing.
+batch 64, 120 steps, the mean of three seeds, two to four minutes on two cores. The order of the
+last ten steps is that of the paper; between Fixup and no bias three seeds do not decide (94.5% and
+93.6% on the training batches, 94.2% and 95.2% on the test set). `--scale smoke` takes seconds a run
+and shows nothing.
 
 Not as published: without branches nothing is left for Fixup to rescale, so that network keeps a
 standard head, as BatchNorm's does.

@@ -72,7 +72,8 @@ def build_program(
         the final weights; 0 to test with the running ones.
       eval_batch_size: examples in a batch of the test.
       draw: the weights of all schemes come from one draw, He (fan_in or fan_out), which a scheme
-        only changes; with ``"own"`` each scheme draws as it was published.
+        only changes, but for those that are a draw of their own (Xavier, LSUV); with ``"own"``
+        each scheme draws as it was published.
     """
     norm = schemes.get(model.scheme).anatomy.norm
     # As many devices as divide the batch, and, for BatchNorm, the batch's slices.
@@ -116,7 +117,7 @@ def _make_initial(
     def drawn(scheme: schemes.Scheme, key: jax.Array) -> Any:
         variables = model.init(key, image)
         params = variables["params"]
-        if draw == "own":
+        if draw == "own" or scheme.own_draw:
             return {**variables, "params": scheme.init(params, model.num_branches, key=key)}
         params = init.he(params, key, mode=draw)
         return {**variables, "params": scheme.init(params, model.num_branches)}

@@ -4,8 +4,8 @@ Claim (author feedback): a trained RescaleNet-50 has the multipliers, from the s
 deep ones, "11.073, 10.339, 10.310, 14.467, 10.082, 13.121, 14.276, 16.991, 12.647, 15.192, 15.548,
 17.261, 18.033, 27.445, 23.516, 27.258", for "the convolution weights shrink in the training due to
 weight decay [...], thus the large scalars can compensate for the shrink to keep the output
-variance", and "the learned scalars up-weight deeper blocks". Those were trained on ImageNet for 100
-epochs, at batch 1024 and weight decay on the weights only.
+variance", and the learned scalars give "deeper blocks" more weight. Those were trained on ImageNet
+for 100 epochs, at batch 1024 and weight decay on the weights only.
 
 Expected here: all multipliers start at 1 and grow; the norm of every block's weights falls below
 that of its start, with multipliers and without; what the two make of a branch's gain,
@@ -17,8 +17,8 @@ Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, 200 epochs, learnin
 memory in which this library keeps a data set. Nobody here has run it yet; it needs a GPU.
 
 `--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: batch 64, 1,200
-steps, weight decay 5e-3, ten times as large, since its effect grows with the number of steps; two
-to four minutes on two cores. There the largest multipliers are those of the blocks that begin
+steps, weight decay 5e-3, ten times as large, since its effect grows with the number of steps; one
+to two minutes on two cores. There the largest multipliers are those of the blocks that begin
 stages 2 and 3, not the deepest ones. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: basic blocks of two layers instead of bottlenecks of three; a constant rate,

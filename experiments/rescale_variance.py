@@ -15,7 +15,9 @@ before the ReLU. Beside it stands the second moment, of which the recursion with
 Setting of the feedback: RescaleNet-101 on ImageNet. `--scale paper` is RescaleNet-101 at full width
 on CIFAR-10 at 224 pixels, a GPU's work. `--scale laptop` has an eighth of the channels and the 8x8
 digits inside scikit-learn at 64 pixels, a minute on two cores; `--dataset cifar10` is closer to the
-claim. `--scale smoke` takes seconds.
+claim, and what the committed results were made with: there eta_k is below 2.5% at every block, and
+Var falls at each down-sampling block, about threefold once more at the block after it (the ReLU),
+and slowly within a stage. `--scale smoke` takes seconds.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 PerBranch = Callable[[tuple[bool, ...]], Any]
-"""Constants of the branches: from whether the shortcut of the k-th branch is a convolution, a bool
-for each of ``k = 1..L``, to an array ``[L]``. (A normaliser-free network needs to know.)"""
+"""Constants of the branches: from whether the shape changes at the k-th branch, a bool for each of
+``k = 1..L``, to an array ``[L]``. (A normaliser-free network needs to know.)"""
 
 FAMILIES = ("pre_activation", "post_activation", "plain", "transformer")
 """The kinds of networks: residual ones with the activations in the branch or after the sum, ones
@@ -34,11 +34,13 @@ class Anatomy:
     Attributes:
       scalar_biases: a learnable scalar before every convolution and activation of a branch, before
         the activation outside the branches, and before the head.
-      channel_biases: a learnable vector before every convolution of a branch or shortcut, after
-        the stem, and before the last mean over the image, set from the data.
+      channel_biases: a learnable vector before every convolution of a branch or shortcut, after the
+        stem of a post-activation network, before the last mean over the image, and before all
+        layers of VGG but the first; set from the data.
       multiplier: a learnable scalar on every branch, initialised to 1.
       alpha: SkipInit's learnable scalar on every branch.
-      conv_biases: a bias vector in every convolution: stem, branches, shortcuts.
+      conv_biases: a bias vector in every convolution, and in every linear layer of a Transformer's
+        branches.
       norm: the normalisation, if any.
       norm_place: where it stands. ``"usual"``: after the convolutions (before the activations, in
         pre-activation networks); ``"merge"``: there, and after every sum of skip and branch;
@@ -48,7 +50,8 @@ class Anatomy:
         size and a 1x1 convolution, instead of the architecture's own.
       standardized: convolutions compute with scaled standardised weights.
       branches: whether there are residual branches at all; without, a block is its shortcut.
-      dropout: whether there is dropout before the head, at the rate of the model.
+      dropout: whether there is dropout before the head, at the rate of the model. (VGG and the
+        Transformer have theirs by their own ``dropout=``.)
       residual: a constant on every branch, one number or one for each branch.
       identity: a constant on every shortcut.
       beta: what a branch's input is divided by.
@@ -96,7 +99,8 @@ class Anatomy:
         """The constants of every branch of a network.
 
         Args:
-          transitions: for each branch, whether the shortcut beside it is a convolution.
+          transitions: for each branch, whether the shape changes there (its shortcut then is a
+            convolution, in a CIFAR ResNet zero-padding; never so in a Transformer).
         """
 
         def each(value: float | PerBranch) -> np.ndarray | None:
@@ -141,8 +145,10 @@ class Scheme:
       anatomy: what a network must contain for it.
       reference: where it was published.
       fits: the families of networks that it is for, of :data:`FAMILIES`.
-      calibrate: what is set from the data after ``init``, if anything is:
+            calibrate: what is set from the data after ``init``, if anything is:
         ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
+      own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
+        is given; a comparison from one common draw must give such a scheme the key.
 
     Raises:
       ValueError: if ``fits`` names a family that there is not.
@@ -155,6 +161,7 @@ class Scheme:
     reference: str = dataclasses.field(repr=False)
     fits: frozenset[str] = frozenset({"pre_activation", "post_activation"})
     calibrate: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
+    own_draw: bool = False
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.fits) - set(FAMILIES))

@@ -207,8 +207,9 @@ def sqrt_half(depth: int) -> ClosedForm:
 def zero_branch(depth: int) -> ClosedForm:
     """``alpha = 0`` and Fixup: ``Var x_k = 1`` exactly within a stage, for every branch is 0.
 
-    Nothing is assumed but that; between stages the 1x1 convolution of the activated input keeps the
-    moment on average only.
+    Nothing is assumed but that. Between stages the 1x1 convolution of the activated input keeps the
+    moment, on average only, if it is drawn from He (fan_in); with ``fixup(key=)``, which draws
+    fan_out, it is multiplied by ``C_in / C_out`` there.
     """
     return propagate(np.zeros(depth))
 

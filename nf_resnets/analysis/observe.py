@@ -18,8 +18,9 @@ ObservedFn = Callable[..., tuple[jax.Array, Any]]
 def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -> ObservedFn:
     """Makes the function by which the analyses call a Flax network that taps its activations.
 
-    All models of this library do; a network of one's own does with the two lines of
-    :mod:`nf_resnets.taps` in its blocks. Of another library any function of this signature will do.
+    All residual networks and the Transformer of this library do (VGG has no branch to tap); a
+    network of one's own does with the two lines of :mod:`nf_resnets.taps` in its blocks. Of another
+    library any function of this signature will do.
 
     Args:
       model: a Flax module, called as ``model.apply(variables, images, train=train)``.

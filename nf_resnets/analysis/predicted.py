@@ -44,9 +44,9 @@ def predicted(
       centered: whether the channel biases are set from data; by default where there are any.
 
     Returns:
-      The moments of every block in absolute numbers; None where there is no closed form, as for
-      normaliser-free networks with standardised weights, Transformers and networks without
-      branches.
+      The moments of every block in absolute numbers; None where there is no closed form:
+      standardised weights, a ``beta``, Transformers, no branches, a norm after the sum with a ReLU
+      behind it. GroupNorm is taken for a batch norm.
     """
     anatomy = schemes.get(scheme).anatomy
     if (

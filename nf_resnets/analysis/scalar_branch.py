@@ -132,7 +132,8 @@ def theorem_4(
     r"""Measures both sides of Theorem 4 for scalar branches.
 
     The theorem: ``Delta F`` is ``Theta(eta / L)`` if and only if
-    ``(prod_{k != j} a_k) x = Theta(L**-0.5)`` with ``j`` the index of the smallest layer.
+    ``(prod_{k != j} a_k) x = Theta(L**-0.5)`` with ``j`` the index of the smallest layer,
+    for ``a_i >= 0``, ``x = Theta(1)``, ``dl/dF = Theta(1)`` and ``eta -> 0``.
 
     Args:
       exponents: ``p`` of the layers ``a_i = L**-p_i``, of shape ``[N, m]``.

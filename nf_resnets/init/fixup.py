@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
-from nf_resnets.init.leaves import all_zero, is_concrete, like, scaled
+from nf_resnets.init.leaves import all_zero, is_concrete, like, refuse_shapes, scaled
 from nf_resnets.init.standard import usual
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -38,7 +38,8 @@ def fixup(
 
     At the first step the output of the network is exactly 0, the loss exactly ``ln c`` for ``c``
     classes, and only the head gets a gradient, for its zeros block all others: that is how Fixup
-    starts, and no fault.
+    starts, and no fault. (A Transformer whose head is an embedding, ``shared="target"`` or
+    ``"all"``, has no head to set to 0, and another output.)
 
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
@@ -55,7 +56,8 @@ def fixup(
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero), ``scale`` is not finite and above 0, the tree is
-        initialised already, or it does not fit the rules (see :func:`nf_resnets.roles.assign`).
+        initialised already, has no residual branch, holds shapes instead of arrays, or does not fit
+        the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
@@ -106,12 +108,8 @@ def _refuse_single_layers(role_map: RoleMap) -> None:
 
 
 def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
+    refuse_shapes(params, role_map)
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
-        if isinstance(value, jax.ShapeDtypeStruct):
-            raise ValueError(
-                f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
-                "array, or the whole call inside jax.eval_shape."
-            )
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m and leaf.weight
         if last and is_concrete(value) and all_zero(value):
             raise ValueError(

@@ -26,6 +26,7 @@ def he(
     a ReLU, with ``fan_out = H W C_out`` the backward one does. The head, which no ReLU follows, has
     the standard deviation ``fan_in**-0.5`` in either mode. Bias vectors become 0. Scalars,
     multipliers, norms and whatever ``rules.keep`` names stay as they are.
+    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
 
     Args:
       params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.

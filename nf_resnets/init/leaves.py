@@ -47,6 +47,16 @@ def scaled(old: Any, factor: Any) -> Any:
     return like(old, old.astype(dtype) * factor)
 
 
+def refuse_shapes(params: Any, role_map: RoleMap) -> None:
+    """Refuses a tree of shapes, which has no values to rescale."""
+    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
+        if isinstance(value, jax.ShapeDtypeStruct):
+            raise ValueError(
+                f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
+                "array, or the whole call inside jax.eval_shape."
+            )
+
+
 def is_concrete(value: Any) -> bool:
     """Whether the values of a leaf can be looked at (it is not traced)."""
     return not isinstance(value, jax.core.Tracer)
@@ -129,4 +139,4 @@ def check_key(key: Any) -> None:
     raise TypeError(f"{found} found; expected one PRNG key, such as jax.random.key(0).")
 
 
-__all__ = ["all_zero", "check_key", "draw", "is_concrete", "like", "scaled"]
+__all__ = ["all_zero", "check_key", "draw", "is_concrete", "like", "refuse_shapes", "scaled"]

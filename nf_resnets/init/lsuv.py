@@ -44,7 +44,8 @@ def lsuv(
       max_passes: the most passes there are, 1 or more.
 
     Returns:
-      A tree of the same structure, dtypes and shardings, with other weights.
+      A tree of the same structure, dtypes and shardings, with other weights. Under ``jit`` nothing
+      can be said of values, and no deviation is refused.
 
     Raises:
       ValueError: if the network has no layer to scale, the batch has fewer than 2 images, a
@@ -119,6 +120,7 @@ SCHEME = Scheme(
     reference="Mishkin, Matas: All you need is a good init, ICLR 2016",
     fits=frozenset({"pre_activation", "post_activation", "plain"}),
     calibrate=lsuv,
+    own_draw=True,
 )
 
 __all__ = ["SCHEME", "lsuv"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -60,6 +61,8 @@ def nf_resnet(
       >>> float(nf_resnet(tree, depth=1, rules=rules)["block_1"]["gain"])
       0.0
     """
+    if isinstance(gain, int | float) and not math.isfinite(gain):
+        raise ValueError(f"gain={gain!r} found; expected a finite number.")
     params = skipinit(params, depth, alpha=gain, rules=rules)
     if key is None:
         return params

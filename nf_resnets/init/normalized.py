@@ -36,6 +36,8 @@ BATCH_NORM_LAST = Scheme(
     reference=_FEEDBACK,
     fits=_RESIDUAL,
 )
+# The whole block is multiplied, skip and branch, the feedback's "residual block": only so do they
+# contribute equally.
 BATCH_NORM_SQRT_HALF = Scheme(
     name="batchnorm_sqrt_half",
     title="BatchNorm, (x + F)/√2",

@@ -23,6 +23,7 @@ def orthogonal(
     A convolution is taken as its matrix ``[H W C_in, C_out]``: its columns are orthonormal if
     ``C_out <= H W C_in``, else its rows are. Stacked weights are drawn one matrix for each branch.
     Bias vectors become 0; scalars, multipliers, norms and whatever ``rules.keep`` names stay.
+    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
 
     Args:
       params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import draws, roles
-from nf_resnets.init.leaves import draw, like, scaled
+from nf_resnets.init.leaves import draw, like, refuse_shapes, scaled
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -48,8 +48,8 @@ def rescalenet(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
-        rules (see :func:`nf_resnets.roles.assign`).
+      ValueError: if ``depth`` is not the number of residual branches, the tree holds shapes instead
+        of arrays, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
@@ -73,6 +73,8 @@ def rescalenet(
 
     if key is not None:
         params = draw(params, key, role_map, sample)
+    else:
+        refuse_shapes(params, role_map)
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         if leaf.role is Role.CHANNEL_BIAS:

@@ -125,6 +125,7 @@ XAVIER = Scheme(
     anatomy=Anatomy(conv_biases=True),
     reference=OF_XAVIER,
     fits=frozenset(FAMILIES),
+    own_draw=True,
 )
 ORTHOGONAL = Scheme(
     name="orthogonal",
@@ -133,6 +134,7 @@ ORTHOGONAL = Scheme(
     anatomy=Anatomy(conv_biases=True),
     reference=OF_ORTHOGONAL,
     fits=frozenset(FAMILIES),
+    own_draw=True,
 )
 SQRT_HALF = Scheme(
     name="sqrt_half",

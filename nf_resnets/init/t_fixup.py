@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
-from nf_resnets.init.leaves import scaled
+from nf_resnets.init.leaves import refuse_shapes, scaled
 from nf_resnets.init.xavier import xavier
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -96,7 +96,7 @@ def t_fixup(
     if key is not None:
         params = xavier(params, key, rules=rules)
     else:
-        _refuse_shapes(params, role_map)
+        refuse_shapes(params, role_map)
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         number = layers[bool(in_decoder(leaf.path))]
@@ -116,15 +116,6 @@ def _refuse_other_branches(role_map: RoleMap) -> None:
             raise ValueError(
                 f"residual branch {branch.name!r} has m = {branch.m} layers; T-Fixup knows "
                 "attention with 4 (query, key, value, out) and feed-forward with 2."
-            )
-
-
-def _refuse_shapes(params: Any, role_map: RoleMap) -> None:
-    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
-        if isinstance(value, jax.ShapeDtypeStruct):
-            raise ValueError(
-                f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
-                "array, or the whole call inside jax.eval_shape."
             )
 
 

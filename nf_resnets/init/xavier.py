@@ -25,6 +25,7 @@ def xavier(
     The uniform distribution, equation 16, lies on
     ``[-sqrt(6 / (fan_in + fan_out)), +sqrt(6 / (fan_in + fan_out))]``. Bias vectors become 0;
     scalars, multipliers, norms and whatever ``rules.keep`` names stay as they are.
+    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
 
     Args:
       params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.

@@ -29,7 +29,7 @@ class Architecture:
       family: which schemes are for it, of :data:`nf_resnets.schemes.FAMILIES`.
       form: how its networks are called, in an error's list.
       pattern: the regular expression of these names, a group for each number.
-      names: the published ones.
+      names: the usual ones.
       build: ``build(*numbers, scheme=..., **options)`` makes the module.
       tiny: the numbers and the options of a network as small as tests want it.
       example: ``example(batch_size)`` makes inputs for that one, as ``model.init`` takes them after
@@ -66,7 +66,7 @@ class Architecture:
 
 
 def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
-    """Makes a network by the name under which it was published.
+    """Makes a network by the name under which it is known.
 
     Args:
       name: such as ``"cifar-resnet-110"``, ``"wrn-28-10"``, ``"resnet-50"`` (version 1),

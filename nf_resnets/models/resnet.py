@@ -36,9 +36,10 @@ class ResNet(nn.Module):
 
     A 7x7 convolution of stride 2 and a 3x3 max-pool of stride 2 (both padded alike on all sides),
     four stages of 64, 128, 256 and 512 channels, in bottlenecks four times as many, the mean over
-    the image, the head. Where the shape changes the shortcut is a 1x1 convolution, and a
-    bottleneck's stride is its 3x3 convolution's. ResNet-18 and ResNet-34 have basic blocks
-    (``m = 2``), the deeper ones bottlenecks (``m = 3``).
+    the image, the head. Where the shape changes the shortcut is a 1x1 convolution (with
+    RescaleNet's anatomy of the average pool), and a bottleneck's stride is its 3x3 convolution's.
+    ResNet-18 and ResNet-34 have basic blocks (``m = 2``), all others, ResNet-26 too, bottlenecks
+    (``m = 3``).
 
     Version 1 has a ReLU after the stem and after each sum; version 2 none there, but one before
     each convolution of the branches and one before the mean. Fixup and RescaleNet were published
@@ -64,7 +65,7 @@ class ResNet(nn.Module):
         1, or no scheme for such networks has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, table 1; *Identity Mappings*,
-    ECCV 2016.
+    ECCV 2016, for ResNet-200. ResNet-26, two bottlenecks in each stage, is of neither.
 
     Example:
       >>> model = ResNet(depth=50, scheme="fixup")

@@ -153,8 +153,9 @@ class Transformer(nn.Module):
     on the sum of embedding and position, and at the end of every branch.
 
     As in fairseq's ``transformer_iwslt_de_en`` source and target have an embedding of their own,
-    and the head, without bias vector, a matrix of its own (``shared="none"``). Fixup needs that:
-    its head starts at 0, which embeddings cannot. ``shared="target"`` takes the target's embedding
+    and the head, without bias vector, a matrix of its own (``shared="none"``). Fixup asks for
+    that, for its head starts at 0, which embeddings cannot; with another ``shared`` its rule 1
+    leaves the head out, without an error. ``shared="target"`` takes the target's embedding
     for the head, as T-Fixup's published run does; ``shared="all"`` has one table for all three, as
     in Vaswani et al.
 
@@ -184,8 +185,9 @@ class Transformer(nn.Module):
 
     Raises:
       ValueError: if a size is below 1, ``d_model`` is odd or no multiple of ``num_heads``, the
-        vocabularies to be shared differ, no scheme for Transformers has that name, or a sequence is
-        longer than ``max_length``.
+        vocabularies to be shared differ, ``shared`` is none of the three, a scheme's anatomy has
+        parts that are not of Transformers, no scheme for Transformers has that name, or a sequence
+        is longer than ``max_length``.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; Zhang, Dauphin, Ma, ICLR
     2019, section 4.3.

@@ -46,7 +46,7 @@ class VGG(nn.Module):
       classifier: the widths of the dense layers before the head; ``()`` leaves the head alone.
       pool_size: positions on each side to which the last feature map is averaged; with 1 and no
         ``classifier`` it is the network that is used on small images.
-      dropout: the rate of dropout after each dense layer's ReLU; 0.5 as published.
+      dropout: the rate of dropout after each dense layer's ReLU; 0 by default, 0.5 as published.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       dtype: what the layers compute in; parameters and logits are float32.
 

@@ -146,6 +146,11 @@ def theory_figure(
             entries.append(Line2D([], [], color="#444444", linestyle="-", label=solid))
         if dotted:
             entries.append(Line2D([], [], color="#444444", linestyle=":", label=dotted))
+        for dots in [panel for panel in panels if isinstance(panel, Dots)][:1]:
+            for face, name in (("#444444", dots.filled_name), ("white", dots.hollow_name)):
+                entries.append(
+                    Line2D([], [], ls="", marker="o", color="#444444", mfc=face, label=name)
+                )
         figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=12, fontweight="bold")
         # The second line of the title is empty: the subtitle takes its place.
         at = 1 - 0.43 / figure.get_figheight()
@@ -185,7 +190,9 @@ def _draw_curves(axes: Any, panel: Curves, looks: Mapping[str, tuple[str, str]])
     middle, least = math.sqrt(low * high), 2.0
     if high / low < least**2:
         axes.set_ylim(middle / least, middle * least)
-    axes.yaxis.set_minor_formatter(NullFormatter() if high / low > 10 else LogFormatter())
+    # By itself it has no minor labels beyond a decade, where it can have but one major one.
+    minor = LogFormatter(minor_thresholds=(1.5, 0.4))
+    axes.yaxis.set_minor_formatter(NullFormatter() if high / low > 30 else minor)
     if panel.log_x:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -214,9 +221,6 @@ def _draw_dots(axes: Any, panel: Dots, looks: Mapping[str, tuple[str, str]]) -> 
         for column, face in ((panel.filled, color), (panel.hollow, "white")):
             for _, value in drawable(rows, "line", column):
                 axes.plot(value, line, marker, color=color, markerfacecolor=face)
-    axes.plot([], [], "o", color="#444444", label=panel.filled_name)
-    axes.plot([], [], "o", color="#444444", markerfacecolor="white", label=panel.hollow_name)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.06), ncols=2, borderpad=0)
     axes.set_xscale("log")
     axes.set_yticks(range(len(titles)), titles)
     axes.set_ylim(len(titles) - 0.5, -0.5)

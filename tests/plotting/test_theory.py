@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from nf_resnets.plotting.theory import Curves, ExponentMap, drawable, theory_figure
+from nf_resnets.plotting.theory import Curves, Dots, ExponentMap, drawable, theory_figure
 
 
 def test_points_are_ordered_and_what_a_logarithm_lacks_is_left_out():
@@ -38,6 +38,24 @@ def test_the_figure_has_the_curves_and_both_ends_of_the_map(tmp_path):
     # Exponents of 0 and 2 are as far from 1: the ends of the map's colours, red and blue.
     assert any(r > 90 and g < 20 and b < 40 for r, g, b in colors)
     assert any(r < 20 and g < 60 and 90 < b < 110 for r, g, b in colors)
+
+
+def test_dots_are_filled_and_hollow_and_left_out_where_there_is_none(tmp_path):
+    def pixels(rows, color):
+        file = tmp_path / "figure.png"
+        theory_figure([Dots("rates", rows, "f", "h", "rate", "promised")], file, title="",
+                      subtitle="")  # fmt: skip
+        image = Image.open(file).convert("RGB")
+        counts = {color: count for count, color in image.getcolors(image.size[0] * image.size[1])}
+        return counts.get(color, 0)
+
+    # The legend has a dot of each title's colour too.
+    blue, red = (0, 114, 178), (213, 94, 0)
+    rows = [{"title": "a", "f": 1.0, "h": ""}, {"title": "b", "f": "", "h": 2.0}]
+    without = [{"title": "a", "f": "", "h": 3.0}, {"title": "b", "f": 1.0, "h": ""}]
+    assert pixels(rows, blue) > pixels(without, blue) + 20  # a filled dot, not a hollow one
+    assert pixels(rows, red) < pixels(without, red) - 20
+    assert pixels([rows[0], rows[1] | {"h": ""}], red) < pixels(rows, red)
 
 
 def test_a_panel_without_rows_is_refused(tmp_path):
