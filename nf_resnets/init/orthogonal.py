@@ -54,11 +54,7 @@ def orthogonal(
         c_out = shape[-1] if leaf.layout == "HWIO" else shape[0]
         fan_in = int(np.prod(shape)) // c_out
         rows, columns = max(fan_in, c_out), min(fan_in, c_out)
-        # One after another: on a CPU of two cores a program with several batched QRs, which share
-        # its threads, may wait for itself forever (jax 0.10).
-        matrix, triangle = jax.lax.map(
-            jnp.linalg.qr, draws.normal(leaf_key, (count, rows, columns), dtype)
-        )
+        matrix, triangle = _qr(draws.normal(leaf_key, (count, rows, columns), dtype))
         # With the signs of R's diagonal moved into Q, Q is uniformly distributed.
         signs = jnp.sign(jnp.diagonal(triangle, axis1=1, axis2=2))
         matrix = matrix * signs[:, None, :]
@@ -69,6 +65,18 @@ def orthogonal(
         return gain * matrix.reshape(leaf.shape)
 
     return draw(params, key, roles.assign(params, rules), sample)
+
+
+@jax.jit
+def _qr(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """QR decompositions of ``[n, rows, columns]``.
+
+    One after another: on a CPU of two cores a program with several batched ones, which share its
+    threads, may wait for itself forever (jax 0.10).
+    """
+    if matrices.shape[0] == 1:
+        return jnp.linalg.qr(matrices)
+    return jax.lax.map(jnp.linalg.qr, matrices)
 
 
 __all__ = ["orthogonal"]
