@@ -2,6 +2,7 @@
 
 from nf_resnets.init import fixup as _fixup
 from nf_resnets.init import lsuv as _lsuv
+from nf_resnets.init import metainit as _metainit
 from nf_resnets.init import nf_resnet as _nf_resnet
 from nf_resnets.init import normalized as _normalized
 from nf_resnets.init import rescalenet as _rescalenet
@@ -13,6 +14,7 @@ from nf_resnets.init import zero_gamma as _zero_gamma
 from nf_resnets.init.fixup import fixup
 from nf_resnets.init.he import he
 from nf_resnets.init.lsuv import lsuv
+from nf_resnets.init.metainit import gradient_quotient, metainit
 from nf_resnets.init.nf_resnet import nf_resnet
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.rescale_biases import rescale_biases
@@ -37,6 +39,7 @@ register(_standard.SQRT_HALF)
 register(_standard.XAVIER)
 register(_standard.ORTHOGONAL)
 register(_lsuv.SCHEME)
+register(_metainit.SCHEME)
 register(_rezero.SCHEME)
 register(_nf_resnet.SCHEME)
 register(_t_fixup.SCHEME)
@@ -53,8 +56,10 @@ __all__ = [
     "Rules",
     "constant_alpha",
     "fixup",
+    "gradient_quotient",
     "he",
     "lsuv",
+    "metainit",
     "nf_resnet",
     "orthogonal",
     "rescale_biases",

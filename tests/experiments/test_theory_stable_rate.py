@@ -19,6 +19,7 @@ SETTINGS = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 def test_rates_are_measured_drawn_and_kept(tmp_path):
     output = make("theory_stable_rate", "--scale", "smoke", "--out", tmp_path)
     rows = lines_of(tmp_path / "rows.csv")

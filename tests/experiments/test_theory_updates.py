@@ -7,6 +7,7 @@ from experiments import theory_updates
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_all_four_parts_are_measured_and_drawn(tmp_path):
     output = make("theory_updates", "--scale", "smoke", "--out", tmp_path)
     rows = lines_of(tmp_path / "rows.csv")
