@@ -21,7 +21,7 @@ BatchNorm with ghost batches of 64. Alpha trains at the full rate. Nobody here h
 needs a GPU.
 
 `--scale laptop` takes narrow networks of 16, 100 and 304 layers to the 8x8 digits inside
-scikit-learn: batch 64, 88 steps (four epochs), rates 2^-3 to 2^-5, five minutes or more on two
+scikit-learn: batch 64, 88 steps (four epochs), rates 2^-3 to 2^-5, four to five minutes on two
 cores; too few steps for weight decay to matter. `(x + F)/sqrt(2)` is at chance at 100 layers
 already. `--scale smoke` takes seconds a run and shows nothing.
 
