@@ -56,4 +56,44 @@ def halving(
     return schedule
 
 
-__all__ = ["halving"]
+def warmup(
+    schedule: Callable[[Any], jax.Array], warmup_steps: int, num_steps: int
+) -> Callable[[Any], jax.Array]:
+    r"""Lets a schedule's rate rise linearly from 0 over the first steps.
+
+    ``eta(t) = schedule(t) min(1, (t + 1) / W)`` with ``W = warmup_steps``.
+
+    Args:
+      schedule: the rate of the step counted from 0.
+      warmup_steps: ``W``; 0 for none.
+      num_steps: steps of the whole run.
+
+    Returns:
+      The schedule with warm-up, float32 [].
+
+    Raises:
+      ValueError: if ``warmup_steps`` is negative or longer than the run.
+
+    Source: Goyal et al., *Accurate, Large Minibatch SGD*, 2017, section 2.2.
+
+    Example:
+      >>> schedule = warmup(halving(0.8, num_steps=8), warmup_steps=4, num_steps=8)
+      >>> [round(float(schedule(step)), 4) for step in range(4)]
+      [0.2, 0.4, 0.6, 0.8]
+    """
+    if not 0 <= warmup_steps <= num_steps:
+        raise ValueError(
+            f"warmup_steps={warmup_steps} found; expected at least 0 and no more than the run's "
+            f"{num_steps} steps."
+        )
+    if warmup_steps == 0:
+        return schedule
+
+    def warmed(step: Any) -> jax.Array:
+        made = jnp.asarray(step, jnp.float32) + 1
+        return schedule(step) * jnp.minimum(1.0, made / warmup_steps)
+
+    return warmed
+
+
+__all__ = ["halving", "warmup"]

@@ -8,12 +8,15 @@ from nf_resnets.training.place import replicate, spread_runs
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import make_train_step, replica_step, stack, unstack
+from nf_resnets.training.steps import LONGEST, Steps, make_train_steps
 
 __all__ = [
     "DATA",
+    "LONGEST",
     "SWEEP",
     "ApplyFn",
     "Run",
+    "Steps",
     "TrainState",
     "create_state",
     "eval_apply",
@@ -21,6 +24,7 @@ __all__ = [
     "make_evaluate",
     "make_mesh",
     "make_train_step",
+    "make_train_steps",
     "replica_step",
     "replicate",
     "spread_runs",

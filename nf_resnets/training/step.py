@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -28,12 +29,13 @@ def replica_step(
     apply_fn: ApplyFn,
     optimizer: OptimizerFn,
     axis_name: str | None = None,
+    micro_batches: int = 1,
 ) -> tuple[TrainState, Metrics]:
     """Makes one SGD step on this replica's part of the batch; a pure function without a mesh.
 
     The loss is the mean cross-entropy; gradients, metrics and BatchNorm's running statistics are
-    averaged over the replicas. It runs by itself, under ``jax.shard_map``, and under
-    ``jax.pmap(..., axis_name=axis_name)``.
+    averaged over the replicas, and over the micro-batches. It runs by itself, under
+    ``jax.shard_map``, and under ``jax.pmap(..., axis_name=axis_name)``.
 
     Args:
       state: the run's state, the same on every replica.
@@ -42,16 +44,22 @@ def replica_step(
       apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
+      micro_batches: into how many equal parts the replica's batch is cut, of which one at a time is
+        in memory; the gradients are those of the whole batch.
 
     Returns:
-      The new state, and ``loss``, ``accuracy`` and ``grad_norm`` of the whole batch, float32 [].
+      The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
+      batch, float32 [].
+
+    Raises:
+      ValueError: if the batch does not divide into the micro-batches.
     """
 
-    def loss_fn(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        logits, batch_stats = apply_fn(params, state.batch_stats, batch["image"], batch.get("keys"))
+    def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+        logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
         logits = logits.astype(jnp.float32)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
-        correct = jnp.argmax(logits, axis=-1) == batch["label"]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, part["label"])
+        correct = jnp.argmax(logits, axis=-1) == part["label"]
         return losses.mean(), (correct.mean(dtype=jnp.float32), batch_stats)
 
     # Replicated parameters must become this replica's own before the gradient is taken: otherwise
@@ -59,7 +67,10 @@ def replica_step(
     params = state.params
     if axis_name is not None:
         params = jax.tree.map(lambda p: lax.pcast(p, (axis_name,), to="varying"), params)
-    (loss, (accuracy, batch_stats)), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, (accuracy, batch_stats)), grads = _mean_over_parts(
+        functools.partial(value_and_grad, params), batch, micro_batches
+    )
     if axis_name is not None:
         loss, accuracy, batch_stats, grads = lax.pmean(
             (loss, accuracy, batch_stats, grads), axis_name
@@ -73,10 +84,50 @@ def replica_step(
         batch_stats=_as_before(batch_stats, state.batch_stats),
         opt_state=_as_before(opt_state, state.opt_state),
     )
-    # The squares of bfloat16 gradients are summed in float32.
-    grad_norm = optax.tree.norm(jax.tree.map(lambda grad: grad.astype(jnp.float32), grads))
-    metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": grad_norm}
+    metrics = {
+        "loss": loss, "accuracy": accuracy, "grad_norm": _norm(grads), "update_norm": _norm(updates)
+    }  # fmt: skip
     return new_state, metrics
+
+
+def _mean_over_parts(
+    function: Callable[[dict[str, jax.Array]], Any], batch: dict[str, jax.Array], parts: int
+) -> Any:
+    """The mean of what a function gives for each of a batch's equal parts, one after another."""
+    if parts == 1:
+        return function(batch)
+    examples = batch["label"].shape[0]
+    if parts < 1 or examples % parts:
+        raise ValueError(
+            f"micro_batches={parts} found; expected a divisor of the {examples} examples that a "
+            "device has in a step."
+        )
+    cut = jax.tree.map(lambda leaf: leaf.reshape(parts, examples // parts, *leaf.shape[1:]), batch)
+
+    # Zeros of the sums' types; a scan, so that the network is compiled once and not twice.
+    first = jax.tree.map(lambda leaf: leaf[0], cut)
+    zeros = jax.tree.map(
+        lambda like: varying(jnp.zeros(like.shape, like.dtype), *like.manual_axis_type.varying),
+        jax.eval_shape(function, first),
+    )
+
+    def add(total: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(part)), None
+
+    total, _ = lax.scan(add, zeros, cut)
+    return jax.tree.map(lambda leaf: (leaf / parts).astype(leaf.dtype), total)
+
+
+def varying(array: jax.Array, *axis_names: str) -> jax.Array:
+    """Marks an array as this replica's own along the mapped axes, of which some may be already."""
+    there = jax.typeof(array).manual_axis_type.varying
+    missing = tuple(name for name in axis_names if name not in there)
+    return lax.pcast(array, missing, to="varying") if missing else array
+
+
+def _norm(tree: Any) -> jax.Array:
+    # The squares of bfloat16 numbers are summed in float32.
+    return optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree))
 
 
 def _as_before(new: Any, old: Any) -> Any:
@@ -125,10 +176,7 @@ def make_train_step(
             f"batch_size={batch_size} does not divide evenly over the {mesh.shape[DATA]} devices "
             "of the mesh's data axis."
         )
-    if together not in ("auto", "vmap", "loop"):
-        raise ValueError(f"together={together!r} found; expected 'auto', 'vmap' or 'loop'.")
-    if together == "auto":
-        together = "loop" if mesh.devices.flat[0].platform == "cpu" else "vmap"
+    how = choose_together(together, mesh)
 
     def one_run(
         state: TrainState, data: DeviceData, order: jax.Array
@@ -147,7 +195,7 @@ def make_train_step(
     def local_runs(
         states: TrainState, data: DeviceData, orders: jax.Array
     ) -> tuple[TrainState, Metrics]:
-        if together == "vmap" and orders.shape[0] > 1:
+        if how == "vmap" and orders.shape[0] > 1:
             return jax.vmap(one_run, in_axes=(0, None, 0))(states, data, orders)
         runs = [one_run(unstack(states, run), data, orders[run]) for run in range(orders.shape[0])]
         return stack([state for state, _ in runs]), stack([metrics for _, metrics in runs])
@@ -173,6 +221,21 @@ def make_train_step(
     return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
+def choose_together(
+    together: Literal["auto", "vmap", "loop"], mesh: Mesh
+) -> Literal["vmap", "loop"]:
+    """How a device computes several runs; on a CPU one after another is the faster way.
+
+    Raises:
+      ValueError: if ``together`` is none of the three.
+    """
+    if together not in ("auto", "vmap", "loop"):
+        raise ValueError(f"together={together!r} found; expected 'auto', 'vmap' or 'loop'.")
+    if together == "auto":
+        return "loop" if mesh.devices.flat[0].platform == "cpu" else "vmap"
+    return together
+
+
 def stack(trees: list[Any]) -> Any:
     """Puts trees of one structure together along a new leading axis ``[R, ...]``."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
@@ -183,4 +246,7 @@ def unstack(tree: Any, run: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[run], tree)
 
 
-__all__ = ["Metrics", "StepFn", "make_train_step", "replica_step", "stack", "unstack"]
+__all__ = [
+    "Metrics", "StepFn", "choose_together", "make_train_step", "replica_step", "stack", "unstack",
+    "varying",
+]  # fmt: skip

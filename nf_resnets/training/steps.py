@@ -1,0 +1,165 @@
+"""Many training steps in one call: runs that share a program, each as far as it is told to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
+from nf_resnets.data.order import epoch_order, steps_per_epoch
+from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.state import OptimizerFn, TrainState
+from nf_resnets.training.step import Metrics, choose_together, replica_step, stack, unstack, varying
+
+LONGEST = 1_000
+"""The largest number of steps in one call, for which room is made in the curve."""
+
+
+class Steps(NamedTuple):
+    """What came of one call.
+
+    Attributes:
+      states: the runs as they stand, ``[R, ...]`` on every leaf.
+      curve: ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of each step's batch, float32
+        [R, K]; of run ``r`` the first ``made[r]`` count, the others are NaN.
+      made: int32 [R], how many steps each run has made in this call.
+      diverged: bool [R], whether a run's last step was not finite in loss, gradient or update; the
+        run has stopped there.
+    """
+
+    states: TrainState
+    curve: Metrics
+    made: jax.Array
+    diverged: jax.Array
+
+
+StepsFn = Callable[[TrainState, DeviceData, jax.Array], Steps]
+
+_QUANTITIES = ("loss", "accuracy", "grad_norm", "update_norm")
+
+
+def make_train_steps(
+    apply_fn: ApplyFn,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
+    micro_batches: int = 1,
+    together: Literal["auto", "vmap", "loop"] = "auto",
+    longest: int = LONGEST,
+) -> StepsFn:
+    """Compiles a loop over training steps of ``R`` runs on a ``("sweep", "data")`` mesh.
+
+    Each run goes on by as many steps as it is told, which are data and not part of the program, and
+    stops early at the end of its epoch, or when it diverges; the others do not notice. The numbers
+    are those of :func:`nf_resnets.training.make_train_step`, called as often.
+
+    Args:
+      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
+        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      batch_size: examples in a step of one run, over all its devices.
+      augmentation: what is done to the training images.
+      micro_batches: into how many parts a device cuts its share of the batch, to have only one of
+        them in memory.
+      together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
+        another, which is faster on a CPU; ``"auto"`` chooses by platform.
+      longest: the largest number of steps in one call.
+
+    Returns:
+      ``steps(states, data, counts) -> Steps``: states with a leading axis ``[R, ...]`` on every
+      leaf (see :func:`nf_resnets.training.stack`), the training split, int32 [R] counts, 0 for a
+      run that is to stand still. The states given are used up (donated).
+
+    Raises:
+      ValueError: if the batch does not divide over the devices and micro-batches, ``together`` is
+        none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
+        the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
+    """
+    parts = mesh.shape[DATA] * micro_batches
+    if micro_batches < 1 or batch_size % parts:
+        raise ValueError(
+            f"batch_size={batch_size} does not divide evenly into micro_batches={micro_batches} on "
+            f"each of the {mesh.shape[DATA]} devices of the mesh's data axis."
+        )
+    if longest < 1:
+        raise ValueError(f"longest={longest} found; expected at least 1.")
+    how = choose_together(together, mesh)
+
+    def one_run(state: TrainState, data: DeviceData, count: jax.Array) -> Steps:
+        examples = data.labels.shape[0]
+        per_epoch = steps_per_epoch(examples, batch_size)
+        order = epoch_order(state.seed, state.step // per_epoch, examples)
+        count = jnp.minimum(count, per_epoch - state.step % per_epoch)
+
+        def goes_on(carry: Any) -> jax.Array:
+            made, _, _, finite = carry
+            return finite & (made < count)
+
+        def body(carry: Any) -> Any:
+            made, state, curve, _ = carry
+            batch = training_batch(
+                data,
+                order,
+                state.seed,
+                state.step,
+                batch_size=batch_size,
+                augmentation=augmentation,
+                axis_name=DATA,
+            )
+            state, metrics = replica_step(
+                state,
+                batch,
+                apply_fn=apply_fn,
+                optimizer=optimizer,
+                axis_name=DATA,
+                micro_batches=micro_batches,
+            )
+            numbers = jnp.stack([metrics[name] for name in _QUANTITIES])
+            curve = lax.dynamic_update_index_in_dim(curve, numbers, made, 0)
+            return made + 1, state, curve, jnp.isfinite(numbers).all()
+
+        start = (
+            varying(jnp.int32(0), SWEEP),
+            state,
+            varying(jnp.full((longest, len(_QUANTITIES)), jnp.nan, jnp.float32), SWEEP),
+            varying(jnp.bool_(True), SWEEP),
+        )
+        made, state, curve, finite = lax.while_loop(goes_on, body, start)
+        columns = {name: curve[:, index] for index, name in enumerate(_QUANTITIES)}
+        return Steps(state, columns, made, ~finite)
+
+    def local_runs(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
+        if counts.shape[0] == 1:
+            return stack([one_run(unstack(states, 0), data, counts[0])])
+        if how == "vmap":
+            return jax.vmap(one_run, in_axes=(0, None, 0))(states, data, counts)
+        return lax.map(lambda run: one_run(run[0], data, run[1]), (states, counts))
+
+    per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
+    sharded = jax.shard_map(
+        local_runs, mesh=mesh, in_specs=(per_run, shared, per_run), out_specs=per_run
+    )
+
+    def steps(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
+        runs = states.step.shape[0]
+        check_runs(runs, mesh)
+        if counts.shape != (runs,):
+            raise ValueError(
+                f"counts of shape {counts.shape} found; expected ({runs},), a number of steps for "
+                "each run."
+            )
+        return sharded(states, data, jnp.minimum(counts, longest))
+
+    return jax.jit(steps, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+
+
+__all__ = ["LONGEST", "Steps", "StepsFn", "make_train_steps"]
