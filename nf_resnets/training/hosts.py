@@ -1,0 +1,320 @@
+"""Several processes as one: starting together, the leader's word to all, whole arrays on each.
+
+What is known of a peer that dies (measured with two CPU processes over gloo, JAX 0.10.2 and 0.12):
+a collective that waits for it raises at once, as its connections close; a process that is not in
+one is ended by JAX (SIGABRT) when the heartbeat timeout is over, and at once if it is the leader
+that died. A peer that raises is worse: it waits for the others as it leaves, and they for it, until
+``shutdown_seconds`` are over. :func:`failing_together` ends it at once instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import importlib.util
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def initialize(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    heartbeat_seconds: int = 100,
+    connect_seconds: int = 300,
+    shutdown_seconds: int = 300,
+) -> None:
+    """Joins this process with the others of a run; the first thing that a program does.
+
+    On a Cloud TPU no argument is needed: the pod says who its processes are. Elsewhere, every
+    process is started with the same first two arguments and its own index; without arguments it
+    stays by itself. Called again, it does nothing.
+
+    SIGTERM keeps its usual meaning: JAX's own preemption service, which would swallow it, is
+    turned off.
+
+    Args:
+      coordinator: ``HOST:PORT`` of process 0, as the others reach it; any free port.
+      num_processes: how many processes there are.
+      process_id: the index of this one, from 0.
+      heartbeat_seconds: a process that has not been heard of for so long counts as dead, and the
+        others are ended.
+      connect_seconds: how long to wait for the others at the start.
+      shutdown_seconds: how long a process that is done waits for those that are not.
+
+    Raises:
+      ValueError: if only some of the three are given, one is out of its range, or this process is
+        already joined as another.
+      OSError: if the coordinator's host is not known, does not answer, or its port is taken. (If
+        it is the others that do not come, JAX ends process 0 by SIGABRT.)
+      RuntimeError: if a device has been used before.
+    """
+    for name, seconds in (
+        ("heartbeat_seconds", heartbeat_seconds),
+        ("connect_seconds", connect_seconds),
+        ("shutdown_seconds", shutdown_seconds),
+    ):
+        if seconds < 1:
+            raise ValueError(f"{name}={seconds} found; expected at least 1.")
+    given = [value is not None for value in (coordinator, num_processes, process_id)]
+    if any(given) and not all(given):
+        raise ValueError(
+            f"coordinator={coordinator!r}, num_processes={num_processes}, process_id={process_id} "
+            "found; expected all three, or none on a Cloud TPU and for a process by itself."
+        )
+    if coordinator is not None and num_processes is not None and process_id is not None:
+        if not 0 <= process_id < num_processes:
+            raise ValueError(
+                f"process_id={process_id} of num_processes={num_processes} found; expected "
+                "0 <= process_id < num_processes."
+            )
+        address = _address(coordinator)
+        if jax.distributed.is_initialized():
+            found = (jax.process_index(), jax.process_count())
+            if found != (process_id, num_processes):
+                raise ValueError(
+                    f"process_id={process_id} of num_processes={num_processes} found, but this "
+                    f"process is already joined as {found[0]} of {found[1]}."
+                )
+            return
+        # JAX ends the whole process, without a sentence, where one of these fails.
+        if process_id == 0:
+            _check_free(coordinator, address)
+        else:
+            _wait_for(coordinator, address, connect_seconds)
+    elif jax.distributed.is_initialized() or not _on_a_tpu():
+        return
+
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            initialization_timeout=connect_seconds,
+            heartbeat_timeout_seconds=heartbeat_seconds,
+            shutdown_timeout_seconds=shutdown_seconds,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise OSError(f"the processes of {coordinator} cannot be joined: {error}.") from None
+    except RuntimeError:
+        raise RuntimeError(
+            "a device was used before hosts.initialize was called; expected it to be the first "
+            "thing that the program does, since the devices of all processes are found once."
+        ) from None
+    except ValueError:
+        # A TPU outside a pod: JAX asks for the coordinator that it could not find.
+        if coordinator is not None:
+            raise
+
+
+def _address(coordinator: str) -> tuple[str, int]:
+    host, colon, port = coordinator.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise ValueError(
+            f"coordinator={coordinator!r} found; expected HOST:PORT, such as 10.0.0.1:1234."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _check_free(coordinator: str, address: tuple[str, int]) -> None:
+    with socket.socket() as sock:
+        # As JAX's server does it: the connections of an earlier start do not hold the port.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("", address[1]))
+        except OSError as error:
+            raise OSError(
+                f"coordinator={coordinator!r}: process 0 cannot listen at port {address[1]} "
+                f"({error.strerror}); choose another, for every process."
+            ) from None
+
+
+def _wait_for(coordinator: str, address: tuple[str, int], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(address, timeout=5).close()
+            return
+        except socket.gaierror as error:
+            # A name may appear later than a process, where both are started together.
+            reason = f"the host is not known ({error.strerror})"
+        except OSError as error:
+            reason = str(error)
+        if time.monotonic() > end:
+            raise OSError(
+                f"coordinator={coordinator!r} did not answer within connect_seconds={seconds}: "
+                f"{reason}; is process 0 running there?"
+            )
+        time.sleep(0.1)
+
+
+def _on_a_tpu() -> bool:
+    """Whether there are TPU chips that JAX would use, found without starting them."""
+    platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
+    if platforms and "tpu" not in platforms.split(","):
+        return False
+    chips = glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*")
+    return bool(chips) and importlib.util.find_spec("libtpu") is not None
+
+
+def is_leader() -> bool:
+    """Whether this is the process that decides, writes and prints: the first."""
+    return jax.process_index() == 0
+
+
+# The first message holds its length, what it is, and as much of it as there is room for: most are
+# short, and cost one collective of one shape.
+_BYTES, _JSON, _REFUSED = range(3)
+_FIRST = 4096
+_HEADER = 9
+
+
+def broadcast(value: Any) -> Any:
+    """Gives the leader's value to every process; those of the others do not matter.
+
+    All processes must call it, in the same order as each other's collectives. One process alone
+    gets back the same as several would.
+
+    Args:
+      value: a JSON value, or bytes; of any length, another at each call.
+
+    Returns:
+      The leader's value, as JSON gives it back: tuples as lists, keys as text.
+
+    Raises:
+      TypeError: on every process, if the leader's value is neither.
+
+    Example:
+      >>> broadcast({"rate": 0.1, "shape": (2, 3)})
+      {'rate': 0.1, 'shape': [2, 3]}
+    """
+    kind, content = _encode(value) if is_leader() else (_BYTES, b"")
+    if jax.process_count() > 1:
+        kind, content = _send(kind, content)
+    if kind == _REFUSED:
+        raise TypeError(content.decode())
+    return json.loads(content) if kind == _JSON else content
+
+
+def _encode(value: Any) -> tuple[int, bytes]:
+    if isinstance(value, bytes):
+        return _BYTES, value
+    try:
+        return _JSON, json.dumps(value).encode()
+    except (TypeError, ValueError) as error:
+        # The others wait for a message: that it cannot be made is what they get.
+        return _REFUSED, (
+            f"a value of type {type(value).__name__} found; expected a JSON value or bytes "
+            f"({error})."
+        ).encode()
+
+
+def _send(kind: int, content: bytes) -> tuple[int, bytes]:
+    start = bytes([kind]) + len(content).to_bytes(8, "big") + content[: _FIRST - _HEADER]
+    start = _collective(start, _FIRST)
+    kind, length = start[0], int.from_bytes(start[1:_HEADER], "big")
+    received = start[_HEADER:]
+    if length > len(received):
+        # Powers of two, so that messages of all lengths compile a handful of programs.
+        rest = length - len(received)
+        received += _collective(content[_FIRST - _HEADER :], 1 << (rest - 1).bit_length())
+    return kind, received[:length]
+
+
+def _collective(content: bytes, size: int) -> bytes:
+    buffer = np.zeros(size, np.uint8)
+    buffer[: len(content)] = np.frombuffer(content, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(buffer), np.uint8).tobytes()
+
+
+def anywhere(flag: bool) -> bool:
+    """Whether any process says so: all of them get the same answer, and can stop at the same step.
+
+    All processes must call it.
+
+    Args:
+      flag: what this process says, such as that it was asked to stop.
+    """
+    if jax.process_count() == 1:
+        return bool(flag)
+    return bool(multihost_utils.process_allgather(np.array(flag, np.uint8)).any())
+
+
+def gather(tree: Any) -> Any:
+    """Copies a tree of arrays to the host, whole on every process.
+
+    All processes must call it where leaves are spread over them, with trees of one structure.
+
+    Args:
+      tree: arrays on devices, in whichever way they are spread over those of all processes, or on
+        the host.
+
+    Returns:
+      The same tree of NumPy arrays; nothing of it is shared with the devices, so that what is
+      given may be donated.
+
+    Raises:
+      TypeError: if a leaf that is spread over processes does not say over which mesh.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    spread: dict[Any, list[int]] = {}
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, jax.Array) and not (
+            leaf.is_fully_addressable or leaf.is_fully_replicated
+        ):
+            if not isinstance(leaf.sharding, NamedSharding):
+                raise TypeError(
+                    f"an array of shape {leaf.shape} with {leaf.sharding} found; expected a "
+                    "NamedSharding where processes hold parts of it."
+                )
+            spread.setdefault(leaf.sharding.mesh, []).append(index)
+    for mesh, indices in spread.items():
+        whole = _replicate(mesh)([leaves[index] for index in indices])
+        for index, leaf in zip(indices, whole, strict=True):
+            leaves[index] = leaf
+    return jax.tree.unflatten(structure, [np.array(leaf) for leaf in leaves])
+
+
+@functools.cache
+def _replicate(mesh: Mesh) -> Any:
+    """One program for all leaves, compiled once for a tree's shapes."""
+    return jax.jit(lambda leaves: leaves, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+@contextlib.contextmanager
+def failing_together() -> Iterator[None]:
+    """Ends this process at once where the block raises, so that the others notice.
+
+    By itself, a process that raises waits, as it leaves, for the others to leave too, while they
+    wait for it in a collective. In a process that was not joined with others nothing is changed,
+    and ``SystemExit`` passes: it is for what all processes agree on. Otherwise the traceback is
+    printed, and the exit code is 1, without ``finally`` blocks outside and ``atexit``.
+    """
+    try:
+        yield
+    except SystemExit:
+        raise
+    except BaseException:
+        if not jax.distributed.is_initialized():
+            raise
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+__all__ = ["anywhere", "broadcast", "failing_together", "gather", "initialize", "is_leader"]
