@@ -2,5 +2,21 @@
 
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
 from nf_resnets.plotting.depth import depth_figure
+from nf_resnets.plotting.heat import heat_figure
+from nf_resnets.plotting.optima import optima_figure
+from nf_resnets.plotting.rates import rates_figure
+from nf_resnets.plotting.report import report
+from nf_resnets.plotting.sweep import sweep_figures
 
-__all__ = ["Curve", "Panel", "curves_figure", "depth_figure", "moving_average"]
+__all__ = [
+    "Curve",
+    "Panel",
+    "curves_figure",
+    "depth_figure",
+    "heat_figure",
+    "moving_average",
+    "optima_figure",
+    "rates_figure",
+    "report",
+    "sweep_figures",
+]

@@ -1,0 +1,209 @@
+"""Learning rate by batch size as a heat map, one for each scheme."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nf_resnets.plotting.rates import METRICS, headings, power_label, series_title
+from nf_resnets.plotting.style import COLORS, RC
+
+Row = Mapping[str, Any]
+
+
+def heat_figure(
+    optima: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    metric: str = "test_accuracy",
+    names: Mapping[str, str] | None = None,
+    batch_size: str = "batch_size",
+) -> None:
+    """Draws a metric over learning rate and batch size and saves the figure.
+
+    A cell is the mean over the seeds that did not diverge, with its number; brighter is better. A
+    hatched cell diverged with every seed, a small cross counts the seeds that did. The best rate of
+    a batch size has a thick frame, dashed at the edge of the grid, and the rates as good a thin
+    one. Where one metric has values of several magnitudes, colours follow the logarithm of the
+    loss, or of the error: between 90% and 95% there is as much to see as between 80% and 90%.
+
+    Args:
+      optima: with ``group``, ``metric``, ``best``, ``as_good``, ``at_edge`` and ``rates``; those of
+        other metrics are passed over.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      metric: what is drawn.
+      names: what to call schemes; else by their keys.
+      batch_size: the field of the batch size in ``group``.
+
+    Raises:
+      ValueError: if there are no optima of the metric, or it is not known.
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+    optima = [one for one in optima if one["metric"] == metric]
+    if not optima:
+        raise ValueError(f"optima has none of metric={metric!r}; expected at least one group.")
+    import matplotlib
+
+    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
+    sizes = sorted({one["group"][batch_size] for one in optima})
+    rates = sorted({rate["rate"] for one in optima for rate in one["rates"]})
+    label, factor, more_is_better = METRICS[metric]
+    colors = "viridis" if more_is_better else "viridis_r"
+    with matplotlib.rc_context({**RC, "axes.grid": False, "hatch.linewidth": 0.6}):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        across = min(len(series), 4 if len(sizes) <= 4 else 2)
+        down = -(-len(series) // across)
+        width = across * (0.46 * len(sizes) + 0.9) + 1.6
+        height = down * (0.27 * len(rates) + 0.95) + 1.15
+        # Titles need their width also above a narrow map.
+        figure_size = (max(width, 5.6), max(height, 2.8))
+        wide = (figure_size[0] - 1.6 - 0.7 * across) / across / len(sizes) / 0.27
+        foot, top = 0.3 / figure_size[1], 0.55 / figure_size[1]
+        layout = ConstrainedLayoutEngine(rect=(0, foot, 1, 1 - foot - top))
+        figure = Figure(figsize=figure_size, layout=layout)
+        grid = figure.subplots(down, across, squeeze=False)
+        for axes in grid.flat[len(series) :]:
+            axes.remove()
+        norm, ticks = _norm(optima, metric)
+        for index, (axes, name) in enumerate(zip(grid.flat, series, strict=False)):
+            here = [one for one in optima if series_title(one["group"], batch_size, names) == name]
+            for one in here:
+                column = sizes.index(one["group"][batch_size])
+                _draw_column(axes, one, column, rates, (norm, colors), factor, wide)
+            axes.set_title(name, fontsize=10)
+            axes.set_xlim(-0.5, len(sizes) - 0.5)
+            axes.set_ylim(-0.5, len(rates) - 0.5)
+            axes.set_xticks(range(len(sizes)), [str(size) for size in sizes], fontsize=8)
+            axes.set_yticks(range(len(rates)), [power_label(rate) for rate in rates], fontsize=8)
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+            if index % across == 0:
+                axes.set_ylabel("learning rate")
+            # Also above an empty place of the grid.
+            if index + across >= len(series):
+                axes.set_xlabel("batch size $B$")
+        if any(rate["mean"] is not None for one in optima for rate in one["rates"]):
+            bar = figure.colorbar(
+                ScalarMappable(norm, colors), ax=list(grid.flat[: len(series)]), label=label,
+                aspect=30, ticks=ticks,
+            )  # fmt: skip
+            bar.outline.set_visible(False)
+            if ticks is not None:
+                bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
+            bar.ax.minorticks_off()
+        headings(figure, title, subtitle)
+        figure.text(
+            0.012, foot / 2, "thick frame: best (dashed: at the grid's edge); thin: as good; "
+            "hatched, $\\times$: diverged; white: no result", fontsize=7, color="#444444",
+            va="center",
+        )  # fmt: skip
+        figure.savefig(os.fspath(path))
+
+
+def _draw_column(
+    axes: Any,
+    one: Row,
+    column: int,
+    rates: Sequence[float],
+    look: tuple[Any, str],
+    factor: float,
+    wide: float,
+) -> None:
+    """The cells of one batch size; ``wide`` is their width over their height."""
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    for rate in one["rates"]:
+        row = rates.index(rate["rate"])
+        corner = (column - 0.5, row - 0.5)
+        if rate["mean"] is None:
+            if rate["diverged"]:
+                axes.add_patch(
+                    Rectangle(corner, 1, 1, facecolor="#F2F2F2", edgecolor="#AAAAAA",
+                              hatch="/////", linewidth=0)
+                )  # fmt: skip
+                axes.text(column, row, r"$\times$", ha="center", va="center", color="#333333",
+                          fontsize=11)  # fmt: skip
+            continue
+        value = factor * rate["mean"]
+        fill = colormaps[look[1]](float(look[0](value)))
+        axes.add_patch(Rectangle(corner, 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
+        # Luminance as the eye weighs it decides between black and white.
+        dark = 0.299 * fill[0] + 0.587 * fill[1] + 0.114 * fill[2] < 0.55
+        ink = "white" if dark else "black"
+        axes.text(column, row, _number(value, factor), ha="center", va="center", color=ink,
+                  fontsize=7)  # fmt: skip
+        if rate["diverged"]:
+            axes.text(column + 0.44, row + 0.44, f"{rate['diverged']}$\\times$", ha="right",
+                      va="top", color=ink, fontsize=5)  # fmt: skip
+    for rate in one["as_good"]:
+        best = rate == one["best"]
+        # Frames lie inside their cells, so that neighbours do not hide them.
+        inset = 0.06 if best else 0.03
+        axes.add_patch(
+            Rectangle(
+                (column - 0.5 + inset / wide, rates.index(rate) - 0.5 + inset),
+                1 - 2 * inset / wide,
+                1 - 2 * inset,
+                fill=False,
+                edgecolor=COLORS[1],
+                linewidth=2.4 if best else 0.9,
+                linestyle=(0, (2, 1)) if best and one["at_edge"] else "-",
+                zorder=4,
+            )
+        )
+
+
+def _number(value: float, factor: float) -> str:
+    """A metric in the width of a cell."""
+    if factor == 100:
+        return f"{value:.1f}"
+    if value >= 100:
+        return f"{value:.0f}" if value < 1e4 else f"{value:.0e}".replace("e+0", "e")
+    return f"{value:.2f}" if 0.1 <= value < 10 else f"{value:.2g}"
+
+
+def _norm(optima: Sequence[Row], metric: str) -> tuple[Any, list[float] | None]:
+    """From a value to its place on the colour bar, 0 to 1, and the bar's ticks; None for usual."""
+    from matplotlib.colors import FuncNorm, LogNorm, Normalize
+
+    _, factor, more_is_better = METRICS[metric]
+    means = [
+        factor * rate["mean"] for one in optima for rate in one["rates"] if rate["mean"] is not None
+    ]
+    low, high = min(means, default=0.0), max(means, default=1.0)
+    if high - low < 1e-9 * max(1.0, abs(high)):
+        low, high = low - 0.5, high + 0.5
+    if more_is_better:
+        # The error's logarithm; a perfect score has none.
+        least = max(100 - high, 0.5)
+        if 100 - low <= 3 * least:
+            return Normalize(low, high), None
+        shown = [t for t in (10.0, 20, 40, 60, 70, 80, 90, 95, 98, 99) if low <= t <= high]
+        scale = (
+            lambda value: -np.log(np.maximum(100 - np.asarray(value, float), least)),
+            lambda place: 100 - np.exp(-np.asarray(place, float)),
+        )
+        return FuncNorm(scale, low, high), shown or None
+    if low <= 0 or high <= 3 * low:
+        return Normalize(low, high), None
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if len(decades) < 4 else (1,)
+    shown = [d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high]
+    return LogNorm(low, high), shown or None
+
+
+__all__ = ["heat_figure"]

@@ -1,0 +1,211 @@
+"""The best rate, and the best rate divided by the batch size, against the batch size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.plotting.rates import METRICS, headings, log2_axis, series_title
+from nf_resnets.plotting.style import COLORS, MARKERS, RC
+
+Row = Mapping[str, Any]
+
+
+def optima_figure(
+    optima: Sequence[Row],
+    regimes: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    names: Mapping[str, str] | None = None,
+    batch_size: str = "batch_size",
+) -> None:
+    """Draws the optimum against the batch size, a curve for each scheme, and saves the figure.
+
+    Three panels for each metric: the best mean with a bar of one standard deviation; the best rate
+    with the range of rates as good; both divided by the batch size. Dashed lines are the fit
+    ``min(slope * B, largest)``, as far as the data show its parts. A best rate at the edge of its
+    grid is hollow, with an arrow to where the true one may lie; a batch size at which no run
+    finished is a cross on the axis. Curves stand slightly apart, so that their bars can be seen.
+
+    Args:
+      optima: with ``group``, ``metric``, ``best``, ``mean``, ``std``, ``low``, ``high`` and
+        ``at_edge``.
+      regimes: with ``group`` (without the batch size), ``metric``, ``slope`` and ``largest``; may
+        be empty.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      names: what to call schemes; else by their keys.
+      batch_size: the field of the batch size in ``group``.
+
+    Raises:
+      ValueError: if there are no optima, or one has a metric that is not known.
+
+    Source: De and Smith 2020, the figures on batch size.
+    """
+    if not optima:
+        raise ValueError("optima is empty; expected at least one group of runs to draw.")
+    metrics = list(dict.fromkeys(one["metric"] for one in optima))
+    unknown = [metric for metric in metrics if metric not in METRICS]
+    if unknown:
+        raise ValueError(f"metric={unknown[0]!r} found; expected one of {', '.join(METRICS)}.")
+    import matplotlib
+
+    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
+    sizes = sorted({one["group"][batch_size] for one in optima})
+    with matplotlib.rc_context(RC):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        height = 3.1 * len(metrics) + 1
+        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.55 / height))
+        figure = Figure(figsize=(12.6, height), layout=layout)
+        grid = figure.subplots(len(metrics), 3, squeeze=False)
+        for row, metric in zip(grid, metrics, strict=True):
+            here = [one for one in optima if one["metric"] == metric]
+            for index, name in enumerate(series):
+                points = sorted(
+                    (one for one in here if series_title(one["group"], batch_size, names) == name),
+                    key=lambda one: one["group"][batch_size],
+                )
+                fits = [
+                    fit
+                    for fit in regimes
+                    if fit["metric"] == metric
+                    and series_title(fit["group"], batch_size, names) == name
+                ]
+                # Curves of one batch size stand within half a doubling.
+                apart = 2 ** (0.5 * ((index + 0.5) / len(series) - 0.5))
+                look = {
+                    "color": COLORS[index % len(COLORS)],
+                    "marker": MARKERS[index % len(MARKERS)],
+                }
+                _draw(row, points, fits, metric, batch_size, apart, look)
+            _finish(row, here, metric, sizes, batch_size)
+        headings(figure, title, subtitle)
+        figure.legend(handles=_entries(optima, regimes, series), loc="outside right center")
+        figure.savefig(os.fspath(path))
+
+
+def _draw(
+    row: Sequence[Any],
+    optima: Sequence[Row],
+    fits: Sequence[Row],
+    metric: str,
+    batch_size: str,
+    apart: float,
+    look: Mapping[str, Any],
+) -> None:
+    """One curve in the three panels of a metric."""
+    factor = METRICS[metric][1]
+    color = look["color"]
+    for panel, axes in enumerate(row):
+        drawn = []
+        for one in optima:
+            size = one["group"][batch_size]
+            if one["best"] is None:
+                axes.plot(
+                    size * apart, 0.03, "x", color=color, ms=8, markeredgewidth=2.2,
+                    transform=axes.get_xaxis_transform(), clip_on=False, zorder=6,
+                )  # fmt: skip
+                continue
+            if panel == 0:
+                spread = factor * (one["std"] or 0)
+                y = factor * one["mean"]
+                low, high = y - spread, y + spread
+            else:
+                unit = size if panel == 2 else 1
+                y, low, high = one["best"] / unit, one["low"] / unit, one["high"] / unit
+            drawn.append((size * apart, y, low, high, one["at_edge"]))
+        if panel == 0 or not any(fit["slope"] or fit["largest"] for fit in fits):
+            # What has a fit is joined by its lines, and by these otherwise.
+            axes.plot([d[0] for d in drawn], [d[1] for d in drawn], color=color, lw=1.2, alpha=0.7)
+        for x, y, low, high, at_edge in drawn:
+            axes.plot([x, x], [low, high], color=color, lw=1.4, zorder=3, solid_capstyle="butt")
+            if low < high:
+                axes.plot([x, x], [low, high], "_", color=color, ms=6, mew=1.4, zorder=3)
+            hollow = {"markerfacecolor": "white"} if at_edge else {}
+            axes.plot(x, y, **look, ms=7, markeredgewidth=1.6, **hollow, zorder=4)
+            if panel and at_edge in ("lowest", "highest"):
+                axes.annotate(
+                    "", (x, y), xytext=(0, 17 if at_edge == "highest" else -17),
+                    textcoords="offset points", annotation_clip=False, zorder=3,
+                    arrowprops={"arrowstyle": "<-", "color": color, "lw": 1.4, "shrinkA": 0},
+                )  # fmt: skip
+        if panel:
+            for fit in fits:
+                _draw_fit(axes, fit, [one["group"][batch_size] for one in optima], panel, color)
+
+
+def _draw_fit(axes: Any, fit: Row, sizes: Sequence[float], panel: int, color: str) -> None:
+    """The fitted curve over the batch sizes that were tried."""
+    slope, largest = fit["slope"], fit["largest"]
+    if not sizes or (slope is None and largest is None):
+        return
+    ends = [min(sizes) / 2**0.25, max(sizes) * 2**0.25]
+    if slope is not None and largest is not None and ends[0] < largest / slope < ends[1]:
+        ends.insert(1, largest / slope)
+    rates = [
+        min(value for value in (slope and slope * size, largest) if value is not None)
+        for size in ends
+    ]
+    y = [rate / size if panel == 2 else rate for rate, size in zip(rates, ends, strict=True)]
+    axes.plot(ends, y, color=color, linestyle=(0, (5, 2)), linewidth=1.3, alpha=0.85, zorder=2)
+
+
+def _finish(
+    row: Sequence[Any], optima: Sequence[Row], metric: str, sizes: Sequence[Any], batch_size: str
+) -> None:
+    """Scales, labels and headings of the three panels of a metric."""
+    name = METRICS[metric][0]
+    by = name.split(" (")[0]
+    best = [one for one in optima if one["best"] is not None]
+    ends = {
+        1: [one[end] for one in best for end in ("low", "high")],
+        2: [one[end] / one["group"][batch_size] for one in best for end in ("low", "high")],
+    }
+    for panel, axes in enumerate(row):
+        log2_axis(axes, "x", [float(size) for size in sizes])
+        axes.set_xlim(min(sizes) / 2**0.5, max(sizes) * 2**0.5)
+        # Batch sizes are known by their numbers, and are few.
+        every = -(-len(sizes) // 8)
+        shown = list(sizes)[::every]
+        axes.set_xticks(shown, [str(size) for size in shown], fontsize=10 if len(shown) < 6 else 8)
+        axes.set_xlabel("batch size $B$")
+        axes.set_ylabel((name, r"best rate $\eta$", r"$\eta/B$")[panel])
+        axes.set_title((f"Best {by}", f"Best rate by {by}", r"The same, $\eta/B$")[panel])
+        if not best:
+            axes.set_yticks([])
+        elif panel:
+            low, high = min(ends[panel]), max(ends[panel])
+            log2_axis(axes, "y", [low, high])
+            axes.set_ylim(low / 2, high * 2)
+
+
+def _entries(optima: Sequence[Row], regimes: Sequence[Row], series: Sequence[str]) -> list[Any]:
+    """The legend: curves, and what is marked in the figure."""
+    from matplotlib.lines import Line2D
+
+    entries = [
+        Line2D([], [], label=name, color=COLORS[index % len(COLORS)], ms=6,
+               marker=MARKERS[index % len(MARKERS)])
+        for index, name in enumerate(series)
+    ]  # fmt: skip
+    grey: dict[str, Any] = {"color": "#444444", "linestyle": "none"}
+    if any(one["at_edge"] for one in optima):
+        entries.append(
+            Line2D([], [], label="at the grid's edge", marker="o", mfc="white", mew=1.6, **grey)
+        )
+    if any(one["best"] is None for one in optima):
+        entries.append(Line2D([], [], label="no run finished", marker="x", mew=2.2, **grey))
+    if any(fit["slope"] or fit["largest"] for fit in regimes):
+        grey["linestyle"] = (0, (5, 2))
+        entries.append(Line2D([], [], label=r"$\min(sB,\ \eta_{\max})$, fitted", lw=1.3, **grey))
+    return entries
+
+
+__all__ = ["optima_figure"]

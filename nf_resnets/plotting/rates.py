@@ -1,0 +1,357 @@
+"""Accuracy and loss against the learning rate, a curve for each batch size: a sweep's raw result.
+
+The figures of a sweep take optima and fits as plain mappings, with the fields that
+``dataclasses.asdict`` makes of ``nf_resnets.sweep.selection.Optimum`` and ``Regimes``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nf_resnets.plotting.style import COLORS, RC
+
+Row = Mapping[str, Any]
+
+# Name, factor by which it is drawn, whether more is better.
+METRICS = {
+    "test_accuracy": ("test accuracy (%)", 100, True),
+    "train_accuracy": ("training accuracy (%)", 100, True),
+    "test_loss": ("test loss", 1, False),
+    "train_loss": ("training loss", 1, False),
+}
+
+
+# Without the two that look like the crosses of diverged runs.
+_MARKERS = ("o", "s", "D", "^", "v", "h", "<", ">")
+
+
+def rates_figure(
+    optima: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    chance: float | None = None,
+    names: Mapping[str, str] | None = None,
+    batch_size: str = "batch_size",
+) -> None:
+    """Draws each metric against the learning rate and saves the figure.
+
+    A column of panels for each scheme, a row for each metric, a curve for each batch size: the mean
+    over seeds with a bar of one standard deviation (a band, up to four batch sizes). The best rate
+    is a large dot, hollow at the edge of the grid. Rates at which all seeds diverged are bold
+    crosses at the bad end of the axis, thin ones if only some did.
+
+    Args:
+      optima: with ``group``, ``metric``, ``best``, ``at_edge`` and ``rates``, each of which has
+        ``rate``, ``n``, ``mean``, ``std`` and ``diverged``.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      chance: the accuracy of guessing, 0 to 1; drawn where accuracy is.
+      names: what to call schemes; else by their keys.
+      batch_size: the field of the batch size in ``group``.
+
+    Raises:
+      ValueError: if there are no optima, or one has a metric that is not known.
+    """
+    if not optima:
+        raise ValueError("optima is empty; expected at least one group of runs to draw.")
+    metrics = list(dict.fromkeys(one["metric"] for one in optima))
+    unknown = [metric for metric in metrics if metric not in METRICS]
+    if unknown:
+        raise ValueError(f"metric={unknown[0]!r} found; expected one of {', '.join(METRICS)}.")
+    import matplotlib
+
+    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
+    sizes = sorted({one["group"][batch_size] for one in optima})
+    color = dict(zip(sizes, size_colors(len(sizes)), strict=True))
+    with matplotlib.rc_context(RC):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+        from matplotlib.lines import Line2D
+
+        # One scheme has its metrics side by side, several have theirs one above the other.
+        across = min(len(series), 4) if len(series) > 1 else len(metrics)
+        bands = -(-len(series) // across)
+        down = bands * (len(metrics) if len(series) > 1 else 1)
+        width, height = max(2.9 * across + 2.5, 6.4), 2.7 * down + 1
+        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.55 / height))
+        figure = Figure(figsize=(width, height), layout=layout)
+        grid = figure.subplots(down, across, squeeze=False)
+        used = set()
+        for m, metric in enumerate(metrics):
+            of_metric = [one for one in optima if one["metric"] == metric]
+            limits = _limits(of_metric, metric, chance, batch_size, names)
+            for index, name in enumerate(series):
+                row, column = index // across * len(metrics) + m, index % across
+                if len(series) == 1:
+                    row, column = 0, m
+                used.add((row, column))
+                axes = grid[row, column]
+                here = [
+                    one
+                    for one in of_metric
+                    if series_title(one["group"], batch_size, names) == name
+                ]
+                _draw(axes, here, metric, color, batch_size, limits)
+                if metric.endswith("accuracy") and chance is not None:
+                    axes.axhline(100 * chance, **_LEVEL, zorder=1)
+                rates = [rate["rate"] for one in optima for rate in one["rates"]]
+                log2_axis(axes, "x", rates, room=6)
+                axes.set_xlim(min(rates) / 2**0.5, max(rates) * 2**0.5)
+                axes.set_title(name if m == 0 or len(series) == 1 else "", fontsize=10)
+                if m == len(metrics) - 1 or len(series) == 1:
+                    axes.set_xlabel("learning rate")
+                if column == 0 or len(series) == 1:
+                    axes.set_ylabel(METRICS[metric][0])
+                else:
+                    axes.tick_params(which="both", labelleft=False)
+        for row in range(down):
+            for column in range(across):
+                if (row, column) not in used:
+                    grid[row, column].remove()
+        entries: list[Any] = [
+            Line2D(
+                [], [], color=color[size], marker=_marker(sizes, size), ms=5, label=f"B = {size}"
+            )
+            for size in sizes
+        ]
+        entries += _marks(optima)
+        if chance is not None and any(metric.endswith("accuracy") for metric in metrics):
+            entries.append(Line2D([], [], label=f"chance ({100 * chance:.3g}%)", **_LEVEL))
+        headings(figure, title, subtitle)
+        figure.legend(handles=entries, loc="outside right center")
+        figure.savefig(os.fspath(path))
+
+
+def series_title(group: Row, batch_size: str, names: Mapping[str, str] | None) -> str:
+    """What to call the runs that share all of a group but the batch size.
+
+    Example:
+      >>> series_title({"scheme": "skipinit", "alpha": 0.5, "batch_size": 8}, "batch_size", None)
+      'skipinit, alpha=0.5'
+    """
+    parts = [
+        str((names or {}).get(value, value)) if name == "scheme" else f"{name}={value}"
+        for name, value in group.items()
+        if name != batch_size
+    ]
+    return ", ".join(parts) or "all runs"
+
+
+def size_colors(count: int) -> list[Any]:
+    """Colours for ``count`` batch sizes in order, from dark to light, for colour-blind eyes too."""
+    if count == 1:
+        return [COLORS[0]]
+    from matplotlib import colormaps
+
+    # The last part of the scale is too light for lines on white.
+    return [colormaps["viridis"](0.87 * index / (count - 1)) for index in range(count)]
+
+
+def power_label(value: float) -> str:
+    """A rate as a power of two where it is one, else as a number.
+
+    Example:
+      >>> power_label(0.25), power_label(1.0), power_label(0.1)
+      ('$2^{-2}$', '$2^{0}$', '0.1')
+    """
+    exponent = math.log2(value)
+    return f"$2^{{{exponent:.0f}}}$" if exponent == round(exponent) else f"{value:.3g}"
+
+
+def log2_axis(axes: Any, which: str, values: Sequence[float], *, room: int = 8) -> None:
+    """Makes an axis logarithmic to base 2 with labels at whole powers of two.
+
+    Args:
+      axes: of Matplotlib.
+      which: ``"x"`` or ``"y"``.
+      values: what is drawn along it; the labels span them.
+      room: how many labels fit at most.
+    """
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    first, last = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
+    every = max(1, -(-(last - first + 1) // max(2, min(room, 8))))
+    # Multiples of the step, so that 2^0 is among them.
+    exponents = [e for e in range(first, last + 1) if e % every == 0]
+    getattr(axes, f"set_{which}scale")("log", base=2)
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(FixedLocator([2.0**e for e in exponents]))
+    axis.set_major_formatter(FixedFormatter([f"$2^{{{e}}}$" for e in exponents]))
+    axis.set_minor_locator(NullLocator())
+
+
+def headings(figure: Any, title: str, subtitle: str) -> None:
+    """Writes a title and the line under it into the room above the panels."""
+    width, height = figure.get_size_inches()
+    # Letters of size 10 are about an inch a dozen, bold ones ten; what is too long gets smaller.
+    sizes = min(11.0, 105 * width / len(title or " ")), min(8.0, 125 * width / len(subtitle or " "))
+    figure.text(0.012, 1 - 0.2 / height, title, fontsize=sizes[0], fontweight="bold", va="center")
+    figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=sizes[1], color="#444444", va="center")
+
+
+def _draw(
+    axes: Any,
+    optima: Sequence[Row],
+    metric: str,
+    color: Mapping[Any, Any],
+    batch_size: str,
+    limits: _Limits,
+) -> None:
+    """One panel: the curves of a scheme."""
+    _, factor, more_is_better = METRICS[metric]
+    if limits.log:
+        axes.set_yscale("log")
+    stacks: dict[float, int] = {}
+    for one in sorted(optima, key=lambda one: one["group"][batch_size]):
+        size = one["group"][batch_size]
+        look = {"color": color[size], "marker": _marker(list(color), size)}
+        points = [rate for rate in one["rates"] if rate["mean"] is not None]
+        x = [rate["rate"] for rate in points]
+        y = [factor * rate["mean"] for rate in points]
+        axes.plot(x, y, ms=4, **look, zorder=3)
+        bars = [(rate["rate"], factor * rate["mean"], factor * rate["std"])
+                for rate in points if rate["std"] is not None]  # fmt: skip
+        if bars and len(color) <= 4 and len(bars) == len(points):
+            # A logarithmic axis has no place for a spread that reaches zero.
+            least = limits.low if limits.log else -math.inf
+            below = [max(mean - std, least) for _, mean, std in bars]
+            above = [mean + std for _, mean, std in bars]
+            axes.fill_between(x, below, above, color=color[size], alpha=0.18, lw=0, zorder=2)
+        elif bars:
+            axes.errorbar(*zip(*bars, strict=True), fmt="none", color=color[size], lw=0.9, zorder=2)
+        if one["best"] is not None:
+            at = factor * one["mean"]
+            axes.plot(one["best"], at, **_best(one["at_edge"]), **look, zorder=5)
+        for rate in one["rates"]:
+            if rate["diverged"]:
+                place = stacks.get(rate["rate"], 0)
+                stacks[rate["rate"]] = place + 1
+                up = 0.03 + limits.apart * place
+                axes.plot(
+                    rate["rate"],
+                    up if more_is_better else 1 - up,
+                    transform=axes.get_xaxis_transform(),
+                    color=color[size],
+                    **_cross(whole=not rate["n"], small=limits.apart < 0.04),
+                )
+    axes.set_ylim(limits.low, limits.high)
+    if not any(rate["mean"] is not None for one in optima for rate in one["rates"]):
+        axes.set_yticks([])
+    elif not limits.log:
+        # No number stands where there are only crosses.
+        axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= limits.high])
+        axes.set_ylim(limits.low, limits.high)
+
+
+class _Limits(NamedTuple):
+    """The ends of a metric's axis, its scale, and how far apart its crosses stand on it."""
+
+    low: float
+    high: float
+    log: bool
+    apart: float
+
+
+def _limits(
+    optima: Sequence[Row],
+    metric: str,
+    chance: float | None,
+    batch_size: str,
+    names: Mapping[str, str] | None,
+) -> _Limits:
+    """The same axis for all panels of a metric, with room for the crosses at its bad end."""
+    _, factor, more_is_better = METRICS[metric]
+    rates = [rate for one in optima for rate in one["rates"]]
+    means = [factor * rate["mean"] for rate in rates if rate["mean"] is not None]
+    spread = [
+        factor * (rate["mean"] + sign * rate["std"])
+        for rate in rates
+        if rate["std"] is not None
+        for sign in (-1, 1)
+    ]
+    log = False
+    if metric.endswith("accuracy"):
+        level = [] if chance is None else [100 * chance]
+        low = max(0.0, min([*means, *spread, *level], default=0.0))
+        high = min(100.0, max([*means, *spread, *level])) if means else 100.0
+        margin = 0.04 * (high - low) or 1.0
+        low, high = low - margin, high + margin
+    elif means and min(means) > 0 and max(means) > 10 * min(means):
+        log = True
+        low, high = min(means) / 1.4, 1.2 * max([*means, *spread])
+    else:
+        low, high = 0.0, 1.06 * max([*means, *spread], default=1.0) or 1.0
+
+    stacks = Counter(
+        (series_title(one["group"], batch_size, names), rate["rate"])
+        for one in optima
+        for rate in one["rates"]
+        if rate["diverged"]
+    )
+    highest = max(stacks.values(), default=0)
+    apart = 0.045 if highest < 6 else 0.03
+    room = (0.03 + apart * highest) if highest else 0.0
+    ends = (math.log(low), math.log(high)) if log else (low, high)
+    more = room / (1 - room) * (ends[1] - ends[0])
+    ends = (ends[0] - more, ends[1]) if more_is_better else (ends[0], ends[1] + more)
+    if log:
+        ends = (math.exp(ends[0]), math.exp(ends[1]))
+    return _Limits(ends[0], ends[1], log, apart)
+
+
+def _marker(sizes: Sequence[Any], size: Any) -> str:
+    return _MARKERS[list(sizes).index(size) % len(_MARKERS)]
+
+
+def _best(at_edge: str | None) -> dict[str, Any]:
+    hollow = {"markerfacecolor": "white", "markeredgewidth": 1.8}
+    return {"ms": 9, "linestyle": "none", **(hollow if at_edge else {"markeredgecolor": "white"})}
+
+
+def _cross(*, whole: bool, small: bool = False) -> dict[str, Any]:
+    return {
+        "marker": "x",
+        "markersize": (7 if whole else 5) - 1.5 * small,
+        "markeredgewidth": 2.2 if whole else 0.9,
+        "linestyle": "none",
+        "clip_on": False,
+        "zorder": 6,
+    }
+
+
+def _marks(optima: Sequence[Row]) -> list[Any]:
+    """The legend's entries for what is marked in the figure."""
+    from matplotlib.lines import Line2D
+
+    grey: dict[str, Any] = {"color": "#444444", "marker": "o"}
+    marks = []
+    if any(one["best"] is not None and not one["at_edge"] for one in optima):
+        marks.append(Line2D([], [], label="best", **grey, **_best(None)))
+    if any(one["best"] is not None and one["at_edge"] for one in optima):
+        marks.append(Line2D([], [], label="best, at the grid's edge", **grey, **_best("highest")))
+    diverged = [rate for one in optima for rate in one["rates"] if rate["diverged"]]
+    for whole, label in ((True, "all seeds diverged"), (False, "some seeds diverged")):
+        if any((not rate["n"]) == whole for rate in diverged):
+            marks.append(Line2D([], [], color="#444444", label=label, **_cross(whole=whole)))
+    return marks
+
+
+_LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
+
+__all__ = [
+    "METRICS",
+    "headings",
+    "log2_axis",
+    "power_label",
+    "rates_figure",
+    "series_title",
+    "size_colors",
+]

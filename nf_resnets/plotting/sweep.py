@@ -1,0 +1,130 @@
+"""All pictures of a sweep in one folder: three figures, a table, the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nf_resnets.plotting.heat import heat_figure
+from nf_resnets.plotting.optima import optima_figure
+from nf_resnets.plotting.rates import rates_figure, series_title
+from nf_resnets.plotting.report import report
+
+Row = Mapping[str, Any]
+
+
+def sweep_figures(
+    folder: Path,
+    *,
+    title: str,
+    subtitle: str,
+    rows: Sequence[Row],
+    optima: Sequence[Row],
+    regimes: Sequence[Row],
+    chance: float | None = None,
+    facts: Mapping[str, Any] | None = None,
+    failures: Sequence[Row] = (),
+    names: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
+
+    Args:
+      folder: where to; files of these names are replaced, each whole.
+      title: what the sweep is.
+      subtitle: the settings it was made with.
+      rows: one for each run.
+      optima: the best rates, as :func:`rates_figure` takes them.
+      regimes: the fits to them, as :func:`optima_figure` takes them.
+      chance: the accuracy of guessing, 0 to 1.
+      facts: versions, devices and the like, for the report.
+      failures: the runs that failed, with ``traceback``.
+      names: what to call schemes.
+
+    Returns:
+      The names of the files.
+    """
+    files = []
+    svgs: dict[str, bytes] = {}
+    for name, draw in (
+        ("rates", lambda path: rates_figure(
+            optima, path, title=title, subtitle=subtitle, chance=chance, names=names)),
+        ("optima", lambda path: optima_figure(
+            optima, regimes, path, title=title, subtitle=subtitle, names=names)),
+        ("heat", lambda path: heat_figure(
+            optima, path, title=title, subtitle=subtitle, names=names)),
+    ):  # fmt: skip
+        for suffix in ("png", "svg"):
+            new = folder / f".{name}.new.{suffix}"
+            draw(new)
+            if suffix == "svg":
+                svgs[name] = new.read_bytes()
+                new.unlink()
+            else:
+                new.replace(folder / f"{name}.png")
+        files.append(f"{name}.png")
+    new = folder / ".table.new"
+    new.write_text(table(optima, names=names) + "\n")
+    new.replace(folder / "table.txt")
+    report(
+        folder / "report.html",
+        title=title,
+        rows=rows,
+        optima=optima,
+        regimes=regimes,
+        figures=svgs,
+        facts=facts,
+        failures=failures,
+        names=names,
+    )
+    return [*files, "table.txt", "report.html"]
+
+
+def table(
+    optima: Sequence[Row], *, names: Mapping[str, str] | None = None, batch_size: str = "batch_size"
+) -> str:
+    """The best rates as text: a line for each group, both metrics side by side.
+
+    A rate stands with the range of rates as good; ``!`` marks one at the edge of its grid.
+    """
+    heads = ["", "batch", "test accuracy (%)", "best rate (as good)", "training loss",
+             "best rate (as good)"]  # fmt: skip
+    lines: dict[tuple[Any, ...], list[str]] = {}
+    for one in optima:
+        group = one["group"]
+        where = (series_title(group, batch_size, names), str(group[batch_size]))
+        lines.setdefault(where, [*where, "-", "-", "-", "-"])
+        column = 2 if one["metric"] == "test_accuracy" else 4
+        if one["best"] is None:
+            lines[where][column : column + 2] = ["diverged" if one["runs"] else "-", ""]
+            continue
+        factor, digits = (100, 1) if column == 2 else (1, 4)
+        value = f"{factor * one['mean']:.{digits}f}"
+        if one["std"] is not None:
+            value += f" ± {factor * one['std']:.{digits}f}"
+        rate = _power(one["best"]) + ("!" if one["at_edge"] else "")
+        if one["low"] != one["high"]:
+            rate += f" ({_power(one['low'])} to {_power(one['high'])})"
+        lines[where][column : column + 2] = [value, rate]
+    cells = [heads, *lines.values()]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
+    texts = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    if any(one["at_edge"] for one in optima):
+        texts.append("! at the edge of the grid: the true best rate may lie outside")
+    return "\n".join(texts)
+
+
+def _power(rate: float) -> str:
+    """A rate, as a power of two where it is one."""
+    mantissa, exponent = math.frexp(rate)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{rate:g}"
+
+
+__all__ = ["sweep_figures", "table"]

@@ -1,0 +1,75 @@
+"""`python -m nf_resnets.sweep`: trains a grid of runs, and draws what came of it.
+
+python -m nf_resnets.sweep --grid peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 \
+        scheme=fixup,skipinit --model wrn-16-1 --epochs 10 --out runs/mine
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from nf_resnets.sweep import command, grid, pictures
+from nf_resnets.sweep.export import export
+from nf_resnets.sweep.ledger import LedgerError, open_ledger
+from nf_resnets.sweep.settings import RunSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Train every combination of some settings, survive interruptions, and draw the results.
+
+    Any setting of a run, listed below, can be an axis of the grid: NAME=VALUES with commas between
+    the values. 2^-8:2^2 is every power from the one to the other, both included; 0:5 is 0, 1, 2, 3,
+    4, as in Python. Runs that differ only in numbers (peak_lr, momentum, weight_decay,
+    scalar_factor, alpha, branch_scale, seed, or schemes of one anatomy) share one compiled program.
+
+    The best rate, and the range of rates as good, are reported for each batch size by test accuracy
+    and by training loss, after De and Smith (NeurIPS 2020).
+    """
+
+    grid: tuple[str, ...] = ()
+    """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 scheme=fixup,skipinit."""
+    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=command.Options
+    )
+    settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=RunSettings
+    )
+    export: tuple[Path, ...] = ()
+    """Write the ledger of --out or --ledger to these files and do nothing else: .csv, .parquet, or
+    .db for an Optuna study, which optuna-dashboard opens."""
+
+
+def main(wanted: Command) -> int:
+    """Makes what is missing, prints the table, draws the figures; returns the exit code."""
+    if wanted.export:
+        return _export(wanted)
+    try:
+        axes = grid.parse(wanted.grid)
+    except ValueError as error:
+        raise SystemExit(f"--grid: {error}") from None
+    base = command.base_of(wanted.settings, axes)
+    made = command.run(wanted.options, axes, base, "Sweep")
+    if made is None:
+        return 0
+    return pictures.finish(made, wanted.options, base, title="Sweep of " + ", ".join(axes))
+
+
+def _export(wanted: Command) -> int:
+    where: Any = wanted.options.ledger or wanted.options.out / "ledger.db"
+    try:
+        with open_ledger(where, create=False) as ledger:
+            for path in wanted.export:
+                export(ledger, path)
+                print(f"{len(ledger.rows())} runs: {path}")
+    except (LedgerError, OSError, ValueError, ImportError) as error:
+        raise SystemExit(str(error)) from None
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Command)))

@@ -1,0 +1,400 @@
+"""What the commands that make a sweep have in common: options, checks, the grid that grows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from nf_resnets import data, training
+from nf_resnets.sweep import driver, estimate, program
+from nf_resnets.sweep.clock import Clock
+from nf_resnets.sweep.crew import device_name
+from nf_resnets.sweep.export import to_csv
+from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
+from nf_resnets.sweep.live import Live
+from nf_resnets.sweep.selection import optima
+from nf_resnets.sweep.settings import FIELDS, RunSettings
+from nf_resnets.sweep.several import Several
+from nf_resnets.training import hosts
+from nf_resnets.training.preemption import Preemption
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a sweep is made; nothing of it changes a run's numbers."""
+
+    out: Path = Path("runs/sweep")
+    """The sweep's folder: ledger, checkpoints of unfinished runs, report. Started again with the
+    same folder, the command makes only what is missing; several may be at work on one folder."""
+    ledger: str | None = None
+    """Another ledger than the folder's: postgresql://USER@HOST/DATABASE for many machines."""
+    dry_run: bool = False
+    """Print the grid, the programs and how long it will take, from measured steps; make nothing."""
+    extend: int = 0
+    """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
+    on each side."""
+    retry: bool = False
+    """Try runs again that failed or ran out of memory."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the folder's tensorboard/."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    lanes: int = 0
+    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
+    devices_per_run: int = 1
+    """Over how many devices a run's batch is spread; 0 for all."""
+    runs_per_device: int = 0
+    """How many runs a device carries at a time; 0 to measure what pays."""
+    together: Literal["auto", "vmap", "loop"] = "auto"
+    """How a device computes several runs: vectorised, or one after another."""
+    checkpoint_epochs: int = 1
+    """Epochs between two checkpoints of a run."""
+    lease_seconds: float = 60.0
+    """A run whose driver has not been heard of for so long is taken up by another."""
+    max_attempts: int = 3
+    """How often a run may raise before it counts as failed."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
+    num_processes: int | None = None
+    """How many processes there are."""
+    process_id: int | None = None
+    """The index of this process, from 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a command has made.
+
+    Attributes:
+      rows: of the grid's runs, as the ledger has them.
+      axes: the grid, with the rates that were added.
+      counts: how many runs are in each state.
+      clock: where the time went.
+      exit_code: 0; 1 if runs failed; 143 and the like after a signal.
+      failures: the tracebacks of failed runs, by key.
+      compiled: how many programs were compiled, once each.
+    """
+
+    rows: list[dict[str, Any]]
+    axes: Mapping[str, tuple[Any, ...]]
+    counts: Mapping[str, int]
+    clock: Clock
+    exit_code: int
+    failures: Mapping[str, str]
+    compiled: int
+
+
+def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a command line changes; refuses one that is an axis of the grid as well."""
+    default = RunSettings()
+    changed = {
+        name: getattr(settings, name)
+        for name in FIELDS
+        if getattr(settings, name) != getattr(default, name)
+    }
+    for name in axes:
+        if name in changed:
+            raise SystemExit(
+                f"--{name.replace('_', '-')} {changed[name]} found beside --grid {name}=...; "
+                "expected one of the two."
+            )
+    return changed
+
+
+def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
+        title: str) -> Made | None:  # fmt: skip
+    """Makes what is missing of a sweep.
+
+    Args:
+      options: of the command line.
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+      title: what the first line calls it.
+
+    Returns:
+      What was made; None after a dry run, and on all but the leading one of several processes.
+
+    Raises:
+      SystemExit: if an option, the grid, the data or the ledger is not in order, with one sentence.
+    """
+    check(options)
+    try:
+        hosts.initialize(options.coordinator, options.num_processes, options.process_id)
+        sweep = driver.make_sweep(axes, base, load=_loader(options.data_dir))
+        with hosts.failing_together():
+            if not options.dry_run:
+                return _run(options, sweep, base, title)
+            _dry_run(options, sweep)
+            return None
+    except (ValueError, OSError, ImportError, LedgerError) as error:
+        raise SystemExit(str(error)) from error
+
+
+def check(options: Options) -> None:
+    """Refuses options that are out of their range."""
+    for name, least in (
+        ("extend", 0), ("lanes", 0), ("devices_per_run", 0), ("runs_per_device", 0),
+        ("checkpoint_epochs", 0), ("lease_seconds", 1), ("max_attempts", 1),
+    ):  # fmt: skip
+        value = getattr(options, name)
+        if not value >= least:
+            raise SystemExit(
+                f"--{name.replace('_', '-')} {value} found; expected at least {least}."
+            )
+    if options.out == Path():
+        raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
+
+
+def _loader(data_dir: str | None) -> Any:
+    return lambda name: data.load(name, data_dir)
+
+
+def _lanes(options: Options) -> int:
+    on_cpu = jax.default_backend() == "cpu" and len(jax.devices()) == 1
+    return options.lanes or (min(os.cpu_count() or 1, driver.MOST_LANES) if on_cpu else 1)
+
+
+def _mesh(options: Options) -> jax.sharding.Mesh:
+    devices = jax.devices()
+    data_devices = options.devices_per_run or len(devices)
+    if len(devices) % data_devices:
+        raise ValueError(
+            f"--devices-per-run {data_devices} found; expected a divisor of the {len(devices)} "
+            "devices."
+        )
+    return training.make_mesh(sweep=len(devices) // data_devices, data=data_devices)
+
+
+def _dry_run(options: Options, sweep: driver.Sweep) -> None:
+    """Prints what would be made, and how long it would take."""
+    path = options.out / "ledger.db"
+    where: str | Path = options.ledger or path
+    ledger = open_ledger(where, create=False) if options.ledger or path.exists() else None
+    done: set[str] = set()
+    if ledger is not None:
+        driver.refuse_other_settings(sweep, ledger)
+        done = {row["key"] for row in ledger.rows() if row["state"] not in ("waiting", "running")}
+    to_make = driver.without(sweep, done)
+    print(f"Grid: {len(sweep.plans):,} runs" + (f", {len(done):,} of them done" if done else ""))
+    wide = max(map(len, sweep.axes), default=0)
+    for name, values in sweep.axes.items():
+        print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(values)}")
+    mesh = _mesh(options)
+    lanes = _lanes(options)
+    costs = estimate.estimate(
+        to_make.programs,
+        ledger,
+        device_name(),
+        lambda plan: program.build(
+            plan,
+            sweep.dataset(plan.settings.dataset),
+            mesh,
+            runs_per_device=options.runs_per_device or 1,
+            together=options.together,
+        ),
+        lanes=lanes,
+        told=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
+    )
+    print(f"Programs: {len(costs)}, each compiled once")
+    for cost in costs:
+        how = "as earlier runs took" if cost.known else "measured now"
+        print(
+            f"  {estimate.describe(cost.plan)}: {cost.runs} runs of {cost.plan.num_steps:,} steps, "
+            f"{1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
+            f"{cost.compile_seconds:.0f} s"
+        )
+    seconds = estimate.total(costs, lanes)
+    print(
+        f"Time: about {estimate.in_words(seconds)} on {device_name()}"
+        + (f", {lanes} programs at a time" if lanes > 1 else "")
+    )
+
+
+def values_in_words(values: Sequence[Any]) -> str:
+    """The values of an axis on one line, powers of two as such."""
+    words = [value_in_words(value) for value in values]
+    return ", ".join(words) if len(words) <= 12 else f"{', '.join(words[:5])}, ... {words[-1]}"
+
+
+def value_in_words(value: Any) -> str:
+    """A value, a power of two below 1 as such.
+
+    Example:
+      >>> value_in_words(0.125), value_in_words(0.1), value_in_words(None)
+      ('2^-3', '0.1', 'none')
+    """
+    if isinstance(value, float) and 0 < value <= 1 and math.frexp(value)[0] == 0.5:
+        return f"2^{math.frexp(value)[1] - 1}"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: str) -> Made | None:
+    leads = hosts.is_leader()
+    _use_compilation_cache(options.out)
+    ledger = _open(options) if leads else None
+    try:
+        with Preemption() as stop:
+            if ledger is not None:
+                driver.enter(sweep, ledger)
+                if options.retry:
+                    ledger.retry()
+                _clear_leftovers(options.out / "checkpoints", ledger)
+                print(
+                    f"{title}: {len(sweep.plans):,} runs, {len(sweep.programs)} programs on "
+                    f"{device_name()}; results in {options.out.resolve()}",
+                    flush=True,
+                )
+            grown = dict.fromkeys(("lowest", "highest"), 0)
+            while True:
+                outcome = _drive(options, sweep, ledger, stop)
+                more = _agreed_growth(options, sweep, ledger, grown) if not stop.requested else None
+                if more is None:
+                    break
+                if ledger is not None:
+                    print(f"The best rate lies at the grid's edge: adding {values_in_words(more)}.")
+                rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
+                sweep = driver.make_sweep(
+                    {**sweep.axes, "peak_lr": rates}, base, load=_loader(options.data_dir)
+                )
+                if ledger is not None:
+                    driver.enter(sweep, ledger)
+            if ledger is None:
+                return None
+            rows = ledger.rows(sweep.keys)
+            _write_rows(options.out, ledger, sweep)
+            estimate.remember(ledger, rows, outcome.programs, device_name())
+            failed = {row["key"] for row in rows if row["state"] == "failed"}
+            failures = {
+                attempt["key"]: attempt["traceback"]
+                for attempt in (ledger.attempts() if failed else [])
+                if attempt["key"] in failed and attempt["traceback"]
+            }
+            code = stop.exit_code or (1 if failed else 0)
+            return Made(
+                rows, sweep.axes, outcome.counts, outcome.clock, code, failures,
+                len(outcome.programs),
+            )  # fmt: skip
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+def _open(options: Options) -> Ledger:
+    options.out.mkdir(parents=True, exist_ok=True)
+    return open_ledger(options.ledger or options.out / "ledger.db")
+
+
+def _use_compilation_cache(out: Path) -> None:
+    """Keeps compiled programs in the folder, so that a driver that goes on finds them."""
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
+        jax.config.update("jax_compilation_cache_dir", str((out / "compiled").resolve()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _write_rows(out: Path, ledger: Ledger, sweep: driver.Sweep) -> None:
+    """Writes the table of all runs anew: it can always be made from the ledger."""
+    new = out / f".rows-{os.getpid()}.csv"
+    new.unlink(missing_ok=True)
+    to_csv(ledger, new, keys=sweep.keys)
+    new.replace(out / "rows.csv")
+
+
+def _clear_leftovers(folder: Path, ledger: Ledger) -> None:
+    """Removes the checkpoints of runs that are done: a driver was killed before it could."""
+    if not folder.is_dir():
+        return
+    done = {row["key"][:20] for row in ledger.rows() if row["state"] in ("finished", "diverged")}
+    for path in folder.iterdir():
+        if path.name in done:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _drive(
+    options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption
+) -> driver.Outcome:
+    done = ledger.counts(sweep.keys) if ledger is not None else {}
+    with Live(sweep.axes, len(sweep.plans), done) as live:
+        watch: Any = live
+        if options.tensorboard and ledger is not None:
+            from nf_resnets.sweep.tensorboard import TensorBoard
+
+            watch = Several(live, TensorBoard(options.out / "tensorboard"))
+        with warnings.catch_warnings():
+            # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
+            warnings.showwarning = lambda message, *_, **__: live.note(str(message))
+            return driver.drive(
+                sweep,
+                ledger,
+                options.out / "checkpoints",
+                watch,
+                stop=lambda: stop.requested,
+                lanes=_lanes(options),
+                devices_per_run=options.devices_per_run or len(jax.devices()),
+                runs_on_a_device=options.runs_per_device,
+                together=options.together,
+                lease_seconds=options.lease_seconds,
+                max_attempts=options.max_attempts,
+                checkpoint_epochs=options.checkpoint_epochs,
+            )
+
+
+def _agreed_growth(
+    options: Options, sweep: driver.Sweep, ledger: Ledger | None, grown: dict[str, int]
+) -> list[float] | None:
+    """The rates by which the grid grows, on every process; None when it is wide enough."""
+    found = None
+    if ledger is not None and options.extend:
+        found = growth(ledger.rows(sweep.keys), sweep.axes, grown, options.extend)
+    if jax.process_count() > 1:
+        found = hosts.broadcast(found)
+    return found
+
+
+def growth(
+    rows: Sequence[Mapping[str, Any]],
+    axes: Mapping[str, Sequence[Any]],
+    grown: dict[str, int],
+    most: int,
+) -> list[float] | None:
+    """Rates beyond the edges at which a best one lies, in the steps of the grid.
+
+    Args:
+      rows: of the grid's runs.
+      axes: the grid.
+      grown: how often it has grown at its lowest and highest rate; counted up here.
+      most: how often it may.
+    """
+    rates = sorted(axes.get("peak_lr", ()))
+    if len(rates) < 2:
+        return None
+    by = [name for name in axes if name not in ("peak_lr", "seed")]
+    edges = {
+        best.at_edge
+        for metric in ("test_accuracy", "train_loss")
+        for best in optima(rows, metric=metric, by=by)
+        if best.best is not None
+    }
+    more = []
+    for edge, rate, next_rate in (
+        ("lowest", rates[0], rates[1]), ("highest", rates[-1], rates[-2])
+    ):  # fmt: skip
+        if edge in edges and grown[edge] < most:
+            grown[edge] += 1
+            more.append(rate * rate / next_rate)
+    return more or None
+
+
+__all__ = [
+    "Made", "Options", "base_of", "check", "growth", "run", "value_in_words", "values_in_words"
+]  # fmt: skip

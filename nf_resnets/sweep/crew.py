@@ -1,0 +1,206 @@
+"""What the lanes of a driver share, and how they decide when several processes work as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets.sweep.clock import Clock
+from nf_resnets.sweep.ledger import Claim, Driver, Ledger
+from nf_resnets.sweep.program import Programs
+from nf_resnets.sweep.watch import Watch
+from nf_resnets.training import hosts
+from nf_resnets.training.checkpoint import Checkpoints
+
+FORMAT = 1
+"""Of what a run's checkpoint holds; another one is refused."""
+
+
+@dataclasses.dataclass
+class Crew:
+    """What the lanes of a driver share.
+
+    Attributes:
+      ledger: where runs are claimed and their results written; None but on the leading process.
+      driver: who claims.
+      keys: the runs that the driver works on.
+      programs: what has been compiled.
+      folder: the runs' checkpoints lie in it, each in a folder of its own.
+      watch: whoever looks on.
+      stop: tells whether to leave, with all runs checkpointed.
+      clock: where the time goes.
+      lease_seconds: for how long a run is this driver's without a heartbeat.
+      max_attempts: how often a run may raise.
+      checkpoint_epochs: epochs between two checkpoints of a run; 0 for none but at a stop.
+      chunk_seconds: after about so long lanes look up from their steps.
+    """
+
+    ledger: Ledger | None
+    driver: Driver
+    keys: frozenset[str]
+    programs: Programs
+    folder: Path
+    watch: Watch
+    stop: Callable[[], bool]
+    clock: Clock = dataclasses.field(default_factory=Clock)
+    lease_seconds: float = 60.0
+    max_attempts: int = 3
+    checkpoint_epochs: int = 1
+    chunk_seconds: float = 2.0
+    lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+    held: dict[str, Claim] = dataclasses.field(default_factory=dict)
+    compiling: set[str] = dataclasses.field(default_factory=set)
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def leads(self) -> bool:
+        """Whether this process decides and writes; the others do as it says."""
+        return self.ledger is not None
+
+    def agree(self, decide: Callable[[Ledger], Any]) -> Any:
+        """What the leading process decides, on all processes; a JSON value."""
+        if jax.process_count() == 1:
+            assert self.ledger is not None
+            return decide(self.ledger)
+        return hosts.broadcast(decide(self.ledger) if self.ledger is not None else None)
+
+    def claim(self, program: str | None, limit: int) -> list[Claim]:
+        """Takes runs from the ledger, of one program; none once it is time to stop.
+
+        Args:
+          program: of which program; None for any, best one that no other lane is compiling.
+          limit: how many at most.
+        """
+
+        def take(ledger: Ledger) -> list[Any]:
+            if self.stop():
+                return []
+            claims = ledger.claim(
+                self.driver,
+                program=program,
+                not_programs=() if program else tuple(self.compiling),
+                limit=limit,
+                lease_seconds=self.lease_seconds,
+                keys=self.keys,
+            )
+            return [dataclasses.asdict(claim) for claim in claims]
+
+        # One lane at a time: the next one must see what this one is going to compile.
+        with self.lock:
+            claims = [Claim(**values) for values in self.agree(take)]
+            self.held.update({claim.key: claim for claim in claims})
+            if claims and not self.programs.has(claims[0].program):
+                self.compiling.add(claims[0].program)
+        return claims
+
+    def is_lost(self, claim: Claim) -> bool:
+        """Whether the run was taken from this driver."""
+        return (claim.key, claim.attempt) in self.lost
+
+    def let_go(self, claim: Claim) -> None:
+        """Forgets a run that this driver does not hold any more."""
+        with self.lock:
+            if self.held.get(claim.key) == claim:
+                del self.held[claim.key]
+            self.lost.discard((claim.key, claim.attempt))
+
+    def beat(self) -> None:
+        """Renews the leases of all runs that are held, and notes which were taken away."""
+        with self.lock:
+            held = dict(self.held)
+        if self.ledger is None or not held:
+            return
+        still = self.ledger.heartbeat(self.driver, list(held), self.lease_seconds)
+        with self.lock:
+            for key, claim in held.items():
+                if key not in still and self.held.get(key) == claim:
+                    self.lost.add((key, claim.attempt))
+
+    def checkpoints(self, claim: Claim) -> Checkpoints:
+        """The checkpoints of a run."""
+        identity = {"format": FORMAT, "settings": json.loads(claim.settings)}
+        return Checkpoints(self.folder / claim.key[:20], identity)
+
+    def restore(self, checkpoints: Checkpoints, like: Any) -> tuple[int, Any] | None:
+        """A run's newest checkpoint on every process, None if it has none.
+
+        Raises:
+          CheckpointError: if there were some, and none can be used.
+        """
+        found = None
+        # Most runs are new: looking for their folder is all that they should cost.
+        if self.leads() and os.path.lexists(checkpoints.folder):
+            found = checkpoints.restore(like)
+        if jax.process_count() == 1:
+            return found
+        step = hosts.broadcast(None if found is None else found[0])
+        if step is None:
+            return None
+        leaves, structure = jax.tree.flatten(like)
+        whole = b"" if found is None else b"".join(x.tobytes() for x in jax.tree.leaves(found[1]))
+        whole = hosts.broadcast(whole)
+        made, start = [], 0
+        for leaf in leaves:
+            size = int(np.prod(leaf.shape, dtype=int)) * np.dtype(leaf.dtype).itemsize
+            part = np.frombuffer(whole[start : start + size], leaf.dtype)
+            made.append(part.reshape(leaf.shape))
+            start += size
+        return step, jax.tree.unflatten(structure, made)
+
+    def finish(
+        self,
+        claim: Claim,
+        state: str,
+        result: Mapping[str, Any],
+        epochs: list[dict[str, Any]],
+    ) -> None:
+        """Writes down how a run ended."""
+        if self.ledger is not None and not self.is_lost(claim):
+            self.ledger.finish(claim, self.driver, state, result, epochs)
+            self.watch.ended(claim.key, state, result)
+        self.let_go(claim)
+
+    def fail(self, claim: Claim, traceback: str, *, for_good: bool = False) -> None:
+        """Writes down that a run raised; it is tried again, but not for ever."""
+        if self.ledger is not None and not self.is_lost(claim):
+            attempts = 1 if for_good else self.max_attempts
+            state = self.ledger.fail(claim, self.driver, traceback, max_attempts=attempts)
+            last = traceback.strip().rpartition("\n")[2]
+            self.watch.ended(claim.key, state, {"message": last})
+        self.let_go(claim)
+
+    def release(self, claim: Claim) -> None:
+        """Lets a run wait again; its checkpoints stay."""
+        if self.ledger is not None and not self.is_lost(claim):
+            self.ledger.release(claim, self.driver)
+            self.watch.ended(claim.key, "waiting", {"message": "to go on later"})
+        self.let_go(claim)
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers of a run depend on, as the ledger keeps it."""
+    found = {"python": platform.python_version()}
+    for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def device_name() -> str:
+    """The devices in words, such as ``8 x TPU v4``."""
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind}"
+
+
+__all__ = ["FORMAT", "Crew", "device_name", "versions"]

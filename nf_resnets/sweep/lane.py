@@ -1,0 +1,376 @@
+"""A lane: takes runs from the ledger, seats them in a program's slots, trains them to their end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+import traceback
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets.sweep.crew import Crew
+from nf_resnets.sweep.ledger import Claim
+from nf_resnets.sweep.program import Program, fetch
+from nf_resnets.sweep.settings import RunSettings, make
+from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
+
+FIRST_CHUNK = 8
+"""Steps of a program's first call, before it is known how long a step takes."""
+
+
+@dataclasses.dataclass
+class Seat:
+    """A run in a slot.
+
+    Attributes:
+      claim: of the run.
+      settings: of the run.
+      num_steps: steps of the whole run.
+      checkpoints: of the run; its folder is this driver's as long as the run sits.
+      step: steps made.
+      losses: of the steps of this epoch, float32 [steps per epoch], NaN where still to come.
+      accuracies: likewise.
+      seconds: the run's share of the time since it was seated, and before.
+      seconds_before: ``seconds`` at the beginning of this epoch.
+      epochs: rows that the ledger does not have yet.
+      saved_epoch: the epoch after which it was last saved.
+    """
+
+    claim: Claim
+    settings: RunSettings
+    num_steps: int
+    checkpoints: Checkpoints
+    step: int
+    losses: np.ndarray
+    accuracies: np.ndarray
+    seconds: float = 0.0
+    seconds_before: float = 0.0
+    epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    saved_epoch: int = 0
+
+
+def work(crew: Crew) -> None:
+    """Works until no run is left: none waits, and none is in the hands of others.
+
+    Args:
+      crew: what the lanes of the driver share.
+    """
+    with crew.clock.lane():
+        while True:
+            claims = crew.claim(None, 1)
+            if claims:
+                _work_on(crew, claims)
+            elif crew.agree(lambda ledger: crew.stop() or not _some_left(crew)):
+                return
+            else:
+                with crew.clock.spent("idle"):
+                    time.sleep(0.2)
+
+
+def _some_left(crew: Crew) -> bool:
+    assert crew.ledger is not None
+    counts = crew.ledger.counts(crew.keys)
+    return bool(counts.get("waiting") or counts.get("running"))
+
+
+def _work_on(crew: Crew, claims: list[Claim]) -> None:
+    """Trains these runs, and others of their program for as long as there are any."""
+    settings = make(json.loads(claims[0].settings))
+    try:
+        try:
+            with crew.clock.spent("compiling"):
+                program = crew.programs.get(settings)
+        finally:
+            with crew.lock:
+                crew.compiling.discard(claims[0].program)
+        Table(crew, program).seat_and_train(claims)
+    except Exception as error:
+        if jax.process_count() > 1:
+            raise
+        _blame(crew, claims, error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and (
+        "RESOURCE_EXHAUSTED" in text or "Out of memory" in text or "out of memory" in text
+    )
+
+
+def _blame(crew: Crew, claims: list[Claim], error: Exception) -> None:
+    """Writes down that these runs could not be trained."""
+    trace = "".join(traceback.format_exception(error))
+    for claim in claims:
+        if is_out_of_memory(error):
+            message = str(error).partition("\n")[0][:500]
+            crew.finish(claim, "oom", {"message": message}, [])
+        else:
+            crew.fail(claim, trace)
+
+
+class Table:
+    """A program's slots, and the runs that sit in them.
+
+    Args:
+      crew: what the lanes of the driver share.
+      program: what the runs share.
+    """
+
+    def __init__(self, crew: Crew, program: Program) -> None:
+        self.crew = crew
+        self.program = program
+        self.seats: list[Seat | None] = [None] * program.slots
+        self.states = program.empty()
+        self.chunk = FIRST_CHUNK
+        self.coming: list[Claim] = []
+
+    def seat_and_train(self, claims: list[Claim]) -> None:
+        """Trains these runs and all others of the program that can be had."""
+        self.coming = list(claims)
+        try:
+            while self._fill():
+                self._train()
+                if self.crew.agree(lambda ledger: self.crew.stop()):
+                    self._leave()
+                    return
+        except Exception as error:
+            if jax.process_count() > 1:
+                raise
+            # The states may be gone with the call that raised: all go back, or are given up.
+            left = [seat.claim for seat in self.seats if seat is not None] + self.coming
+            self.seats, self.coming = [None] * self.program.slots, []
+            _blame(self.crew, left, error)
+
+    def _fill(self) -> bool:
+        """Seats runs wherever a slot is free; tells whether anybody sits."""
+        free = [slot for slot, seat in enumerate(self.seats) if seat is None]
+        while free:
+            missing = len(free) - len(self.coming)
+            if missing > 0:
+                self.coming += self.crew.claim(self.program.plan.program, missing)
+            if not self.coming:
+                break
+            claim = self.coming.pop(0)
+            try:
+                self._sit_down(free[0], claim)
+            except CheckpointError:
+                # Never silently from the start: a person has to look at what is there.
+                self.crew.fail(claim, traceback.format_exc(), for_good=True)
+                continue
+            free.pop(0)
+        return any(seat is not None for seat in self.seats)
+
+    def _sit_down(self, slot: int, claim: Claim) -> None:
+        crew, program = self.crew, self.program
+        settings = make(json.loads(claim.settings))
+        checkpoints = crew.checkpoints(claim)
+        found = crew.restore(checkpoints, self._like())
+        nothing = np.full(program.plan.steps_per_epoch, np.nan, np.float32)
+        num_steps = program.plan.num_steps
+        seat = Seat(claim, settings, num_steps, checkpoints, 0, nothing.copy(), nothing.copy())
+        with crew.clock.spent("computing"):
+            if found is None:
+                self.states = program.begin(self.states, slot, settings)
+            else:
+                step, saved = found
+                self.states = program.put(self.states, slot, saved["state"])
+                seat.step = step
+                seat.losses, seat.accuracies = saved["losses"].copy(), saved["accuracies"].copy()
+                seat.seconds = seat.seconds_before = float(saved["seconds"])
+                seat.saved_epoch = step // program.plan.steps_per_epoch
+        self.seats[slot] = seat
+        if crew.leads():
+            crew.watch.began(claim.key, settings, seat.step, seat.num_steps)
+
+    def _like(self) -> dict[str, Any]:
+        of_epoch = jax.ShapeDtypeStruct((self.program.plan.steps_per_epoch,), np.float32)
+        return {
+            "state": self.program.like,
+            "losses": of_epoch,
+            "accuracies": of_epoch,
+            "seconds": jax.ShapeDtypeStruct((), np.float32),
+        }
+
+    def _train(self) -> None:
+        """Makes steps with all runs, each at most to the end of its epoch; sees who is done."""
+        crew, per_epoch = self.crew, self.program.plan.steps_per_epoch
+        counts = np.zeros(len(self.seats), np.int32)
+        for slot, seat in enumerate(self.seats):
+            if seat is not None:
+                to_go = min(per_epoch - seat.step % per_epoch, seat.num_steps - seat.step)
+                counts[slot] = min(to_go, self.chunk)
+        start = time.perf_counter()
+        with crew.clock.spent("computing"):
+            result = self.program.steps(self.states, counts)
+            self.states = result.states
+            curve, made, diverged = fetch((result.curve, result.made, result.diverged))
+        elapsed = time.perf_counter() - start
+        self._measure(elapsed, int(made.max()))
+
+        sitting = [(slot, seat) for slot, seat in enumerate(self.seats) if seat is not None]
+        for slot, seat in sitting:
+            numbers = {name: values[slot, : made[slot]] for name, values in curve.items()}
+            place = seat.step % per_epoch
+            seat.losses[place : place + made[slot]] = numbers["loss"]
+            seat.accuracies[place : place + made[slot]] = numbers["accuracy"]
+            seat.step += int(made[slot])
+            seat.seconds += elapsed / len(sitting)
+            if crew.leads():
+                crew.watch.went_on(seat.claim.key, seat.step, numbers)
+            if diverged[slot]:
+                self._end(slot, "diverged", _where(seat.step, numbers))
+        self._drop_lost()
+        self._end_epochs()
+
+    def _measure(self, elapsed: float, steps: int) -> None:
+        """From how long the steps took: how many to make before looking up again."""
+        if steps:
+            wanted = self.crew.chunk_seconds * steps / max(elapsed, 1e-6)
+            chunk = max(1, min(int(wanted), 1_000_000))
+            self.chunk = self.crew.agree(lambda ledger: chunk)
+
+    def _drop_lost(self) -> None:
+        """Leaves the runs that were taken from this driver to whoever has them."""
+        seats = self.seats
+
+        def lost(ledger: Any) -> list[int]:
+            return [
+                slot
+                for slot, seat in enumerate(seats)
+                if seat is not None and self.crew.is_lost(seat.claim)
+            ]
+
+        for slot in self.crew.agree(lost):
+            seat = seats[slot]
+            assert seat is not None
+            seat.checkpoints.close()
+            self.crew.let_go(seat.claim)
+            seats[slot] = None
+
+    def _end_epochs(self) -> None:
+        """Tests, records and saves the runs that have ended an epoch or all of them."""
+        per_epoch = self.program.plan.steps_per_epoch
+        due = [
+            (slot, seat)
+            for slot, seat in enumerate(self.seats)
+            if seat is not None
+            and seat.step
+            and (seat.step % per_epoch == 0 or seat.step == seat.num_steps)
+        ]
+        if not due:
+            return
+        tests: dict[int, dict[str, float]] = {}
+        to_test = [(slot, seat) for slot, seat in due if self._is_tested(seat)]
+        if to_test:
+            start = time.perf_counter()
+            with self.crew.clock.spent("computing"):
+                found = self.program.test(self.states)
+            elapsed = time.perf_counter() - start
+            for slot, seat in to_test:
+                tests[slot] = {name: float(values[slot]) for name, values in found.items()}
+                seat.seconds += elapsed / len(to_test)
+        for slot, seat in due:
+            row = self._epoch_row(seat, tests.get(slot))
+            if self.crew.leads():
+                self.crew.watch.tested(seat.claim.key, seat.step, row)
+            seat.epochs.append(row)
+            test = tests.get(slot)
+            if test is not None and not math.isfinite(test["loss"]):
+                # The last update itself may have been the one too many.
+                self._end(slot, "diverged", f"the test loss is {test['loss']} at step {seat.step}")
+            elif seat.step == seat.num_steps:
+                self._end(slot, "finished", None)
+            else:
+                seat.losses[:], seat.accuracies[:] = np.nan, np.nan
+                every = self.crew.checkpoint_epochs
+                if every and row["epoch"] - seat.saved_epoch >= every:
+                    self._save(slot)
+                    seat.saved_epoch = row["epoch"]
+
+    def _is_tested(self, seat: Seat) -> bool:
+        epoch = -(-seat.step // self.program.plan.steps_per_epoch)
+        return seat.step == seat.num_steps or epoch % seat.settings.evaluate_every == 0
+
+    def _epoch_row(self, seat: Seat, test: dict[str, float] | None) -> dict[str, Any]:
+        row = {
+            "epoch": -(-seat.step // self.program.plan.steps_per_epoch),
+            "step": seat.step,
+            "train_loss": _mean(seat.losses),
+            "train_accuracy": _mean(seat.accuracies),
+            "test_loss": None if test is None else test["loss"],
+            "test_accuracy": None if test is None else test["accuracy"],
+            "seconds": seat.seconds - seat.seconds_before,
+        }
+        seat.seconds_before = seat.seconds
+        return row
+
+    def _save(self, slot: int) -> None:
+        """Saves a run, and records its epochs once that is done: none is trained again after it."""
+        seat = self.seats[slot]
+        assert seat is not None
+        state = self.program.take(self.states, slot)
+        if self.crew.ledger is None:
+            seat.epochs.clear()
+            return
+        seat.checkpoints.save(
+            seat.step,
+            {
+                "state": state,
+                "losses": seat.losses,
+                "accuracies": seat.accuracies,
+                "seconds": np.float32(seat.seconds),
+            },
+        )
+        if seat.epochs and not self.crew.is_lost(seat.claim):
+            self.crew.ledger.record(seat.claim, self.crew.driver, seat.epochs)
+        seat.epochs.clear()
+
+    def _end(self, slot: int, state: str, message: str | None) -> None:
+        seat = self.seats[slot]
+        assert seat is not None
+        self.seats[slot] = None
+        result: dict[str, Any] = {"steps": seat.step, "seconds": seat.seconds, "message": message}
+        if state == "finished":
+            last = seat.epochs[-1]
+            for name in ("test_accuracy", "test_loss", "train_loss", "train_accuracy"):
+                result[name] = last[name]
+        self.crew.finish(seat.claim, state, result, seat.epochs)
+        if self.crew.leads():
+            # Only now: a driver killed in between leaves a folder too many, and never one too few.
+            seat.checkpoints.delete()
+
+    def _leave(self) -> None:
+        """Saves all runs where they stand, and lets them wait for whoever goes on."""
+        for claim in self.coming:
+            self.crew.release(claim)
+        self.coming = []
+        for slot, seat in enumerate(self.seats):
+            if seat is not None:
+                if seat.step:
+                    self._save(slot)
+                seat.checkpoints.close()
+                self.crew.release(seat.claim)
+                self.seats[slot] = None
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean of what is there; exact sums, so that it does not depend on how a run was cut."""
+    there = values[~np.isnan(values)]
+    return math.fsum(there.tolist()) / len(there) if len(there) else math.nan
+
+
+def _where(step: int, numbers: dict[str, np.ndarray]) -> str:
+    """What was not finite at the step at which a run diverged."""
+    last = {name: float(values[-1]) for name, values in numbers.items()}
+    gone = [f"{name} {value}" for name, value in last.items() if not math.isfinite(value)]
+    return f"{', '.join(gone)} at step {step}"
+
+
+__all__ = ["FIRST_CHUNK", "Seat", "Table", "is_out_of_memory", "work"]

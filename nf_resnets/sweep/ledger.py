@@ -1,0 +1,1122 @@
+"""The ledger of a sweep: which runs there are, who runs which, and what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import random
+import secrets
+import socket
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from nf_resnets.sweep import schema
+from nf_resnets.sweep.schema import LedgerError, attempts, drivers, epochs, programs, runs
+
+__all__ = [
+    "COLUMNS",
+    "Claim",
+    "Driver",
+    "Ledger",
+    "LedgerError",
+    "NewRun",
+    "is_dead",
+    "open_ledger",
+    "this_driver",
+]
+
+T = TypeVar("T")
+
+RESULTS = (
+    "steps", "test_accuracy", "test_loss", "train_loss", "train_accuracy", "seconds", "message"
+)  # fmt: skip
+EPOCH = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds")
+WHOLE = ("epoch", "step", "steps")
+# What a row says of a run besides its settings.
+COLUMNS = (
+    "key", "program", "position", "state", "attempts", "steps_done", "test_accuracy", "test_loss",
+    "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved"
+)  # fmt: skip
+# Of how many values an IN (...) may be: below every database's limit of parameters.
+MANY = 1000
+# How many waiting runs are looked through at first for one that a claim may take.
+PAGE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class NewRun:
+    """A run to be added.
+
+    Attributes:
+      key: SHA-256 of `settings`, 64 hexadecimal digits; a run exists once for each.
+      settings: the canonical JSON text of its settings.
+      program: runs of one program share a compiled step.
+      position: runs are claimed in this order.
+      resolved: JSON of what follows from the settings.
+    """
+
+    key: str
+    settings: str
+    program: str
+    position: int
+    resolved: str = "{}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A run that a driver holds.
+
+    Attributes:
+      key: of the run.
+      settings: the canonical JSON text of its settings.
+      program: runs of one program share a compiled step.
+      attempt: how often the run was claimed, this time included; with it the ledger tells this
+        claim from later ones.
+      resolved: JSON of what follows from the settings.
+    """
+
+    key: str
+    settings: str
+    program: str
+    attempt: int
+    resolved: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """A process that claims runs.
+
+    Attributes:
+      id: no two drivers ever have the same.
+      host: the machine's name.
+      boot: tells one start of a machine, and one container on it, from all others.
+      pid: number of the process.
+      start: when the process started, in clock ticks since the boot; None where that is unknown.
+      device: what the runs run on.
+      versions: JSON of the versions of what computes.
+    """
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    start: int | None
+    device: str
+    versions: str
+
+
+def this_driver(device: str, versions: Mapping[str, str]) -> Driver:
+    """A driver for the present process.
+
+    Args:
+      device: what the runs run on, as `jax.devices()[0].device_kind` says it.
+      versions: a version for each name.
+
+    Returns:
+      A driver with an identity of its own: two calls make two drivers.
+    """
+    host, pid = socket.gethostname(), os.getpid()
+    return Driver(
+        id=f"{host}-{pid}-{secrets.token_hex(4)}",
+        host=host,
+        boot=_boot(),
+        pid=pid,
+        start=_start(pid)[0],
+        device=device,
+        versions=json.dumps(dict(versions), sort_keys=True),
+    )
+
+
+@functools.cache
+def _boot() -> str:
+    """What tells this machine since its boot, and this container, from all others.
+
+    Host names repeat between containers, and so do the numbers of processes, which belong to a
+    namespace; its inode is one of the boot.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        # No Linux: the hardware address, and no containers.
+        return f"{uuid.getnode():012x}"
+
+
+def _start(pid: int) -> tuple[int | None, str]:
+    """When a process started, and its state; None and "" where the system does not say."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None, ""
+    # The name of the program, in parentheses, may itself hold spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[19]), fields[0]
+
+
+def is_dead(driver: Driver) -> bool:
+    """Whether a driver is known to run no more, which only a process of its own machine can know.
+
+    Args:
+      driver: any driver.
+
+    Returns:
+      True if it ran on this machine, since its last boot, and is gone; False if it lives or
+      nothing is known about it.
+    """
+    if (driver.host, driver.boot) != (socket.gethostname(), _boot()):
+        return False
+    try:
+        os.kill(driver.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        # It is there, and another user's.
+        pass
+    start, state = _start(driver.pid)
+    # Z and X: it has ended, and its parent has not asked how.
+    return state in ("Z", "X") or (
+        start is not None and driver.start is not None and start != driver.start
+    )
+
+
+def _number(name: str, value: Any) -> float | int | None:
+    """A number that both databases can hold and compare: NaN and infinity are NULL."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"{name} is {value!r}; expected a number") from error
+    if not math.isfinite(number):
+        return None
+    return int(number) if name in WHOLE else number
+
+
+def _text(value: str) -> str:
+    """A text that both databases can hold: PostgreSQL has no NUL, and neither lone surrogates."""
+    return str(value).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _known(what: str, found: Iterable[str], names: Sequence[str]) -> None:
+    """Refuses a column that is not there, whose numbers would be lost."""
+    for name in found:
+        if name not in names:
+            raise LedgerError(f"{what} has {name!r}; expected some of {', '.join(names)}")
+
+
+def _parts(values: Collection[str]) -> Iterator[list[str]]:
+    """The values sorted, in parts of at most `MANY`."""
+    ordered = sorted(set(values))
+    for first in range(0, len(ordered), MANY):
+        yield ordered[first : first + MANY]
+
+
+def open_ledger(where: str | Path, *, create: bool = True, patience: float = 30.0) -> Ledger:
+    """Opens a ledger, or makes one where nothing is yet.
+
+    Args:
+      where: the path of an SQLite file, `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST/NAME`
+        for drivers on several machines.
+      create: whether to make a ledger where there is none.
+      patience: seconds to wait for a file that others have locked, or a server that is away.
+
+    Returns:
+      The ledger, which several threads and processes may use at once.
+
+    Raises:
+      LedgerError: what is there is no ledger, or one of another version; it is left as it is. Or
+        it cannot be opened.
+    """
+    url, name = schema.locate(where)
+    engine = schema.open_engine(url, name, patience=patience)
+    try:
+        schema.prepare(engine, name, create=create, patience=patience)
+    except BaseException:
+        engine.dispose()
+        raise
+    return Ledger(engine, name, patience)
+
+
+class Ledger:
+    """Runs, their claims and their results in a database; `open_ledger` makes one.
+
+    Each method is one transaction: it happens whole or not at all, whoever else works on the ledger
+    at the time. Each raises `LedgerError` if the database cannot do it.
+
+    Attributes:
+      name: where it is, without user and password.
+    """
+
+    def __init__(self, engine: sa.Engine, name: str, patience: float) -> None:
+        self.name = name
+        self._engine = engine
+        self._writer = engine.execution_options(writes=True)
+        self._patience = patience
+        self._pid = os.getpid()
+        # Threads of one process wait for each other here: SQLite itself would have them sleep and
+        # try again.
+        self._writing: contextlib.AbstractContextManager[Any] = (
+            threading.Lock() if engine.dialect.name == "sqlite" else contextlib.nullcontext()
+        )
+        self._sql = _Statements(engine.dialect.name)
+        # Drivers that are in the database for certain.
+        self._registered: set[str] = set()
+        # For a part of the ledger and a program: the place of the first waiting run that has not
+        # been looked at. See `_take`.
+        self._places: dict[tuple[frozenset[str], str], tuple[int, int]] = {}
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections; the ledger opens new ones if it is used again."""
+        self._engine.dispose()
+
+    # Transactions
+
+    def _read(self, work: Callable[[sa.Connection], T]) -> T:
+        return self._transaction(self._engine, work)
+
+    def _write(self, work: Callable[[sa.Connection], T]) -> T:
+        return self._transaction(self._writer, work)
+
+    def _transaction(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+        if self._pid != os.getpid():
+            # A forked process must not touch the connections of its parent.
+            self._engine.dispose(close=False)
+            self._pid = os.getpid()
+            if self._engine.dialect.name == "sqlite":
+                self._writing = threading.Lock()
+        deadline = time.monotonic() + self._patience
+        pause = 0.02
+        while True:
+            try:
+                waiting = self._writing if engine is self._writer else contextlib.nullcontext()
+                with waiting, engine.begin() as connection:
+                    return work(connection)
+            except sa.exc.DBAPIError as error:
+                # Every transaction may be done twice: if the first time did happen after all, the
+                # second one finds that.
+                if not _passes(error) or time.monotonic() > deadline:
+                    said = schema.one_line(error)
+                    raise LedgerError(f"the ledger {self.name} failed: {said}") from error
+            except sa.exc.SQLAlchemyError as error:
+                said = schema.one_line(error)
+                raise LedgerError(f"the ledger {self.name} failed: {said}") from error
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, 1.0)
+
+    # Adding runs
+
+    def add(self, new: Sequence[NewRun]) -> int:
+        """Adds the runs whose keys are not there yet; those that are there stay as they are.
+
+        Args:
+          new: any number of runs.
+
+        Returns:
+          How many were new.
+        """
+        rows = [
+            {"key": r.key, "settings": r.settings, "program": r.program, "position": r.position,
+             "resolved": r.resolved, "state": "waiting", "attempt": 0, "failures": 0}
+            # In one order, so that two drivers that add at once wait for each other and not in a
+            # circle.
+            for r in sorted(new, key=lambda run: run.key)
+        ]  # fmt: skip
+        names = [{"name": name} for name in sorted({r.program for r in new})]
+
+        def work(connection: sa.Connection) -> int:
+            if not rows:
+                return 0
+            connection.execute(self._sql.add_programs, names)
+            added = connection.execute(self._sql.add_runs, rows)
+            return len(added.all()) if added.returns_rows else added.rowcount
+
+        return self._write(work)
+
+    def settings(self) -> list[str]:
+        """The canonical settings of all runs, in order."""
+        query = sa.select(runs.c.settings).order_by(runs.c.position, runs.c.id)
+        return self._read(lambda connection: list(connection.scalars(query)))
+
+    # Claims
+
+    def claim(
+        self,
+        driver: Driver,
+        *,
+        program: str | None = None,
+        not_programs: Collection[str] = (),
+        limit: int = 1,
+        lease_seconds: float = 60.0,
+        keys: Collection[str] | None = None,
+    ) -> list[Claim]:
+        """Takes waiting runs of one program; no other driver gets them.
+
+        Runs whose lease ran out wait again, and so do those of drivers that are known dead, at
+        once. The time it takes does not grow with the number of runs.
+
+        Args:
+          driver: who claims.
+          program: of which program; None for that of the first waiting run.
+          not_programs: programs to avoid, as long as runs of another one wait.
+          limit: how many runs at most.
+          lease_seconds: for how long the runs are the driver's without a heartbeat.
+          keys: claim none but these runs. A frozenset that is kept is looked at once; any other
+            collection at each call.
+
+        Returns:
+          The claims, in order; empty if no run waits.
+        """
+        if limit < 1 or not lease_seconds > 0:
+            raise LedgerError(
+                f"limit={limit} and lease_seconds={lease_seconds} found; expected at least 1 run "
+                "and more than 0 seconds"
+            )
+        part = None if keys is None else frozenset(keys)
+
+        def work(connection: sa.Connection) -> list[Claim]:
+            self._give_up_lost(connection)
+            for again in (False, True):
+                for name in self._candidates(connection, program, not_programs, part):
+                    taken = self._take(connection, name, limit, part)
+                    if taken:
+                        return self._hold(connection, driver, taken, lease_seconds)
+                # A run can wait again before the place up to which the runs were looked through.
+                if again or not self._forget_places(part):
+                    break
+            return []
+
+        claims = self._write(work)
+        if claims:
+            self._registered.add(driver.id)
+        return claims
+
+    def _give_up_lost(self, connection: sa.Connection) -> None:
+        """Lets runs wait again whose lease ran out or whose driver is dead."""
+        holders = connection.execute(self._sql.holders).all()
+        dead = [
+            holder.id
+            for holder in holders
+            if is_dead(Driver(*holder[: len(dataclasses.fields(Driver))]))
+        ]
+        if not dead and not any(holder.expired for holder in holders):
+            return
+        lost = connection.execute(self._sql.lost, {"dead": dead}).all()
+        if lost:
+            connection.execute(self._sql.wait_again, {"ids": [run.id for run in lost]})
+            connection.execute(
+                self._sql.end_attempt,
+                [
+                    {"of_run": run.id, "of_attempt": run.attempt, "outcome": "lost",
+                     "traceback": None}
+                    for run in lost
+                ],
+            )  # fmt: skip
+
+    def _candidates(
+        self,
+        connection: sa.Connection,
+        program: str | None,
+        not_programs: Collection[str],
+        part: frozenset[str] | None,
+    ) -> Iterator[str]:
+        """The programs to try, in order."""
+        if program is not None:
+            yield program
+            return
+        # Nearly always it is the first run, or one of the next.
+        page = connection.execute(self._sql.first, {"page": 1 if not not_programs else PAGE})
+        for run in page.all():
+            if run.program not in not_programs and (part is None or run.key in part):
+                yield run.program
+                break
+        waiting = [row.name for row in connection.execute(self._sql.programs_waiting)]
+        yield from (name for name in waiting if name not in not_programs)
+        yield from (name for name in waiting if name in not_programs)
+
+    def _take(
+        self, connection: sa.Connection, program: str, limit: int, part: frozenset[str] | None
+    ) -> list[sa.Row[Any]]:
+        """Locks the first waiting runs of a program, and passes over those others have locked.
+
+        For a part of the ledger the waiting runs are looked through page by page, and the place is
+        kept: a ledger with many other runs would else be read from the start each time.
+        """
+        if part is None:
+            return list(connection.execute(self._sql.take, {"program": program, "most": limit}))
+        taken: list[sa.Row[Any]] = []
+        position, last = place = self._places.get((part, program), (-(2**62), 0))
+        size = max(limit, PAGE)
+        while len(taken) < limit:
+            page = connection.execute(
+                self._sql.page,
+                {"program": program, "position": position, "last": last, "page": size},
+            ).all()
+            wanted = []
+            for run in page:
+                position, last = run.position, run.id
+                if run.key in part:
+                    wanted.append(run.id)
+                    if len(taken) + len(wanted) == limit:
+                        break
+            if wanted:
+                taken += connection.execute(self._sql.take_these, {"ids": wanted}).all()
+            if len(page) < size:
+                break
+            size = min(4 * size, MANY)
+        if (position, last) != place:
+            self._places[part, program] = position, last
+        return taken
+
+    def _forget_places(self, part: frozenset[str] | None) -> bool:
+        """Starts the next look through a part of the ledger at its beginning."""
+        if part is None:
+            return False
+        known = [place for place in list(self._places) if place[0] == part]
+        for place in known:
+            self._places.pop(place, None)
+        return bool(known)
+
+    def _hold(
+        self,
+        connection: sa.Connection,
+        driver: Driver,
+        taken: Sequence[sa.Row[Any]],
+        lease_seconds: float,
+    ) -> list[Claim]:
+        """Makes locked runs the driver's."""
+        if driver.id not in self._registered:
+            connection.execute(self._sql.add_driver, dataclasses.asdict(driver))
+        connection.execute(
+            self._sql.hold,
+            {"ids": [run.id for run in taken], "holder": driver.id, "lease": lease_seconds},
+        )
+        connection.execute(
+            self._sql.add_attempt,
+            [
+                {"run": run.id, "attempt": run.attempt + 1, "driver": driver.id}
+                for run in taken
+            ],
+        )  # fmt: skip
+        return [
+            Claim(run.key, run.settings, run.program, run.attempt + 1, run.resolved)
+            for run in taken
+        ]
+
+    def heartbeat(
+        self, driver: Driver, keys: Collection[str], lease_seconds: float = 60.0
+    ) -> set[str]:
+        """Renews the leases of runs.
+
+        Args:
+          driver: who holds them.
+          keys: the runs.
+          lease_seconds: for how long from now on.
+
+        Returns:
+          The keys of those that the driver still holds; the others were taken from it.
+        """
+
+        def work(connection: sa.Connection) -> set[str]:
+            held: set[str] = set()
+            for some in _parts(keys):
+                of = {"holder": driver.id, "keys": some}
+                connection.execute(self._sql.renew, {**of, "lease": lease_seconds})
+                held.update(connection.scalars(self._sql.held_keys, of))
+            return held
+
+        return self._write(work)
+
+    def _held(self, connection: sa.Connection, claim: Claim, driver: Driver) -> int | None:
+        """The number of the run, locked, if the driver holds it by this claim."""
+        of = {"of_key": claim.key, "holder": driver.id, "of_attempt": claim.attempt}
+        return connection.scalar(self._sql.held, of)
+
+    def _ended(self, connection: sa.Connection, claim: Claim, driver: Driver) -> str | None:
+        """How the attempt ended, if it was the driver's and has ended."""
+        of = {"of_key": claim.key, "holder": driver.id, "of_attempt": claim.attempt}
+        return connection.scalar(self._sql.outcome, of)
+
+    # Results
+
+    def record(self, claim: Claim, driver: Driver, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Writes down what epochs gave; an epoch that is there already is written anew.
+
+        Args:
+          claim: of `claim`.
+          driver: who holds the run.
+          rows: for each epoch some of epoch, step, train_loss, train_accuracy, test_loss,
+            test_accuracy and seconds; epoch must be there. NaN and infinity become None.
+
+        Returns:
+          False, with nothing written, if the driver does not hold the run any more.
+        """
+        values = _epoch_values(rows)
+
+        def work(connection: sa.Connection) -> bool:
+            run = self._held(connection, claim, driver)
+            if run is None:
+                return False
+            self._put_epochs(connection, run, claim, values)
+            return True
+
+        return self._write(work)
+
+    def _put_epochs(
+        self, connection: sa.Connection, run: int, claim: Claim, values: list[dict[str, Any]]
+    ) -> None:
+        if values:
+            connection.execute(
+                self._sql.put_epochs,
+                [{**row, "run": run, "attempt": claim.attempt} for row in values],
+            )
+
+    def finish(
+        self,
+        claim: Claim,
+        driver: Driver,
+        state: str,
+        result: Mapping[str, Any],
+        epochs: Sequence[Mapping[str, Any]] = (),
+    ) -> bool:
+        """Writes down how a run ended.
+
+        Args:
+          claim: of `claim`.
+          driver: who holds the run.
+          state: "finished", "diverged" or "oom".
+          result: some of steps, test_accuracy, test_loss, train_loss, train_accuracy, seconds and
+            message; NaN and infinity become None.
+          epochs: what the last epochs gave, as for `record`.
+
+        Returns:
+          False, with nothing written, if the driver does not hold the run any more; True also if
+          this very claim had ended this way before.
+
+        Raises:
+          LedgerError: also if the state or a column is none of these.
+        """
+        if state not in ("finished", "diverged", "oom"):
+            raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
+        _known("the result", result, RESULTS)
+        numbers = {name: _number(name, result.get(name)) for name in RESULTS if name != "message"}
+        message = result.get("message")
+        values = _epoch_values(epochs)
+
+        def work(connection: sa.Connection) -> bool:
+            run = self._held(connection, claim, driver)
+            if run is None:
+                return self._ended(connection, claim, driver) == state
+            self._put_epochs(connection, run, claim, values)
+            if claim.attempt > 1 and numbers["steps"] is not None:
+                # An earlier attempt can have come further than this one, if it did diverge.
+                connection.execute(
+                    self._sql.drop_epochs, {"of_run": run, "of_step": numbers["steps"]}
+                )
+            connection.execute(
+                self._sql.finish,
+                {**numbers, "of_run": run, "state": state,
+                 "message": None if message is None else _text(message)},
+            )  # fmt: skip
+            self._end(connection, run, claim, state)
+            return True
+
+        return self._write(work)
+
+    def _end(
+        self,
+        connection: sa.Connection,
+        run: int,
+        claim: Claim,
+        outcome: str,
+        traceback: str | None = None,
+    ) -> None:
+        connection.execute(
+            self._sql.end_attempt,
+            {"of_run": run, "of_attempt": claim.attempt, "outcome": outcome,
+             "traceback": traceback},
+        )  # fmt: skip
+
+    def fail(self, claim: Claim, driver: Driver, traceback: str, *, max_attempts: int = 3) -> str:
+        """Writes down that a run raised.
+
+        Args:
+          claim: of `claim`.
+          driver: who holds the run.
+          traceback: what it raised; it is kept with the attempt, its last line with the run.
+          max_attempts: the run waits again unless it raised this often.
+
+        Returns:
+          The state of the run: "waiting" or "failed". If the driver does not hold the run any
+          more nothing is written, and it is whatever the run's state is.
+
+        Raises:
+          LedgerError: also if the ledger has no such run.
+        """
+        trace = _text(traceback)
+        last = trace.strip().rpartition("\n")[2].strip()
+
+        def work(connection: sa.Connection) -> str:
+            run = self._held(connection, claim, driver)
+            if run is None:
+                state = connection.scalar(self._sql.state, {"of_key": claim.key})
+                if state is None:
+                    raise LedgerError(f"the ledger {self.name} has no run {claim.key}")
+                return state
+            failures = connection.execute(self._sql.failures, {"of_run": run}).scalar_one()
+            final = failures + 1 >= max_attempts
+            connection.execute(
+                self._sql.fail_for_good if final else self._sql.fail,
+                {"of_run": run, "message": last},
+            )
+            self._end(connection, run, claim, "raised", trace)
+            return "failed" if final else "waiting"
+
+        return self._write(work)
+
+    def release(self, claim: Claim, driver: Driver) -> bool:
+        """Lets a run wait again at once; this is no failure.
+
+        Args:
+          claim: of `claim`.
+          driver: who holds the run.
+
+        Returns:
+          False, with nothing written, if the driver does not hold the run any more; True also if
+          this very claim was released before.
+        """
+
+        def work(connection: sa.Connection) -> bool:
+            run = self._held(connection, claim, driver)
+            if run is None:
+                return self._ended(connection, claim, driver) == "released"
+            connection.execute(self._sql.wait_again, {"ids": [run]})
+            self._end(connection, run, claim, "released")
+            return True
+
+        return self._write(work)
+
+    def retry(self, states: Collection[str] = ("failed", "oom")) -> int:
+        """Lets runs wait again that have ended; their attempts stay, and are counted anew.
+
+        Args:
+          states: of which states, of "finished", "diverged", "failed" and "oom".
+
+        Returns:
+          How many runs.
+
+        Raises:
+          LedgerError: also if a state is none of these.
+        """
+        for state in states:
+            if state not in ("finished", "diverged", "failed", "oom"):
+                raise LedgerError(
+                    f"states has {state!r}; expected 'finished', 'diverged', 'failed' or 'oom'"
+                )
+        change = (
+            sa.update(runs)
+            .where(runs.c.state.in_(list(states)))
+            .values(state="waiting", failures=0, finished_at=None, **dict.fromkeys(RESULTS))
+        )
+        return self._write(lambda connection: connection.execute(change).rowcount)
+
+    # Reading
+
+    def counts(self, keys: Collection[str] | None = None) -> dict[str, int]:
+        """How many runs have each state.
+
+        Args:
+          keys: count none but these runs.
+
+        Returns:
+          A number for every state, 0 where there is none.
+        """
+        found = dict.fromkeys(schema.STATES, 0)
+
+        def work(connection: sa.Connection) -> None:
+            if keys is None:
+                for state, number in connection.execute(self._sql.counts):
+                    found[state] = number
+                return
+            for row in self._some(connection, [runs.c.key, runs.c.state], runs.c.key, keys):
+                found[row.state] += 1
+
+        self._read(work)
+        return found
+
+    def _some(
+        self,
+        connection: sa.Connection,
+        columns: Sequence[Any],
+        key: sa.ColumnElement[str],
+        keys: Collection[str] | None,
+    ) -> Iterator[sa.Row[Any]]:
+        """Rows of the runs with these keys, in no order; of all without keys."""
+        query = sa.select(*columns)
+        if keys is None or len(keys) > MANY:
+            wanted = None if keys is None else frozenset(keys)
+            for row in connection.execute(query):
+                if wanted is None or row.key in wanted:
+                    yield row
+            return
+        yield from connection.execute(query.where(key.in_(list(keys))))
+
+    def rows(self, keys: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """One flat row for each run, in order.
+
+        Args:
+          keys: none but these runs.
+
+        Returns:
+          In each row all fields of the settings, and key, program, state, attempts (how often it
+          was claimed), steps_done, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
+          message, finished_at (seconds since 1970), position and resolved (a mapping); None for
+          what is not there.
+        """
+        columns = [
+            runs.c[name]
+            for name in (
+                "id", "key", "program", "state", "attempt", *RESULTS, "finished_at", "position",
+                "settings", "resolved",
+            )
+        ]  # fmt: skip
+        found = self._read(
+            lambda connection: list(self._some(connection, columns, runs.c.key, keys))
+        )
+        found.sort(key=lambda row: (row.position, row.id))
+        return [
+            {
+                **json.loads(row.settings),
+                "key": row.key,
+                "program": row.program,
+                "state": row.state,
+                "attempts": row.attempt,
+                # Not `steps`, which is a field of the settings: the budget.
+                "steps_done": row.steps,
+                **{name: getattr(row, name) for name in RESULTS if name != "steps"},
+                "finished_at": row.finished_at,
+                "position": row.position,
+                "resolved": json.loads(row.resolved),
+            }
+            for row in found
+        ]
+
+    def epochs(self, key: str | None = None) -> list[dict[str, Any]]:
+        """What the epochs of a run gave, or those of all runs.
+
+        Args:
+          key: of the run; None for all.
+
+        Returns:
+          Rows of key, epoch, step, train_loss, train_accuracy, test_loss, test_accuracy, seconds
+          and attempt (which wrote the row), in order.
+        """
+        query = (
+            sa.select(runs.c.key, *(epochs.c[name] for name in EPOCH), epochs.c.attempt)
+            .join_from(runs, epochs, epochs.c.run == runs.c.id)
+            .order_by(runs.c.position, runs.c.id, epochs.c.epoch)
+        )
+        return self._mappings(query, key)
+
+    def attempts(self, key: str | None = None) -> list[dict[str, Any]]:
+        """Who ran a run when, and how each attempt ended.
+
+        Args:
+          key: of the run; None for all.
+
+        Returns:
+          Rows of key, attempt, driver, host, boot, pid, device, versions (a mapping), started_at,
+          ended_at, outcome ("finished", "diverged", "oom", "raised", "released" or "lost"; None
+          while it runs) and traceback, in order.
+        """
+        query = (
+            sa.select(
+                runs.c.key,
+                attempts.c.attempt,
+                attempts.c.driver,
+                *(drivers.c[name] for name in ("host", "boot", "pid", "device", "versions")),
+                *(
+                    attempts.c[name]
+                    for name in ("started_at", "ended_at", "outcome", "traceback")
+                ),
+            )
+            .join_from(runs, attempts, attempts.c.run == runs.c.id)
+            .join(drivers, drivers.c.id == attempts.c.driver)
+            .order_by(runs.c.position, runs.c.id, attempts.c.attempt)
+        )  # fmt: skip
+        rows = self._mappings(query, key)
+        return [{**row, "versions": json.loads(row["versions"])} for row in rows]
+
+    def _mappings(self, query: sa.Select[Any], key: str | None) -> list[dict[str, Any]]:
+        if key is not None:
+            query = query.where(runs.c.key == key)
+
+        def work(connection: sa.Connection) -> list[dict[str, Any]]:
+            found = connection.execute(query)
+            names = list(found.keys())
+            return [dict(zip(names, row, strict=True)) for row in found]
+
+        return self._read(work)
+
+    # Facts
+
+    def measure(
+        self,
+        program: str,
+        device: str,
+        *,
+        runs_per_device: int,
+        seconds_per_step: float,
+        compile_seconds: float,
+    ) -> None:
+        """Keeps what a program costs on a device, instead of what was kept before.
+
+        Args:
+          program: the program.
+          device: its device.
+          runs_per_device: how many runs a device carried at once.
+          seconds_per_step: of one run.
+          compile_seconds: of the program.
+        """
+        values = {
+            "program": program,
+            "device": device,
+            "runs_per_device": int(runs_per_device),
+            "seconds_per_step": _number("seconds_per_step", seconds_per_step),
+            "compile_seconds": _number("compile_seconds", compile_seconds),
+        }
+        self._write(lambda connection: connection.execute(self._sql.measure, values))
+
+    def measured(self, program: str, device: str) -> dict[str, Any] | None:
+        """What `measure` kept: runs_per_device, seconds_per_step and compile_seconds; or None."""
+        table = schema.measurements
+        names = ("runs_per_device", "seconds_per_step", "compile_seconds")
+        query = sa.select(*(table.c[name] for name in names)).where(
+            table.c.program == program, table.c.device == device
+        )
+        row = self._read(lambda connection: connection.execute(query).mappings().first())
+        return None if row is None else dict(row)
+
+    def note(self, name: str, value: str) -> None:
+        """Keeps a fact about the ledger under a name, instead of what was kept before."""
+        if name == schema.VERSION_NOTE:
+            raise LedgerError(f"the note {name!r} is the ledger's own")
+        values = {"name": name, "value": _text(value)}
+        self._write(lambda connection: connection.execute(self._sql.note, values))
+
+    def noted(self, name: str) -> str | None:
+        """What `note` kept under a name, or None."""
+        query = sa.select(schema.notes.c.value).where(schema.notes.c.name == name)
+        return self._read(lambda connection: connection.scalar(query))
+
+
+def _passes(error: sa.exc.DBAPIError) -> bool:
+    """Whether it can help to try again: a lock, a server that is away or starts anew."""
+    if isinstance(error.orig, sqlite3.Error):
+        return "locked" in str(error.orig)
+    return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+
+
+def _epoch_values(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as the table of epochs has them."""
+    values = []
+    for row in rows:
+        _known("an epoch's row", row, EPOCH)
+        value = {name: _number(name, row.get(name)) for name in EPOCH}
+        if value["epoch"] is None:
+            raise LedgerError(f"an epoch's row has no number of the epoch: {dict(row)!r}")
+        values.append(value)
+    return values
+
+
+class _Statements:
+    """What is said to the database again and again, put together once.
+
+    Args:
+      dialect: "sqlite" or "postgresql".
+    """
+
+    def __init__(self, dialect: str) -> None:
+        now = schema.clock(dialect)
+        bind = sa.bindparam
+        many: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+        order = (runs.c.position, runs.c.id)
+        is_waiting = runs.c.state == "waiting"
+        is_running = runs.c.state == "running"
+        attempt = (attempts.c.run == bind("of_run")) & (attempts.c.attempt == bind("of_attempt"))
+
+        def put(table: sa.Table, keys: Sequence[str], **values: Any) -> Any:
+            """INSERT, or UPDATE what is there under the key."""
+            new = schema.insert(dialect, table).values(**values)
+            others = {c.name: new.excluded[c.name] for c in table.c if c.name not in keys}
+            return new.on_conflict_do_update(index_elements=list(keys), set_=others)
+
+        # Adding
+        self.add_programs = schema.insert(dialect, programs).on_conflict_do_nothing()
+        self.add_runs = schema.insert(dialect, runs).on_conflict_do_nothing()
+        if dialect == "postgresql":
+            # Its driver does not say how many of many rows were new.
+            self.add_runs = self.add_runs.returning(runs.c.id)
+        self.add_driver = schema.insert(dialect, drivers).on_conflict_do_nothing()
+
+        # Claiming
+        self.holders = (
+            sa.select(
+                *(drivers.c[field.name] for field in dataclasses.fields(Driver)),
+                (sa.func.min(runs.c.lease_until) < now).label("expired"),
+            )
+            .join_from(runs, drivers, drivers.c.id == runs.c.driver)
+            .where(is_running)
+            .group_by(drivers.c.id)
+        )
+        self.lost = (
+            sa.select(runs.c.id, runs.c.attempt)
+            .where(
+                is_running,
+                (runs.c.lease_until < now) | runs.c.driver.in_(bind("dead", expanding=True)),
+            )
+            .with_for_update(skip_locked=True)
+        )
+        self.wait_again = (
+            sa.update(runs)
+            .where(runs.c.id.in_(many))
+            .values(state="waiting", driver=None, lease_until=None)
+        )
+        self.first = (
+            sa.select(runs.c.key, runs.c.program)
+            .where(is_waiting)
+            .order_by(*order)
+            .limit(bind("page", type_=sa.Integer))
+        )
+        first_position = (
+            sa.select(sa.func.min(runs.c.position))
+            .where(is_waiting, runs.c.program == programs.c.name)
+            .correlate(programs)
+            .scalar_subquery()
+        )
+        found = sa.select(programs.c.name, first_position.label("first")).subquery()
+        self.programs_waiting = (
+            sa.select(found.c.name)
+            .where(found.c.first.is_not(None))
+            .order_by(found.c.first, found.c.name)
+        )
+        whole = sa.select(
+            *(runs.c[name] for name in ("id", "key", "settings", "program", "attempt", "resolved"))
+        )
+        self.take = (
+            whole.where(is_waiting, runs.c.program == bind("program"))
+            .order_by(*order)
+            .limit(bind("most", type_=sa.Integer))
+            .with_for_update(skip_locked=True)
+        )
+        self.take_these = (
+            whole.where(is_waiting, runs.c.id.in_(many))
+            .order_by(*order)
+            .with_for_update(skip_locked=True)
+        )
+        self.page = (
+            sa.select(runs.c.id, runs.c.key, runs.c.position)
+            .where(
+                is_waiting,
+                runs.c.program == bind("program"),
+                sa.tuple_(*order)
+                > sa.tuple_(bind("position", type_=sa.BigInteger), bind("last", type_=sa.Integer)),
+            )
+            .order_by(*order)
+            .limit(bind("page", type_=sa.Integer))
+        )
+        self.hold = (
+            sa.update(runs)
+            .where(runs.c.id.in_(many))
+            .values(
+                state="running",
+                attempt=runs.c.attempt + 1,
+                driver=bind("holder"),
+                lease_until=now + bind("lease", type_=sa.Double),
+            )
+        )
+        self.add_attempt = sa.insert(attempts).values(
+            run=bind("run"), attempt=bind("attempt"), driver=bind("driver"), started_at=now
+        )
+
+        # Holding
+        its = (is_running, runs.c.driver == bind("holder"))
+        keys = runs.c.key.in_(bind("keys", expanding=True))
+        self.renew = (
+            sa.update(runs)
+            .where(keys, *its)
+            .values(lease_until=now + bind("lease", type_=sa.Double))
+        )
+        self.held_keys = sa.select(runs.c.key).where(keys, *its)
+        self.held = (
+            sa.select(runs.c.id)
+            .where(runs.c.key == bind("of_key"), runs.c.attempt == bind("of_attempt"), *its)
+            .with_for_update()
+        )
+        self.outcome = (
+            sa.select(attempts.c.outcome)
+            .join_from(runs, attempts, attempts.c.run == runs.c.id)
+            .where(
+                runs.c.key == bind("of_key"),
+                attempts.c.attempt == bind("of_attempt"),
+                attempts.c.driver == bind("holder"),
+            )
+        )
+
+        # Ending
+        self.put_epochs = put(epochs, ("run", "epoch"))
+        self.drop_epochs = sa.delete(epochs).where(
+            epochs.c.run == bind("of_run"), epochs.c.step > bind("of_step")
+        )
+        ended = sa.update(runs).where(runs.c.id == bind("of_run"))
+        ended = ended.values(driver=None, lease_until=None)
+        self.finish = ended.values(
+            state=bind("state"), finished_at=now, **{name: bind(name) for name in RESULTS}
+        )
+        failed = ended.values(failures=runs.c.failures + 1, message=bind("message"))
+        self.fail = failed.values(state="waiting")
+        self.fail_for_good = failed.values(state="failed", finished_at=now)
+        self.end_attempt = (
+            sa.update(attempts)
+            .where(attempt)
+            .values(outcome=bind("outcome"), traceback=bind("traceback"), ended_at=now)
+        )
+        self.state = sa.select(runs.c.state).where(runs.c.key == bind("of_key"))
+        self.failures = sa.select(runs.c.failures).where(runs.c.id == bind("of_run"))
+
+        # Reading and facts
+        self.counts = sa.select(runs.c.state, sa.func.count()).group_by(runs.c.state)
+        self.measure = put(
+            schema.measurements,
+            ("program", "device"),
+            measured_at=now,
+            **{
+                name: bind(name)
+                for name in (
+                    "program", "device", "runs_per_device", "seconds_per_step", "compile_seconds"
+                )
+            },
+        )  # fmt: skip
+        self.note = put(schema.notes, ("name",))

@@ -1,0 +1,650 @@
+"""Which learning rate is best, which are as good, and how the best moves with the batch size."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+Row = Mapping[str, Any]
+Edge = Literal["lowest", "highest", "only"]
+Shows = Literal["linear", "saturated", "both", "neither"]
+
+# 1 where more is better, -1 where less is.
+METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
+
+# Sums of the same accuracies in another grouping differ by this much of them at most; what differs
+# by less is a tie.
+_ROUNDING = 1e-12
+# A part of the regime fit is shown by the data if the fit without it is worse by this much in
+# chi^2: the 95% point for one parameter.
+_SHOWN = 3.84
+
+
+@dataclasses.dataclass(frozen=True)
+class RateSummary:
+    """What the seeds of one learning rate came to.
+
+    Attributes:
+      rate: the learning rate.
+      n: how many runs finished with a number; the diverged are not among them.
+      mean: of their metric; None if ``n`` is 0.
+      std: sample standard deviation (``n - 1``) of their metric; None if ``n`` is below 2.
+      values: the metric of each, by seed.
+      diverged: how many runs diverged.
+      left_out: how many runs have not come to either (waiting, running, failed, out of memory).
+    """
+
+    rate: float
+    n: int
+    mean: float | None
+    std: float | None
+    values: tuple[float, ...]
+    diverged: int
+    left_out: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimum:
+    """The best rate of one group of runs, and the range of rates as good.
+
+    Attributes:
+      group: the fields and values that the group's runs share.
+      metric: by what the rates are compared.
+      rates: every rate of the group, from the lowest.
+      best: the best rate; None if no run finished.
+      mean: of the metric at ``best``.
+      std: of the metric at ``best`` over its seeds; None with fewer than two.
+      low: the lowest of ``as_good``.
+      high: the highest of ``as_good``.
+      as_good: the rates whose mean lies within ``std`` of the best's, ``best`` among them.
+      contiguous: whether ``as_good`` are neighbours in the grid; if not, a rate between ``low`` and
+        ``high`` is worse.
+      at_edge: whether ``best`` is the lowest or highest rate tried, so that the true best may lie
+        outside the grid; ``"only"`` if no other was tried.
+      low_open: whether ``low`` is the lowest rate tried: the range may go on below it.
+      high_open: whether ``high`` is the highest rate tried.
+      runs: how many runs the group has.
+      left_out: how many of them have no number yet, or never will, by state.
+    """
+
+    group: dict[str, Any]
+    metric: str
+    rates: tuple[RateSummary, ...]
+    best: float | None
+    mean: float | None
+    std: float | None
+    low: float | None
+    high: float | None
+    as_good: tuple[float, ...]
+    contiguous: bool
+    at_edge: Edge | None
+    low_open: bool
+    high_open: bool
+    runs: int
+    left_out: dict[str, int]
+
+
+class Point(NamedTuple):
+    """The optimum at one batch size, as the regime fit takes it.
+
+    Attributes:
+      batch_size: ``B``.
+      best: the best rate; None if no run finished.
+      low: the lowest rate as good.
+      high: the highest rate as good.
+      at_edge: as in ``Optimum``; at an edge the best is a bound, not a value.
+    """
+
+    batch_size: float
+    best: float | None
+    low: float | None
+    high: float | None
+    at_edge: Edge | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual:
+    """How far one point lies from the fitted curve.
+
+    Attributes:
+      batch_size: ``B``.
+      log2: ``log2(best) - log2(fitted)``; None where nothing is fitted.
+      error: the error bar that weighed it, in log2.
+    """
+
+    batch_size: float
+    log2: float | None
+    error: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A batch size that is not in the fit.
+
+    Attributes:
+      batch_size: ``B``.
+      reason: why not, as half a sentence.
+      contradicts: whether its bound lies on the other side of the fitted curve by more than its
+        error bar.
+    """
+
+    batch_size: float
+    reason: str
+    contradicts: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Regimes:
+    """The fit ``eta = min(slope * B, largest)`` to the best rates of several batch sizes.
+
+    Errors are standard errors of the logarithm to base 2: a value's range is ``value * 2**error``
+    and ``value / 2**error``.
+
+    Attributes:
+      group: the fields and values that all points share.
+      metric: by what the best rates were chosen.
+      shows: which of the parts the data show.
+      slope: ``eta/B`` of the linear part; None if the data do not show it.
+      slope_error: its standard error.
+      slope_at_least: a lower bound, where only the saturated part shows.
+      largest: the rate of the saturated part; None if the data do not show it.
+      largest_error: its standard error.
+      largest_at_least: a lower bound, where only the linear part shows.
+      batch_size: where the parts meet, ``largest / slope``; None unless both show.
+      batch_size_error: its standard error.
+      residuals: one for each point of the fit.
+      chi2: sum of the squared residuals in units of their error bars; None where nothing is fitted.
+      freedom: points less parameters.
+      left_out: the batch sizes that are not in the fit, with the reason.
+    """
+
+    group: dict[str, Any]
+    metric: str
+    shows: Shows
+    slope: float | None
+    slope_error: float | None
+    slope_at_least: float | None
+    largest: float | None
+    largest_error: float | None
+    largest_at_least: float | None
+    batch_size: float | None
+    batch_size_error: float | None
+    residuals: tuple[Residual, ...]
+    chi2: float | None
+    freedom: int
+    left_out: tuple[LeftOut, ...]
+
+
+def optimum(
+    rows: Sequence[Row],
+    *,
+    metric: str = "test_accuracy",
+    rate: str = "peak_lr",
+    seed: str = "seed",
+    group: Mapping[str, Any] | None = None,
+) -> Optimum:
+    """Returns the best learning rate of a group of runs and the range of rates as good.
+
+    The best rate is the one with the best mean over its seeds, and as good is every rate whose mean
+    lies within one standard deviation of it: the best rate's own, over its seeds (``n - 1``). With
+    one seed there is none, and the range is the best rate alone. The range goes from the lowest to
+    the highest of these rates, also over a worse one between them (``contiguous`` says so).
+
+    A rate of which a larger share of the seeds diverged stands behind one of which a smaller share
+    did, whatever the survivors' mean, and is not as good. Of equally good rates the smallest is the
+    best. Runs that are neither finished nor diverged are left out and counted, and so are finished
+    runs that have no number for this metric; a number that is not finite counts as diverged.
+
+    The edge is that of the rates that were tried: at which a run finished or diverged. A rate below
+    one at which all runs diverged is therefore no edge: the largest stable rate is found.
+
+    Args:
+      rows: one for each run, with ``state``, the metric, the rate and the seed, as ``Ledger.rows``
+        gives them; all else that matters is the same in all of them.
+      metric: ``"test_accuracy"``, ``"train_accuracy"``, ``"test_loss"`` or ``"train_loss"``.
+      rate: the field of the learning rate.
+      seed: the field of the seed.
+      group: what the runs share, kept in the result.
+
+    Raises:
+      ValueError: if the metric is unknown, a rate is not a positive number, or two runs have the
+        same rate and seed.
+
+    Source: De and Smith 2020, the experiments on batch size.
+
+    Example:
+      >>> rows = [
+      ...     {"state": "finished", "peak_lr": rate, "seed": seed, "test_accuracy": accuracy}
+      ...     for rate, accuracies in {0.25: (0.6, 0.7), 0.5: (0.7, 0.8), 1.0: (0.2, 0.3)}.items()
+      ...     for seed, accuracy in enumerate(accuracies)
+      ... ]
+      >>> found = optimum(rows)
+      >>> found.best, found.low, found.high, found.at_edge
+      (0.5, 0.5, 0.5, None)
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+    by_rate: dict[float, dict[Hashable, Row]] = {}
+    for row in rows:
+        value = row.get(rate)
+        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
+        seeds = by_rate.setdefault(float(value), {})
+        if row.get(seed) in seeds:
+            raise ValueError(_twice(seeds[row.get(seed)], row, rate, seed))
+        seeds[row.get(seed)] = row
+
+    left_out: Counter[str] = Counter()
+    rates = tuple(
+        _summary(value, list(by_rate[value].values()), metric, left_out)
+        for value in sorted(by_rate)
+    )
+    tried = [summary for summary in rates if summary.n or summary.diverged]
+    as_good, best = _as_good(tried, METRICS[metric])
+    common: dict[str, Any] = {
+        "group": dict(group or {}),
+        "metric": metric,
+        "rates": rates,
+        "runs": len(rows),
+        "left_out": dict(sorted(left_out.items())),
+    }
+    if best is None:
+        return Optimum(
+            best=None, mean=None, std=None, low=None, high=None, as_good=(), contiguous=True,
+            at_edge=None, low_open=False, high_open=False, **common,
+        )  # fmt: skip
+    order = [summary.rate for summary in tried]
+    first, last = order.index(as_good[0]), order.index(as_good[-1])
+    return Optimum(
+        best=best.rate,
+        mean=best.mean,
+        std=best.std,
+        low=as_good[0],
+        high=as_good[-1],
+        as_good=as_good,
+        contiguous=last - first + 1 == len(as_good),
+        at_edge=_edge(best.rate, order),
+        low_open=first == 0,
+        high_open=last == len(order) - 1,
+        **common,
+    )
+
+
+def optima(
+    rows: Sequence[Row],
+    *,
+    metric: str = "test_accuracy",
+    by: Sequence[str] = ("scheme", "batch_size"),
+    rate: str = "peak_lr",
+    seed: str = "seed",
+) -> list[Optimum]:
+    """Returns the optimum of each group of runs.
+
+    Args:
+      rows: one for each run, as for ``optimum``.
+      metric: by what the rates are compared.
+      by: the fields whose values make a group; with ``rate`` and ``seed`` they must tell all runs
+        apart.
+      rate: the field of the learning rate.
+      seed: the field of the seed.
+
+    Returns:
+      One for each group. Each field of ``by`` in turn puts them in order: numbers from the lowest,
+      other values as they first come in ``rows``.
+
+    Raises:
+      ValueError: as ``optimum``, or if a run lacks a field of ``by``.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        missing = [field for field in by if field not in row]
+        if missing:
+            raise ValueError(
+                f"by={tuple(by)} names {missing[0]!r}, which a run does not have; expected fields "
+                "of a run's settings."
+            )
+        groups.setdefault(tuple(row[field] for field in by), []).append(row)
+    return [
+        optimum(
+            groups[values],
+            metric=metric,
+            rate=rate,
+            seed=seed,
+            group=dict(zip(by, values, strict=True)),
+        )
+        for values in _in_order(groups)
+    ]
+
+
+def regimes(
+    points: Sequence[Point | tuple[float, float | None, float | None, float | None]],
+    *,
+    factor: float = 2.0,
+    group: Mapping[str, Any] | None = None,
+    metric: str = "",
+) -> Regimes:
+    """Fits ``eta = min(slope * B, largest)`` to the best rates of several batch sizes.
+
+    With ``x = log2 B`` and ``y = log2 eta`` the curve is ``y = min(a + x, c)``. Its squared
+    distance from the points, each weighed by ``error**-2``, is a quadratic in ``(a, c)`` as long as
+    no point changes its part; the least of all pieces, at the bottom of one or where two meet, is
+    found in closed form, so that no local minimum can hold the fit. A point's error bar is half the
+    width of its range of rates as good, and at least half a step of the grid.
+
+    The data show the linear part if a flat line alone is worse by 3.84 in chi^2 (the 95% point for
+    one parameter), and the saturated part if a line of slope 1 alone is. Standard errors are those
+    of the normal equations of the part, taken from the error bars; a point where the parts meet is
+    counted to neither.
+
+    A best rate at the edge of its grid is a bound, not a value, and a batch size at which every run
+    diverged has none: both are left out of the fit and named, and a bound that the curve
+    contradicts is marked.
+
+    Args:
+      points: ``(batch_size, best, low, high)`` or ``Point``, in any order.
+      factor: the factor between neighbouring rates of the grid.
+      group: what the points share, kept in the result.
+      metric: by what the best rates were chosen, kept in the result.
+
+    Raises:
+      ValueError: if ``factor`` is not above 1, or a batch size, rate or range makes no sense.
+
+    Source: De and Smith 2020, the experiments on batch size; the exact fit is ours.
+
+    Example:
+      >>> fit = regimes([(8, 0.25, 0.25, 0.25), (32, 1, 1, 1), (128, 2, 2, 2), (512, 2, 2, 2)])
+      >>> fit.shows, fit.slope, fit.largest, fit.batch_size
+      ('both', 0.03125, 2.0, 64.0)
+    """
+    if not 1 < factor < math.inf:
+        raise ValueError(f"factor={factor!r} found; expected a number above 1.")
+    step = math.log2(factor)
+    places: list[_Place] = []
+    bounds: list[tuple[Point, str]] = []
+    for point in sorted((Point(*given) for given in points), key=lambda point: point.batch_size):
+        reason = _why_left_out(point)
+        if reason:
+            bounds.append((point, reason))
+        else:
+            places.append(_place(point, step))
+
+    line = _Curve(_mean((p.y - p.x, p.weight) for p in places), math.inf)
+    flat = _Curve(math.inf, _mean((p.y, p.weight) for p in places))
+    bent = _bent(places)
+    # With fewer than two batch sizes every curve passes through, and nothing is shown.
+    linear = bool(places) and flat.chi2(places) - bent.chi2(places) > _SHOWN
+    saturated = bool(places) and line.chi2(places) - bent.chi2(places) > _SHOWN
+    names: dict[tuple[bool, bool], Shows] = {
+        (True, True): "both",
+        (True, False): "linear",
+        (False, True): "saturated",
+        (False, False): "neither",
+    }
+    shows = names[linear, saturated]
+    curve = {"both": bent, "linear": line, "saturated": flat, "neither": None}[shows]
+
+    slope_error = largest_error = None
+    meet = curve.largest - curve.slope if curve is not None else math.nan
+    if curve is not None and linear:
+        slope_error = _error(p for p in places if p.x < meet)
+    if curve is not None and saturated:
+        largest_error = _error(p for p in places if p.x > meet)
+    both = slope_error is not None and largest_error is not None
+    return Regimes(
+        group=dict(group or {}),
+        metric=metric,
+        shows=shows,
+        slope=2**curve.slope if curve is not None and linear else None,
+        slope_error=slope_error,
+        slope_at_least=2 ** (flat.largest - places[0].x) if shows == "saturated" else None,
+        largest=2**curve.largest if curve is not None and saturated else None,
+        largest_error=largest_error,
+        largest_at_least=2 ** (line.slope + places[-1].x) if shows == "linear" else None,
+        batch_size=2**meet if both else None,
+        batch_size_error=math.hypot(slope_error or 0, largest_error or 0) if both else None,
+        residuals=tuple(
+            Residual(p.batch_size, None if curve is None else p.y - curve(p.x), p.error)
+            for p in places
+        ),
+        chi2=None if curve is None else curve.chi2(places),
+        freedom=max(0, len(places) - linear - saturated) if curve is not None else 0,
+        left_out=tuple(
+            LeftOut(point.batch_size, reason, _contradicts(point, curve, step))
+            for point, reason in bounds
+        ),
+    )
+
+
+def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> list[Regimes]:
+    """Fits the regimes of each curve of optima: those that share all but the batch size.
+
+    The step of the grid is that of each curve's own rates, the median factor between neighbours.
+
+    Args:
+      found: as ``optima`` returns them; those of several metrics may stand together.
+      batch_size: the field of the batch size in their groups.
+
+    Returns:
+      One fit for each metric and group of the other fields, in the order in which they first come.
+
+    Raises:
+      ValueError: if an optimum's group has no such field.
+    """
+    curves: dict[Hashable, list[Optimum]] = {}
+    for one in found:
+        if batch_size not in one.group:
+            raise ValueError(
+                f"batch_size={batch_size!r} found, which the group {one.group} does not have; "
+                "expected a field by which the optima were grouped."
+            )
+        rest = tuple((name, value) for name, value in one.group.items() if name != batch_size)
+        curves.setdefault((one.metric, rest), []).append(one)
+    return [
+        regimes(
+            [Point(one.group[batch_size], one.best, one.low, one.high, one.at_edge) for one in of],
+            factor=_grid_factor(of),
+            group={name: value for name, value in of[0].group.items() if name != batch_size},
+            metric=of[0].metric,
+        )
+        for of in curves.values()
+    ]
+
+
+def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[str]) -> RateSummary:
+    values, diverged, unfinished = [], 0, 0
+    for row in rows:
+        state, value = row["state"], row.get(metric)
+        if state == "diverged" or (
+            state == "finished" and value is not None and not math.isfinite(value)
+        ):
+            diverged += 1
+        elif state == "finished" and value is not None:
+            values.append(float(value))
+        else:
+            unfinished += 1
+            left_out[f"finished, no {metric}" if state == "finished" else str(state)] += 1
+    n = len(values)
+    mean = math.fsum(values) / n if n else None
+    std = None
+    if mean is not None and n > 1:
+        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    return RateSummary(rate, n, mean, std, tuple(values), diverged, unfinished)
+
+
+def _as_good(
+    tried: Sequence[RateSummary], sign: int
+) -> tuple[tuple[float, ...], RateSummary | None]:
+    """The rates as good as the best, and the best."""
+    alive = [(one.diverged / (one.n + one.diverged), one) for one in tried if one.n]
+    if not alive:
+        return (), None
+    least = min(share for share, _ in alive)
+    scores = [
+        (sign * one.mean, one) for share, one in alive if share == least and one.mean is not None
+    ]
+    top = max(score for score, _ in scores)
+    rounding = _ROUNDING * max(1.0, abs(top))
+    best = next(one for score, one in scores if score >= top - rounding)
+    within = (best.std or 0.0) + rounding
+    return tuple(one.rate for score, one in scores if top - score <= within), best
+
+
+def _edge(best: float, order: Sequence[float]) -> Edge | None:
+    if len(order) == 1:
+        return "only"
+    if best == order[0]:
+        return "lowest"
+    return "highest" if best == order[-1] else None
+
+
+def _twice(first: Row, second: Row, rate: str, seed: str) -> str:
+    """What to say of two runs of one group with the same rate and seed."""
+    results = {
+        "key", "program", "state", "attempts", "steps", "test_accuracy", "test_loss", "train_loss",
+        "train_accuracy", "seconds", "message", "finished_at", "resolved",
+    }  # fmt: skip
+    differ = [
+        name
+        for name in first
+        if name not in results and first[name] != second.get(name, first[name])
+    ]
+    tells = f"differ in {', '.join(differ)}" if differ else "differ in no setting"
+    return (
+        f"two runs with {rate}={first[rate]!r} and {seed}={first.get(seed)!r} found in one group "
+        f"that {tells}; expected one (by= must name every field that is swept)."
+    )
+
+
+def _in_order(groups: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    keys = list(groups)
+    places: list[dict[Any, int]] = [
+        {value: place for place, value in enumerate(dict.fromkeys(column))}
+        for column in zip(*keys, strict=True)
+    ]
+
+    def rank(key: tuple[Any, ...]) -> list[tuple[int, float]]:
+        return [
+            (0, value)
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            else (1, places[field][value])
+            for field, value in enumerate(key)
+        ]
+
+    return sorted(keys, key=rank)
+
+
+def _grid_factor(found: Sequence[Optimum]) -> float:
+    factors = sorted(
+        high.rate / low.rate
+        for one in found
+        for low, high in zip(one.rates, one.rates[1:], strict=False)
+    )
+    return factors[len(factors) // 2] if factors else 2.0
+
+
+class _Place(NamedTuple):
+    """A point in log2 space with its error bar."""
+
+    batch_size: float
+    x: float
+    y: float
+    error: float
+
+    @property
+    def weight(self) -> float:
+        return self.error**-2
+
+
+class _Curve(NamedTuple):
+    """``y = min(slope + x, largest)`` in log2 space; infinity for a part that is not there."""
+
+    slope: float
+    largest: float
+
+    def __call__(self, x: float) -> float:
+        return min(self.slope + x, self.largest)
+
+    def chi2(self, places: Sequence[_Place]) -> float:
+        return math.fsum(((p.y - self(p.x)) / p.error) ** 2 for p in places)
+
+
+def _place(point: Point, step: float) -> _Place:
+    best, low, high = point.best, point.low, point.high
+    if best is None or low is None or high is None or not 0 < low <= best <= high < math.inf:
+        raise ValueError(
+            f"best={best!r}, low={low!r}, high={high!r} found at batch size {point.batch_size}; "
+            "expected 0 < low <= best <= high."
+        )
+    error = max(math.log2(high / low) / 2, step / 2)
+    return _Place(point.batch_size, math.log2(point.batch_size), math.log2(best), error)
+
+
+def _why_left_out(point: Point) -> str:
+    if not 0 < point.batch_size < math.inf:
+        raise ValueError(f"batch_size={point.batch_size!r} found; expected a positive number.")
+    if point.best is None:
+        return "no run finished"
+    return {
+        None: "",
+        "lowest": f"the best rate, {point.best:g}, is the lowest tried: only an upper bound",
+        "highest": f"the best rate, {point.best:g}, is the highest tried: only a lower bound",
+        "only": f"only one rate, {point.best:g}, was tried",
+    }[point.at_edge]
+
+
+def _contradicts(point: Point, curve: _Curve | None, step: float) -> bool:
+    if curve is None or point.best is None or point.at_edge not in ("lowest", "highest"):
+        return False
+    place = _place(point, step)
+    above = curve(place.x) - place.y
+    return (above if point.at_edge == "lowest" else -above) > place.error
+
+
+def _mean(weighed: Iterable[tuple[float, float]]) -> float:
+    """The weighed mean; infinity, a part that is not there, of nothing."""
+    pairs = list(weighed)
+    total = math.fsum(weight for _, weight in pairs)
+    return math.fsum(value * weight for value, weight in pairs) / total if pairs else math.inf
+
+
+def _error(places: Iterable[_Place]) -> float | None:
+    weights = [p.weight for p in places]
+    return math.fsum(weights) ** -0.5 if weights else None
+
+
+def _bent(places: Sequence[_Place]) -> _Curve:
+    """The curve with both parts nearest to the points.
+
+    The parts meet either strictly between two neighbouring batch sizes, and then each part is the
+    mean of its own points, or at a batch size, and then one number is left to find. A meeting place
+    at the first or last batch size is a flat line, or one of slope 1. Every candidate is judged by
+    its distance as a curve, so that one whose parts meet elsewhere does no harm.
+    """
+    candidates = []
+    sizes = sorted({p.x for p in places})
+    for below, above in zip(sizes, sizes[1:], strict=False):
+        slope = _mean((p.y - p.x, p.weight) for p in places if p.x <= below)
+        largest = _mean((p.y, p.weight) for p in places if p.x >= above)
+        candidates.append(_Curve(slope, largest))
+    for meet in sizes:
+        largest = _mean((p.y - min(p.x - meet, 0), p.weight) for p in places)
+        candidates.append(_Curve(largest - meet, largest))
+    return min(candidates, key=lambda curve: curve.chi2(places), default=_Curve(math.inf, math.inf))
+
+
+__all__ = [
+    "METRICS",
+    "LeftOut",
+    "Optimum",
+    "Point",
+    "RateSummary",
+    "Regimes",
+    "Residual",
+    "optima",
+    "optimum",
+    "regimes",
+    "regimes_of",
+]
