@@ -21,7 +21,7 @@ STATES = ("finished", "diverged", "running", "waiting", "failed", "oom")
 
 # What a row of a ledger has besides the settings of its run.
 _RESULTS = {
-    "key", "program", "position", "state", "attempts", "steps", "test_accuracy", "test_loss",
+    "key", "program", "position", "state", "attempts", "steps_done", "test_accuracy", "test_loss",
     "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved",
 }  # fmt: skip
 # More runs than these make the file too large to mail; all of them are in the ledger.
@@ -488,7 +488,7 @@ def _runs(rows: Sequence[Row], fields: Sequence[str]) -> str:
         return ""
     results = [
         name
-        for name in ("test_accuracy", "train_loss", "steps", "seconds")
+        for name in ("test_accuracy", "train_loss", "steps_done", "seconds")
         if any(row.get(name) is not None for row in rows)
     ]
     lines = []

@@ -97,7 +97,8 @@ def table(
         lines.setdefault(where, [*where, "-", "-", "-", "-"])
         column = 2 if one["metric"] == "test_accuracy" else 4
         if one["best"] is None:
-            lines[where][column : column + 2] = ["diverged" if one["runs"] else "-", ""]
+            diverged = any(rate["diverged"] for rate in one["rates"])
+            lines[where][column : column + 2] = ["diverged" if diverged else "-", ""]
             continue
         factor, digits = (100, 1) if column == 2 else (1, 4)
         value = f"{factor * one['mean']:.{digits}f}"

@@ -71,5 +71,7 @@ def _export(wanted: Command) -> int:
     return 0
 
 
+__all__ = ["Command", "main"]
+
 if __name__ == "__main__":
     raise SystemExit(main(tyro.cli(Command)))

@@ -24,6 +24,7 @@ from nf_resnets.sweep.live import Live
 from nf_resnets.sweep.selection import optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings
 from nf_resnets.sweep.several import Several
+from nf_resnets.sweep.watch import Watch
 from nf_resnets.training import hosts
 from nf_resnets.training.preemption import Preemption
 
@@ -258,7 +259,9 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
             grown = dict.fromkeys(("lowest", "highest"), 0)
             while True:
                 outcome = _drive(options, sweep, ledger, stop)
-                more = _agreed_growth(options, sweep, ledger, grown) if not stop.requested else None
+                more = None
+                if not outcome.stopped:
+                    more = _agreed_growth(options, sweep, ledger, grown)
                 if more is None:
                     break
                 if ledger is not None:
@@ -270,6 +273,8 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
                 if ledger is not None:
                     driver.enter(sweep, ledger)
             if ledger is None:
+                if stop.exit_code or outcome.stopped:
+                    raise SystemExit(stop.exit_code or 143)
                 return None
             rows = ledger.rows(sweep.keys)
             _write_rows(options.out, ledger, sweep)
@@ -280,7 +285,8 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
                 for attempt in (ledger.attempts() if failed else [])
                 if attempt["key"] in failed and attempt["traceback"]
             }
-            code = stop.exit_code or (1 if failed else 0)
+            # Another process than this one can have been told to stop.
+            code = stop.exit_code or (143 if outcome.stopped else 1 if failed else 0)
             return Made(
                 rows, sweep.axes, outcome.counts, outcome.clock, code, failures,
                 len(outcome.programs),
@@ -323,30 +329,37 @@ def _clear_leftovers(folder: Path, ledger: Ledger) -> None:
 def _drive(
     options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption
 ) -> driver.Outcome:
-    done = ledger.counts(sweep.keys) if ledger is not None else {}
-    with Live(sweep.axes, len(sweep.plans), done) as live:
+    if ledger is None:
+        return _drive_watched(options, sweep, None, stop, Several())
+    with Live(sweep.axes, len(sweep.plans), ledger.counts(sweep.keys)) as live:
         watch: Any = live
-        if options.tensorboard and ledger is not None:
+        if options.tensorboard:
             from nf_resnets.sweep.tensorboard import TensorBoard
 
             watch = Several(live, TensorBoard(options.out / "tensorboard"))
         with warnings.catch_warnings():
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
             warnings.showwarning = lambda message, *_, **__: live.note(str(message))
-            return driver.drive(
-                sweep,
-                ledger,
-                options.out / "checkpoints",
-                watch,
-                stop=lambda: stop.requested,
-                lanes=_lanes(options),
-                devices_per_run=options.devices_per_run or len(jax.devices()),
-                runs_on_a_device=options.runs_per_device,
-                together=options.together,
-                lease_seconds=options.lease_seconds,
-                max_attempts=options.max_attempts,
-                checkpoint_epochs=options.checkpoint_epochs,
-            )
+            return _drive_watched(options, sweep, ledger, stop, watch)
+
+
+def _drive_watched(
+    options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption, watch: Watch
+) -> driver.Outcome:
+    return driver.drive(
+        sweep,
+        ledger,
+        options.out / "checkpoints",
+        watch,
+        stop=lambda: stop.requested,
+        lanes=_lanes(options),
+        devices_per_run=options.devices_per_run or len(jax.devices()),
+        runs_on_a_device=options.runs_per_device,
+        together=options.together,
+        lease_seconds=options.lease_seconds,
+        max_attempts=options.max_attempts,
+        checkpoint_epochs=options.checkpoint_epochs,
+    )
 
 
 def _agreed_growth(

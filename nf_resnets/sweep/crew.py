@@ -73,6 +73,10 @@ class Crew:
             return decide(self.ledger)
         return hosts.broadcast(decide(self.ledger) if self.ledger is not None else None)
 
+    def is_over(self) -> bool:
+        """Whether any process was told to stop: all leave at the same step."""
+        return hosts.anywhere(self.stop())
+
     def claim(self, program: str | None, limit: int) -> list[Claim]:
         """Takes runs from the ledger, of one program; none once it is time to stop.
 

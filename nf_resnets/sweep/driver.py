@@ -145,11 +145,13 @@ class Outcome:
       counts: how many runs of the grid are in each state.
       clock: where the time went.
       programs: what was compiled.
+      stopped: whether it was told to stop before all was done.
     """
 
     counts: dict[str, int]
     clock: Clock
     programs: tuple[Program, ...]
+    stopped: bool
 
 
 def drive(
@@ -167,6 +169,7 @@ def drive(
     max_attempts: int = 3,
     checkpoint_epochs: int = 1,
     chunk_seconds: float = 2.0,
+    devices: Sequence[jax.Device] | None = None,
 ) -> Outcome:
     """Makes the runs of a grid that the ledger says are missing, and waits for those of others.
 
@@ -185,18 +188,19 @@ def drive(
       max_attempts: how often a run may raise.
       checkpoint_epochs: epochs between two checkpoints of a run.
       chunk_seconds: after about so long the driver looks up from its steps.
+      devices: where the runs are made; by default on all, of every process.
 
     Raises:
       ValueError: if the devices do not divide by ``devices_per_run``.
       Exception: whatever kept the driver itself from working, such as a ledger that is gone.
     """
-    devices = jax.devices()
+    devices = list(jax.devices() if devices is None else devices)
     if devices_per_run < 1 or len(devices) % devices_per_run:
         raise ValueError(
             f"devices_per_run={devices_per_run} found; expected a divisor of the {len(devices)} "
             "devices."
         )
-    mesh = training.make_mesh(sweep=len(devices) // devices_per_run, data=devices_per_run)
+    mesh = training.make_mesh(len(devices) // devices_per_run, devices_per_run, devices=devices)
     on_cpu = devices[0].platform == "cpu"
     if lanes == 0:
         lanes = min(os.cpu_count() or 1, MOST_LANES) if on_cpu and len(devices) == 1 else 1
@@ -237,7 +241,7 @@ def drive(
                     given_up.set()  # the other lanes save their runs and leave
                     raise
     counts = crew.agree(lambda ledger: ledger.counts(sweep.keys))
-    return Outcome(counts, crew.clock, programs.built)
+    return Outcome(counts, crew.clock, programs.built, crew.is_over())
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import tempfile
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -325,7 +326,10 @@ def _write_study(
                 storage=storage, study_name=study_name, direction="maximize"
             )
             try:
-                study.set_metric_names(["test_accuracy"])
+                with warnings.catch_warnings():
+                    # It has been called experimental since version 3.2.
+                    warnings.simplefilter("ignore")
+                    study.set_metric_names(["test_accuracy"])
                 for name, fact in facts.items():
                     study.set_user_attr(name, fact)
                 if storage.get_current_version() == OPTUNA_TABLES:

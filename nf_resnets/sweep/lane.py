@@ -22,6 +22,14 @@ FIRST_CHUNK = 8
 """Steps of a program's first call, before it is known how long a step takes."""
 
 
+MOST_BEGINNINGS = 20
+"""How often a run may be begun without coming to a checkpoint, whatever ended its drivers."""
+
+
+class HopelessError(Exception):
+    """A run that is not worth another attempt."""
+
+
 @dataclasses.dataclass
 class Seat:
     """A run in a slot.
@@ -64,7 +72,7 @@ def work(crew: Crew) -> None:
             claims = crew.claim(None, 1)
             if claims:
                 _work_on(crew, claims)
-            elif crew.agree(lambda ledger: crew.stop() or not _some_left(crew)):
+            elif crew.is_over() or not crew.agree(lambda ledger: _some_left(crew)):
                 return
             else:
                 with crew.clock.spent("idle"):
@@ -137,7 +145,7 @@ class Table:
         try:
             while self._fill():
                 self._train()
-                if self.crew.agree(lambda ledger: self.crew.stop()):
+                if self.crew.is_over():
                     self._leave()
                     return
         except Exception as error:
@@ -157,13 +165,20 @@ class Table:
                 self.coming += self.crew.claim(self.program.plan.program, missing)
             if not self.coming:
                 break
-            claim = self.coming.pop(0)
             try:
-                self._sit_down(free[0], claim)
-            except CheckpointError:
+                self._sit_down(free[0], self.coming[0])
+            except (CheckpointError, HopelessError):
+                if jax.process_count() > 1:
+                    raise
                 # Never silently from the start: a person has to look at what is there.
-                self.crew.fail(claim, traceback.format_exc(), for_good=True)
+                self.crew.fail(self.coming.pop(0), traceback.format_exc(), for_good=True)
                 continue
+            except Exception as error:
+                if jax.process_count() > 1 or jax.tree.leaves(self.states)[0].is_deleted():
+                    raise
+                _blame(self.crew, [self.coming.pop(0)], error)
+                continue
+            self.coming.pop(0)
             free.pop(0)
         return any(seat is not None for seat in self.seats)
 
@@ -172,6 +187,11 @@ class Table:
         settings = make(json.loads(claim.settings))
         checkpoints = crew.checkpoints(claim)
         found = crew.restore(checkpoints, self._like())
+        if found is None and claim.attempt > MOST_BEGINNINGS:
+            raise HopelessError(
+                f"the run was begun {MOST_BEGINNINGS} times and its driver never came to its end "
+                "or its first checkpoint; something in it ends the process."
+            )
         nothing = np.full(program.plan.steps_per_epoch, np.nan, np.float32)
         num_steps = program.plan.num_steps
         seat = Seat(claim, settings, num_steps, checkpoints, 0, nothing.copy(), nothing.copy())
@@ -373,4 +393,12 @@ def _where(step: int, numbers: dict[str, np.ndarray]) -> str:
     return f"{', '.join(gone)} at step {step}"
 
 
-__all__ = ["FIRST_CHUNK", "Seat", "Table", "is_out_of_memory", "work"]
+__all__ = [
+    "FIRST_CHUNK",
+    "MOST_BEGINNINGS",
+    "HopelessError",
+    "Seat",
+    "Table",
+    "is_out_of_memory",
+    "work",
+]

@@ -395,6 +395,8 @@ class Ledger:
                 "and more than 0 seconds"
             )
         part = None if keys is None else frozenset(keys)
+        if part is not None and not part:
+            return []
 
         def work(connection: sa.Connection) -> list[Claim]:
             self._give_up_lost(connection)

@@ -9,22 +9,19 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import rich.live
-from rich.console import Console, Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from nf_resnets.sweep import settings as run_settings
+from nf_resnets.sweep.picture import OVER, Running, Snapshot, picture
 from nf_resnets.sweep.settings import FIELDS, RunSettings
 from nf_resnets.sweep.time_left import TimeLeft
-
-OVER = {"finished": "finished", "diverged": "diverged", "failed": "failed", "oom": "out of memory"}
-"""The states of runs that are over, in words."""
+from nf_resnets.sweep.words import duration_text, in_order, label, percent, printable, value_text
 
 MANY = 500
 """Sweeps of more runs print a line a second at most, and not one for each run."""
@@ -35,91 +32,11 @@ MOST_FAILURES = 10
 FRAMES = 3
 """Pictures a second."""
 
-_SHORT = {"batch_size": "batch", "peak_lr": "rate"}
+PATIENCE = 5.0
+"""Seconds for which the end waits for a terminal that does not take what is printed."""
+
 # A sweep of one point is told by these.
 _USUAL = ("scheme", "batch_size", "peak_lr", "seed")
-_BAR = 10
-_LONGEST_MESSAGE = 300
-
-
-def value_text(name: str, value: Any) -> str:
-    """A setting's value as it is shown: rates that are powers of two as such.
-
-    Example:
-      >>> [value_text("peak_lr", rate) for rate in (0.125, 1.0, 4.0, 0.1)]
-      ['2^-3', '2^0', '2^2', '0.1']
-      >>> value_text("alpha", None), value_text("flip", True), value_text("momentum", 0.9)
-      ('none', 'true', '0.9')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if name == "peak_lr" and value > 0:
-        mantissa, exponent = math.frexp(value)
-        if mantissa == 0.5:
-            return f"2^{exponent - 1}"
-    return f"{value:g}" if isinstance(value, float) else _printable(str(value))
-
-
-def label(settings: RunSettings, names: Iterable[str]) -> str:
-    """A run in words.
-
-    Example:
-      >>> label(RunSettings(peak_lr=0.125), ["seed", "peak_lr", "batch_size", "scheme"])
-      'fixup, batch 64, rate 2^-3, seed 0'
-    """
-    parts = []
-    for name in _in_order(names):
-        text = value_text(name, getattr(settings, name))
-        parts.append(text if FIELDS[name][0] is str else f"{_SHORT.get(name, name)} {text}")
-    return ", ".join(parts)
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds as they are read: with one decimal while they are few.
-
-    Example:
-      >>> [duration_text(seconds) for seconds in (0.04, 9.96, 75, 4000, 180000)]
-      ['0.0 s', '10 s', '1 min 15 s', '1 h 7 min', '2 d 2 h']
-    """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // small} {smaller}"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
-
-
-def _in_order(names: Iterable[str]) -> list[str]:
-    """Texts first, then the batch size, the rate and the seed last."""
-    last = {"peak_lr": 3, "seed": 4}
-    return sorted(
-        names,
-        key=lambda name: last.get(
-            name, 0 if FIELDS[name][0] is str else 1 if name == "batch_size" else 2
-        ),
-    )
-
-
-def _printable(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:_LONGEST_MESSAGE]
-
-
-def _percent(accuracy: float | None) -> str:
-    there = accuracy is not None and math.isfinite(accuracy)
-    return f"{accuracy:.1%}" if there else "-"
-
-
-@dataclasses.dataclass
-class _Running:
-    settings: RunSettings
-    step: int
-    num_steps: int
-    loss: float | None = None
-    accuracy: float | None = None
 
 
 @dataclasses.dataclass
@@ -168,13 +85,15 @@ class Live:
     ) -> None:
         self.console = console or Console()
         self._in_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+        if console is None and not self.console.file.isatty():
+            self._in_terminal = False  # FORCE_COLOR makes no terminal of a log
         self._axes, self._total = dict(axes), total
-        self._names = _in_order(name for name, values in axes.items() if len(values) > 1)
+        self._names = in_order(name for name, values in axes.items() if len(values) > 1)
         self._label_names = self._names or list(_USUAL)
         self._counts = {state: int(done.get(state, 0)) for state in OVER}
         self._elsewhere = 0
         self._lock = threading.Lock()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Running] = {}
         self._compiling: dict[str, tuple[str, str, float]] = {}  # key, in words, since when
         self._settings: dict[str, RunSettings] = {}  # of runs for which a program is compiled
         # (scheme, batch size) -> all swept settings but the seed -> what came of it
@@ -214,7 +133,7 @@ class Live:
     def began(self, key: str, settings: RunSettings, step: int, num_steps: int) -> None:
         """A run takes its seat, at a step that is not 0 if it goes on."""
         with self._event():
-            self._running[key] = _Running(settings, step, num_steps)
+            self._running[key] = Running(settings, step, num_steps)
             self._time_left.began(key, settings, step, num_steps, time.monotonic())
 
     def went_on(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
@@ -256,7 +175,7 @@ class Live:
     def note(self, text: str) -> None:
         """Something else worth a line."""
         with self._event():
-            self._lines.append("\n".join(map(_printable, text.splitlines())))
+            self._lines.append("\n".join(map(printable, text.splitlines())))
 
     def counted(self, counts: Mapping[str, int]) -> None:
         """The grid's runs in each state as the ledger counts them now, other drivers' included."""
@@ -273,7 +192,7 @@ class Live:
             except Exception as error:
                 if self._failures < MOST_FAILURES:
                     self._failures += 1
-                    self._lines.append(f"the display missed something: {_printable(repr(error))}")
+                    self._lines.append(f"the display missed something: {printable(repr(error))}")
 
     # What is kept.
 
@@ -317,9 +236,9 @@ class Live:
     # What is printed.
 
     def _tell_end(self, words: str, state: str, result: Mapping[str, Any]) -> None:
-        message = _printable(str(result.get("message") or "no reason given"))
+        message = printable(str(result.get("message") or "no reason given"))
         if state == "finished":
-            text = f"{words}: {_percent(result.get('test_accuracy'))}"
+            text = f"{words}: {percent(result.get('test_accuracy'))}"
             text += f" ({duration_text(float(result.get('seconds') or 0.0))})"
         elif state == "diverged":
             text = f"{words}: diverged at step {result.get('steps', '?')}"
@@ -330,10 +249,9 @@ class Live:
         else:
             text = f"{words}: taken over by another driver"
         line = f"[{self._over()}/{self._total}] {text}"
-        if state not in ("finished", "diverged"):
-            self._failures += 1
-            if self._failures > MOST_FAILURES and (self._in_terminal or self._total > MANY):
-                return
+        is_special = state not in ("finished", "diverged")
+        self._failures += is_special
+        if is_special and self._failures <= MOST_FAILURES:
             self._lines.append(line)
             if self._failures == MOST_FAILURES and (self._in_terminal or self._total > MANY):
                 self._lines.append("further runs that fail or wait again are only counted")
@@ -350,19 +268,18 @@ class Live:
         if not self._unsaid:
             return
         line = f"[{self._over()}/{self._total}] {self._last_line}"
-        before = len(self._unsaid) - 1
+        before = Counter(self._unsaid[:-1])
         if before:
-            diverged = self._unsaid[:-1].count("diverged")
-            line += f"; {before} more since the last line"
-            line += f", {diverged} of them diverged" if diverged else ""
-        left = self._left()
-        line += f"; {left} left" if left != "?" else ""
+            line += f"; {before.total()} more since the last line"
+            others = [f"{n} {OVER.get(state, state)}" for state, n in before.items()]
+            line += f" ({', '.join(others)})" if set(before) != {"finished"} else ""
+        left = self._seconds_left()
+        line += f"; {duration_text(left)} left" if left is not None else ""
         self._unsaid.clear()
         self._lines.append(line)
 
-    def _left(self) -> str:
-        seconds = self._time_left.seconds(self._to_go(), time.monotonic(), self._elsewhere)
-        return "?" if seconds is None else duration_text(seconds)
+    def _seconds_left(self) -> float | None:
+        return self._time_left.seconds(self._to_go(), time.monotonic(), self._elsewhere)
 
     # The thread that draws and prints.
 
@@ -380,7 +297,7 @@ class Live:
         self._closing.set()
         if self._thread is not None:
             # A terminal that was stopped (Ctrl-S) must not keep the process from ending.
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=PATIENCE)
             self._thread = None
 
     def _show(self) -> None:
@@ -435,200 +352,33 @@ class Live:
     def _give_up(self) -> None:
         """Prints no more, as nobody can read it; the sweep goes on."""
         self.console.quiet = True
-        if self.console.file in (sys.stdout, sys.__stdout__):
+        if self.console.file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             # What others still print must not end the sweep either, nor what is flushed at the end.
             with contextlib.suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ else 1)
+                os.dup2(nowhere, self.console.file.fileno())
                 os.close(nowhere)
 
     # The picture.
 
     def frame(self) -> RenderableType:
         """The table as it stands."""
-        width, height = self.console.size
         with self._lock:
-            running = [dataclasses.replace(run) for run in self._running.values()]
             now = time.monotonic()
-            compiling = [
-                f"compiling {words or 'the program'}, {duration_text(now - since)}"
-                for _, words, since in self._compiling.values()
-            ]
-            best = dict(self._best_so_far())
-            counts = self._counts_text(len(running))
-            over = self._over()
-            elapsed = duration_text(now - self._start)
-            left = f"{self._left()} left" if over < self._total else ""
-        room = height - 3 - len(Text(counts).wrap(self.console, max(width, 1)))
-        if compiling and room > 3:
-            compiling = [
-                *compiling[:2],
-                *([f"and {len(compiling) - 2} more"] * (len(compiling) > 2)),
-            ]
-            room -= len(compiling)
-        else:
-            compiling = []
-        # Below each of the two stand its heading and an empty line.
-        best_table, best_lines = self._best_table(
-            best, width, max(room // 2, room - len(running) - 2)
-        )
-        room -= best_lines
-        parts: list[RenderableType] = [self._bar(over, elapsed, left, width), Text(counts)]
-        if running and room > 2:
-            parts += [Text(), self._running_table(running, width, room - 2)]
-        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in compiling]
-        if best_table is not None:
-            parts += [Text(), best_table]
-        return Group(*parts)
-
-    def _counts_text(self, running: int) -> str:
-        parts = [f"{n} {OVER[state]}" for state, n in self._counts.items() if n]
-        parts += [f"{running} running"] * bool(running)
-        parts += [f"{self._elsewhere} at other drivers"] * bool(self._elsewhere)
-        return ", ".join([*parts, f"{self._to_go()} to go"])
-
-    def _bar(self, over: int, elapsed: str, left: str, width: int) -> RenderableType:
-        row = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        texts = [f"{over}/{self._total}", f"{elapsed} so far", left]
-        room = width - sum(map(len, texts)) - 2 * len(texts) - 2
-        cells: list[RenderableType] = [Text(text, no_wrap=True) for text in texts]
-        if room >= _BAR:
-            cells.insert(0, ProgressBar(max(self._total, 1), over, width=min(room, 40)))
-        for _ in cells:
-            row.add_column(no_wrap=True)
-        row.add_row(*cells)
-        row.expand = False
-        return row
-
-    def _running_table(self, running: list[_Running], width: int, room: int) -> RenderableType:
-        names = self._names
-        table = _plain_table()
-        shown = running if len(running) <= room else running[: max(room - 1, 0)]
-        steps = [f"{run.step}/{run.num_steps}" for run in shown]
-        ends = [
-            ("" if run.loss is None else f"{run.loss:.3g}", _percent(run.accuracy)) for run in shown
-        ]
-        columns = [
-            [value_text(name, getattr(run.settings, name)) for run in shown] for name in names
-        ]
-        heads = [_SHORT.get(name, name) for name in names]
-        fixed = max(map(len, [*steps, "step"])) + 2 + 8 + 2 + 6
-        wanted = sum(
-            max(map(len, [head, *column])) + 2 for head, column in zip(heads, columns, strict=True)
-        )
-        room_for_bar = width - fixed - (_BAR + 2)
-        with_bar = wanted <= room_for_bar or room_for_bar >= 30
-        left = room_for_bar if with_bar else width - fixed
-        if wanted > left or not names:
-            # Too narrow for a column each: all in one, cut where the space ends.
-            heads = ["run"]
-            columns = [[label(run.settings, self._label_names) for run in shown]]
-            longest = max(map(len, columns[0]), default=0)
-            table.add_column(
-                "run", no_wrap=True, overflow="ellipsis", width=max(min(longest, left - 2), 1)
+            snapshot = Snapshot(
+                axes=self._axes,
+                names=tuple(self._names),
+                label_names=tuple(self._label_names),
+                total=self._total,
+                counts=dict(self._counts),
+                elsewhere=self._elsewhere,
+                running=[dataclasses.replace(run) for run in self._running.values()],
+                compiling=[(words, now - since) for _, words, since in self._compiling.values()],
+                best=dict(self._best_so_far()),
+                elapsed=now - self._start,
+                left=self._seconds_left(),
             )
-        else:
-            for head, name in zip(heads, names, strict=True):
-                numeric = FIELDS[name][0] in (int, float)
-                table.add_column(Text(head), no_wrap=True, justify="right" if numeric else "left")
-        if with_bar:
-            table.add_column("", width=_BAR)
-        table.add_column("step", no_wrap=True, justify="right")
-        table.add_column("loss", no_wrap=True, justify="right", min_width=8)
-        table.add_column("test", no_wrap=True, justify="right", min_width=6)
-        for place, run in enumerate(shown):
-            bar = [ProgressBar(max(run.num_steps, 1), run.step, width=_BAR)] if with_bar else []
-            table.add_row(
-                *(Text(column[place]) for column in columns),
-                *bar,
-                Text(steps[place]),
-                *map(Text, ends[place]),
-            )
-        if len(shown) < len(running):
-            more = Text(f"and {len(running) - len(shown)} more", style="dim")
-            return Group(table, more)
-        return table
-
-    def _best_table(
-        self, best: Mapping[tuple[str, int], str], width: int, room: int
-    ) -> tuple[RenderableType | None, int]:
-        """The best so far: schemes against batch sizes whichever way it fits, else as a list."""
-        schemes = _there((scheme for scheme, _ in best), self._axes.get("scheme", ()))
-        batches = _there((batch for _, batch in best), self._axes.get("batch_size", ()))
-        if not best or room < 3:
-            return None, 0
-        by_scheme = [
-            ["best so far", *(f"batch {batch}" for batch in batches)],
-            *([s, *(best.get((s, b), "") for b in batches)] for s in schemes),
-        ]
-        by_batch = [
-            ["best so far", *schemes],
-            *([f"batch {b}", *(best.get((s, b), "") for s in schemes)] for b in batches),
-        ]
-        folded = _folded(
-            [(s, b, best[s, b]) for s in schemes for b in batches if (s, b) in best], width
-        )
-        cells = next(
-            (
-                cells
-                for cells in (by_scheme, by_batch)
-                if _width(cells) <= width and len(cells) + 1 <= room
-            ),
-            folded,
-        )
-        if len(cells) + 1 > room:
-            left_out = sum(any(row) for row in cells[room - 2 :])
-            cells = cells[: room - 2]
-            cells.append([f"and {left_out} more lines"] + [""] * (len(cells[0]) - 1))
-        table = _plain_table()
-        for place, head in enumerate(cells[0]):
-            table.add_column(
-                Text(head),
-                no_wrap=True,
-                overflow="ellipsis",
-                justify="left" if place == 0 or head == "best so far" else "right",
-            )
-        for row in cells[1:]:
-            table.add_row(*map(Text, row))
-        return table, len(cells) + 1
+        return picture(snapshot, self.console)
 
 
-def _there(values: Iterable[Any], axis: tuple[Any, ...]) -> list[Any]:
-    """Each value once, in the axis's order, others behind in order."""
-    found = set(values)
-    return [each for each in axis if each in found] + sorted(found - set(axis))
-
-
-def _width(cells: list[list[str]]) -> int:
-    columns = zip(*cells, strict=True)
-    return sum(max(map(len, column)) + 2 for column in columns) - 2
-
-
-def _folded(best: list[tuple[str, int, str]], width: int) -> list[list[str]]:
-    """A list in as many columns as there is space for, each read from top to bottom."""
-    head = ["best so far", "batch", ""]
-    rows = [[scheme, str(batch), text] for scheme, batch, text in best]
-    columns = max(1, (width + 2) // (_width([head, *rows]) + 2))
-    height = -(-len(rows) // columns)
-    columns = -(-len(rows) // height)
-    cells = [head * columns]
-    for place in range(height):
-        line = rows[place::height]
-        cells.append([cell for row in line for cell in row] + ["", "", ""] * (columns - len(line)))
-    return cells
-
-
-def _plain_table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-
-
-__all__ = [
-    "FRAMES",
-    "MANY",
-    "MOST_FAILURES",
-    "OVER",
-    "Live",
-    "duration_text",
-    "label",
-    "value_text",
-]
+__all__ = ["FRAMES", "MANY", "MOST_FAILURES", "PATIENCE", "Live"]

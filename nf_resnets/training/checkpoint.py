@@ -354,12 +354,9 @@ class _Packed(NamedTuple):
 
 def _describe(tree: Any, *, abstract: bool = False) -> list[_Leaf]:
     """Lists path, shape and dtype of all leaves, and where each is put among the bytes."""
-    kinds: tuple[Any, ...] = (
-        np.ndarray,
-        np.generic,
-        jax.Array,
-        *([jax.ShapeDtypeStruct] if abstract else []),
-    )
+    kinds: tuple[Any, ...] = (np.ndarray, np.generic, jax.Array)
+    if abstract:
+        kinds += (jax.ShapeDtypeStruct,)
     leaves, offset = [], 0
     for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -496,8 +493,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _verify(folder: Path, step: int) -> dict[str, Any]:
     """Checks every file of a checkpoint against its manifest, which it returns."""
-    if folder.is_symlink() or not folder.is_dir():
-        raise _DamageError(f"{folder} is not a folder")
     manifest = _read_manifest(folder)
     if manifest["step"] != step:
         raise _DamageError(f"{folder / MANIFEST} is that of step {manifest['step']}")

@@ -1,0 +1,164 @@
+r"""SkipInit's sweeps: the optimal learning rate and accuracy against the batch size.
+
+Claim (sections 4 and 5 of the paper, and its author feedback): for small batches the optimal
+learning rate grows in proportion to the batch size and lies far below the largest stable one, with
+and without BatchNorm; only for large batches is it close to that, and there BatchNorm, which raises
+the largest stable rate, can use more of it. So large rates are not what BatchNorm is good for at
+small batches; the small branches at initialisation are, which SkipInit and Fixup have as well.
+
+Protocol: learning rates are powers of two; for each batch size, several seeds; the best rate, with
+the range of rates whose mean lies within one standard deviation of the best, once by test accuracy
+and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`.
+BatchNorm takes its statistics over ghost batches of 64. The rate is constant for the first half of
+the run, then halved ten times. The budget is constant in epochs (`--budget epochs`) or in steps
+(`--budget steps`).
+
+`--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
+dropout of 0.6 before the head for Regularised SkipInit. The batch sizes and the rates are ours, the
+paper's lists are not at hand. Nobody here has run it yet; it needs a GPU or a TPU. `--scale reduced`
+is the same in 10 epochs, two seeds and four batch sizes, for an hour on one GPU.
+
+`--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
+sizes 8 to 512, 8 rates, two seeds, four schemes: 256 runs. Of BatchNorm the statistics are those of
+four training batches at the weights that are tested, since the running ones are those of a network
+that is gone; dropout is 0.1. Expected: a best rate that grows with the batch and flattens at the
+largest batches, where most rates fail for the networks without BatchNorm; BatchNorm ahead at the
+largest batch, which is where the budget of epochs leaves few steps. `--scale smoke` takes seconds
+and shows nothing.
+
+Not as published: all schemes start from one draw, He (fan_in).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from nf_resnets.sweep import command, grid, pictures
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The grid of a scale, the settings that all its runs share, and its budget in steps."""
+
+    axes: dict[str, tuple[Any, ...]]
+    base: dict[str, Any]
+    steps: int
+
+
+SCHEMES = ("batchnorm", "skipinit", "regularized_skipinit", "fixup")
+
+
+def powers(low: int, high: int) -> tuple[float, ...]:
+    """2^low to 2^high, both included."""
+    return tuple(2.0**exponent for exponent in range(low, high + 1))
+
+
+SCALES = {
+    "smoke": Scale(
+        {
+            "scheme": ("skipinit", "fixup"),
+            "batch_size": (64, 256),
+            "peak_lr": powers(-4, -3),
+            "seed": (0,),
+        },
+        {"dataset": "digits", "model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0},
+        steps=8,
+    ),
+    "laptop": Scale(
+        {
+            "scheme": SCHEMES,
+            "batch_size": (8, 32, 128, 512),
+            "peak_lr": powers(-8, -1),
+            "seed": (0, 1),
+        },
+        {
+            "dataset": "digits", "model": "wrn-10-1", "stem_channels": 8, "epochs": 10.0,
+            "bn_estimate_batches": 4, "dropout": 0.1,
+        },
+        steps=110,
+    ),
+    "reduced": Scale(
+        {
+            "scheme": SCHEMES,
+            "batch_size": (64, 256, 1024, 4096),
+            "peak_lr": powers(-7, 2),
+            "seed": (0, 1),
+        },
+        {
+            "dataset": "cifar10", "model": "wrn-16-4", "epochs": 10.0, "padding": 4, "flip": True,
+            "bn_estimate_batches": 8,
+        },
+        steps=1_950,
+    ),
+    "paper": Scale(
+        {
+            "scheme": SCHEMES,
+            "batch_size": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+            "peak_lr": powers(-9, 3),
+            "seed": (0, 1, 2, 3, 4),
+        },
+        {"dataset": "cifar10", "model": "wrn-16-4", "epochs": 200.0, "padding": 4, "flip": True},
+        steps=200 * 390,
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Redraw SkipInit's figures of the optimal learning rate against the batch size."""
+
+    scale: Literal["smoke", "laptop", "reduced", "paper"] = "laptop"
+    """smoke: seconds; laptop: digits, minutes on two cores; reduced: CIFAR-10, 10 epochs; paper:
+    CIFAR-10, 200 epochs."""
+    budget: Literal["epochs", "steps"] = "epochs"
+    """Whether all batch sizes have as many epochs or as many steps."""
+    grid: tuple[str, ...] = ()
+    """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:5
+    batch_size=8,32."""
+    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=lambda: command.Options(out=Path())
+    )
+
+
+def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]:
+    """The grid and the settings of the scale, with what the command line changes.
+
+    Raises:
+      SystemExit: if an axis is not in order, with one sentence that says which.
+    """
+    scale = SCALES[wanted.scale]
+    try:
+        axes = {**scale.axes, **grid.parse(wanted.grid)}
+    except ValueError as error:
+        raise SystemExit(f"--grid: {error}") from None
+    base = {name: value for name, value in scale.base.items() if name not in axes}
+    if wanted.budget == "steps":
+        base.pop("epochs", None)
+        base["steps"] = scale.steps
+    if {"steps", "epochs"} & set(axes):
+        base.pop("epochs", None)
+        base.pop("steps", None)
+    return axes, base
+
+
+def main(wanted: Command) -> int:
+    """Makes what is missing, prints the table, draws the figures; returns the exit code."""
+    axes, base = resolve(wanted)
+    options = wanted.options
+    if options.out == Path():
+        name = f"skipinit_lr_batch-{wanted.scale}"
+        name += "-steps" if wanted.budget == "steps" else ""
+        options = dataclasses.replace(options, out=Path("runs") / name)
+    made = command.run(options, axes, base, "SkipInit, rate and batch size")
+    if made is None:
+        return 0
+    title = "The optimal learning rate against the batch size"
+    return pictures.finish(made, options, base, title=title)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Command)))

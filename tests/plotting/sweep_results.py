@@ -1,0 +1,97 @@
+"""Plain optima to draw, the figures that were saved, and whether their texts can be read."""
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved, to be looked into."""
+    figures = []
+    save = Figure.savefig
+
+    def keep(figure, *args, **kwargs):
+        figures.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def rate(rate, mean, std=0.01, diverged=0):
+    n = 0 if mean is None else 3 - diverged
+    return {"rate": rate, "n": n, "mean": mean, "std": None if mean is None else std,
+            "diverged": diverged}  # fmt: skip
+
+
+def group(scheme, size, rates, metric="test_accuracy", at_edge=None):
+    """An optimum of rates, of which the best is the whole range of rates as good."""
+    alive = [one for one in rates if one["mean"] is not None and not one["diverged"]]
+    pick = max if metric.endswith("accuracy") else min
+    best = pick(alive, key=lambda one: one["mean"]) if alive else {}
+    return {
+        "group": {"scheme": scheme, "batch_size": size}, "metric": metric, "rates": rates,
+        "best": best.get("rate"), "mean": best.get("mean"), "std": best.get("std"),
+        "low": best.get("rate"), "high": best.get("rate"), "at_edge": at_edge,
+        "as_good": tuple(one["rate"] for one in alive if one is best), "contiguous": True,
+        "runs": 3 * len(rates), "left_out": {},
+    }  # fmt: skip
+
+
+def sweep(sizes, schemes, metrics=("test_accuracy", "train_loss")):
+    means = {"test_accuracy": [0.3, 0.9, 0.8], "train_loss": [2.0, 0.1, 0.3]}
+    return [
+        group(
+            scheme,
+            size,
+            [
+                *(rate(2.0 ** (k - 8), mean) for k, mean in enumerate(means[metric])),
+                rate(2.0**-5, means[metric][0], diverged=1),
+                rate(2.0**-4, None, diverged=3),
+            ],
+            metric,
+        )
+        for metric in metrics
+        for scheme in schemes
+        for size in sizes
+    ]
+
+
+def crosses(axes):
+    return [line for line in axes.lines if line.get_marker() == "x"]
+
+
+def overlapping(figure):
+    """Pairs of texts that lie over each other, and texts that are cut by the paper's edge."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer, paper = canvas.get_renderer(), figure.bbox
+    # Ticks beyond the ends of an axis are there, and are not drawn.
+    hidden = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            for tick in axis.get_major_ticks() + axis.get_minor_ticks():
+                low, high = sorted(axis.get_view_interval())
+                if not low <= tick.get_loc() <= high or not tick.label1.get_visible():
+                    hidden.add(id(tick.label1))
+                hidden.add(id(tick.label2))
+    texts = [
+        (text.get_text(), text.get_window_extent(renderer))
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and id(text) not in hidden
+    ]
+    cut = [
+        name
+        for name, box in texts
+        if box.x0 < paper.x0 or box.y0 < paper.y0 or box.x1 > paper.x1 or box.y1 > paper.y1
+    ]
+    over = [
+        (a, b)
+        for index, (a, first) in enumerate(texts)
+        for b, second in texts[index + 1 :]
+        if min(first.x1, second.x1) - max(first.x0, second.x0) > 1
+        and min(first.y1, second.y1) - max(first.y0, second.y0) > 1
+    ]
+    return cut, over

@@ -1,0 +1,131 @@
+"""The figure of a sweep over the learning rate: what is drawn, and that it can be read."""
+
+import pytest
+
+from nf_resnets.plotting.rates import rates_figure, series_title
+from tests.plotting.sweep_results import crosses, drawn, group, overlapping, rate, sweep
+
+__all__ = ["drawn"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "schemes"),
+    [([128], ["fixup"]), ([8, 32, 128, 512], ["fixup", "skipinit"]),
+     ([8 * 2**k for k in range(8)], ["batchnorm", "skipinit", "regularized_skipinit", "fixup"])],
+)  # fmt: skip
+def test_all_curves_are_there_and_no_text_hides_another(drawn, tmp_path, sizes, schemes):
+    rates_figure(sweep(sizes, schemes), tmp_path / "rates.png", title="A sweep " * 10,
+                 subtitle="of rates " * 20, chance=0.1)  # fmt: skip
+    (figure,) = drawn
+    assert len(figure.axes) == 2 * len(schemes)
+    for axes in figure.axes:
+        # A curve through the four rates that have a mean, for each batch size.
+        assert sum(len(line.get_xdata()) == 4 for line in axes.lines) == len(sizes)
+        assert len(crosses(axes)) == 2 * len(sizes)
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == [*(f"B = {size}" for size in sizes), "best", "all seeds diverged",
+                       "some seeds diverged", "chance (10%)"]  # fmt: skip
+    assert overlapping(figure) == ([], [])
+
+
+def test_the_check_for_overlaps_finds_some(drawn, tmp_path):
+    rates_figure(sweep([8], ["fixup"]), tmp_path / "rates.png", title="t", subtitle="s")
+    (figure,) = drawn
+    figure.text(0.99, 0.5, "far too long for the edge")
+    figure.axes[0].text(0.5, 0.5, "one", transform=figure.axes[0].transAxes)
+    figure.axes[0].text(0.5, 0.5, "other", transform=figure.axes[0].transAxes)
+    cut, over = overlapping(figure)
+    assert cut == ["far too long for the edge"] and ("one", "other") in over
+
+
+def test_crosses_stand_apart_at_the_bad_end_and_off_the_curves(drawn, tmp_path):
+    rates_figure(sweep([8, 32, 128], ["fixup"]), tmp_path / "rates.png", title="", subtitle="")
+    accuracy, loss = drawn[0].axes
+    for axes, down in ((accuracy, True), (loss, False)):
+        places = {}
+        for line in crosses(axes):
+            places.setdefault(line.get_xdata()[0], []).append(line.get_ydata()[0])
+        assert set(places) == {2.0**-5, 2.0**-4}
+        for heights in places.values():
+            assert len(set(heights)) == 3
+            assert all((height < 0.5) == down for height in heights)
+        # In the units of the axes, no point of a curve lies among the crosses.
+        to_axes = axes.transData + axes.transAxes.inverted()
+        points = [
+            to_axes.transform((x, y))[1]
+            for line in axes.lines
+            if len(line.get_xdata()) > 2
+            for x, y in line.get_xydata()
+        ]
+        every = [height for heights in places.values() for height in heights]
+        assert max(every) < min(points) if down else min(every) > max(points)
+    # All seeds diverged is bold, some is thin.
+    widths = {line.get_xdata()[0]: line.get_markeredgewidth() for line in crosses(accuracy)}
+    assert widths[2.0**-4] > 2 * widths[2.0**-5]
+
+
+def test_the_best_is_large_and_hollow_at_the_edge(drawn, tmp_path):
+    rates = [rate(0.25, 0.5), rate(0.5, 0.7), rate(1.0, 0.6)]
+    for edge in (None, "highest"):
+        rates_figure([group("fixup", 8, rates, at_edge=edge)], tmp_path / "rates.svg", title="",
+                     subtitle="")  # fmt: skip
+        (best,) = [line for line in drawn[-1].axes[0].lines if line.get_markersize() == 9]
+        assert list(best.get_xdata()) == [0.5] and list(best.get_ydata()) == [70.0]
+        assert (best.get_markerfacecolor() == "white") == (edge == "highest")
+        entries = [text.get_text() for text in drawn[-1].legends[0].get_texts()]
+        assert entries == ["B = 8", "best" if edge is None else "best, at the grid's edge"]
+
+
+def test_labels_are_powers_of_two_and_chance_is_drawn_for_accuracy_only(drawn, tmp_path):
+    rates_figure(sweep([8], ["fixup"]), tmp_path / "rates.png", title="", subtitle="", chance=0.1)
+    accuracy, loss = drawn[0].axes
+    labels = [label.get_text() for label in accuracy.get_xticklabels()]
+    assert labels == [f"$2^{{{k}}}$" for k in range(-8, -3)]
+    wide = [group("fixup", 8, [rate(2.0**k, 0.5) for k in range(-13, 4)])]
+    rates_figure(wide, tmp_path / "rates.png", title="", subtitle="")
+    labels = [label.get_text() for label in drawn[1].axes[0].get_xticklabels()]
+    assert labels == [f"$2^{{{k}}}$" for k in range(-12, 4, 3)]
+    flat = [
+        [line for line in axes.lines if set(line.get_ydata()) == {10.0}] for axes in drawn[0].axes
+    ]
+    assert [len(lines) for lines in flat] == [1, 0]
+    assert (accuracy.get_yscale(), loss.get_yscale()) == ("linear", "log")
+
+
+def test_the_spread_is_a_band_for_few_batch_sizes_and_a_bar_for_many(drawn, tmp_path):
+    rates = [rate(0.25, 0.5, 0.1), rate(0.5, 0.7, 0.2)]
+    few = [group("fixup", size, rates) for size in (8, 16)]
+    rates_figure(few, tmp_path / "rates.png", title="", subtitle="")
+    band = drawn[0].axes[0].collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((40, 90))
+    assert drawn[0].axes[0].get_ylim()[0] <= 40
+    many = [group("fixup", 8 * 2**k, rates) for k in range(6)]
+    rates_figure(many, tmp_path / "rates.png", title="", subtitle="")
+    assert len(drawn[1].axes[0].collections) == 6
+    ends = drawn[1].axes[0].collections[0].get_segments()[1][:, 1]
+    assert ends == pytest.approx([50, 90])
+
+
+def test_a_sweep_in_which_all_diverged_and_one_of_one_seed_are_drawn(drawn, tmp_path):
+    dead = [group("fixup", 8, [rate(1.0, None, diverged=3), rate(2.0, None, diverged=3)])]
+    rates_figure(dead, tmp_path / "rates.png", title="", subtitle="")
+    assert len(crosses(drawn[0].axes[0])) == 2
+    # Numbers on an axis along which nothing lies would mean nothing.
+    assert list(drawn[0].axes[0].get_yticks()) == []
+    single = [group("fixup", 8, [rate(1.0, 0.5, std=None), rate(2.0, 0.6, std=None)])]
+    rates_figure(single, tmp_path / "rates.png", title="", subtitle="")
+    assert len(drawn[1].axes[0].collections) == 0
+
+
+def test_schemes_are_called_by_their_names():
+    names = {"skipinit": "SkipInit"}
+    assert series_title({"scheme": "skipinit", "batch_size": 8}, "batch_size", names) == "SkipInit"
+    assert series_title({"batch_size": 8}, "batch_size", names) == "all runs"
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="optima is empty"):
+        rates_figure([], tmp_path / "rates.png", title="", subtitle="")
+    with pytest.raises(ValueError, match="metric='speed' found; expected one of test_accuracy"):
+        rates_figure([group("fixup", 8, [rate(1.0, 0.5)], "speed")], tmp_path / "rates.png",
+                     title="", subtitle="")  # fmt: skip

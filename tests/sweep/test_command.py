@@ -1,0 +1,177 @@
+"""`python -m nf_resnets.sweep` as a user calls it: a sweep, its pictures, a dry run, bad input."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from nf_resnets.sweep import command, open_ledger
+from nf_resnets.sweep.command import Options
+from nf_resnets.sweep.settings import RunSettings
+
+ROOT = Path(__file__).parents[2]
+TINY = ("--model", "wrn-10-1", "--stem-channels", "2", "--epochs", "1")
+
+
+def call(*arguments, devices=1, timeout=240, **environment):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "COLUMNS": "100", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "nf_resnets.sweep", *map(str, arguments)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "mine"
+    axes = ("peak_lr=2^-5:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
+    return out, call("--grid", *axes, *TINY, "--tensorboard", "--out", out)
+
+
+def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
+    out, done = made
+    assert done.returncode == 0, done.stderr
+    for name in ("rates.png", "optima.png", "heat.png"):
+        assert (out / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "12 runs, 1 programs" in done.stdout
+    assert "compiling 1 program" in done.stdout
+    assert (out / "table.txt").read_text().strip() in done.stdout
+    with open(out / "rows.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 12 and {row["state"] for row in rows} <= {"finished", "diverged"}
+    page = (out / "report.html").read_text()
+    HTMLParser().feed(page)
+    assert not re.search(r"""(?:src|href)\s*=\s*["']https?:""", page)
+    assert not list((out / "checkpoints").glob("*"))
+    assert len(list((out / "tensorboard").iterdir())) == 12
+
+
+def test_the_same_command_again_makes_nothing_new(made):
+    out, _ = made
+    axes = ("peak_lr=2^-5:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
+    before = (out / "rows.csv").read_text()
+    again = call("--grid", *axes, *TINY, "--out", out)
+    assert again.returncode == 0, again.stderr
+    assert "compiling 0 programs" in again.stdout
+    assert (out / "rows.csv").read_text() == before
+
+
+def test_a_dry_run_says_what_it_would_take_and_makes_nothing(made, tmp_path):
+    out, _ = made
+    axes = ("peak_lr=2^-6:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
+    # Of this program the ledger knows how long a step takes, so nothing has to be compiled.
+    dry = call("--grid", *axes, *TINY, "--out", out, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "Grid: 16 runs, 12 of them done" in dry.stdout
+    assert "2^-6, 2^-5, 2^-4, 2^-3" in dry.stdout
+    assert "Programs: 1, each compiled once" in dry.stdout
+    assert "4 runs of 22 steps" in dry.stdout and "as earlier runs took" in dry.stdout
+    assert re.search(r"^Time: about \d", dry.stdout, re.M)
+    new = tmp_path / "new"
+    dry = call("--grid", "seed=0:2", *TINY, "--out", new, "--dry-run", "--lanes", "1")
+    assert dry.returncode == 0, dry.stderr
+    assert "measured now" in dry.stdout
+    assert not new.exists()
+
+
+def test_exports_are_written_beside_the_sweep(made, tmp_path):
+    out, _ = made
+    done = call("--out", out, "--export", tmp_path / "all.csv")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 13
+    again = call("--out", out, "--export", tmp_path / "all.csv")
+    assert again.returncode == 1 and "all.csv" in again.stderr
+    missing = call("--out", tmp_path / "nothing", "--export", tmp_path / "x.csv")
+    assert missing.returncode == 1 and "nothing" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--grid", "peak_lr="), "--grid: peak_lr='' has no values"),
+        (("--grid", "rate=0.1"), "'rate' is no setting of a run"),
+        (("--grid", "peak_lr=fast"), "peak_lr='fast' found; expected a number"),
+        (("--grid", "peak_lr=-1"), "peak_lr=-1 found; expected a number above 0"),
+        (("--grid", "batch_size=32,2048"), "batch_size=2048 is larger than the training split"),
+        (("--grid", "seed=0:2", "--seed", "3"), "--seed 3 found beside --grid seed=..."),
+        (("--scheme", "fixxup"), "did you mean 'fixup'?"),
+        (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
+        (("--lanes", "-1"), "--lanes -1 found; expected at least 0"),
+        (("--lease-seconds", "nan"), "--lease-seconds nan found; expected at least 1"),
+        (("--out", "."), "--out names no folder"),
+        (("--coordinator", "localhost:1"), "expected all three, or none"),
+        (("--ledger", "mysql://somewhere"), "mysql"),
+        (("--dataset", "cifar10", "--data-dir", "/nowhere"), "cifar10"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
+    arguments, sentence, tmp_path, monkeypatch
+):
+    # In this process, since starting another takes seconds; tyro reads what it is given.
+    import tyro
+
+    from nf_resnets.sweep import __main__ as main
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main.main(tyro.cli(main.Command, args=[*arguments]))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("runs/sweep/ledger.db"))
+
+
+def test_help_explains_the_grid_and_every_setting():
+    done = call("--help")
+    assert done.returncode == 0, done.stderr
+    text = re.sub(r"[\s│]+", " ", done.stdout)
+    for words in ("2^-8:2^2 is every power", "--dry-run", "--peak-lr", "--grid"):
+        assert words in text
+    for name in RunSettings.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in text
+
+
+def row(rate, accuracy, *, seed=0, state="finished"):
+    return {
+        "scheme": "fixup", "batch_size": 64, "peak_lr": rate, "seed": seed, "state": state,
+        "test_accuracy": accuracy, "train_loss": 1 - accuracy, "key": f"{rate}-{seed}",
+    }  # fmt: skip
+
+
+def test_the_grid_grows_where_the_best_rate_lies_at_its_edge():
+    axes = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}
+    rising = [row(0.25, 0.2), row(0.5, 0.4), row(1.0, 0.8)]
+    grown = {"lowest": 0, "highest": 0}
+    assert command.growth(rising, axes, grown, 2) == [2.0]
+    assert command.growth(rising, axes, grown, 2) == [2.0]
+    assert command.growth(rising, axes, grown, 2) is None  # twice and no more
+    falling = [row(0.25, 0.8), row(0.5, 0.4), row(1.0, 0.2)]
+    assert command.growth(falling, axes, {"lowest": 0, "highest": 0}, 1) == [0.125]
+    inside = [row(0.25, 0.2), row(0.5, 0.8), row(1.0, 0.4)]
+    assert command.growth(inside, axes, {"lowest": 0, "highest": 0}, 1) is None
+    # A best rate below one that diverged is no edge.
+    stopped = [row(0.25, 0.2), row(0.5, 0.8), row(1.0, 0.0, state="diverged")]
+    assert command.growth(stopped, axes, {"lowest": 0, "highest": 0}, 1) is None
+
+
+@pytest.mark.slow  # two sweeps in one
+def test_extend_adds_rates_by_itself(tmp_path):
+    out = tmp_path / "out"
+    done = call("--grid", "peak_lr=2^-9:2^-8", *TINY, "--extend", "2", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "adding 2^-7" in done.stdout and "adding 2^-6" in done.stdout
+    with open_ledger(out / "ledger.db", create=False) as book:
+        assert sorted({r["peak_lr"] for r in book.rows()}) == [2.0**e for e in range(-9, -5)]
+
+
+def test_options_have_a_least_value():
+    for name in ("extend", "lanes", "max_attempts"):
+        with pytest.raises(SystemExit, match=name.replace("_", "-")):
+            command.check(Options(**{name: -1}))

@@ -1,0 +1,197 @@
+"""Runs that share a program: same numbers alone and together, one compilation, slots refilled."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import schemes
+from nf_resnets.sweep import driver, lane, open_ledger, program
+from nf_resnets.sweep.settings import FIELDS, key, make
+from tests.sweep import small
+
+AXES = {"scheme": ("skipinit", "alpha_one"), "peak_lr": (0.125, 2.0, 0.25), "seed": (0, 1)}
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory):
+    """The sweep on one device, a run after another: what all others are compared with."""
+    return small.run(tmp_path_factory.mktemp("one"), small.make(AXES))
+
+
+@pytest.fixture(scope="module")
+def on_eight(tmp_path_factory):
+    return small.run(tmp_path_factory.mktemp("eight"), small.make(AXES), devices=8)
+
+
+def test_every_run_is_made_once_and_says_what_came_of_it(one_by_one):
+    rows, outcome, log = one_by_one
+    assert len(rows) == 12
+    assert outcome.counts["finished"] + outcome.counts["diverged"] == 12
+    assert [row["attempts"] for row in rows] == [1] * 12
+    assert len(log.of("began")) == len(log.of("ended")) == 12
+    for row in rows:
+        if row["state"] == "finished":
+            assert row["steps_done"] == row["resolved"]["num_steps"] == 44
+            assert 0 <= row["test_accuracy"] <= 1 and math.isfinite(row["test_loss"])
+    # Something was learnt, so that "the same numbers" below means something.
+    assert max(row["test_accuracy"] or 0 for row in rows) > 0.3
+
+
+def test_schemes_of_one_anatomy_rates_and_seeds_share_one_compiled_program(one_by_one, on_eight):
+    for _, outcome, log in (one_by_one, on_eight):
+        assert len(outcome.programs) == 1
+        assert len(log.of("compiled")) == 1
+
+
+def test_a_program_that_is_given_other_shapes_does_not_compile_again(one_by_one):
+    (made,) = one_by_one[1].programs
+    two = jax.tree.map(lambda leaf: np.zeros((2, *leaf.shape), leaf.dtype), made.like)
+    with pytest.raises(TypeError):
+        made.steps(two, np.array([1, 1]))
+
+
+def test_on_eight_devices_the_numbers_are_those_of_one(one_by_one, on_eight):
+    # Each run is whole on one device, by the same operations: equal to the last bit here. The
+    # tolerance is for compilers that order float32 sums otherwise.
+    rows, others = one_by_one[0], {row["key"]: row for row in on_eight[0]}
+    assert on_eight[1].programs[0].slots == 8
+    for row in rows:
+        other = others[row["key"]]
+        assert (row["state"], row["steps_done"]) == (other["state"], other["steps_done"])
+        for name in ("test_accuracy", "test_loss", "train_loss"):
+            if row[name] is not None:
+                assert other[name] == pytest.approx(row[name], rel=1e-4)
+
+
+def test_a_diverged_run_says_at_which_step_and_its_slot_is_refilled(one_by_one, on_eight):
+    rows = one_by_one[0]
+    gone = [row for row in rows if row["state"] == "diverged"]
+    assert gone, "a rate of 2 should be too large for alpha = 1"
+    for row in gone:
+        assert row["test_accuracy"] is None
+        assert 0 < row["steps_done"] <= 44
+        assert row["message"].endswith(f"at step {row['steps_done']}")
+    # Eight slots for twelve runs: four sat down where others had got up.
+    began = [event[0] for event in on_eight[2].of("began")]
+    ended_before = [
+        event for event in on_eight[2].events[: on_eight[2].events.index(
+            ("began", *on_eight[2].of("began")[8]))] if event[0] == "ended"
+    ]  # fmt: skip
+    assert len(began) == 12 and ended_before
+
+
+def test_the_batch_of_a_run_can_be_spread_over_devices(one_by_one, tmp_path):
+    axes = {"scheme": ("skipinit",), "peak_lr": (0.125,), "seed": (0, 1)}
+    rows, outcome, _ = small.run(tmp_path, small.make(axes), devices=4, devices_per_run=2)
+    assert outcome.programs[0].mesh.shape == {"sweep": 2, "data": 2}
+    expected = small.results(one_by_one[0])
+    for row in rows:
+        state, steps, accuracy, *losses = expected[row["key"]]
+        assert (row["state"], row["steps_done"]) == (state, steps)
+        # float32 sums over two halves of a batch, carried through 44 steps.
+        assert row["test_accuracy"] == pytest.approx(accuracy, abs=0.02)
+        assert row["train_loss"] == pytest.approx(losses[1], rel=1e-2)
+
+
+def test_a_second_start_makes_only_what_is_new(one_by_one, tmp_path):
+    axes = {**AXES, "scheme": ("skipinit",), "seed": (0,)}
+    first, _, _ = small.run(tmp_path, small.make({**axes, "peak_lr": (0.125,)}))
+    rows, outcome, log = small.run(tmp_path, small.make(axes))
+    assert len(first) == 1 and len(rows) == 3
+    assert len(log.of("began")) == 2
+    expected = small.results(one_by_one[0])
+    assert small.results(rows) == {row["key"]: expected[row["key"]] for row in rows}
+    _, outcome, log = small.run(tmp_path, small.make(axes))
+    assert not log.events and not outcome.programs
+
+
+def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
+    dataset = small.load("digits")
+    plans = [
+        program.plan(make({**small.BASE, "scheme": scheme, **more}), dataset)
+        for scheme, more in (
+            ("skipinit", {}), ("skipinit", {"alpha": 0.5}), ("alpha_one", {}),
+            ("skipinit", {"branch_scale": 0.1}), ("skipinit", {"weight_decay": 0.0, "seed": 3}),
+        )
+    ]  # fmt: skip
+    assert len({plan.program for plan in plans}) == 1
+    other = program.plan(make({**small.BASE, "scheme": "skipinit", "batch_size": 32}), dataset)
+    assert other.program != plans[0].program
+    states = [_begun(plan) for plan in plans]
+    alphas = [float(state.params["stage_1"]["first"]["alpha"]) for state in states]
+    assert alphas == [0.0, 0.5, 1.0, 0.0, 0.0]
+    kernels = [np.asarray(state.params["stage_1"]["first"]["conv_1"]["kernel"]) for state in states]
+    # float32: 0.1 is not one of its numbers.
+    np.testing.assert_allclose(kernels[3], 0.1 * kernels[0], rtol=1e-6)
+    assert np.abs(kernels[4] - kernels[0]).max() > 0.1  # another seed, another draw
+    assert float(states[4].hyper["weight_decay"]) == 0
+
+
+def _begun(plan):
+    model = program.make_model(plan, small.load("digits"))
+    numbers = program._numbers(plan.settings)
+    scheme = schemes.get(plan.settings.scheme)
+    return program._initial(
+        model, small.load("digits"), lambda hyper: program._optimizer(plan, hyper), scheme, *numbers
+    )
+
+
+def test_what_follows_from_the_settings_is_kept(one_by_one):
+    resolved = one_by_one[0][0]["resolved"]
+    assert resolved["steps_per_epoch"] == 22
+    steps = [step for step, _ in resolved["rates"]]
+    assert steps[:3] == [0, 22, 25]  # half of 44 steps, then ten parts of 2.2
+    assert resolved["rates"][0][1] == 0.125 and resolved["rates"][1][1] == 0.0625
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch_size": 2048}, "batch_size=2048 is larger than the training split of 1437"),
+        ({"micro_batch": 24}, "micro_batch=24 found; expected a divisor of batch_size=64"),
+        ({"warmup_epochs": 3.0}, "warmup_epochs=3 found, 66 steps; expected no more than"),
+        ({"scheme": "batchnorm", "batch_size": 96}, "ghost_batch=64 found; expected a divisor"),
+        ({"scheme": "fixupp"}, "did you mean 'fixup'?"),
+        ({"scheme": "layernorm_pre"}, "layernorm_pre"),
+        ({"model": "resnet-110"}, "did you mean 'cifar-resnet-110'?"),
+        ({"model": "transformer-6"}, "expected a network for images"),
+        ({"dataset": "digit"}, "digits"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):
+    with pytest.raises(ValueError) as caught:
+        small.make({"seed": (0, 1)}, **settings)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_fixed_settings_than_the_ledgers_are_refused_with_the_difference(tmp_path):
+    sweep = small.make({"seed": (0,), "peak_lr": (0.1,)})
+    with open_ledger(tmp_path / "ledger.db") as book:
+        driver.enter(sweep, book)
+        with pytest.raises(ValueError) as caught:
+            driver.enter(small.make({"seed": (0,)}, momentum=0.8, epochs=4.0), book)
+        assert "momentum: 0.9 there, 0.8 now" in str(caught.value)
+        assert "epochs: 2.0 there, 4.0 now" in str(caught.value)
+        # An axis may grow, and a fixed setting become one.
+        wider = small.make({"seed": (0, 1), "momentum": (0.8, 0.9), "peak_lr": (1e-1,)})
+        assert driver.enter(wider, book) == 3
+
+
+def test_memory_that_ran_out_is_told_from_other_errors():
+    class XlaRuntimeError(RuntimeError):
+        pass
+
+    assert lane.is_out_of_memory(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating"))
+    assert lane.is_out_of_memory(MemoryError())
+    assert not lane.is_out_of_memory(XlaRuntimeError("INTERNAL: something else"))
+    assert not lane.is_out_of_memory(ValueError("out of memory"))
+
+
+def test_the_ledger_has_the_settings_as_they_are(one_by_one):
+    row = one_by_one[0][0]
+    assert key({name: row[name] for name in FIELDS}) == row["key"]

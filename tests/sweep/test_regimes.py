@@ -1,0 +1,219 @@
+"""The fit of the linear and the saturated part, against curves whose parts are known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nf_resnets.sweep.selection import Point, Regimes, optima, regimes, regimes_of
+
+SIZES = [4, 16, 64, 256, 1024, 4096]
+
+
+def points_of(rates, sizes=SIZES, width=1.0):
+    """Points whose range of rates as good is a factor ``width`` to either side."""
+    return [
+        (size, rate, rate / width, rate * width) for size, rate in zip(sizes, rates, strict=True)
+    ]
+
+
+def test_planted_slope_plateau_and_break_are_found():
+    slope, largest = 2**-7, 2.0
+    fit = regimes(points_of([min(slope * size, largest) for size in SIZES]))
+    assert fit.shows == "both"
+    # Powers of two, so that logarithms are exact.
+    assert (fit.slope, fit.largest, fit.batch_size) == (slope, largest, 256.0)
+    assert fit.chi2 == 0 and fit.freedom == 4 and fit.left_out == ()
+    assert [one.log2 for one in fit.residuals] == [0] * 6
+    assert (fit.slope_at_least, fit.largest_at_least) == (None, None)
+
+
+def test_a_break_between_two_batch_sizes():
+    slope, largest = 0.003, 0.7
+    fit = regimes(points_of([min(slope * size, largest) for size in SIZES]))
+    assert (fit.shows, fit.slope, fit.largest, fit.batch_size) == (
+        "both", pytest.approx(slope), pytest.approx(largest), pytest.approx(largest / slope)
+    )  # fmt: skip
+    # Half a step of a grid of factors of 2 is 0.5; three points are on either side.
+    assert fit.slope_error == pytest.approx(0.5 / math.sqrt(3))
+    assert fit.largest_error == pytest.approx(0.5 / math.sqrt(3))
+    assert fit.batch_size_error == pytest.approx(0.5 * math.sqrt(2 / 3))
+
+
+def test_a_purely_linear_and_a_purely_flat_curve():
+    fit = regimes(points_of([0.01 * size for size in SIZES]))
+    assert (fit.shows, fit.largest, fit.largest_error, fit.batch_size) == ("linear", *[None] * 3)
+    assert fit.slope == pytest.approx(0.01) and fit.largest_at_least == pytest.approx(40.96)
+    assert fit.slope_error == pytest.approx(0.5 / math.sqrt(6)) and fit.freedom == 5
+    fit = regimes(points_of([0.3] * 6))
+    assert (fit.shows, fit.slope, fit.slope_error, fit.batch_size) == ("saturated", *[None] * 3)
+    assert fit.largest == pytest.approx(0.3) and fit.slope_at_least == pytest.approx(0.3 / 4)
+    assert fit.largest_error == pytest.approx(0.5 / math.sqrt(6))
+
+
+def test_few_points_show_little():
+    nothing = regimes([])
+    assert (nothing.shows, nothing.slope, nothing.largest, nothing.chi2) == ("neither", *[None] * 3)
+    one = regimes([(8, 0.5, 0.5, 0.5)])
+    assert (one.shows, one.slope, one.largest, one.residuals[0].log2) == ("neither", *[None] * 3)
+    # A flat line through two points a doubling apart has chi^2 = 2 (0.5 / 0.5)^2 = 2 < 3.84.
+    assert regimes(points_of([1, 2], [8, 16])).shows == "neither"
+    # Two doublings apart it has 8.
+    two = regimes(points_of([1, 4], [8, 32]))
+    assert (two.shows, two.slope, two.freedom) == ("linear", pytest.approx(1 / 8), 1)
+    assert regimes(points_of([1, 1], [8, 32])).shows == "saturated"
+    # With wider error bars they show nothing again: chi^2 = 2 (1 / 1)^2.
+    assert regimes(points_of([1, 4], [8, 32], width=2)).shows == "neither"
+
+
+def test_a_finer_grid_has_smaller_error_bars():
+    fit = regimes(points_of([1, 2], [8, 16]), factor=2**0.5)
+    assert (fit.shows, fit.residuals[0].error) == ("linear", pytest.approx(0.25))
+
+
+def test_points_weigh_by_their_ranges():
+    # The mean of logarithms 0 and 2 with weights 1/0.5^2 and 1/1^2 is 0.4.
+    fit = regimes([(4, 1, 1, 1), (4, 1, 1, 1), (64, 4, 2, 8), (64, 1, 1, 1), (64, 1, 1, 1)])
+    weights = [4, 4, 1, 4, 4]
+    assert fit.shows == "saturated"
+    assert math.log2(fit.largest) == pytest.approx(2 * 1 / sum(weights))
+    assert fit.largest_error == pytest.approx(sum(weights) ** -0.5)
+
+
+def test_the_order_of_the_points_does_not_matter():
+    points = points_of([0.01, 0.05, 0.2, 0.7, 0.6, 0.8])
+    assert regimes(points[::-1]) == regimes(points)
+
+
+def test_no_curve_is_nearer_than_the_fit():
+    # Against every curve of a fine lattice; the fit lies between the lattice's points, so it is
+    # at least as near, up to the rounding of sums.
+    generator = np.random.default_rng(1)
+    a, c = np.meshgrid(np.linspace(-12, 4, 321), np.linspace(-8, 8, 321))
+    both = 0
+    for _ in range(60):
+        count = int(generator.integers(2, 8))
+        x = np.sort(generator.choice(12, count)).astype(float)
+        y = np.minimum(x - 6, 0) + generator.normal(0, 2, count)
+        error = generator.uniform(0.5, 2, count)
+        fit = regimes([
+            (2.0**x, 2.0**y, 2.0 ** (y - e), 2.0 ** (y + e))
+            for x, y, e in zip(x, y, error, strict=True)
+        ])  # fmt: skip
+        curves = np.minimum(a[..., None] + x, c[..., None])
+        least = (((y - curves) / error) ** 2).sum(-1).min()
+        if fit.shows == "both":
+            both += 1
+            assert fit.chi2 <= least + 1e-9
+        elif fit.chi2 is not None:
+            # One part alone, kept because both are nearer by no more than 3.84.
+            assert fit.chi2 <= least + 3.84 + 1e-9
+    assert both > 10
+
+
+def noisy(generator, slope, largest, errors):
+    x = np.log2(SIZES)
+    y = np.minimum(slope + x, largest) + errors * generator.standard_normal(len(SIZES))
+    return regimes([
+        (size, 2.0**y, 2.0 ** (y - e), 2.0 ** (y + e))
+        for size, y, e in zip(SIZES, y, errors, strict=True)
+    ], factor=2**0.25)  # fmt: skip
+
+
+def test_standard_errors_cover_at_their_rate():
+    # The parts meet at 2^7, an octave from the next batch size, so that noise of a quarter of an
+    # octave moves no point to the other part, and the errors are normal.
+    generator = np.random.default_rng(2)
+    slope, largest, draws = -7.0, 0.0, 800
+    errors = np.array([0.15, 0.3, 0.2, 0.25, 0.15, 0.3])
+    fits = [noisy(generator, slope, largest, errors) for _ in range(draws)]
+    assert {fit.shows for fit in fits} == {"both"}
+    # 68.27%, with four standard errors of a share of 800 draws.
+    tolerance = 4 * math.sqrt(0.6827 * 0.3173 / draws)
+    for value, error, truth in [
+        ("slope", "slope_error", slope),
+        ("largest", "largest_error", largest),
+        ("batch_size", "batch_size_error", largest - slope),
+    ]:
+        off = [math.log2(getattr(fit, value)) - truth for fit in fits]
+        within = [abs(o) < getattr(fit, error) for o, fit in zip(off, fits, strict=True)]
+        assert np.mean(within) == pytest.approx(0.6827, abs=tolerance), value
+        # Without bias, within four standard errors of the mean.
+        assert abs(np.mean(off)) < 4 * np.std(off) / math.sqrt(draws), value
+    # chi^2 has as its mean the degrees of freedom, 4, and as its deviation sqrt(8).
+    assert np.mean([fit.chi2 for fit in fits]) == pytest.approx(4, abs=4 * math.sqrt(8 / draws))
+
+
+@pytest.mark.parametrize(("truth", "shown"), [((-7, 99), "linear"), ((99, 0), "saturated")])
+def test_a_part_that_is_not_there_is_seldom_shown(truth, shown):
+    generator = np.random.default_rng(3)
+    draws = 600
+    fits = [noisy(generator, *truth, np.full(6, 0.3)) for _ in range(draws)]
+    wrong = sum(fit.shows != shown for fit in fits)
+    # The threshold is the 95% point, so at most 1 of 20, with four standard errors.
+    assert wrong / draws < 0.05 + 4 * math.sqrt(0.05 * 0.95 / draws)
+
+
+def test_batch_sizes_without_a_best_rate_are_left_out_and_named():
+    points = points_of([0.01, 0.04, 0.16, 0.64], SIZES[:4])
+    fit = regimes([*points, Point(1024, None, None, None), Point(8, 0.5, 0.5, 0.5, "only")])
+    assert fit.shows == "linear" and len(fit.residuals) == 4
+    assert [(out.batch_size, out.reason) for out in fit.left_out] == [
+        (8, "only one rate, 0.5, was tried"), (1024, "no run finished")
+    ]  # fmt: skip
+    dead = regimes([(size, None, None, None) for size in SIZES])
+    assert dead.shows == "neither" and len(dead.left_out) == 6
+
+
+def test_a_best_rate_at_the_edge_is_a_bound_and_not_a_value():
+    linear = points_of([0.0625, 0.25, 1.0, 4.0], SIZES[:4])
+    # The grid ends at 4: taken as values these would be a plateau that is not there.
+    censored = [Point(1024, 4.0, 4.0, 4.0, "highest"), Point(4096, 4.0, 4.0, 4.0, "highest")]
+    assert regimes([*linear, *(point[:4] for point in censored)]).shows == "both"
+    fit = regimes([*linear, *censored])
+    assert (fit.shows, fit.slope) == ("linear", pytest.approx(1 / 64))
+    assert [(out.batch_size, out.contradicts) for out in fit.left_out] == [
+        (1024, False), (4096, False)
+    ]  # fmt: skip
+    assert "highest tried: only a lower bound" in fit.left_out[0].reason
+    # The curve says 64 at 4096; that at least 4 is best agrees, and that at most 4 is does not.
+    (out,) = regimes([*linear, Point(4096, 4.0, 4.0, 4.0, "lowest")]).left_out
+    assert out.contradicts and "lowest tried: only an upper bound" in out.reason
+    (out,) = regimes([*linear, Point(4, 4.0, 4.0, 4.0, "highest")]).left_out
+    assert out.contradicts
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="factor=1 found; expected a number above 1"):
+        regimes([], factor=1)
+    with pytest.raises(ValueError, match="at batch size 8; expected 0 < low <= best <= high"):
+        regimes([(8, 0.5, 0.6, 0.7)])
+    with pytest.raises(ValueError, match="batch_size=0 found; expected a positive number"):
+        regimes([(0, 0.5, 0.5, 0.5)])
+
+
+def rows_of(scheme, metric, best, factor=2.0):
+    """Runs of which ``best`` says the best rate of each batch size, on a grid of one factor."""
+    return [
+        {
+            "scheme": scheme, "batch_size": size, "seed": seed, "state": "finished",
+            "peak_lr": factor**k,
+            metric: 0.9 - 0.01 * (k - rate) ** 2 + 1e-4 * seed,
+        }
+        for size, rate in best.items() for k in range(-12, 8) for seed in range(2)
+    ]  # fmt: skip
+
+
+def test_from_rows_to_fits():
+    rows = rows_of("skipinit", "test_accuracy", {8: -6, 32: -4, 128: -2, 512: -2, 2048: -2})
+    rows += rows_of("batchnorm", "test_accuracy", {8: -6, 32: -4, 128: -2, 512: 0, 2048: 2})
+    skipinit, batchnorm = regimes_of(optima(rows))
+    assert isinstance(skipinit, Regimes)
+    assert (skipinit.group, skipinit.metric) == ({"scheme": "skipinit"}, "test_accuracy")
+    assert (skipinit.shows, skipinit.slope, skipinit.largest) == ("both", 2**-9, 0.25)
+    assert (batchnorm.shows, batchnorm.slope) == ("linear", 2**-9)
+    # A grid of factors of 4 has error bars of one octave.
+    (coarse,) = regimes_of(optima(rows_of("fixup", "test_accuracy", {8: -3, 512: 0}, factor=4)))
+    assert [one.error for one in coarse.residuals] == [1.0, 1.0]
+    with pytest.raises(ValueError, match="batch_size='B' found, which the group"):
+        regimes_of(optima(rows), batch_size="B")

@@ -1,0 +1,239 @@
+"""The best rate and the range of rates as good, against what is known by hand or in closed form."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nf_resnets.sweep.selection import optima, optimum
+
+
+def runs(results, metric="test_accuracy", **settings):
+    """Rows of ``{rate: [value or state of each seed]}``."""
+    return [
+        {
+            **settings,
+            "peak_lr": rate,
+            "seed": seed,
+            "state": value if isinstance(value, str) else "finished",
+            metric: None if isinstance(value, str) else value,
+        }
+        for rate, values in results.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_the_best_rate_and_its_range_by_accuracy():
+    # The best rate's deviation is sqrt((0.02^2 + 0 + 0.02^2) / 2) = 0.02.
+    found = optimum(runs({
+        0.125: [0.70, 0.70, 0.70],  # 0.10 behind
+        0.25: [0.79, 0.78, 0.80],  # 0.01 behind
+        0.5: [0.78, 0.80, 0.82],
+        1.0: [0.75, 0.75, 0.7801],  # 0.04 behind, though its own deviation is large
+        2.0: [0.10, 0.10, 0.10],
+    }))  # fmt: skip
+    assert (found.best, found.low, found.high, found.as_good) == (0.5, 0.25, 0.5, (0.25, 0.5))
+    assert found.mean == pytest.approx(0.80, rel=1e-12)
+    assert found.std == pytest.approx(0.02, rel=1e-12)
+    assert (found.at_edge, found.contiguous, found.low_open, found.high_open) == (
+        None, True, False, False,
+    )  # fmt: skip
+    assert found.runs == 15 and found.left_out == {}
+    at_half = found.rates[2]
+    assert (at_half.rate, at_half.n, at_half.values) == (0.5, 3, (0.78, 0.80, 0.82))
+
+
+def test_the_deviation_is_the_best_rates_own():
+    # Were it the other's, whose seeds lie far apart, the other would be as good.
+    found = optimum(runs({0.5: [0.60, 0.90], 1.0: [0.795, 0.805], 2.0: [0.1, 0.1]}))
+    assert (found.best, found.as_good) == (1.0, (1.0,))
+
+
+def test_by_training_loss_the_lowest_is_best():
+    rows = runs({0.5: [1.0, 1.2], 1.0: [0.5, 0.9], 2.0: [0.9, 1.0]}, metric="train_loss")
+    found = optimum(rows, metric="train_loss")
+    # 0.7 with a deviation of 0.283: 0.95 is as good, 1.1 is not.
+    assert (found.best, found.as_good, found.metric) == (1.0, (1.0, 2.0), "train_loss")
+    assert (found.high_open, found.low_open, found.at_edge) == (True, False, None)
+
+
+def test_exactly_one_deviation_away_is_as_good_in_spite_of_rounding():
+    # 0.8 - 0.1 and 0.7 differ in float64 by one unit in the last place, to either side.
+    for shift in np.linspace(0, 0.1, 23):
+        found = optimum(runs({1.0: [0.7 + shift, 0.9 + shift, 0.8 + shift], 2.0: [0.7 + shift]}))
+        assert found.as_good == (1.0, 2.0)
+
+
+def test_a_gap_in_the_range_is_said():
+    found = optimum(runs({0.25: [0.79], 0.5: [0.5], 1.0: [0.77, 0.83], 2.0: [0.1]}))
+    assert (found.low, found.high, found.as_good) == (0.25, 1.0, (0.25, 1.0))
+    assert not found.contiguous
+
+
+def test_with_one_seed_the_range_is_the_best_rate():
+    found = optimum(runs({0.5: [0.79], 1.0: [0.80], 2.0: [0.7]}))
+    assert (found.best, found.low, found.high, found.std) == (1.0, 1.0, 1.0, None)
+
+
+def test_of_equally_good_rates_the_smallest_is_best():
+    # (0.08 + 0.14) / 2 and (0.10 + 0.12) / 2 are one number, and two in float64.
+    assert (0.08 + 0.14) / 2 > (0.10 + 0.12) / 2
+    found = optimum(runs({4.0: [0.01], 2.0: [0.08, 0.14], 1.0: [0.10, 0.12], 0.5: [0.02]}))
+    assert (found.best, found.as_good) == (1.0, (1.0, 2.0))
+    found = optimum(runs({2.0: [0.5], 1.0: [0.5]}))
+    assert (found.best, found.as_good, found.at_edge) == (1.0, (1.0, 2.0), "lowest")
+    assert found.low_open and found.high_open
+
+
+def test_a_rate_at_which_more_seeds_diverged_stands_behind():
+    found = optimum(runs({
+        0.5: [0.70, 0.72, 0.71],
+        1.0: [0.95, "diverged", 0.95],
+        2.0: ["diverged", 0.99, "diverged"],
+        4.0: ["diverged"] * 3,
+    }))  # fmt: skip
+    assert (found.best, found.as_good) == (0.5, (0.5,))
+    assert [one.diverged for one in found.rates] == [0, 1, 2, 3]
+    assert found.rates[3].mean is None and found.left_out == {}
+    # What counts is the share, also while some seeds are still to come.
+    found = optimum(runs({1.0: [0.8, 0.8, "diverged"], 2.0: [0.9, "diverged", "waiting"]}))
+    assert (found.best, found.at_edge) == (1.0, "lowest")
+    # If every rate lost as many, the survivors decide.
+    assert optimum(runs({1.0: [0.8, "diverged"], 2.0: [0.9, "diverged"]})).best == 2.0
+
+
+def test_if_all_diverged_there_is_no_best():
+    found = optimum(runs({1.0: ["diverged"] * 2, 2.0: ["diverged"] * 2}))
+    assert (found.best, found.mean, found.low, found.high, found.at_edge) == (None,) * 5
+    assert found.as_good == () and found.runs == 4
+    assert optimum([]).best is None
+
+
+def test_a_number_that_is_not_finite_counts_as_diverged():
+    found = optimum(runs({1.0: [2.0], 2.0: [math.inf], 4.0: [math.nan]}, "train_loss"),
+                    metric="train_loss")  # fmt: skip
+    assert (found.best, [one.diverged for one in found.rates]) == (1.0, [0, 1, 1])
+
+
+def test_runs_without_a_number_are_left_out_and_counted():
+    rows = runs({0.5: [0.7, "waiting", "failed"], 1.0: [0.8, "running", "waiting"], 2.0: ["oom"]})
+    rows.append({"peak_lr": 0.5, "seed": 9, "state": "finished", "test_accuracy": None})
+    found = optimum(rows)
+    assert found.left_out == {
+        "failed": 1, "finished, no test_accuracy": 1, "oom": 1, "running": 1, "waiting": 2
+    }  # fmt: skip
+    assert [one.left_out for one in found.rates] == [3, 2, 1]
+    assert [one.n for one in found.rates] == [1, 1, 0]
+    # The rate at which nothing has come out yet was not tried: 1.0 is the edge.
+    assert (found.best, found.at_edge, found.runs) == (1.0, "highest", 8)
+
+
+@pytest.mark.parametrize(
+    ("results", "edge"),
+    [
+        ({1.0: [0.9], 2.0: [0.8], 4.0: [0.7]}, "lowest"),
+        ({1.0: [0.7], 2.0: [0.8], 4.0: [0.9]}, "highest"),
+        ({1.0: [0.7], 2.0: [0.8], 4.0: [0.7]}, None),
+        ({1.0: [0.7], 2.0: [0.8], 4.0: ["diverged"]}, None),
+        ({1.0: ["diverged"], 2.0: [0.8]}, "highest"),
+        ({1.0: [0.7], 2.0: [0.8], 4.0: ["waiting"]}, "highest"),
+        ({2.0: [0.8, 0.9]}, "only"),
+        ({2.0: [0.8], 4.0: ["failed"]}, "only"),
+    ],
+)
+def test_a_best_rate_at_the_edge_of_its_grid_is_flagged(results, edge):
+    assert optimum(runs(results)).at_edge == edge
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    rows = runs({2.0**k: [0.5 + 0.1 * math.sin(k + seed) for seed in range(5)] for k in range(8)})
+    found = optimum(rows)
+    random.Random(0).shuffle(rows)
+    again = optimum(rows)
+    assert (again.best, again.mean, again.std, again.as_good) == (
+        found.best, found.mean, found.std, found.as_good,
+    )  # fmt: skip
+
+
+def test_groups_are_kept_apart_and_come_in_order():
+    rows = [
+        row
+        for scheme, size, best in [
+            ("skipinit", 32, 1.0), ("skipinit", 8, 0.5), ("fixup", 128, 2.0), ("fixup", 8, 1.0)
+        ]
+        for row in runs(
+            {rate: [0.9 if rate == best else 0.5] for rate in (0.25, 0.5, 1.0, 2.0, 4.0)},
+            scheme=scheme,
+            batch_size=size,
+        )
+    ]  # fmt: skip
+    found = optima(rows)
+    assert [(one.group["scheme"], one.group["batch_size"], one.best) for one in found] == [
+        ("skipinit", 8, 0.5), ("skipinit", 32, 1.0), ("fixup", 8, 1.0), ("fixup", 128, 2.0)
+    ]  # fmt: skip
+    by_size = optima([row for row in rows if row["scheme"] == "fixup"], by=("batch_size",))
+    assert [one.group for one in by_size] == [{"batch_size": 8}, {"batch_size": 128}]
+    assert optima([]) == []
+
+
+def test_a_group_that_mixes_settings_is_refused_and_the_setting_named():
+    rows = runs({1.0: [0.5]}, scheme="fixup", batch_size=8, dropout=0.0, test_loss=1.0)
+    rows += runs({1.0: [0.6]}, scheme="fixup", batch_size=8, dropout=0.6, test_loss=2.0)
+    with pytest.raises(ValueError, match=r"peak_lr=1\.0 and seed=0 .* that differ in dropout;"):
+        optima(rows)
+    assert len(optima(rows, by=("scheme", "batch_size", "dropout"))) == 2
+    with pytest.raises(ValueError, match="differ in no setting"):
+        optimum([*rows[:1], *rows[:1]])
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="metric='accuracy' found; expected one of test_accuracy"):
+        optimum([], metric="accuracy")
+    for rate in (0.0, -1.0, math.nan, math.inf, "0.1", None):
+        with pytest.raises(ValueError, match="peak_lr=.* expected a positive number"):
+            optimum(runs({rate: [0.5]}))
+    with pytest.raises(ValueError, match="names 'batch', which a run does not have"):
+        optima(runs({1.0: [0.5]}), by=("batch",))
+
+
+@pytest.mark.parametrize(("seeds", "behind"), [(2, 0.0), (3, 0.0), (5, 0.0), (5, 0.3)])
+def test_how_often_the_range_holds_the_better_of_two_rates(seeds, behind):
+    # The better rate is missed if the other's mean is ahead by more than the other's deviation s:
+    # sqrt(n/2) times that difference over s is Student's t, of n - 1 degrees of freedom and
+    # noncentral by the true difference.
+    expected = stats.nct.cdf(math.sqrt(seeds / 2), seeds - 1, -behind * math.sqrt(seeds / 2))
+    draws = np.random.default_rng(seeds).standard_normal((1500, 2, seeds)) / 100 + 0.5
+    draws[:, 0] += behind / 100
+    held = [
+        optimum(runs({1.0: list(map(float, one)), 2.0: list(map(float, two))})).low == 1.0
+        for one, two in draws
+    ]
+    # Four standard errors of a share of 1,500 draws.
+    assert np.mean(held) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 1500))
+    assert 0.7 < expected < 0.99
+
+
+@pytest.mark.parametrize(
+    ("seeds", "noise", "stated", "width"),
+    [(5, 0.003, 0.98, 2), (5, 0.1, 0.92, 6), (3, 0.1, 0.80, 6), (2, 0.1, 0.70, 6)],
+)
+def test_the_range_covers_the_optimum_of_a_known_curve(seeds, noise, stated, width):
+    # Accuracy is quadratic in log2 of the rate, with its top anywhere between two rates of the
+    # grid; a range goes half a step of the grid further than its outermost rates.
+    generator = np.random.default_rng(0)
+    draws = 400
+    covered = widths = 0.0
+    for top in generator.uniform(-4.5, -1.5, draws):
+        curve = {k: 0.9 - 0.01 * (k - top) ** 2 for k in range(-8, 3)}
+        found = optimum(runs({
+            2.0**k: (mean + noise * generator.standard_normal(seeds)).tolist()
+            for k, mean in curve.items()
+        }))  # fmt: skip
+        low, high = math.log2(found.low) - 0.5, math.log2(found.high) + 0.5
+        covered += low <= top <= high
+        widths += (high - low) / draws
+    assert covered / draws > stated - 4 * math.sqrt(stated * (1 - stated) / draws)
+    # A range that covers by being the whole grid, 11 octaves, says nothing.
+    assert widths < width

@@ -1,0 +1,74 @@
+"""Settings: one text and one key for a run, however its numbers were written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from nf_resnets.sweep import settings
+from nf_resnets.sweep.settings import RunSettings, canonical, key, make, typed
+
+
+def test_numbers_written_differently_are_one_run():
+    values = [0.1, 1e-1, np.float64(0.1), np.float32(0.1), float("0.10000")]
+    assert len({key({"peak_lr": value}) for value in values}) == 1
+    assert len({key({"batch_size": value}) for value in (64, 64.0, np.int32(64))}) == 1
+    assert len({key({"alpha": value}) for value in (0, 0.0, -0.0)}) == 1
+    assert len({key({"flip": value}) for value in (True, np.True_)}) == 1
+    assert key({"peak_lr": 0.1}) == key({})  # the default, given and left out
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunSettings)])
+def test_every_field_makes_another_run(field):
+    other = {
+        "dataset": "cifar10", "model": "wrn-16-2", "scheme": "skipinit", "schedule": "constant",
+        "epochs": 3.5, "steps": 7, "alpha": 0.5, "dropout": 0.25, "flip": True, "remat": True,
+        "momentum": 0.5,
+    }.get(field, 3)  # fmt: skip
+    assert key({field: other}) != key({})
+
+
+def test_the_text_names_every_field_and_gives_the_settings_back():
+    text = canonical({"peak_lr": 0.25, "steps": 5})
+    values = json.loads(text)
+    assert set(values) == set(settings.FIELDS)
+    assert make(values) == make({"peak_lr": 0.25, "steps": 5})
+    assert len(key({})) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("peak_lr", -0.1, "peak_lr=-0.1 found; expected a number above 0."),
+        ("peak_lr", 0, "peak_lr=0 found; expected a number above 0."),
+        ("peak_lr", "fast", "peak_lr='fast' found; expected a finite number."),
+        ("peak_lr", math.nan, "peak_lr=nan found; expected a finite number."),
+        ("peak_lr", True, "peak_lr=True found; expected a finite number."),
+        ("momentum", 1.0, "momentum=1 found; expected a number of at least 0 and below 1."),
+        ("batch_size", 2.5, "batch_size=2.5 found; expected a whole number."),
+        ("batch_size", 0, "batch_size=0 found; expected a number of at least 1."),
+        ("seed", 2**32, "seed=4.29497e+09 found; expected a number of at least 0 and below"),
+        ("scheme", 3, "scheme=3 found; expected text."),
+        ("flip", "yes", "flip='yes' found; expected true or false."),
+        ("flip", None, "flip=None found; expected true or false."),
+        ("schedule", "step", "schedule='step' found; expected halving or constant."),
+        ("learning_rate", 0.1, "'learning_rate' is no setting of a run; expected one of dataset,"),
+        ("peak_rl", 0.1, "did you mean 'peak_lr'?"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_refused_in_one_sentence_that_names_it(name, value, sentence):
+    with pytest.raises(ValueError) as caught:
+        typed(name, value)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_budget_is_given_once():
+    assert make({}).epochs == 10
+    assert make({"steps": 7}).epochs == 0
+    with pytest.raises(ValueError, match=r"epochs=2 and steps=7 found; expected one of the two"):
+        make({"epochs": 2, "steps": 7})

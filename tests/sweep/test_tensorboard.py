@@ -1,0 +1,315 @@
+"""TensorBoard logs: what is in the files, also after cuts, and that they never stop a sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from nf_resnets.sweep.settings import RunSettings, key
+from nf_resnets.sweep.several import Several
+from nf_resnets.sweep.tensorboard import FILES, read_records, run_name
+
+needs_tensorboardx = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboardX") is None, reason="tensorboardX is not installed"
+)
+NAMES = ("loss", "accuracy", "grad_norm", "update_norm")
+SETTINGS = RunSettings(scheme="fixup", batch_size=64, peak_lr=0.125, seed=3)
+KEY = key(SETTINGS)
+
+
+@pytest.fixture
+def board(tmp_path):
+    return make_board(tmp_path)
+
+
+def make_board(folder, **options):
+    pytest.importorskip("tensorboardX")
+    from nf_resnets.sweep.tensorboard import TensorBoard
+
+    return TensorBoard(folder / "logs", **options)
+
+
+def value(step: int, name: str) -> float:
+    return step + NAMES.index(name) / 8
+
+
+def curve(first: int, last: int, shift: float = 0.0) -> dict[str, np.ndarray]:
+    """The numbers of the steps from first to last, each telling which it is."""
+    steps = range(first, last + 1)
+    return {name: np.float32([value(s, name) + shift for s in steps]) for name in NAMES}
+
+
+def row(epoch: int, step: int) -> dict:
+    return {
+        "epoch": epoch,
+        "step": step,
+        "train_loss": 2.5 + epoch,
+        "train_accuracy": 0.25,
+        "test_loss": 1.5 + epoch,
+        "test_accuracy": 0.5 + epoch / 8,
+        "seconds": 1.0,
+    }
+
+
+def events(folder):
+    """The events of a run's only file."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (path,) = folder.iterdir()
+    assert path.name.startswith(FILES)
+    return [Event.FromString(record) for record in read_records(path)]
+
+
+def scalars(folder) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for event in events(folder):
+        for each in event.summary.value:
+            if each.WhichOneof("value") == "simple_value":
+                found.setdefault(each.tag, []).append((event.step, each.simple_value))
+    return found
+
+
+def run_folder(tmp_path):
+    (folder,) = (tmp_path / "logs").iterdir()
+    return folder
+
+
+def train(board, first: int, last: int, num_steps: int, chunk: int = 7, epoch: int = 10) -> None:
+    """Steps as a lane makes them: in chunks, each at most to the end of an epoch."""
+    step = first
+    while step < last:
+        to = min(step + chunk, (step // epoch + 1) * epoch, last)
+        board.went_on(KEY, to, curve(step + 1, to))
+        if to % epoch == 0 or to == num_steps:
+            board.tested(KEY, to, row(-(-to // epoch), to))
+        step = to
+
+
+@needs_tensorboardx
+def test_a_run_is_in_its_file(board, tmp_path):
+    board.began(KEY, SETTINGS, 0, 25)
+    train(board, 0, 25, 25)
+    board.ended(KEY, "finished", {"steps": 25})
+    folder = run_folder(tmp_path)
+    assert folder.name == f"scheme=fixup,batch_size=64,peak_lr=0.125,seed=3-{KEY[:10]}"
+    found = scalars(folder)
+    for name in NAMES:  # eighths are exact in float32
+        assert found.pop(f"train/{name}") == [(s, value(s, name)) for s in range(1, 26)]
+    assert found == {
+        "test/loss": [(10, 2.5), (20, 3.5), (25, 4.5)],
+        "test/accuracy": [(10, 0.625), (20, 0.75), (25, 0.875)],
+        "epoch/train_loss": [(10, 3.5), (20, 4.5), (25, 5.5)],
+        "epoch/train_accuracy": [(10, 0.25), (20, 0.25), (25, 0.25)],
+    }
+    assert events(folder)[0].file_version == "brain.Event:2"
+
+
+@needs_tensorboardx
+def test_the_settings_are_hparams(board, tmp_path):
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    board.began(KEY, SETTINGS, 0, 25)
+    board.ended(KEY, "diverged", {"steps": 0})
+    found = {}
+    for event in events(run_folder(tmp_path)):
+        for each in event.summary.value:
+            if each.metadata.plugin_data.plugin_name == "hparams":
+                found[each.tag] = HParamsPluginData.FromString(each.metadata.plugin_data.content)
+    hparams = found["_hparams_/session_start_info"].session_start_info.hparams
+    there = {
+        name: value for name, value in dataclasses.asdict(SETTINGS).items() if value is not None
+    }
+    assert set(hparams) == set(there)
+    assert hparams["peak_lr"].number_value == 0.125
+    assert hparams["scheme"].string_value == "fixup"
+    assert hparams["flip"].WhichOneof("kind") == "bool_value"
+    assert found["_hparams_/session_end_info"].session_end_info.status == 2  # failure
+
+
+@needs_tensorboardx
+def test_the_checksums_are_those_of_tensorboardx(board, tmp_path):
+    from tensorboardX.record_writer import masked_crc32c
+
+    board.began(KEY, SETTINGS, 0, 25)
+    train(board, 0, 5, 25)
+    (path,) = run_folder(tmp_path).iterdir()
+    whole, start, count = path.read_bytes(), 0, 0
+    while start < len(whole):
+        (length,) = struct.unpack("<Q", whole[start : start + 8])
+        data = whole[start + 12 : start + 12 + length]
+        checks = struct.unpack("<I", whole[start + 8 : start + 12]) + struct.unpack(
+            "<I", whole[start + 12 + length : start + 16 + length]
+        )
+        assert checks == (masked_crc32c(whole[start : start + 8]), masked_crc32c(data))
+        start += 16 + length
+        count += 1
+    assert count == 3 + 5
+    board.close()
+
+
+@needs_tensorboardx
+@pytest.mark.parametrize("torn", [0, 1, 30])
+def test_a_run_that_is_cut_and_goes_on_has_the_curve_of_its_twin(tmp_path, torn):
+    twin = make_board(tmp_path / "twin")
+    twin.began(KEY, SETTINGS, 0, 40)
+    train(twin, 0, 40, 40)
+    twin.ended(KEY, "finished", {"steps": 40})
+
+    first = make_board(tmp_path / "cut")
+    first.began(KEY, SETTINGS, 0, 40)
+    train(first, 0, 17, 40)
+    # Killed at step 17, with a checkpoint of step 10: the file ends anywhere.
+    (path,) = run_folder(tmp_path / "cut").iterdir()
+    os.truncate(path, path.stat().st_size - torn)
+    (path.parent / "new-1").write_bytes(b"a second kill")
+    second = make_board(tmp_path / "cut", names=("seed",))
+    second.began(KEY, SETTINGS, 10, 40)
+    assert scalars(run_folder(tmp_path / "cut"))["train/loss"][-1] == (10, 10)
+    train(second, 10, 23, 40)
+    second.ended(KEY, "waiting", {"message": "to go on later"})
+    second.began(KEY, SETTINGS, 23, 40)
+    train(second, 23, 40, 40)
+    second.ended(KEY, "finished", {"steps": 40})
+    first.close()
+
+    assert scalars(run_folder(tmp_path / "cut")) == scalars(run_folder(tmp_path / "twin"))
+    hparams = [v.tag for e in events(run_folder(tmp_path / "cut")) for v in e.summary.value]
+    assert hparams.count("_hparams_/session_start_info") == 1
+
+
+@needs_tensorboardx
+def test_a_run_that_starts_anew_starts_its_file_anew(board, tmp_path):
+    board.began(KEY, SETTINGS, 0, 25)
+    train(board, 0, 9, 25)
+    board.ended(KEY, "waiting", {"message": "raised"})
+    board.began(KEY, SETTINGS, 0, 25)
+    board.went_on(KEY, 2, curve(1, 2, shift=0.5))
+    board.ended(KEY, "diverged", {"steps": 2})
+    assert scalars(run_folder(tmp_path))["train/loss"] == [(1, 1.5), (2, 2.5)]
+
+
+@needs_tensorboardx
+def test_long_runs_are_thinned_with_both_ends(tmp_path):
+    board = make_board(tmp_path, most_points=10)
+    board.began(KEY, SETTINGS, 0, 95)
+    train(board, 0, 93, 95, chunk=4, epoch=1000)
+    board.ended(KEY, "diverged", {"steps": 93})
+    steps = [step for step, _ in scalars(run_folder(tmp_path))["train/loss"]]
+    assert steps == [1, *range(10, 91, 10), 93]
+
+
+@needs_tensorboardx
+def test_a_nan_is_logged_as_such(board, tmp_path):
+    board.began(KEY, SETTINGS, 0, 25)
+    board.went_on(KEY, 2, {name: np.float32([1.0, np.nan]) for name in NAMES})
+    board.ended(KEY, "diverged", {"steps": 2})
+    (_, one), (_, other) = scalars(run_folder(tmp_path))["train/loss"]
+    assert one == 1.0 and np.isnan(other)
+
+
+@needs_tensorboardx
+@pytest.mark.parametrize("state", ["finished", "diverged", "failed", "oom", "waiting", "lost"])
+def test_no_file_stays_open(board, state):
+    before = len(os.listdir("/proc/self/fd"))
+    for seed in range(20):
+        settings = dataclasses.replace(SETTINGS, seed=seed)
+        board.began(key(settings), settings, 0, 25)
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        board.ended(key(settings), state, {})
+    assert len(os.listdir("/proc/self/fd")) == before
+    board.began(KEY, SETTINGS, 0, 25)
+    board.began(KEY, SETTINGS, 0, 25)  # taken away and had again, without an end
+    board.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@needs_tensorboardx
+def test_what_cannot_be_written_is_told_once_and_stops_nothing(tmp_path):
+    (tmp_path / "logs").write_text("a file where a folder is wanted")
+    told = []
+    board = make_board(tmp_path, tell=told.append)
+    for seed in range(3):
+        settings = dataclasses.replace(SETTINGS, seed=seed)
+        board.began(key(settings), settings, 0, 25)
+        board.went_on(key(settings), 2, curve(1, 2))
+        board.tested(key(settings), 2, row(1, 2))
+        board.ended(key(settings), "finished", {})
+    assert len(told) == 1 and "incomplete" in told[0] and "logs" in told[0]
+
+
+@needs_tensorboardx
+def test_a_full_disk_ends_the_log_of_the_run_only(board, tmp_path, monkeypatch):
+    told = []
+    board = make_board(tmp_path, tell=told.append)
+    board.began(KEY, SETTINGS, 0, 25)
+
+    def full(file, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nf_resnets.sweep.tensorboard.os.write", full)
+        board.went_on(KEY, 2, curve(1, 2))
+    board.went_on(KEY, 4, curve(3, 4))
+    board.ended(KEY, "finished", {})
+    assert len(told) == 1 and "No space left" in told[0]
+
+
+def test_folders_are_named_by_what_is_swept():
+    settings = RunSettings(model="a/b [c] ü", peak_lr=0.001, flip=True)
+    name = run_name("k" * 64, settings, ["model", "peak_lr", "alpha", "flip"])
+    assert name == "model=a_b_c_,peak_lr=0.001,alpha=none,flip=true-kkkkkkkkkk"
+    long = run_name("k" * 64, RunSettings(model="m" * 400), ["model"])
+    assert len(long) < 255 and long.endswith("-kkkkkkkkkk")
+
+
+def test_without_tensorboardx_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    from nf_resnets.sweep.tensorboard import TensorBoard
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "tensorboardX"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ImportError, match=r"pip install nf_resnets\[tensorboard\]") as found:
+        TensorBoard(tmp_path)
+    assert str(found.value).count("\n") == 0
+
+
+class Recorder:
+    def __init__(self):
+        self.heard = []
+
+    def __getattr__(self, event):
+        return lambda *values: self.heard.append((event, *values))
+
+
+class Broken:
+    def __getattr__(self, event):
+        def fail(*values):
+            raise ZeroDivisionError(event)
+
+        return fail
+
+
+def test_several_pass_all_events_on_and_bear_one_that_raises():
+    one, other = Recorder(), Recorder()
+    both = Several(one, Broken(), other)
+    sent = [
+        ("compiling", SETTINGS, "p"),
+        ("compiled", "p", 1.0, 2),
+        ("began", KEY, SETTINGS, 0, 9),
+        ("went_on", KEY, 1, {}),
+        ("tested", KEY, 1, {}),
+        ("ended", KEY, "finished", {}),
+        ("note", "text"),
+    ]
+    for event, *values in sent:
+        getattr(both, event)(*values)
+    for each in (one, other):
+        said = [event for event in each.heard if "raised" not in str(event)]
+        assert said == sent
+        assert len(each.heard) == len(sent) + 1  # told once that one raised

@@ -1,0 +1,388 @@
+"""Several processes: started together, told things, gathered, and dying.
+
+Run by hand, as ``python -m tests.training.test_hosts PORT PROCESS CASE``, the file is one of two
+processes.
+"""
+
+import glob
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+# Imported before initialize: importing the library must not touch a device.
+from nf_resnets import training
+from nf_resnets.training import hosts
+
+# What the leader says: empty, short, to the last byte of the first message and one more, and what
+# needs a second message of which the size is, and is not, a power of two.
+FIRST = 4096 - 9
+SAID = [
+    None,
+    {"rate": 0.1, "text": "é\n", "list": [1, [2.5, True]], "none": None},
+    b"",
+    bytes(range(256)),
+    *(b"x" * (FIRST + more) for more in (-1, 0, 1, 4096, 4097)),
+    "y" * 100_000,
+]
+
+
+def talk(process):
+    """What processes tell each other, and that both have the same of it."""
+    assert hosts.is_leader() == (process == 0)
+    for value in SAID:
+        found = hosts.broadcast(value if process == 0 else ["not", process, "this"])
+        assert found == value and type(found) is type(value), (found, value)
+    # What the others would say may be no message at all.
+    assert hosts.broadcast(2 if process == 0 else object()) == 2
+    try:
+        hosts.broadcast({1, 2} if process == 0 else 0)
+    except TypeError as error:
+        assert str(error).startswith("a value of type set found; expected a JSON value or bytes")
+    else:
+        raise AssertionError("a set was sent")
+    assert [hosts.anywhere(flag) for flag in (False, process == 1, True)] == [False, True, True]
+
+
+def gather(process):
+    """Leaves spread over runs and over a batch, replicated ones, local ones, of many dtypes."""
+    mesh = training.make_mesh(2, 2)
+    runs = {
+        "kernel": np.arange(24, dtype=np.float32).reshape(4, 2, 3),
+        "step": np.arange(4, dtype=np.int32),
+        "half": np.arange(4).astype(jax.numpy.bfloat16),
+    }
+    spread = training.spread_runs(runs, mesh)
+    assert not any(leaf.is_fully_addressable for leaf in jax.tree.leaves(spread))
+    batch = np.arange(8.0, dtype=np.float32)
+    over_all = jax.make_array_from_callback(
+        batch.shape, NamedSharding(mesh, PartitionSpec(("sweep", "data"))), lambda at: batch[at]
+    )
+    tree = {
+        "runs": spread,
+        "batch": over_all,
+        "whole": training.replicate(batch, mesh),
+        "own": jax.numpy.full(3, process),
+        "host": [np.int64(7), 0.5],
+    }
+    found = hosts.gather(tree)
+    expected = {
+        "runs": runs,
+        "batch": batch,
+        "whole": batch,
+        "own": np.full(3, process, np.int32),
+        "host": [np.array(7), np.array(0.5)],
+    }
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for leaf, value in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert type(leaf) is np.ndarray and leaf.dtype == value.dtype
+        assert np.array_equal(leaf, value), (leaf, value)
+    # Nothing of the host's copy is the device's.
+    assert all(leaf.flags.writeable for leaf in jax.tree.leaves(found))
+
+
+def speed():
+    """The time of what a driver does between epochs, when it is compiled."""
+    start = time.perf_counter()
+    for _ in range(20):
+        hosts.broadcast({"keys": ["a" * 64] * 8})
+    return 1000 * (time.perf_counter() - start) / 20
+
+
+def both(port, process):
+    hosts.initialize(f"127.0.0.1:{port}", 2, process)
+    hosts.initialize(f"127.0.0.1:{port}", 2, process)
+    hosts.initialize()
+    assert (jax.process_count(), jax.process_index()) == (2, process)
+    assert (jax.device_count(), jax.local_device_count()) == (4, 2)
+    try:
+        hosts.initialize(f"127.0.0.1:{port}", 2, 1 - process)
+    except ValueError as error:
+        assert str(error).endswith(f"this process is already joined as {process} of 2."), error
+    else:
+        raise AssertionError("joined as another")
+    talk(process)
+    gather(process)
+    print(f"milliseconds a broadcast: {speed():.1f}", flush=True)
+
+
+def joined(port, process):
+    hosts.initialize(f"127.0.0.1:{port}", 2, process, heartbeat_seconds=3, shutdown_seconds=60)
+    hosts.broadcast("both are here")
+    print("joined", flush=True)
+
+
+def waits_in_a_collective(port, process):
+    """The peer is killed while this one waits for its word."""
+    joined(port, process)
+    with hosts.failing_together():
+        if process == 1:
+            time.sleep(60)
+        hosts.broadcast("never heard")
+
+
+def waits_by_itself(port, process):
+    """The peer is killed, and this one is in no collective."""
+    joined(port, process)
+    time.sleep(60)
+
+
+def raises(port, process):
+    """The peer raises, while this one waits for its word."""
+    joined(port, process)
+    with hosts.failing_together():
+        if process == 1:
+            raise ZeroDivisionError("only here")
+        hosts.broadcast("never heard")
+
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    "JAX_PLATFORMS": "cpu",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Pair:
+    """Two processes of a case, gone when the block ends."""
+
+    def __init__(self, case, folder):
+        self.logs = [folder / f"{process}.log" for process in range(2)]
+        self.command = [sys.executable, "-m", "tests.training.test_hosts", str(free_port())]
+        self.case = case
+        self.processes = []
+
+    def __enter__(self):
+        for process, log in enumerate(self.logs):
+            with open(log, "w") as stream:
+                command = [*self.command, str(process), self.case]
+                options = {"stdout": stream, "stderr": subprocess.STDOUT}
+                self.processes.append(
+                    subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **options)
+                )
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def said(self):
+        return "\n".join(
+            f"--- process {process}: {log.read_text()[-3000:]}"
+            for process, log in enumerate(self.logs)
+        )
+
+    def wait_until_joined(self):
+        end = time.monotonic() + 60
+        while not all("joined" in log.read_text() for log in self.logs):
+            assert time.monotonic() < end, self.said()
+            assert all(process.poll() is None for process in self.processes), self.said()
+            time.sleep(0.05)
+
+    def codes(self):
+        return [process.wait(timeout=60) for process in self.processes]
+
+
+def test_two_processes(tmp_path):
+    with Pair("both", tmp_path) as pair:
+        codes = pair.codes()
+        assert codes == [0, 0], pair.said()
+
+
+@pytest.mark.parametrize(
+    ("case", "sent", "codes"),
+    [
+        # A process that is ended by JAX for a peer's death, in a collective or out of one, ends
+        # long before the 60 s for which the peer, or its leaving, would be waited for.
+        ("waits_in_a_collective", signal.SIGKILL, [1, -signal.SIGKILL]),
+        ("waits_by_itself", signal.SIGKILL, [-signal.SIGABRT, -signal.SIGKILL]),
+        # SIGTERM is not swallowed: JAX's preemption service would.
+        ("waits_in_a_collective", signal.SIGTERM, [1, -signal.SIGTERM]),
+        ("raises", None, [1, 1]),
+    ],
+)
+def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):
+    with Pair(case, tmp_path) as pair:
+        if sent is not None:
+            pair.wait_until_joined()
+            pair.processes[1].send_signal(sent)
+        start = time.monotonic()
+        assert pair.codes() == codes, pair.said()
+        # 3 s of heartbeat timeout, and what two busy cores need; for the last, the imports too.
+        assert time.monotonic() - start < 30
+        if case == "raises":
+            assert "ZeroDivisionError: only here" in pair.logs[1].read_text()
+
+
+def alone(code):
+    return subprocess.run(
+        [sys.executable, "-c", f"import jax\nfrom nf_resnets.training import hosts\n{code}"],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_after_a_device_was_used():
+    # By itself a process may be late.
+    code = f"jax.devices()\nhosts.initialize()\nhosts.initialize('127.0.0.1:{free_port()}', 1, 0)"
+    found = alone(code)
+    assert found.stderr.splitlines()[-1].startswith(
+        "RuntimeError: a device was used before hosts.initialize was called; expected it to be the"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("host:1", 2, None),
+            "coordinator='host:1', num_processes=2, process_id=None found; expected all three, or "
+            "none on a Cloud TPU and for a process by itself.",
+        ),
+        ((None, None, 0), "coordinator=None, num_processes=None, process_id=0 found; expected a"),
+        ((None, 2, 0), "coordinator=None, num_processes=2, process_id=0 found; expected all thr"),
+        (("host:1", 2, 2), "process_id=2 of num_processes=2 found; expected 0 <= process_id < nu"),
+        (("host:1", 2, -1), "process_id=-1 of num_processes=2 found; expected 0 <= process_id < "),
+        (("host:1", 0, 0), "process_id=0 of num_processes=0 found; expected 0 <= process_id < nu"),
+        (("host", 2, 0), "coordinator='host' found; expected HOST:PORT, such as 10.0.0.1:1234."),
+        ((":80", 2, 0), "coordinator=':80' found; expected HOST:PORT"),
+        (("host:", 2, 0), "coordinator='host:' found; expected HOST:PORT"),
+        (("host:65536", 2, 0), "coordinator='host:65536' found; expected HOST:PORT"),
+        (("host:0", 2, 0), "coordinator='host:0' found; expected HOST:PORT"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError) as error:
+        hosts.initialize(*arguments)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["heartbeat_seconds", "connect_seconds", "shutdown_seconds"])
+def test_times_that_do_not_fit(name):
+    with pytest.raises(ValueError, match=f"^{name}=0 found; expected at least 1.$"):
+        hosts.initialize("host:1", 2, 0, **{name: 0})
+
+
+def test_a_coordinator_that_is_not_there():
+    start = time.monotonic()
+    with pytest.raises(OSError) as error:
+        hosts.initialize(f"127.0.0.1:{free_port()}", 2, 1, connect_seconds=1)
+    assert 1 <= time.monotonic() - start < 10
+    assert "did not answer within connect_seconds=1: " in str(error.value)
+    assert str(error.value).endswith("Connection refused; is process 0 running there?")
+
+
+def test_a_coordinator_whose_port_is_taken():
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        with pytest.raises(OSError) as error:
+            hosts.initialize(f"127.0.0.1:{port}", 2, 0)
+    assert str(error.value) == (
+        f"coordinator='127.0.0.1:{port}': process 0 cannot listen at port {port} (Address already "
+        "in use); choose another, for every process."
+    )
+
+
+def on_a_tpu(monkeypatch, platforms):
+    """Makes it look as on a Cloud TPU, and records how JAX is asked to join."""
+    asked = []
+    spec = importlib.machinery.ModuleSpec("libtpu", None)
+    monkeypatch.setattr(glob, "glob", lambda at: ["/dev/vfio/0"] if "vfio" in at else [])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(jax.config, "update", lambda *setting: asked.append(setting))
+    monkeypatch.setattr(
+        type(jax.config), "jax_platforms", property(lambda _: platforms), raising=False
+    )
+
+    def join(*arguments, **options):
+        asked.append((arguments, options["heartbeat_timeout_seconds"]))
+
+    monkeypatch.setattr(jax.distributed, "initialize", join)
+    return asked
+
+
+def test_a_tpu_needs_no_arguments(monkeypatch):
+    asked = on_a_tpu(monkeypatch, None)
+    hosts.initialize(heartbeat_seconds=30)
+    assert asked == [("jax_enable_preemption_service", False), ((None, None, None), 30)]
+
+
+def test_a_tpu_outside_a_pod_stays_by_itself(monkeypatch):
+    on_a_tpu(monkeypatch, "tpu,cpu")
+
+    def refuse(*arguments, **options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", refuse)
+    hosts.initialize()
+
+
+def test_without_arguments_a_process_stays_by_itself(monkeypatch):
+    hosts.initialize()
+    assert not jax.distributed.is_initialized()
+    # Not even where there is a TPU, when the user chose the CPU.
+    assert on_a_tpu(monkeypatch, "cpu") == []
+    hosts.initialize()
+
+
+def test_one_process_says_what_several_would():
+    assert hosts.is_leader()
+    for value in SAID:
+        assert hosts.broadcast(value) == value
+    assert hosts.broadcast({"a": (1, 2), 3: None}) == {"a": [1, 2], "3": None}
+    for value in ({1}, [object()], np.float32(1), bytearray(b"x")):
+        with pytest.raises(TypeError, match=r"^a value of type .*; expected a JSON value or bytes"):
+            hosts.broadcast(value)
+    cycle = []
+    cycle.append(cycle)
+    with pytest.raises(TypeError, match="^a value of type list found"):
+        hosts.broadcast(cycle)
+    assert [hosts.anywhere(flag) for flag in (False, True)] == [False, True]
+
+
+def test_one_process_gathers_what_it_has():
+    mesh = training.make_mesh(2, 4)
+    runs = {"w": np.arange(12.0, dtype=np.float32).reshape(4, 3)}
+    device = training.spread_runs(runs, mesh)
+    found = hosts.gather(device)
+    assert type(found["w"]) is np.ndarray and np.array_equal(found["w"], runs["w"])
+    # A copy: writing to it changes nothing on the devices.
+    found["w"][:] = 0
+    assert np.array_equal(device["w"], runs["w"])
+    assert hosts.gather({}) == {}
+
+
+def test_alone_a_failure_is_an_exception():
+    with pytest.raises(ZeroDivisionError), hosts.failing_together():
+        raise ZeroDivisionError
+    with pytest.raises(SystemExit), hosts.failing_together():
+        raise SystemExit(143)
+
+
+CASES = {case.__name__: case for case in (both, waits_in_a_collective, waits_by_itself, raises)}
+
+if __name__ == "__main__":
+    CASES[sys.argv[3]](int(sys.argv[1]), int(sys.argv[2]))
