@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 import os
 import shutil
 import sys
@@ -24,7 +24,9 @@ from nf_resnets.sweep.live import Live
 from nf_resnets.sweep.selection import optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings
 from nf_resnets.sweep.several import Several
+from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.watch import Watch
+from nf_resnets.sweep.words import duration_text, value_text
 from nf_resnets.training import hosts
 from nf_resnets.training.preemption import Preemption
 
@@ -188,7 +190,7 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     print(f"Grid: {len(sweep.plans):,} runs" + (f", {len(done):,} of them done" if done else ""))
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
-        print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(values)}")
+        print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     mesh = _mesh(options)
     lanes = _lanes(options)
     costs = estimate.estimate(
@@ -215,29 +217,15 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
         )
     seconds = estimate.total(costs, lanes)
     print(
-        f"Time: about {estimate.in_words(seconds)} on {device_name()}"
+        f"Time: about {duration_text(seconds)} on {device_name()}"
         + (f", {lanes} programs at a time" if lanes > 1 else "")
     )
 
 
-def values_in_words(values: Sequence[Any]) -> str:
+def values_in_words(name: str, values: Sequence[Any]) -> str:
     """The values of an axis on one line, powers of two as such."""
-    words = [value_in_words(value) for value in values]
+    words = [value_text(name, value) for value in values]
     return ", ".join(words) if len(words) <= 12 else f"{', '.join(words[:5])}, ... {words[-1]}"
-
-
-def value_in_words(value: Any) -> str:
-    """A value, a power of two below 1 as such.
-
-    Example:
-      >>> value_in_words(0.125), value_in_words(0.1), value_in_words(None)
-      ('2^-3', '0.1', 'none')
-    """
-    if isinstance(value, float) and 0 < value <= 1 and math.frexp(value)[0] == 0.5:
-        return f"2^{math.frexp(value)[1] - 1}"
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: str) -> Made | None:
@@ -265,7 +253,8 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
                 if more is None:
                     break
                 if ledger is not None:
-                    print(f"The best rate lies at the grid's edge: adding {values_in_words(more)}.")
+                    added = values_in_words("peak_lr", more)
+                    print(f"The best rate lies at the grid's edge: adding {added}.")
                 rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
                 sweep = driver.make_sweep(
                     {**sweep.axes, "peak_lr": rates}, base, load=_loader(options.data_dir)
@@ -331,12 +320,20 @@ def _drive(
 ) -> driver.Outcome:
     if ledger is None:
         return _drive_watched(options, sweep, None, stop, Several())
-    with Live(sweep.axes, len(sweep.plans), ledger.counts(sweep.keys)) as live:
-        watch: Any = live
+    with contextlib.ExitStack() as stack:
+        live = stack.enter_context(
+            Live(
+                sweep.axes,
+                len(sweep.plans),
+                ledger.counts(sweep.keys),
+                rows=ledger.rows(sweep.keys),
+            )
+        )
+        watch: Watch = live
         if options.tensorboard:
-            from nf_resnets.sweep.tensorboard import TensorBoard
-
-            watch = Several(live, TensorBoard(options.out / "tensorboard"))
+            folder = options.out / "tensorboard"
+            boards = stack.enter_context(TensorBoard(folder, sweep.axes, tell=live.note))
+            watch = Several(live, boards)
         with warnings.catch_warnings():
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
             warnings.showwarning = lambda message, *_, **__: live.note(str(message))
@@ -409,5 +406,5 @@ def growth(
 
 
 __all__ = [
-    "Made", "Options", "base_of", "check", "growth", "run", "value_in_words", "values_in_words"
+    "Made", "Options", "base_of", "check", "growth", "run", "values_in_words"
 ]  # fmt: skip

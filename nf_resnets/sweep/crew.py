@@ -112,6 +112,8 @@ class Crew:
 
     def let_go(self, claim: Claim) -> None:
         """Forgets a run that this driver does not hold any more."""
+        if self.is_lost(claim) and self.leads():
+            self.watch.ended(claim.key, "lost", {})
         with self.lock:
             if self.held.get(claim.key) == claim:
                 del self.held[claim.key]

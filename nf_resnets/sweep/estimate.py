@@ -121,16 +121,4 @@ def describe(plan: Plan) -> str:
     return f"{settings.model}, {settings.scheme}, batch {settings.batch_size}"
 
 
-def in_words(seconds: float) -> str:
-    """A duration as people say it.
-
-    Example:
-      >>> in_words(8), in_words(400), in_words(40_000)
-      ('8 s', '7 min', '11.1 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-__all__ = ["Cost", "describe", "estimate", "in_words", "remember", "total"]
+__all__ = ["Cost", "describe", "estimate", "remember", "total"]

@@ -68,11 +68,11 @@ def work(crew: Crew) -> None:
       crew: what the lanes of the driver share.
     """
     with crew.clock.lane():
-        while True:
+        while not crew.is_over():
             claims = crew.claim(None, 1)
             if claims:
                 _work_on(crew, claims)
-            elif crew.is_over() or not crew.agree(lambda ledger: _some_left(crew)):
+            elif not crew.agree(lambda ledger: _some_left(crew)):
                 return
             else:
                 with crew.clock.spent("idle"):

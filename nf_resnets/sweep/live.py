@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from nf_resnets.sweep import settings as run_settings
-from nf_resnets.sweep.picture import OVER, Running, Snapshot, picture
+from nf_resnets.sweep.screen import OVER, Running, Snapshot, picture
 from nf_resnets.sweep.settings import FIELDS, RunSettings
 from nf_resnets.sweep.time_left import TimeLeft
 from nf_resnets.sweep.words import duration_text, in_order, label, percent, printable, value_text

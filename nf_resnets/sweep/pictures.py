@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, plotting, schemes
-from nf_resnets.sweep.command import Made, Options, value_in_words
+from nf_resnets.sweep.command import Made, Options
 from nf_resnets.sweep.crew import device_name, versions
-from nf_resnets.sweep.estimate import in_words
 from nf_resnets.sweep.selection import optima, regimes_of
+from nf_resnets.sweep.words import duration_text, value_text
 
 METRICS = ("test_accuracy", "train_loss")
 
@@ -83,7 +83,7 @@ def in_one_line(
         f"{seeds} seed{'s' if seeds > 1 else ''}",
     ]
     shown = ("model", "dataset", "epochs", "steps", "seed", "batch_size", "peak_lr", "scheme")
-    words += [f"{n} {value_in_words(value)}" for n, value in base.items() if n not in shown]
+    words += [f"{n} {value_text(n, value)}" for n, value in base.items() if n not in shown]
     return ", ".join(word for word in words if word)
 
 
@@ -128,8 +128,9 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
 
 def _time(made: Made) -> str:
     seconds = made.clock.seconds()
-    text = f"{in_words(seconds['computing'])} of computing, {in_words(seconds['compiling'])} of "
-    text += f"compiling {made.compiled} program{'' if made.compiled == 1 else 's'}"
+    computing, compiling = (duration_text(seconds[kind]) for kind in ("computing", "compiling"))
+    programs = f"{made.compiled} program{'' if made.compiled == 1 else 's'}"
+    text = f"{computing} of computing, {compiling} of compiling {programs}"
     if seconds["computing"]:
         text += f"; {100 * made.clock.share_outside():.1f}% of the time outside compiled functions"
     return text + "."

@@ -113,12 +113,13 @@ class TensorBoard:
     Per step ``train/loss``, ``train/accuracy``, ``train/grad_norm``, ``train/update_norm``; per
     epoch ``test/loss``, ``test/accuracy`` and the epoch's means ``epoch/train_loss``,
     ``epoch/train_accuracy``; once the settings, for the HPARAMS page. A run has one file, open only
-    while the run goes on. When a run goes on after a cut, the steps that it makes again replace
-    those in its file; when it starts anew, so does its file.
+    while the run goes on. When a run goes on after a cut, a new file takes over the steps that
+    stand, and the old one is left empty, until the next time: a TensorBoard that looks on follows.
+    When a run starts anew, so does its file.
 
-    A ``SummaryWriter`` of tensorboardX takes 11 ms for a run of 56 steps and one curve, with a
-    thread and a queue for each run, which is kept until the process ends; only its protocol buffers
-    are used here.
+    A ``SummaryWriter`` of tensorboardX takes 10 ms for a run of 56 steps and one curve, with a
+    thread and a queue for each run, which is kept until the process ends; this takes 2 ms for all
+    curves, and uses only its protocol buffers.
 
     Args:
       folder: the runs' folders lie in it; made where missing.
@@ -205,8 +206,13 @@ class TensorBoard:
             self._runs[key] = _Run(file, every)
             _write(file, b"".join(map(_framed, records)))
             new.rename(path)
+            # TensorBoard's slow loader goes on to the next file only from one that is still there.
             for each in old:
-                if each != path:
+                if each == path:
+                    continue
+                if each.stat().st_size:
+                    os.truncate(each, 0)
+                else:
                     each.unlink(missing_ok=True)
 
     def went_on(self, key: str, step: int, curve: Mapping[str, Any]) -> None:

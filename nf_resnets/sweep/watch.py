@@ -34,7 +34,11 @@ class Watch(Protocol):
         """An epoch of a run is over: its row as the ledger has it."""
 
     def ended(self, key: str, state: str, result: Mapping[str, Any]) -> None:
-        """A run is ``finished``, ``diverged``, ``oom``, ``failed``, or ``waiting`` again."""
+        """A run has come to an end here.
+
+        It is ``finished``, ``diverged``, ``oom`` or ``failed``, or it is ``waiting`` again, or
+        ``lost`` to another driver.
+        """
 
     def note(self, text: str) -> None:
         """Something else worth a line."""

@@ -181,7 +181,7 @@ def test_large_sweeps_print_a_line_a_second(monkeypatch):
 )
 @pytest.mark.parametrize("seats", [0, 1, 40])
 def test_the_table_fits_the_terminal(axes, width, height, seats):
-    points = grid.points(axes, {})
+    points = grid.points(axes, {"seed": 0} if "seed" not in axes else {})[:: 1 + len(axes)]
     display = Live(axes, len(points), {}, console=terminal(width, height))
     for settings in points[: len(points) // 2]:
         make(display, settings)
@@ -329,12 +329,12 @@ def test_two_thousand_runs_cost_next_to_nothing():
         display.ended(each, "finished", result())
     seconds = time.thread_time() - start
     display.close()
-    # Of runs of 50 ms 1%; measured: 0.03 ms on a free core.
+    # Of runs of 50 ms 1%; measured: 0.016 ms.
     assert seconds / len(points) < 0.5e-3
     start = time.thread_time()
     for _ in range(10):
         drawn(display)
-    # Of the drawing thread's third of a second one tenth; measured: 3 ms.
+    # Of the drawing thread's third of a second one tenth; measured: 0.6 ms, and 0.5 for the text.
     assert (time.thread_time() - start) / 10 < 0.1 / live.FRAMES
 
 

@@ -58,10 +58,11 @@ def row(epoch: int, step: int) -> dict:
 
 
 def events(folder):
-    """The events of a run's only file."""
+    """The events of a run's only file, beside which an empty one may lie."""
     from tensorboardX.proto.event_pb2 import Event
 
-    (path,) = folder.iterdir()
+    *empty, path = sorted(folder.iterdir())
+    assert [each.stat().st_size for each in empty] in ([], [0])
     assert path.name.startswith(FILES)
     return [Event.FromString(record) for record in read_records(path)]
 
