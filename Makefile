@@ -21,13 +21,14 @@ PYTHONS := "$(PYTHON)"
 endif
 VERSION := 'import sys; print(sys.version)'
 
-.PHONY: help demo test slow lint format clean distclean
+.PHONY: help demo test slow faults lint format clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo       train the networks of the main figure at the size of a laptop'
 	@echo 'make test       run the tests and the doctests, without the slow ones'
 	@echo 'make slow       run the slow tests'
+	@echo 'make faults     kill, cut and damage runs and sweeps, and print what they survived'
 	@echo 'make lint       check style, format and types'
 	@echo 'make format     put imports and layout in order'
 	@echo 'make clean      remove caches and build products; results stay'
@@ -41,6 +42,10 @@ test: .venv/.test
 
 slow: .venv/.test
 	$(PYTEST) --durations 10 -m slow -o faulthandler_timeout=3600 $(PYTEST_ARGS)
+
+faults: .venv/.test
+	.venv/bin/python -m pytest tests/faults tests/training/test_preemption.py \
+	  -m "slow or not slow" -p tests.faults.table -o faulthandler_timeout=3600 $(PYTEST_ARGS)
 
 lint: .venv/.lint
 	.venv/bin/python -m ruff check .

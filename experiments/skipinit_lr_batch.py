@@ -15,8 +15,8 @@ the run, then halved ten times. The budget is constant in epochs (`--budget epoc
 
 `--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
 dropout of 0.6 before the head for Regularised SkipInit. The batch sizes and the rates are ours, the
-paper's lists are not at hand. Nobody here has run it yet; it needs a GPU or a TPU. `--scale reduced`
-is the same in 10 epochs, two seeds and four batch sizes, for an hour on one GPU.
+paper's lists are not at hand. `--scale reduced` is the same in 10 epochs, two seeds and four batch
+sizes. Nobody here has run either yet; they need a GPU or a TPU.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
 sizes 8 to 512, 8 rates, two seeds, four schemes: 256 runs. Of BatchNorm the statistics are those of
