@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,26 +46,28 @@ def sweep_figures(
     Returns:
       The names of the files.
     """
+    look: dict[str, Any] = {"title": title, "subtitle": subtitle, "names": names}
+    drawings: tuple[tuple[str, str, Callable[[Path], None]], ...] = (
+        ("rates", "Accuracy and training loss against the learning rate",
+         lambda path: rates_figure(optima, path, chance=chance, **look)),
+        ("optima", "The optimum against the batch size",
+         lambda path: optima_figure(optima, regimes, path, **look)),
+        ("heat", "Test accuracy by learning rate and batch size",
+         lambda path: heat_figure(optima, path, **look)),
+    )  # fmt: skip
     files = []
     svgs: dict[str, bytes] = {}
-    for name, draw in (
-        ("rates", lambda path: rates_figure(
-            optima, path, title=title, subtitle=subtitle, chance=chance, names=names)),
-        ("optima", lambda path: optima_figure(
-            optima, regimes, path, title=title, subtitle=subtitle, names=names)),
-        ("heat", lambda path: heat_figure(
-            optima, path, title=title, subtitle=subtitle, names=names)),
-    ):  # fmt: skip
+    for name, caption, draw in drawings:
         for suffix in ("png", "svg"):
-            new = folder / f".{name}.new.{suffix}"
+            new = folder / f".{name}-{os.getpid()}.{suffix}"
             draw(new)
             if suffix == "svg":
-                svgs[name] = new.read_bytes()
+                svgs[caption] = new.read_bytes()
                 new.unlink()
             else:
                 new.replace(folder / f"{name}.png")
         files.append(f"{name}.png")
-    new = folder / ".table.new"
+    new = folder / f".table-{os.getpid()}.txt"
     new.write_text(table(optima, names=names) + "\n")
     new.replace(folder / "table.txt")
     report(

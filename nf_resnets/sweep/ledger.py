@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import os
 import random
-import secrets
-import socket
 import sqlite3
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +19,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
-from nf_resnets.sweep.schema import LedgerError, attempts, drivers, epochs, programs, runs
+from nf_resnets.sweep.identity import Driver, is_dead, this_driver
+from nf_resnets.sweep.schema import RESULTS, LedgerError, attempts, drivers, epochs, runs
+from nf_resnets.sweep.statements import Statements
 
 __all__ = [
     "COLUMNS",
@@ -39,9 +37,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-RESULTS = (
-    "steps", "test_accuracy", "test_loss", "train_loss", "train_accuracy", "seconds", "message"
-)  # fmt: skip
 EPOCH = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds")
 WHOLE = ("epoch", "step", "steps")
 # What a row says of a run besides its settings.
@@ -92,103 +87,6 @@ class Claim:
     program: str
     attempt: int
     resolved: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Driver:
-    """A process that claims runs.
-
-    Attributes:
-      id: no two drivers ever have the same.
-      host: the machine's name.
-      boot: tells one start of a machine, and one container on it, from all others.
-      pid: number of the process.
-      start: when the process started, in clock ticks since the boot; None where that is unknown.
-      device: what the runs run on.
-      versions: JSON of the versions of what computes.
-    """
-
-    id: str
-    host: str
-    boot: str
-    pid: int
-    start: int | None
-    device: str
-    versions: str
-
-
-def this_driver(device: str, versions: Mapping[str, str]) -> Driver:
-    """A driver for the present process.
-
-    Args:
-      device: what the runs run on, as `jax.devices()[0].device_kind` says it.
-      versions: a version for each name.
-
-    Returns:
-      A driver with an identity of its own: two calls make two drivers.
-    """
-    host, pid = socket.gethostname(), os.getpid()
-    return Driver(
-        id=f"{host}-{pid}-{secrets.token_hex(4)}",
-        host=host,
-        boot=_boot(),
-        pid=pid,
-        start=_start(pid)[0],
-        device=device,
-        versions=json.dumps(dict(versions), sort_keys=True),
-    )
-
-
-@functools.cache
-def _boot() -> str:
-    """What tells this machine since its boot, and this container, from all others.
-
-    Host names repeat between containers, and so do the numbers of processes, which belong to a
-    namespace; its inode is one of the boot.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        # No Linux: the hardware address, and no containers.
-        return f"{uuid.getnode():012x}"
-
-
-def _start(pid: int) -> tuple[int | None, str]:
-    """When a process started, and its state; None and "" where the system does not say."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None, ""
-    # The name of the program, in parentheses, may itself hold spaces and parentheses.
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[19]), fields[0]
-
-
-def is_dead(driver: Driver) -> bool:
-    """Whether a driver is known to run no more, which only a process of its own machine can know.
-
-    Args:
-      driver: any driver.
-
-    Returns:
-      True if it ran on this machine, since its last boot, and is gone; False if it lives or
-      nothing is known about it.
-    """
-    if (driver.host, driver.boot) != (socket.gethostname(), _boot()):
-        return False
-    try:
-        os.kill(driver.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        # It is there, and another user's.
-        pass
-    start, state = _start(driver.pid)
-    # Z and X: it has ended, and its parent has not asked how.
-    return state in ("Z", "X") or (
-        start is not None and driver.start is not None and start != driver.start
-    )
 
 
 def _number(name: str, value: Any) -> float | int | None:
@@ -270,7 +168,7 @@ class Ledger:
         self._writing: contextlib.AbstractContextManager[Any] = (
             threading.Lock() if engine.dialect.name == "sqlite" else contextlib.nullcontext()
         )
-        self._sql = _Statements(engine.dialect.name)
+        self._sql = Statements(engine.dialect.name)
         # Drivers that are in the database for certain.
         self._registered: set[str] = set()
         # For a part of the ledger and a program: the place of the first waiting run that has not
@@ -951,174 +849,3 @@ def _epoch_values(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise LedgerError(f"an epoch's row has no number of the epoch: {dict(row)!r}")
         values.append(value)
     return values
-
-
-class _Statements:
-    """What is said to the database again and again, put together once.
-
-    Args:
-      dialect: "sqlite" or "postgresql".
-    """
-
-    def __init__(self, dialect: str) -> None:
-        now = schema.clock(dialect)
-        bind = sa.bindparam
-        many: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
-        order = (runs.c.position, runs.c.id)
-        is_waiting = runs.c.state == "waiting"
-        is_running = runs.c.state == "running"
-        attempt = (attempts.c.run == bind("of_run")) & (attempts.c.attempt == bind("of_attempt"))
-
-        def put(table: sa.Table, keys: Sequence[str], **values: Any) -> Any:
-            """INSERT, or UPDATE what is there under the key."""
-            new = schema.insert(dialect, table).values(**values)
-            others = {c.name: new.excluded[c.name] for c in table.c if c.name not in keys}
-            return new.on_conflict_do_update(index_elements=list(keys), set_=others)
-
-        # Adding
-        self.add_programs = schema.insert(dialect, programs).on_conflict_do_nothing()
-        self.add_runs = schema.insert(dialect, runs).on_conflict_do_nothing()
-        if dialect == "postgresql":
-            # Its driver does not say how many of many rows were new.
-            self.add_runs = self.add_runs.returning(runs.c.id)
-        self.add_driver = schema.insert(dialect, drivers).on_conflict_do_nothing()
-
-        # Claiming
-        self.holders = (
-            sa.select(
-                *(drivers.c[field.name] for field in dataclasses.fields(Driver)),
-                (sa.func.min(runs.c.lease_until) < now).label("expired"),
-            )
-            .join_from(runs, drivers, drivers.c.id == runs.c.driver)
-            .where(is_running)
-            .group_by(drivers.c.id)
-        )
-        self.lost = (
-            sa.select(runs.c.id, runs.c.attempt)
-            .where(
-                is_running,
-                (runs.c.lease_until < now) | runs.c.driver.in_(bind("dead", expanding=True)),
-            )
-            .with_for_update(skip_locked=True)
-        )
-        self.wait_again = (
-            sa.update(runs)
-            .where(runs.c.id.in_(many))
-            .values(state="waiting", driver=None, lease_until=None)
-        )
-        self.first = (
-            sa.select(runs.c.key, runs.c.program)
-            .where(is_waiting)
-            .order_by(*order)
-            .limit(bind("page", type_=sa.Integer))
-        )
-        first_position = (
-            sa.select(sa.func.min(runs.c.position))
-            .where(is_waiting, runs.c.program == programs.c.name)
-            .correlate(programs)
-            .scalar_subquery()
-        )
-        found = sa.select(programs.c.name, first_position.label("first")).subquery()
-        self.programs_waiting = (
-            sa.select(found.c.name)
-            .where(found.c.first.is_not(None))
-            .order_by(found.c.first, found.c.name)
-        )
-        whole = sa.select(
-            *(runs.c[name] for name in ("id", "key", "settings", "program", "attempt", "resolved"))
-        )
-        self.take = (
-            whole.where(is_waiting, runs.c.program == bind("program"))
-            .order_by(*order)
-            .limit(bind("most", type_=sa.Integer))
-            .with_for_update(skip_locked=True)
-        )
-        self.take_these = (
-            whole.where(is_waiting, runs.c.id.in_(many))
-            .order_by(*order)
-            .with_for_update(skip_locked=True)
-        )
-        self.page = (
-            sa.select(runs.c.id, runs.c.key, runs.c.position)
-            .where(
-                is_waiting,
-                runs.c.program == bind("program"),
-                sa.tuple_(*order)
-                > sa.tuple_(bind("position", type_=sa.BigInteger), bind("last", type_=sa.Integer)),
-            )
-            .order_by(*order)
-            .limit(bind("page", type_=sa.Integer))
-        )
-        self.hold = (
-            sa.update(runs)
-            .where(runs.c.id.in_(many))
-            .values(
-                state="running",
-                attempt=runs.c.attempt + 1,
-                driver=bind("holder"),
-                lease_until=now + bind("lease", type_=sa.Double),
-            )
-        )
-        self.add_attempt = sa.insert(attempts).values(
-            run=bind("run"), attempt=bind("attempt"), driver=bind("driver"), started_at=now
-        )
-
-        # Holding
-        its = (is_running, runs.c.driver == bind("holder"))
-        keys = runs.c.key.in_(bind("keys", expanding=True))
-        self.renew = (
-            sa.update(runs)
-            .where(keys, *its)
-            .values(lease_until=now + bind("lease", type_=sa.Double))
-        )
-        self.held_keys = sa.select(runs.c.key).where(keys, *its)
-        self.held = (
-            sa.select(runs.c.id)
-            .where(runs.c.key == bind("of_key"), runs.c.attempt == bind("of_attempt"), *its)
-            .with_for_update()
-        )
-        self.outcome = (
-            sa.select(attempts.c.outcome)
-            .join_from(runs, attempts, attempts.c.run == runs.c.id)
-            .where(
-                runs.c.key == bind("of_key"),
-                attempts.c.attempt == bind("of_attempt"),
-                attempts.c.driver == bind("holder"),
-            )
-        )
-
-        # Ending
-        self.put_epochs = put(epochs, ("run", "epoch"))
-        self.drop_epochs = sa.delete(epochs).where(
-            epochs.c.run == bind("of_run"), epochs.c.step > bind("of_step")
-        )
-        ended = sa.update(runs).where(runs.c.id == bind("of_run"))
-        ended = ended.values(driver=None, lease_until=None)
-        self.finish = ended.values(
-            state=bind("state"), finished_at=now, **{name: bind(name) for name in RESULTS}
-        )
-        failed = ended.values(failures=runs.c.failures + 1, message=bind("message"))
-        self.fail = failed.values(state="waiting")
-        self.fail_for_good = failed.values(state="failed", finished_at=now)
-        self.end_attempt = (
-            sa.update(attempts)
-            .where(attempt)
-            .values(outcome=bind("outcome"), traceback=bind("traceback"), ended_at=now)
-        )
-        self.state = sa.select(runs.c.state).where(runs.c.key == bind("of_key"))
-        self.failures = sa.select(runs.c.failures).where(runs.c.id == bind("of_run"))
-
-        # Reading and facts
-        self.counts = sa.select(runs.c.state, sa.func.count()).group_by(runs.c.state)
-        self.measure = put(
-            schema.measurements,
-            ("program", "device"),
-            measured_at=now,
-            **{
-                name: bind(name)
-                for name in (
-                    "program", "device", "runs_per_device", "seconds_per_step", "compile_seconds"
-                )
-            },
-        )  # fmt: skip
-        self.note = put(schema.notes, ("name",))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import json
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +113,7 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
         chance=chance,
         failures=made.failures,
     )
+    _write_settings(made, options.out, base)
     print()
     if "table.txt" in files:
         print((options.out / "table.txt").read_text())
@@ -117,13 +122,33 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
         print("All runs diverged: lower the learning rates.")
     print(_time(made))
     print(f"In {options.out.resolve()}:")
-    for file in [*files, "rows.csv", *([] if options.ledger else ["ledger.db"])]:
+    for file in [*files, "settings.json", "rows.csv", *([] if options.ledger else ["ledger.db"])]:
         print(f"  {file}")
     if made.exit_code == 1:
         print("Failed runs are in the report with their tracebacks; --retry tries them again.")
     if made.exit_code > 1:
         print("Stopped; all runs are kept where they stood, and the same command goes on.")
     return made.exit_code
+
+
+def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
+    """Keeps the grid, and where and with what the last of its runs were made."""
+    record = {
+        "grid": {name: list(values) for name, values in made.axes.items()},
+        "settings": dict(base),
+        "machine": {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "device": device_name(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            **versions(),
+        },
+        "runs": dict(made.counts),
+        "seconds": {kind: round(spent, 1) for kind, spent in made.clock.seconds().items()},
+    }
+    new = folder / f".settings-{os.getpid()}.json"
+    new.write_text(json.dumps(record, indent=2) + "\n")
+    new.replace(folder / "settings.json")
 
 
 def _time(made: Made) -> str:

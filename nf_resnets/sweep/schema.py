@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 __all__ = [
+    "RESULTS",
     "STATES",
     "VERSION",
     "LedgerError",
@@ -32,6 +33,9 @@ __all__ = [
 
 # Raised whenever a table changes; a ledger of another version is refused, never altered.
 VERSION = "1"
+RESULTS = (
+    "steps", "test_accuracy", "test_loss", "train_loss", "train_accuracy", "seconds", "message"
+)  # fmt: skip
 STATES = ("waiting", "running", "finished", "diverged", "failed", "oom")
 
 metadata = sa.MetaData()
