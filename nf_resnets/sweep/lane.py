@@ -22,6 +22,9 @@ FIRST_CHUNK = 8
 """Steps of a program's first call, before it is known how long a step takes."""
 
 
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two looks at a ledger in which no run waits."""
+
 MOST_BEGINNINGS = 20
 """How often a run may be begun without coming to a checkpoint, whatever ended its drivers."""
 
@@ -67,16 +70,20 @@ def work(crew: Crew) -> None:
     Args:
       crew: what the lanes of the driver share.
     """
+    pause = SHORTEST_PAUSE
     with crew.clock.lane():
         while not crew.is_over():
             claims = crew.claim(None, 1)
             if claims:
                 _work_on(crew, claims)
+                pause = SHORTEST_PAUSE
             elif not crew.agree(lambda ledger: _some_left(crew)):
                 return
             else:
+                # The others have what is left: looking again costs them, too.
                 with crew.clock.spent("idle"):
-                    time.sleep(0.2)
+                    time.sleep(pause)
+                pause = min(1.5 * pause, LONGEST_PAUSE)
 
 
 def _some_left(crew: Crew) -> bool:
