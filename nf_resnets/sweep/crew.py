@@ -168,12 +168,15 @@ class Crew:
         state: str,
         result: Mapping[str, Any],
         epochs: list[dict[str, Any]],
-    ) -> None:
-        """Writes down how a run ended."""
-        if self.ledger is not None and not self.is_lost(claim):
-            self.ledger.finish(claim, self.driver, state, result, epochs)
+    ) -> bool:
+        """Writes down how a run ended; tells whether it was still this driver's to do so."""
+        held = self.ledger is not None and self.ledger.finish(
+            claim, self.driver, state, result, epochs
+        )
+        if held:
             self.watch.ended(claim.key, state, result)
         self.let_go(claim)
+        return held
 
     def fail(self, claim: Claim, traceback: str, *, for_good: bool = False) -> None:
         """Writes down that a run raised; it is tried again, but not for ever."""
@@ -183,6 +186,13 @@ class Crew:
             last = traceback.strip().rpartition("\n")[2]
             self.watch.ended(claim.key, state, {"message": last})
         self.let_go(claim)
+
+    def lost_attempts(self, claim: Claim) -> int:
+        """How often a run's driver was gone without a word."""
+        if self.ledger is None:
+            return 0
+        found = [attempt["outcome"] for attempt in self.ledger.attempts(claim.key)]
+        return found.count("lost")
 
     def release(self, claim: Claim) -> None:
         """Lets a run wait again; its checkpoints stay."""

@@ -16,7 +16,7 @@ from nf_resnets.sweep.crew import Crew
 from nf_resnets.sweep.ledger import Claim
 from nf_resnets.sweep.program import Program, fetch
 from nf_resnets.sweep.settings import RunSettings, make
-from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
+from nf_resnets.training.checkpoint import CheckpointError, CheckpointHeldError, Checkpoints
 
 FIRST_CHUNK = 8
 """Steps of a program's first call, before it is known how long a step takes."""
@@ -153,8 +153,8 @@ class Table:
             while self._fill():
                 self._train()
                 if self.crew.is_over():
-                    self._leave()
-                    return
+                    break
+            self._leave()
         except Exception as error:
             if jax.process_count() > 1:
                 raise
@@ -174,6 +174,14 @@ class Table:
                 break
             try:
                 self._sit_down(free[0], self.coming[0])
+            except CheckpointHeldError:
+                if jax.process_count() > 1:
+                    raise
+                # Whoever had the run before is stopped, or leaving: this run can wait for that.
+                self.crew.release(self.coming.pop(0))
+                with self.crew.clock.spent("idle"):
+                    time.sleep(LONGEST_PAUSE)
+                break
             except (CheckpointError, HopelessError):
                 if jax.process_count() > 1:
                     raise
@@ -194,7 +202,11 @@ class Table:
         settings = make(json.loads(claim.settings))
         checkpoints = crew.checkpoints(claim)
         found = crew.restore(checkpoints, self._like())
-        if found is None and claim.attempt > MOST_BEGINNINGS:
+        if (
+            found is None
+            and claim.attempt > MOST_BEGINNINGS
+            and crew.lost_attempts(claim) >= MOST_BEGINNINGS
+        ):
             raise HopelessError(
                 f"the run was begun {MOST_BEGINNINGS} times and its driver never came to its end "
                 "or its first checkpoint; something in it ends the process."
@@ -368,10 +380,11 @@ class Table:
             last = seat.epochs[-1]
             for name in ("test_accuracy", "test_loss", "train_loss", "train_accuracy"):
                 result[name] = last[name]
-        self.crew.finish(seat.claim, state, result, seat.epochs)
-        if self.crew.leads():
+        if self.crew.finish(seat.claim, state, result, seat.epochs):
             # Only now: a driver killed in between leaves a folder too many, and never one too few.
             seat.checkpoints.delete()
+        else:
+            seat.checkpoints.close()
 
     def _leave(self) -> None:
         """Saves all runs where they stand, and lets them wait for whoever goes on."""

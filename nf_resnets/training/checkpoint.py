@@ -63,6 +63,10 @@ class CheckpointError(Exception):
     """A checkpoint that cannot be saved, or must not be restored; one sentence says why."""
 
 
+class CheckpointHeldError(CheckpointError):
+    """Another process holds the checkpoints; when it ends, they can be had."""
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint was found damaged, and an earlier one serves in its place."""
 
@@ -681,11 +685,11 @@ def _lock_file(file: IO[bytes], folder: Path) -> None:
             raise
         file.seek(0)
         holder = file.read(100).decode(errors="replace").strip() or "another process"
-        raise CheckpointError(
+        raise CheckpointHeldError(
             f"the checkpoints in {folder} are in use by {holder}; wait for it to end, or end it."
         ) from None
     if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / LOCK)):
-        raise CheckpointError(f"the checkpoints in {folder} are just being deleted; try again.")
+        raise CheckpointHeldError(f"the checkpoints in {folder} are just being deleted; try again.")
     # Who holds it is for people to read; a full disk need not hear of it.
     with contextlib.suppress(OSError):
         file.truncate(0)
@@ -757,4 +761,4 @@ def _first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, s
     return name, repr(found), repr(expected)
 
 
-__all__ = ["FORMAT", "CheckpointError", "CheckpointWarning", "Checkpoints"]
+__all__ = ["FORMAT", "CheckpointError", "CheckpointHeldError", "CheckpointWarning", "Checkpoints"]
