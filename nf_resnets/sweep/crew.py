@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Crew:
     max_attempts: int = 3
     checkpoint_epochs: int = 1
     chunk_seconds: float = 2.0
+    last_beat: float = dataclasses.field(default_factory=time.time)
     lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
     compiling: set[str] = dataclasses.field(default_factory=set)
@@ -88,6 +90,10 @@ class Crew:
         def take(ledger: Ledger) -> list[Any]:
             if self.stop():
                 return []
+            if self.held and time.time() - self.last_beat > self.lease_seconds / 2:
+                # After a sleep of the machine all leases have run out, and this driver would take
+                # its own runs from itself.
+                self._renew(ledger)
             claims = ledger.claim(
                 self.driver,
                 program=program,
@@ -122,14 +128,25 @@ class Crew:
     def beat(self) -> None:
         """Renews the leases of all runs that are held, and notes which were taken away."""
         with self.lock:
-            held = dict(self.held)
-        if self.ledger is None or not held:
-            return
-        still = self.ledger.heartbeat(self.driver, list(held), self.lease_seconds)
+            if self.ledger is not None and self.held:
+                self._renew(self.ledger)
+
+    def _renew(self, ledger: Ledger) -> None:
+        still = ledger.heartbeat(self.driver, list(self.held), self.lease_seconds)
+        self.last_beat = time.time()
+        self.lost.update(
+            (key, claim.attempt) for key, claim in self.held.items() if key not in still
+        )
+
+    def record(self, claim: Claim, epochs: list[dict[str, Any]]) -> bool:
+        """Writes down epochs of a run that goes on; tells whether it is still this driver's."""
+        assert self.ledger is not None
+        if not self.is_lost(claim) and self.ledger.record(claim, self.driver, epochs):
+            return True
         with self.lock:
-            for key, claim in held.items():
-                if key not in still and self.held.get(key) == claim:
-                    self.lost.add((key, claim.attempt))
+            if self.held.get(claim.key) == claim:
+                self.lost.add((claim.key, claim.attempt))
+        return False
 
     def checkpoints(self, claim: Claim) -> Checkpoints:
         """The checkpoints of a run."""
@@ -192,7 +209,9 @@ class Crew:
         if self.ledger is None:
             return 0
         found = [attempt["outcome"] for attempt in self.ledger.attempts(claim.key)]
-        return found.count("lost")
+        # Counted anew since it was last given up, when somebody asked for another try.
+        given_up = max((i for i, outcome in enumerate(found) if outcome == "raised"), default=-1)
+        return found[given_up + 1 :].count("lost")
 
     def release(self, claim: Claim) -> None:
         """Lets a run wait again; its checkpoints stay."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import jax
 
-from nf_resnets import data, training
+from nf_resnets import data, schemes, training
 from nf_resnets.sweep import grid, lane
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import Crew, device_name, versions
@@ -154,6 +154,26 @@ class Outcome:
     stopped: bool
 
 
+def refuse_indivisible(plan: Plan, devices_per_run: int) -> None:
+    """Refuses a run whose batch does not divide over its devices.
+
+    Raises:
+      ValueError: that says which number does not.
+    """
+    settings, parts = plan.settings, devices_per_run * plan.micro_batches
+    if settings.batch_size % parts:
+        raise ValueError(
+            f"batch_size={settings.batch_size} does not divide evenly into {plan.micro_batches} "
+            f"micro-batches on each of devices_per_run={devices_per_run} devices."
+        )
+    if schemes.get(settings.scheme).anatomy.norm == "batch" and plan.bn_groups % parts:
+        raise ValueError(
+            f"ghost_batch={settings.ghost_batch} found, {plan.bn_groups} in a batch of "
+            f"{settings.batch_size}; expected a multiple of {parts}, some for each of "
+            f"devices_per_run={devices_per_run} devices."
+        )
+
+
 def drive(
     sweep: Sweep,
     ledger: Ledger | None,
@@ -191,7 +211,8 @@ def drive(
       devices: where the runs are made; by default on all, of every process.
 
     Raises:
-      ValueError: if the devices do not divide by ``devices_per_run``.
+      ValueError: if the devices do not divide by ``devices_per_run``, or a batch does not divide
+        over so many.
       Exception: whatever kept the driver itself from working, such as a ledger that is gone.
     """
     devices = list(jax.devices() if devices is None else devices)
@@ -200,6 +221,8 @@ def drive(
             f"devices_per_run={devices_per_run} found; expected a divisor of the {len(devices)} "
             "devices."
         )
+    for each in sweep.plans:
+        refuse_indivisible(each, devices_per_run)
     mesh = training.make_mesh(len(devices) // devices_per_run, devices_per_run, devices=devices)
     on_cpu = devices[0].platform == "cpu"
     if lanes == 0:
@@ -272,5 +295,6 @@ def _heartbeat(crew: Crew, given_up: threading.Event) -> Iterator[None]:
 
 __all__ = [
     "MOST_LANES", "Outcome", "Sweep", "drive", "enter", "make_sweep",
-    "refuse_other_settings", "without",
+    "refuse_indivisible",
+    "refuse_indivisible", "refuse_other_settings", "without",
 ]  # fmt: skip

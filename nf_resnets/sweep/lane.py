@@ -150,8 +150,11 @@ class Table:
         """Trains these runs and all others of the program that can be had."""
         self.coming = list(claims)
         try:
-            while self._fill():
-                self._train()
+            while self._fill() or self.coming:
+                if any(seat is not None for seat in self.seats):
+                    self._train()
+                else:
+                    self._wait()
                 if self.crew.is_over():
                     break
             self._leave()
@@ -160,12 +163,25 @@ class Table:
                 raise
             # The states may be gone with the call that raised: all go back, or are given up.
             left = [seat.claim for seat in self.seats if seat is not None] + self.coming
+            for seat in self.seats:
+                if seat is not None:
+                    seat.checkpoints.close()  # before another driver may take the run
             self.seats, self.coming = [None] * self.program.slots, []
             _blame(self.crew, left, error)
+
+    def _wait(self) -> None:
+        """Waits for the checkpoints of runs that nobody trains; they may be lost meanwhile."""
+        with self.crew.clock.spent("idle"):
+            time.sleep(SHORTEST_PAUSE)
+        lost = [claim for claim in self.coming if self.crew.is_lost(claim)]
+        self.coming = [claim for claim in self.coming if claim not in lost]
+        for claim in lost:
+            self.crew.let_go(claim)
 
     def _fill(self) -> bool:
         """Seats runs wherever a slot is free; tells whether anybody sits."""
         free = [slot for slot, seat in enumerate(self.seats) if seat is None]
+        in_use: list[Claim] = []
         while free:
             missing = len(free) - len(self.coming)
             if missing > 0:
@@ -177,11 +193,10 @@ class Table:
             except CheckpointHeldError:
                 if jax.process_count() > 1:
                     raise
-                # Whoever had the run before is stopped, or leaving: this run can wait for that.
-                self.crew.release(self.coming.pop(0))
-                with self.crew.clock.spent("idle"):
-                    time.sleep(LONGEST_PAUSE)
-                break
+                # Of a driver that was stopped for longer than its lease: the run waits for it to
+                # let go, or to end, and others sit down meanwhile.
+                in_use.append(self.coming.pop(0))
+                continue
             except (CheckpointError, HopelessError):
                 if jax.process_count() > 1:
                     raise
@@ -195,6 +210,7 @@ class Table:
                 continue
             self.coming.pop(0)
             free.pop(0)
+        self.coming += in_use
         return any(seat is not None for seat in self.seats)
 
     def _sit_down(self, slot: int, claim: Claim) -> None:
@@ -351,12 +367,16 @@ class Table:
         return row
 
     def _save(self, slot: int) -> None:
-        """Saves a run, and records its epochs once that is done: none is trained again after it."""
+        """Records a run's epochs, and saves it if it is still this driver's.
+
+        In this order: killed in between, the run makes the epoch again, with the same numbers. In
+        the other order its row would be missing for ever.
+        """
         seat = self.seats[slot]
         assert seat is not None
         state = self.program.take(self.states, slot)
-        if self.crew.ledger is None:
-            seat.epochs.clear()
+        epochs, seat.epochs = seat.epochs, []
+        if not self.crew.leads() or not self.crew.record(seat.claim, epochs):
             return
         seat.checkpoints.save(
             seat.step,
@@ -367,9 +387,6 @@ class Table:
                 "seconds": np.float32(seat.seconds),
             },
         )
-        if seat.epochs and not self.crew.is_lost(seat.claim):
-            self.crew.ledger.record(seat.claim, self.crew.driver, seat.epochs)
-        seat.epochs.clear()
 
     def _end(self, slot: int, state: str, message: str | None) -> None:
         seat = self.seats[slot]

@@ -1,0 +1,117 @@
+"""Case 5: SIGTERM. All runs are saved where they stand, the exit code is 143, handlers come back.
+
+That previous handlers are restored is asserted by each driver of these tests; `Preemption` by
+itself is tested in tests/training/test_preemption.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults import sweeping
+from tests.faults.sweeping import FOUR, ROOT
+
+CASE = "5 SIGTERM in the middle of an epoch (preemption)"
+CHUNKS = {"lanes": 2, "chunk_seconds": 1e-9}  # a step at a time
+
+
+def assert_no_step_twice(folder):
+    with sweeping.opened(folder) as book:
+        keys = [row["key"] for row in book.rows()]
+    for key in keys:
+        for step, values in enumerate(sweeping.curve(folder, key)):
+            assert len(values) == 1, f"{key} made step {step} {len(values)} times"
+
+
+def terminated(folder, signals=(signal.SIGTERM,), **options):
+    process = sweeping.start(folder, FOUR, **CHUNKS, **options)
+    process.until("saved")
+    process.until("went_on", 35)
+    for number in signals:
+        process.send(number)
+        assert process.wait() == 128 + number, process.said()
+    return process
+
+
+def test_it_saves_and_leaves_and_another_one_goes_on(tmp_path):
+    process = terminated(tmp_path)
+    with sweeping.opened(tmp_path) as book:
+        assert book.counts()["running"] == 0 < book.counts()["waiting"]
+        outcomes = {each["outcome"] for each in book.attempts()}
+    assert "released" in outcomes <= {"released", "finished"}
+    last_of = {event["key"]: event["step"] for event in process.events("went_on")}
+    saved = {event["key"]: event["step"] for event in process.events("saved")}
+    left = [e["key"] for e in process.events("ended") if e["state"] == "waiting"]
+    assert any(saved[key] % 22 for key in left), "none was cut within an epoch"
+    assert all(saved[key] == last_of[key] for key in left)
+
+    sweeping.run(tmp_path, FOUR, **CHUNKS)
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+    assert sweeping.assert_nothing_twice(tmp_path) == 0
+    assert_no_step_twice(tmp_path)
+
+
+def leave_without_saving():
+    """Control: runs are released, and not saved where they stand."""
+    from nf_resnets.sweep import lane
+
+    leave, save = lane.Table._leave, lane.Table._save
+
+    def leave_only(self):
+        lane.Table._save = lambda self, slot: None
+        leave(self)
+        lane.Table._save = save
+
+    lane.Table._leave = leave_only
+
+
+@pytest.mark.slow
+def test_what_is_not_saved_is_noticed(tmp_path):
+    terminated(tmp_path, prepare="tests.faults.test_case_05_sigterm:leave_without_saving")
+    sweeping.run(tmp_path, FOUR, **CHUNKS)
+    # The numbers are the same all the same.
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+    with pytest.raises(AssertionError, match="made step .* 2 times"):
+        assert_no_step_twice(tmp_path)
+
+
+@pytest.mark.slow
+def test_ctrl_c(tmp_path):
+    terminated(tmp_path, signals=[signal.SIGINT])
+    sweeping.run(tmp_path, FOUR, **CHUNKS)
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    command = [
+        sys.executable, "-m", "nf_resnets.sweep", "--grid", "peak_lr=2^-3:2^-2", "seed=0:2",
+        "--model", "wrn-10-1", "--stem-channels", "4", "--epochs", "3", "--lanes", "1",
+        "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    started = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    for line in started.stdout:
+        if "finished" in line or "test" in line:
+            break
+    started.send_signal(signal.SIGTERM)
+    said = started.stdout.read()
+    assert started.wait(60) == 143, said
+    assert "the same command goes on" in said
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    rows, epochs = sweeping.outcome(tmp_path / "out")
+    twin_rows, twin_epochs = sweeping.outcome(sweeping.twin(FOUR))
+    assert {key: row["test_loss"] for key, row in rows.items()} == {
+        key: row["test_loss"] for key, row in twin_rows.items()
+    }
+    assert epochs == twin_epochs

@@ -1,0 +1,59 @@
+"""Case 11: a driver is killed with two workers at work. Nothing is made twice, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults import sweeping
+from tests.faults.sweeping import FOUR
+
+CASE = "11 a driver killed with two workers at work; another one takes up its runs"
+HERE = "tests.faults.test_case_11_driver_killed"
+# Two programs, so that the two workers are lanes of different ones.
+AXES = ["scheme=fixup,skipinit", "seed=0:2"]
+
+
+def killed_with_two_at_work(folder, axes):
+    process = sweeping.start(folder, axes, lanes=2)
+    process.until("saved", 2)
+    process.kill()
+    with sweeping.opened(folder) as book:
+        running = [row["key"] for row in book.rows() if row["state"] == "running"]
+    assert len(running) == 2
+    return process
+
+
+@pytest.mark.parametrize("axes", [FOUR, pytest.param(AXES, marks=pytest.mark.slow)])
+def test_nothing_twice_nothing_lost(tmp_path, axes):
+    first = killed_with_two_at_work(tmp_path, axes)
+    # At once, although the leases last for ten minutes.
+    second = sweeping.run(tmp_path, axes, lanes=2, seconds=60)
+    sweeping.assert_twins(tmp_path, sweeping.twin(axes))
+    sweeping.assert_moved(tmp_path)
+    assert sweeping.assert_nothing_twice(tmp_path) <= 2
+    with sweeping.opened(tmp_path) as book:
+        attempts = book.attempts()
+    lost = {each["key"] for each in attempts if each["outcome"] == "lost"}
+    assert len(lost) == 2
+    assert {each["pid"] for each in attempts if each["key"] in lost} == {first.pid, second.pid}
+    ended = {e["key"] for e in first.events("ended")}
+    assert not ended & {e["key"] for e in second.events("began")}
+
+
+def believe_all_alive():
+    """Control: drivers that are not known to be dead."""
+    from nf_resnets.sweep import ledger
+
+    ledger.is_dead = lambda driver: False
+
+
+@pytest.mark.slow
+def test_it_is_because_the_driver_is_known_dead(tmp_path):
+    killed_with_two_at_work(tmp_path, FOUR)
+    second = sweeping.start(tmp_path, FOUR, lanes=2, prepare=f"{HERE}:believe_all_alive")
+    time.sleep(15)
+    with sweeping.opened(tmp_path) as book:
+        assert book.counts()["running"] == 2
+    second.kill()

@@ -1,0 +1,170 @@
+"""Case 12: two drivers on one ledger, of which one is stopped for longer than its leases."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.faults import sweeping
+from tests.faults.sweeping import FOUR, TWO
+
+CASE = "12 two drivers on one ledger; one killed, or stopped beyond its lease and continued"
+HERE = "tests.faults.test_case_12_two_drivers"
+
+
+def begun_once(folder):
+    keys = [event["key"] for event in sweeping.events(folder, "began")]
+    assert len(keys) == len(set(keys)), "a run was begun twice"
+
+
+def test_side_by_side_each_point_is_made_once(tmp_path, record_property):
+    twin = sweeping.twin(FOUR)
+    drivers = [sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2)]
+    assert [driver.wait() for driver in drivers] == [0, 0]
+    begun_once(tmp_path)
+    record_property("tries", len(sweeping.events(tmp_path, "began")))
+    assert all(driver.events("ended") for driver in drivers), "one driver did nothing"
+    sweeping.assert_twins(tmp_path, twin)
+    assert sweeping.assert_nothing_twice(tmp_path) == 0
+    with sweeping.opened(tmp_path) as book:
+        assert [row["attempts"] for row in book.rows()] == [1] * 4
+
+
+def claim_carelessly():
+    """Claims that look first, and take then, without asking again."""
+    from nf_resnets.sweep import ledger
+
+    def claim(self, driver, *, program=None, not_programs=(), limit=1, lease_seconds, keys=None):
+        def look(connection):
+            name = program or connection.execute(self._sql.first, {"page": 1}).first()
+            name = name if name is None or isinstance(name, str) else name.program
+            return list(connection.execute(self._sql.take, {"program": name, "most": limit}))
+
+        taken = self._read(look)
+        time.sleep(1)
+        # What was seen is no longer so.
+
+        def hold(connection):
+            connection.execute(self._sql.add_driver, vars(driver))
+            ids = [run.id for run in taken]
+            wanted = {"ids": ids, "holder": driver.id, "lease": lease_seconds}
+            connection.execute(self._sql.hold, wanted)
+
+        if taken:
+            self._write(hold)
+        return [
+            ledger.Claim(run.key, run.settings, run.program, run.attempt + 1, run.resolved)
+            for run in taken
+        ]
+
+    ledger.Ledger.claim = claim
+
+
+@pytest.mark.slow
+def test_claims_without_compare_and_set_are_noticed(tmp_path):
+    """Negative control."""
+    prepare = f"{HERE}:claim_carelessly"
+    drivers = [sweeping.start(tmp_path, TWO, lanes=1, prepare=prepare) for _ in range(2)]
+    for driver in drivers:
+        driver.until("began")
+        driver.kill()
+    with pytest.raises(AssertionError, match="begun twice"):
+        begun_once(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_killed_one_are_taken_up_at_once(tmp_path):
+    """The lease would last for ten minutes more."""
+    twin = sweeping.twin(FOUR)
+    first, second = (sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2))
+    first.until("saved")
+    first.kill()
+    assert second.wait(60) == 0
+    sweeping.assert_twins(tmp_path, twin)
+    assert sweeping.assert_nothing_twice(tmp_path) <= 1
+    with sweeping.opened(tmp_path) as book:
+        outcomes = [each["outcome"] for each in book.attempts()]
+    assert sorted(outcomes) == ["finished"] * 4 + ["lost"]
+
+
+AT = {"began": {"kind": "began"}, "saved": {"kind": "went_on", "step": 44}}
+
+
+def stopped(folder, moment):
+    """A driver that was stopped at a moment, and the run that it was training."""
+    first = sweeping.start(folder, TWO, lanes=1, lease_seconds=1.5)
+    # While it tests its second epoch, and not within a transaction: SQLite's lock would be stopped
+    # with it, for everybody.
+    key = first.until(**AT[moment])["key"]
+    first.send(signal.SIGSTOP)
+    return first, key
+
+
+@pytest.mark.parametrize("moment", ["saved", pytest.param("began", marks=pytest.mark.slow)])
+def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
+    """With a checkpoint, whose folder the stopped process holds, and before it has any."""
+    twin = sweeping.twin(TWO)
+    first, key = stopped(tmp_path, moment)
+    second = sweeping.start(tmp_path, TWO, lanes=1, lease_seconds=1.5)
+    taken_by(tmp_path, key, 2)
+    first.send(signal.SIGCONT)
+    continued = time.time()
+    assert [first.wait(60), second.wait(60)] == [0, 0]
+    tried = sweeping.attempts(tmp_path, key)
+    assert tried[0]["outcome"] == "lost"
+    assert tried[-1]["outcome"] == "finished"
+    sweeping.assert_twins(tmp_path, twin)
+    # Of the run that was taken from it the stopped one has written nothing, unless it got it back.
+    if all(each["pid"] == second.pid for each in tried[1:]):
+        for kind in ("saved", "ended"):
+            for event in first.events(kind):
+                if event["key"] == key and event["time"] >= continued:
+                    assert event.get("state") == "lost"
+
+
+def taken_by(folder, key, attempt, seconds=30):
+    """Waits until a run has been claimed so often."""
+    end = time.monotonic() + seconds
+    with sweeping.opened(folder) as book:
+        while len(book.attempts(key)) < attempt:
+            assert time.monotonic() < end, f"{key} was never claimed again"
+            time.sleep(0.02)
+
+
+def never_beat():
+    """A heartbeat that always comes too late, as after a machine was asleep."""
+    from nf_resnets.sweep import crew
+
+    crew.Crew.beat = lambda self: None
+
+
+def test_a_driver_does_not_take_its_runs_from_itself(tmp_path):
+    """Two lanes, whose leases have run out by the time at which they claim."""
+    prepare = f"{HERE}:never_beat"
+    sweeping.run(tmp_path, FOUR, lanes=2, lease_seconds=0.05, prepare=prepare, seconds=60)
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+    begun_once(tmp_path)
+
+
+@pytest.fixture
+def postgres():
+    from tests.sweep.postgres import NoServer, server
+
+    try:
+        with server() as url:
+            yield url
+    except NoServer as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.slow
+def test_on_postgresql(tmp_path, postgres):
+    twin = sweeping.twin(FOUR)
+    first, *others = (sweeping.start(tmp_path, FOUR, lanes=1, ledger=postgres) for _ in range(3))
+    first.until("went_on")
+    first.kill()
+    assert [driver.wait(120) for driver in others] == [0, 0]
+    sweeping.assert_twins(tmp_path, twin, ledger=postgres)
+    assert sweeping.assert_nothing_twice(tmp_path) <= 1
