@@ -14,6 +14,9 @@ from nf_resnets.plotting.style import COLORS, RC
 
 Row = Mapping[str, Any]
 
+# Of the colour bar's length, what a tick's number needs.
+_TICK_ROOM = 0.035
+
 
 def heat_figure(
     optima: Sequence[Row],
@@ -197,13 +200,23 @@ def _norm(optima: Sequence[Row], metric: str) -> tuple[Any, list[float] | None]:
             lambda value: -np.log(np.maximum(100 - np.asarray(value, float), least)),
             lambda place: 100 - np.exp(-np.asarray(place, float)),
         )
-        return FuncNorm(scale, low, high), shown or None
+        return FuncNorm(scale, low, high), _apart(shown, scale[0], low, high) or None
     if low <= 0 or high <= 3 * low:
         return Normalize(low, high), None
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     digits = (1, 2, 5) if len(decades) < 4 else (1,)
     shown = [d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high]
     return LogNorm(low, high), shown or None
+
+
+def _apart(ticks: Sequence[float], scale: Any, low: float, high: float) -> list[float]:
+    """The ticks whose numbers do not overlap; of two, the upper one stays."""
+    length = float(scale(high) - scale(low))
+    kept: list[float] = []
+    for tick in reversed(ticks):
+        if not kept or float(scale(kept[-1]) - scale(tick)) > _TICK_ROOM * length:
+            kept.append(tick)
+    return kept[::-1]
 
 
 __all__ = ["heat_figure"]
