@@ -28,6 +28,7 @@ from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.watch import Watch
 from nf_resnets.sweep.words import duration_text, value_text
 from nf_resnets.training import hosts
+from nf_resnets.training.checkpoint import CheckpointError
 from nf_resnets.training.preemption import Preemption
 
 
@@ -138,7 +139,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
                 return _run(options, sweep, base, title)
             _dry_run(options, sweep)
             return None
-    except (ValueError, OSError, ImportError, LedgerError) as error:
+    except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
         raise SystemExit(str(error)) from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import math
@@ -13,7 +15,7 @@ import jax
 import numpy as np
 
 from nf_resnets.sweep.crew import Crew
-from nf_resnets.sweep.ledger import Claim
+from nf_resnets.sweep.ledger import Claim, LedgerError
 from nf_resnets.sweep.program import Program, fetch
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.training.checkpoint import CheckpointError, CheckpointHeldError, Checkpoints
@@ -27,6 +29,10 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 MOST_BEGINNINGS = 20
 """How often a run may be begun without coming to a checkpoint, whatever ended its drivers."""
+
+
+FATAL = (CheckpointError, LedgerError)
+"""No fault of a run: a disk that is full, a folder that is gone, a ledger that does not answer."""
 
 
 class HopelessError(Exception):
@@ -49,6 +55,7 @@ class Seat:
       seconds_before: ``seconds`` at the beginning of this epoch.
       epochs: rows that the ledger does not have yet.
       saved_epoch: the epoch after which it was last saved.
+      saving: the save that is under way while the next epoch is being made.
     """
 
     claim: Claim
@@ -62,6 +69,13 @@ class Seat:
     seconds_before: float = 0.0
     epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     saved_epoch: int = 0
+    saving: concurrent.futures.Future[None] | None = None
+
+    def wait_for_save(self) -> None:
+        """Waits until its checkpoint is on disk; raises what kept it from being written."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            saving.result()
 
 
 def work(crew: Crew) -> None:
@@ -104,7 +118,7 @@ def _work_on(crew: Crew, claims: list[Claim]) -> None:
                 crew.compiling.discard(claims[0].program)
         Table(crew, program).seat_and_train(claims)
     except Exception as error:
-        if jax.process_count() > 1:
+        if jax.process_count() > 1 or isinstance(error, FATAL):
             raise
         _blame(crew, claims, error)
 
@@ -145,6 +159,7 @@ class Table:
         self.states = program.empty()
         self.chunk = FIRST_CHUNK
         self.coming: list[Claim] = []
+        self.saver = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="saver")
 
     def seat_and_train(self, claims: list[Claim]) -> None:
         """Trains these runs and all others of the program that can be had."""
@@ -165,9 +180,18 @@ class Table:
             left = [seat.claim for seat in self.seats if seat is not None] + self.coming
             for seat in self.seats:
                 if seat is not None:
+                    with contextlib.suppress(Exception):  # the first one is what went wrong
+                        seat.wait_for_save()
                     seat.checkpoints.close()  # before another driver may take the run
             self.seats, self.coming = [None] * self.program.slots, []
+            if isinstance(error, FATAL):
+                for claim in left:
+                    with contextlib.suppress(Exception):
+                        self.crew.release(claim)
+                raise
             _blame(self.crew, left, error)
+        finally:
+            self.saver.shutdown()
 
     def _wait(self) -> None:
         """Waits for the checkpoints of runs that nobody trains; they may be lost meanwhile."""
@@ -305,6 +329,8 @@ class Table:
         for slot in self.crew.agree(lost):
             seat = seats[slot]
             assert seat is not None
+            with contextlib.suppress(CheckpointError):
+                seat.wait_for_save()
             seat.checkpoints.close()
             self.crew.let_go(seat.claim)
             seats[slot] = None
@@ -375,22 +401,29 @@ class Table:
         seat = self.seats[slot]
         assert seat is not None
         state = self.program.take(self.states, slot)
+        seat.wait_for_save()
         epochs, seat.epochs = seat.epochs, []
-        if not self.crew.leads() or not self.crew.record(seat.claim, epochs):
+        if not self.crew.leads():
             return
-        seat.checkpoints.save(
-            seat.step,
-            {
-                "state": state,
-                "losses": seat.losses,
-                "accuracies": seat.accuracies,
-                "seconds": np.float32(seat.seconds),
-            },
-        )
+        step = seat.step
+        tree = {
+            "state": state,
+            "losses": seat.losses.copy(),
+            "accuracies": seat.accuracies.copy(),
+            "seconds": np.float32(seat.seconds),
+        }
+
+        def save() -> None:
+            if self.crew.record(seat.claim, epochs):
+                seat.checkpoints.save(step, tree)
+
+        # The disk is slow, and the next epoch need not wait for it.
+        seat.saving = self.saver.submit(save)
 
     def _end(self, slot: int, state: str, message: str | None) -> None:
         seat = self.seats[slot]
         assert seat is not None
+        seat.wait_for_save()
         self.seats[slot] = None
         result: dict[str, Any] = {"steps": seat.step, "seconds": seat.seconds, "message": message}
         if state == "finished":
@@ -412,6 +445,7 @@ class Table:
             if seat is not None:
                 if seat.step:
                     self._save(slot)
+                    seat.wait_for_save()
                 seat.checkpoints.close()
                 self.crew.release(seat.claim)
                 self.seats[slot] = None
@@ -431,6 +465,7 @@ def _where(step: int, numbers: dict[str, np.ndarray]) -> str:
 
 
 __all__ = [
+    "FATAL",
     "FIRST_CHUNK",
     "MOST_BEGINNINGS",
     "HopelessError",

@@ -12,9 +12,11 @@ import subprocess
 import numpy as np
 import pytest
 
+from nf_resnets.sweep import open_ledger
 from nf_resnets.training import checkpoint
 from nf_resnets.training.checkpoint import CheckpointError
 from tests.faults.saving import checkpoints, contents, restored_step, saved, tree
+from tests.sweep import small
 
 MIB = 1 << 20
 
@@ -253,3 +255,21 @@ def test_a_file_where_the_folder_belongs_is_not_an_empty_one(tmp_path):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(CheckpointError, match="no checkpoint can be restored in .*run"):
         checkpoints(tmp_path / "run").restore(tree(0))
+
+
+def test_a_sweep_whose_disk_is_full_stops_with_a_sentence_and_goes_on_later(tmp_path, monkeypatch):
+    """It is no fault of the runs: none is counted as failed."""
+    sweep = small.make({"seed": (0, 1)}, stem_channels=2, epochs=3.0)
+    save = checkpoint.Checkpoints.save
+
+    def full(self, step, tree):
+        raise checkpoint.CheckpointError(f"step {step} cannot be saved in {self.folder}: disk full")
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", full)
+    with pytest.raises(checkpoint.CheckpointError, match="disk full"):
+        small.run(tmp_path, sweep)
+    with open_ledger(tmp_path / "ledger.db") as book:
+        assert book.counts()["waiting"] == 2
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
+    rows, _, _ = small.run(tmp_path, sweep)
+    assert [row["state"] for row in rows] == ["finished", "finished"]
