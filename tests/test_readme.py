@@ -124,3 +124,11 @@ def test_every_scheme_is_named():
 
     for name in schemes.names():
         assert f"`{name}`" in TEXT, name
+
+
+def test_the_sweep_of_the_example_has_as_many_runs_and_programs():
+    code = re.search(r"```python\n(from nf_resnets import sweep\n.*?)```", TEXT, re.S)[1]
+    runs, programs = map(int, re.search(r"# (\d+) runs, (\d+) program", code).groups())
+    names = {}
+    exec(code, names)
+    assert (len(names["grid"].plans), len(names["grid"].programs)) == (runs, programs)
