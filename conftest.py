@@ -19,9 +19,53 @@ if "jax" in sys.modules:
 # Eight devices on a CPU, unless whoever started the tests chose a number.
 if DEVICES not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=8".strip()
+# Splitting a program for several threads costs more than it saves where it is small.
+SPLIT = "--xla_cpu_parallel_codegen_split_count"
+if SPLIT not in os.environ["XLA_FLAGS"]:
+    os.environ["XLA_FLAGS"] += f" {SPLIT}=1"
 # On a CPU also where there is an accelerator; JAX_PLATFORMS=cuda runs the tests there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Arrays of different rank are not broadcast by chance: a missing axis is an error.
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # Figures are drawn without a display.
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Where programs run once and no two of them are compared bit for bit, LLVM's optimisations only
+# cost time; the others are compiled as users have them.
+UNOPTIMIZED = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+QUICKLY = (
+    "analysis",
+    "contracts",
+    "data",
+    "experiments",
+    "init",
+    "models",
+    "optim",
+    "test_taps.py",
+    "training",
+)
+AS_USERS = (
+    "experiments/test_skipinit_lr_batch.py",
+    "experiments/test_tpu_scripts.py",
+    "training/test_checkpoint.py",
+    "training/test_hosts.py",
+    "training/test_preemption.py",
+    "training/test_steps.py",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_quickly(request):
+    """Compiles without LLVM's optimisations in the folders where that is enough."""
+    import jax
+
+    path = request.path.relative_to(request.config.rootpath).as_posix()
+    inside = path.removeprefix("tests/")
+    quickly = path != inside and inside.split("/")[0] in QUICKLY and inside not in AS_USERS
+    # What takes minutes runs for longer than it compiles.
+    quickly = quickly and request.config.option.markexpr == "not slow"
+    os.environ[UNOPTIMIZED] = str(int(quickly))
+    if quickly != jax.config.read(UNOPTIMIZED.lower()):
+        # What other files have compiled in the other way is not to be met here.
+        jax.clear_caches()
+        jax.config.update(UNOPTIMIZED.lower(), quickly)

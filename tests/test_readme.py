@@ -1,5 +1,6 @@
 """The README is true: its links lead somewhere, its code runs, its numbers are the files'."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from experiments import fixup_fig4_ablation as fig4
 from experiments import rate_sweep
 from experiments.folder import read_rows
 from nf_resnets import init
+from nf_resnets.sweep import optima
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -22,6 +24,7 @@ TABLES = (
     "results/fixup_fig4_ablation-laptop",
     "results/skipinit_table1_depth-laptop",
     "results/skipinit_table2_placement-laptop",
+    "results/skipinit_lr_batch-laptop",
 )
 
 
@@ -88,6 +91,28 @@ def test_the_committed_tables_show_who_trains_when_deep():
         assert _best(TABLES[3], line, "1000") > 0.5, line
     for line in ("batchnorm_last", "batchnorm_sqrt_half", "batchnorm_merge"):
         assert _best(TABLES[3], line, "1000") < 0.15, line
+
+
+def test_the_committed_sweep_shows_where_large_rates_matter():
+    """Alike at small batches; at the largest one BatchNorm uses rates at which the others fail."""
+    with open(ROOT / "results/skipinit_lr_batch-laptop/rows.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        row["peak_lr"], row["seed"] = float(row["peak_lr"]), int(row["seed"])
+        row["batch_size"] = int(row["batch_size"])
+        for name in ("test_accuracy", "train_loss"):
+            row[name] = float(row[name]) if row[name] else None
+    best = {
+        (one.group["scheme"], one.group["batch_size"]): one
+        for one in optima(rows, metric="test_accuracy")
+    }
+    for scheme in ("skipinit", "regularized_skipinit", "fixup"):
+        for size in (8, 32):
+            gap = best["batchnorm", size].mean - best[scheme, size].mean
+            assert abs(gap) < 0.01
+        assert best["batchnorm", 512].mean - best[scheme, 512].mean > 0.3
+        assert best["batchnorm", 512].best > 4 * best[scheme, 512].best
+        assert best[scheme, 8].best < best[scheme, 128].best <= best[scheme, 512].best
 
 
 def test_the_first_example_runs(monkeypatch):

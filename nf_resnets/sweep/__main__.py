@@ -74,4 +74,4 @@ def _export(wanted: Command) -> int:
 __all__ = ["Command", "main"]
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command)))
+    command.end(lambda: main(tyro.cli(Command)))

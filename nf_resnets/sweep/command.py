@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import json
 import os
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,10 +39,12 @@ class Options:
     """How a sweep is made; nothing of it changes a run's numbers."""
 
     out: Path = Path("runs/sweep")
-    """The sweep's folder: ledger, checkpoints of unfinished runs, report. Started again with the
-    same folder, the command makes only what is missing; several may be at work on one folder."""
+    """The sweep's folder: ledger, checkpoints of unfinished runs, compiled programs, report.
+    Started again with the same folder, the command makes only what is missing; several may be at
+    work on one folder."""
     ledger: str | None = None
-    """Another ledger than the folder's: postgresql://USER@HOST/DATABASE for many machines."""
+    """Another ledger than the folder's: a file, or postgresql://USER@HOST/DATABASE for many
+    machines."""
     dry_run: bool = False
     """Print the grid, the programs and how long it will take, from measured steps; make nothing."""
     extend: int = 0
@@ -61,9 +65,10 @@ class Options:
     together: Literal["auto", "vmap", "loop"] = "auto"
     """How a device computes several runs: vectorised, or one after another."""
     checkpoint_epochs: int = 1
-    """Epochs between two checkpoints of a run."""
+    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
     lease_seconds: float = 60.0
-    """A run whose driver has not been heard of for so long is taken up by another."""
+    """A run whose driver has not been heard of for so long is taken up by another, as soon as its
+    checkpoints are free: those of a process that is stopped, and not dead, are not."""
     max_attempts: int = 3
     """How often a run may raise before it counts as failed."""
     coordinator: str | None = None
@@ -86,6 +91,7 @@ class Made:
       exit_code: 0; 1 if runs failed; 143 and the like after a signal.
       failures: the tracebacks of failed runs, by key.
       compiled: how many programs were compiled, once each.
+      makers: on what and with which versions how many of the runs were made, and when.
     """
 
     rows: list[dict[str, Any]]
@@ -95,6 +101,7 @@ class Made:
     exit_code: int
     failures: Mapping[str, str]
     compiled: int
+    makers: list[dict[str, Any]]
 
 
 def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +141,10 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
     try:
         hosts.initialize(options.coordinator, options.num_processes, options.process_id)
         sweep = driver.make_sweep(axes, base, load=_loader(options.data_dir))
+        data_devices = options.devices_per_run or len(jax.devices())
+        _mesh(options)
+        for each in sweep.plans:
+            driver.refuse_indivisible(each, data_devices)
         with hosts.failing_together():
             if not options.dry_run:
                 return _run(options, sweep, base, title)
@@ -141,6 +152,25 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
             return None
     except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
         raise SystemExit(str(error)) from error
+
+
+def end(main: Callable[[], int]) -> None:
+    """Runs a command to its exit; Ctrl-C and a reader who has gone end it without a traceback.
+
+    Raises:
+      SystemExit: always.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("Stopped; what was finished is kept, and the same command goes on.", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # Nobody reads on (`| head`): everything is in the folder.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    raise SystemExit(code)
 
 
 def check(options: Options) -> None:
@@ -184,9 +214,10 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     where: str | Path = options.ledger or path
     ledger = open_ledger(where, create=False) if options.ledger or path.exists() else None
     done: set[str] = set()
+    to_do = {"waiting", "running"} | ({"failed", "oom"} if options.retry else set())
     if ledger is not None:
         driver.refuse_other_settings(sweep, ledger)
-        done = {row["key"] for row in ledger.rows() if row["state"] not in ("waiting", "running")}
+        done = {row["key"] for row in ledger.rows(sweep.keys) if row["state"] not in to_do}
     to_make = driver.without(sweep, done)
     print(f"Grid: {len(sweep.plans):,} runs" + (f", {len(done):,} of them done" if done else ""))
     wide = max(map(len, sweep.axes), default=0)
@@ -238,7 +269,7 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
             if ledger is not None:
                 driver.enter(sweep, ledger)
                 if options.retry:
-                    ledger.retry()
+                    ledger.retry(keys=sweep.keys)
                 _clear_leftovers(options.out / "checkpoints", ledger)
                 print(
                     f"{title}: {len(sweep.plans):,} runs, {len(sweep.programs)} programs on "
@@ -270,24 +301,45 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
             _write_rows(options.out, ledger, sweep)
             estimate.remember(ledger, rows, outcome.programs, device_name())
             failed = {row["key"] for row in rows if row["state"] == "failed"}
+            attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
             failures = {
                 attempt["key"]: attempt["traceback"]
-                for attempt in (ledger.attempts() if failed else [])
+                for attempt in attempts
                 if attempt["key"] in failed and attempt["traceback"]
             }
             # Another process than this one can have been told to stop.
             code = stop.exit_code or (143 if outcome.stopped else 1 if failed else 0)
             return Made(
                 rows, sweep.axes, outcome.counts, outcome.clock, code, failures,
-                len(outcome.programs),
+                len(outcome.programs), _makers(attempts),
             )  # fmt: skip
     finally:
         if ledger is not None:
             ledger.close()
 
 
+def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """On what the runs came to their end, as the ledger says: not where they are looked at."""
+    found: dict[str, dict[str, Any]] = {}
+    for attempt in attempts:
+        if attempt["outcome"] in ("finished", "diverged"):
+            what = {"device": attempt["device"], **attempt["versions"]}
+            day = datetime.datetime.fromtimestamp(attempt["ended_at"], datetime.UTC).date()
+            maker = found.setdefault(
+                json.dumps(what, sort_keys=True), {"first": day.isoformat(), **what, "runs": 0}
+            )
+            maker |= {"last": day.isoformat(), "runs": maker["runs"] + 1}
+    return list(found.values())
+
+
 def _open(options: Options) -> Ledger:
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(
+            f"--out {options.out} found ({error.strerror}); expected a folder, or a place where one"
+            " can be made."
+        ) from None
     return open_ledger(options.ledger or options.out / "ledger.db")
 
 
@@ -391,10 +443,12 @@ def growth(
         return None
     by = [name for name in axes if name not in ("peak_lr", "seed")]
     edges = {
-        best.at_edge
+        # Where every rate diverged, the best one is lower than all.
+        "lowest"
+        if best.best is None and any(rate.diverged for rate in best.rates)
+        else best.at_edge
         for metric in ("test_accuracy", "train_loss")
         for best in optima(rows, metric=metric, by=by)
-        if best.best is not None
     }
     more = []
     for edge, rate, next_rate in (
@@ -407,5 +461,5 @@ def growth(
 
 
 __all__ = [
-    "Made", "Options", "base_of", "check", "growth", "run", "values_in_words"
+    "Made", "Options", "base_of", "check", "end", "growth", "run", "values_in_words"
 ]  # fmt: skip

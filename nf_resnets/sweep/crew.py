@@ -9,6 +9,7 @@ import os
 import platform
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ class Crew:
     def _renew(self, ledger: Ledger) -> None:
         still = ledger.heartbeat(self.driver, list(self.held), self.lease_seconds)
         self.last_beat = time.time()
+        self.watch.counted(ledger.counts(self.keys))
         self.lost.update(
             (key, claim.attempt) for key, claim in self.held.items() if key not in still
         )
@@ -195,13 +197,21 @@ class Crew:
         self.let_go(claim)
         return held
 
-    def fail(self, claim: Claim, traceback: str, *, for_good: bool = False) -> None:
+    def fail(self, claim: Claim, error: BaseException, *, for_good: bool = False) -> None:
         """Writes down that a run raised; it is tried again, but not for ever."""
         if self.ledger is not None and not self.is_lost(claim):
-            attempts = 1 if for_good else self.max_attempts
-            state = self.ledger.fail(claim, self.driver, traceback, max_attempts=attempts)
-            last = traceback.strip().rpartition("\n")[2]
-            self.watch.ended(claim.key, state, {"message": last})
+            # JAX adds a note to what passes through it, which says nothing of what was raised.
+            message = "".join(traceback.format_exception_only(type(error), error))
+            message = message.partition("\n-----")[0].strip()[:500]
+            state = self.ledger.fail(
+                claim,
+                self.driver,
+                "".join(traceback.format_exception(error)),
+                message=message,
+                max_attempts=1 if for_good else self.max_attempts,
+            )
+            if state in ("waiting", "failed"):
+                self.watch.ended(claim.key, state, {"message": message})
         self.let_go(claim)
 
     def lost_attempts(self, claim: Claim) -> int:

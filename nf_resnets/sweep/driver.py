@@ -21,7 +21,7 @@ from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import Crew, device_name, versions
 from nf_resnets.sweep.ledger import Ledger, NewRun, this_driver
 from nf_resnets.sweep.program import Plan, Program, Programs, plan
-from nf_resnets.sweep.settings import canonical, key
+from nf_resnets.sweep.settings import RunSettings, canonical, key
 from nf_resnets.sweep.together import runs_per_device
 from nf_resnets.sweep.watch import Watch
 
@@ -77,11 +77,23 @@ def make_sweep(
     dataset = functools.cache(load)
     points = grid.points(axes, base)
     plans = [plan(settings, dataset(settings.dataset)) for settings in points]
+    for name in ("alpha", "dropout"):
+        _refuse_without_effect(name, points)
     order: dict[str, int] = {}
     for each in plans:
         order.setdefault(each.program, len(order))
     plans.sort(key=lambda each: order[each.program])
     return Sweep({name: tuple(values) for name, values in axes.items()}, tuple(plans), dataset)
+
+
+def _refuse_without_effect(name: str, points: Sequence[RunSettings]) -> None:
+    """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
+    given = [point for point in points if getattr(point, name) is not None]
+    if given and not any(getattr(schemes.get(p.scheme).anatomy, name) for p in given):
+        raise ValueError(
+            f"{name}={getattr(given[0], name):g} found, but scheme={given[0].scheme!r} has no "
+            f"{name}, nor has another scheme of the grid; expected none."
+        )
 
 
 def enter(sweep: Sweep, ledger: Ledger) -> int:
@@ -224,6 +236,9 @@ def drive(
     for each in sweep.plans:
         refuse_indivisible(each, devices_per_run)
     mesh = training.make_mesh(len(devices) // devices_per_run, devices_per_run, devices=devices)
+    # No more slots than there are runs.
+    most = -(-len(sweep.plans) // mesh.shape[training.SWEEP])
+    runs_on_a_device = min(runs_on_a_device, max(1, most))
     on_cpu = devices[0].platform == "cpu"
     if lanes == 0:
         lanes = min(os.cpu_count() or 1, MOST_LANES) if on_cpu and len(devices) == 1 else 1
@@ -295,6 +310,5 @@ def _heartbeat(crew: Crew, given_up: threading.Event) -> Iterator[None]:
 
 __all__ = [
     "MOST_LANES", "Outcome", "Sweep", "drive", "enter", "make_sweep",
-    "refuse_indivisible",
     "refuse_indivisible", "refuse_other_settings", "without",
 ]  # fmt: skip

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import math
 import time
-import traceback
 from typing import Any
 
 import jax
@@ -116,7 +115,7 @@ def _work_on(crew: Crew, claims: list[Claim]) -> None:
         finally:
             with crew.lock:
                 crew.compiling.discard(claims[0].program)
-        Table(crew, program).seat_and_train(claims)
+        Slots(crew, program).seat_and_train(claims)
     except Exception as error:
         if jax.process_count() > 1 or isinstance(error, FATAL):
             raise
@@ -135,16 +134,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _blame(crew: Crew, claims: list[Claim], error: Exception) -> None:
     """Writes down that these runs could not be trained."""
-    trace = "".join(traceback.format_exception(error))
     for claim in claims:
+        if claim.key not in crew.held:
+            continue
         if is_out_of_memory(error):
             message = str(error).partition("\n")[0][:500]
             crew.finish(claim, "oom", {"message": message}, [])
         else:
-            crew.fail(claim, trace)
+            crew.fail(claim, error)
 
 
-class Table:
+class Slots:
     """A program's slots, and the runs that sit in them.
 
     Args:
@@ -221,11 +221,11 @@ class Table:
                 # let go, or to end, and others sit down meanwhile.
                 in_use.append(self.coming.pop(0))
                 continue
-            except (CheckpointError, HopelessError):
+            except (CheckpointError, HopelessError) as error:
                 if jax.process_count() > 1:
                     raise
                 # Never silently from the start: a person has to look at what is there.
-                self.crew.fail(self.coming.pop(0), traceback.format_exc(), for_good=True)
+                self.crew.fail(self.coming.pop(0), error, for_good=True)
                 continue
             except Exception as error:
                 if jax.process_count() > 1 or jax.tree.leaves(self.states)[0].is_deleted():
@@ -470,7 +470,7 @@ __all__ = [
     "MOST_BEGINNINGS",
     "HopelessError",
     "Seat",
-    "Table",
+    "Slots",
     "is_out_of_memory",
     "work",
 ]

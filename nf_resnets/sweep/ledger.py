@@ -168,6 +168,7 @@ class Ledger:
         self._writing: contextlib.AbstractContextManager[Any] = (
             threading.Lock() if engine.dialect.name == "sqlite" else contextlib.nullcontext()
         )
+        self._file = self._inode()
         self._sql = Statements(engine.dialect.name)
         # Drivers that are in the database for certain.
         self._registered: set[str] = set()
@@ -185,6 +186,16 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _inode(self) -> tuple[int, int] | None:
+        """Which file SQLite's is; None where it is gone, and for a server."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        try:
+            found = os.stat(str(self._engine.url.database))
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def close(self) -> None:
         """Closes all connections; the ledger opens new ones if it is used again."""
@@ -437,7 +448,13 @@ class Ledger:
 
         Returns:
           The keys of those that the driver still holds; the others were taken from it.
+
+        Raises:
+          LedgerError: also if the ledger's file is not the one that was opened: what is written
+            to it now would be lost.
         """
+        if self._file != self._inode():
+            raise LedgerError(f"the ledger {self.name} was removed or replaced while it was in use")
 
         def work(connection: sa.Connection) -> set[str]:
             held: set[str] = set()
@@ -559,13 +576,22 @@ class Ledger:
              "traceback": traceback},
         )  # fmt: skip
 
-    def fail(self, claim: Claim, driver: Driver, traceback: str, *, max_attempts: int = 3) -> str:
+    def fail(
+        self,
+        claim: Claim,
+        driver: Driver,
+        traceback: str,
+        *,
+        message: str | None = None,
+        max_attempts: int = 3,
+    ) -> str:
         """Writes down that a run raised.
 
         Args:
           claim: of `claim`.
           driver: who holds the run.
-          traceback: what it raised; it is kept with the attempt, its last line with the run.
+          traceback: what it raised; it is kept with the attempt.
+          message: what is kept with the run; None for the traceback's last line.
           max_attempts: the run waits again unless it raised this often.
 
         Returns:
@@ -576,7 +602,7 @@ class Ledger:
           LedgerError: also if the ledger has no such run.
         """
         trace = _text(traceback)
-        last = trace.strip().rpartition("\n")[2].strip()
+        last = trace.strip().rpartition("\n")[2].strip() if message is None else _text(message)
 
         def work(connection: sa.Connection) -> str:
             run = self._held(connection, claim, driver)
@@ -618,11 +644,17 @@ class Ledger:
 
         return self._write(work)
 
-    def retry(self, states: Collection[str] = ("failed", "oom")) -> int:
+    def retry(
+        self,
+        states: Collection[str] = ("failed", "oom"),
+        *,
+        keys: Collection[str] | None = None,
+    ) -> int:
         """Lets runs wait again that have ended; their attempts stay, and are counted anew.
 
         Args:
           states: of which states, of "finished", "diverged", "failed" and "oom".
+          keys: none but these runs.
 
         Returns:
           How many runs.
@@ -640,7 +672,12 @@ class Ledger:
             .where(runs.c.state.in_(list(states)))
             .values(state="waiting", failures=0, finished_at=None, **dict.fromkeys(RESULTS))
         )
-        return self._write(lambda connection: connection.execute(change).rowcount)
+        parts = (
+            [change] if keys is None else [change.where(runs.c.key.in_(p)) for p in _parts(keys)]
+        )
+        return self._write(
+            lambda connection: sum(connection.execute(part).rowcount for part in parts)
+        )
 
     # Reading
 

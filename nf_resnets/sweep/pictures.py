@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, plotting, schemes
 from nf_resnets.sweep.command import Made, Options
-from nf_resnets.sweep.crew import device_name, versions
 from nf_resnets.sweep.selection import optima, regimes_of
 from nf_resnets.sweep.words import duration_text, value_text
 
@@ -29,6 +26,7 @@ def draw(
     title: str,
     chance: float | None = None,
     failures: Mapping[str, str] | None = None,
+    makers: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
@@ -40,6 +38,7 @@ def draw(
       title: what the sweep is.
       chance: the accuracy of guessing, 0 to 1.
       failures: the tracebacks of failed runs, by key.
+      makers: on what and with which versions the runs were made.
 
     Returns:
       The names of the files; none if there is no run.
@@ -62,7 +61,7 @@ def draw(
         optima=plain_best,
         regimes=plain_fits,
         chance=chance,
-        facts={"devices": device_name(), "versions": versions()},
+        facts={f"{maker['runs']} runs made": maker for maker in makers},
         failures=[
             {"key": row["key"], "state": row["state"], "message": row["message"],
              "traceback": tracebacks.get(row["key"], "")}
@@ -112,6 +111,7 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
         title=title,
         chance=chance,
         failures=made.failures,
+        makers=made.makers,
     )
     _write_settings(made, options.out, base)
     print()
@@ -132,20 +132,21 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
 
 
 def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
-    """Keeps the grid, and where and with what the last of its runs were made."""
-    record = {
+    """Keeps the grid, on what its runs were made, and what the last driver spent."""
+    record: dict[str, Any] = {
         "grid": {name: list(values) for name, values in made.axes.items()},
         "settings": dict(base),
-        "machine": {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "device": device_name(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            **versions(),
-        },
+        "made": made.makers,
         "runs": dict(made.counts),
-        "seconds": {kind: round(spent, 1) for kind, spent in made.clock.seconds().items()},
     }
+    if made.compiled:
+        # A start that finds all done has nothing to say of what it took.
+        seconds = made.clock.seconds()
+        record["seconds"] = {kind: round(spent, 1) for kind, spent in seconds.items()}
+        record["cores"] = os.cpu_count()
+    elif (folder / "settings.json").exists():
+        before = json.loads((folder / "settings.json").read_text())
+        record |= {name: before[name] for name in ("seconds", "cores") if name in before}
     new = folder / f".settings-{os.getpid()}.json"
     new.write_text(json.dumps(record, indent=2) + "\n")
     new.replace(folder / "settings.json")

@@ -31,7 +31,8 @@ class RunSettings:
     batch_size: int = 64
     """Examples in a step."""
     micro_batch: int = 0
-    """Examples in a device's memory at once; 0 for all. Gradients are those of the whole batch."""
+    """Examples of a batch that are computed at once, over all devices of the run; 0 for all.
+    Gradients are those of the whole batch."""
     epochs: float = 0.0
     """The budget in passes over the training data; 10 if neither it nor `steps` is given."""
     steps: int = 0
@@ -53,7 +54,7 @@ class RunSettings:
     branch_scale: float = 1.0
     """What the weights inside the branches are multiplied by after initialisation."""
     dropout: float | None = None
-    """The rate of dropout before the head, where the scheme asks for it; none for the published."""
+    """The rate of dropout before the head, for schemes that have it; none for the published 0.6."""
     ghost_batch: int = 64
     """Examples over which BatchNorm takes its statistics; 0 for the whole batch."""
     bn_estimate_batches: int = 0
@@ -89,7 +90,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "micro_batch": (0, True, math.inf),
     "epochs": (0, True, math.inf),
     "steps": (0, True, 2**31 / 40),
-    "peak_lr": (0, False, math.inf),
+    "peak_lr": (0, False, 1e38),
     "warmup_epochs": (0, True, math.inf),
     "momentum": (0, True, 1),
     "weight_decay": (0, True, math.inf),
@@ -117,7 +118,7 @@ def typed(name: str, value: Any) -> Any:
       (1.0, 64)
       >>> typed("peak_lr", -0.1)
       Traceback (most recent call last):
-      ValueError: peak_lr=-0.1 found; expected a number above 0.
+      ValueError: peak_lr=-0.1 found; expected a number above 0 and below 1e+38.
     """
     if name not in FIELDS:
         close = difflib.get_close_matches(name, FIELDS, n=1)
@@ -145,8 +146,8 @@ def typed(name: str, value: Any) -> Any:
     if value < low or (value == low and not inclusive) or value >= high:
         expected = f"{'of at least' if inclusive else 'above'} {low:g}"
         if high < math.inf:
-            expected += f" and below {high:g}"
-        raise ValueError(f"{name}={value:g} found; expected a number {expected}.")
+            expected += f" and below {int(high) if high == int(high) and high < 2**53 else high}"
+        raise ValueError(f"{name}={value} found; expected a number {expected}.")
     # A NumPy float of 32 bits is the shortest number that means it: 0.1, not 0.10000000149.
     if isinstance(value, np.float32 | np.float16):
         value = float(str(value))

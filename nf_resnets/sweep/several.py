@@ -44,6 +44,10 @@ class Several:
         """A run is over, or waits again."""
         self._tell("ended", key, state, result)
 
+    def counted(self, counts: Mapping[str, int]) -> None:
+        """How many of the grid's runs are in each state."""
+        self._tell("counted", counts)
+
     def note(self, text: str) -> None:
         """Something else worth a line."""
         self._tell("note", text)

@@ -172,6 +172,9 @@ class TensorBoard:
     def compiled(self, program: str, seconds: float, slots: int) -> None:
         """A program is there; nothing is logged."""
 
+    def counted(self, counts: Mapping[str, int]) -> None:
+        """How many runs are in each state; nothing is logged."""
+
     def note(self, text: str) -> None:
         """Something else; nothing is logged."""
 

@@ -40,6 +40,9 @@ class Watch(Protocol):
         ``lost`` to another driver.
         """
 
+    def counted(self, counts: Mapping[str, int]) -> None:
+        """How many of the grid's runs are in each state, those of other drivers included."""
+
     def note(self, text: str) -> None:
         """Something else worth a line."""
 

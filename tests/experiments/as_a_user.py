@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+def one_device():
+    """The environment of the tests, but with one device, as on a laptop."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+    return {**os.environ, "XLA_FLAGS": flags.strip()}
+
+
 def make(name, *arguments):
     """Runs ``python -m experiments.NAME`` and returns what it printed; it has to succeed."""
-    environment = {**os.environ, "XLA_FLAGS": ""}  # one device, as on a laptop
     found = subprocess.run(
         [sys.executable, "-m", f"experiments.{name}", *map(str, arguments)],
         cwd=ROOT,
-        env=environment,
+        env=one_device(),
         capture_output=True,
         text=True,
         timeout=240,

@@ -2,7 +2,6 @@
 
 import csv
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -15,16 +14,16 @@ from PIL import Image
 from experiments import fixup_fig3_depth as fig3
 from experiments import grid
 from nf_resnets import schemes
+from tests.experiments.as_a_user import one_device
 
 ROOT = Path(__file__).parents[2]
 
 
 def command(*arguments):
-    environment = {**os.environ, "XLA_FLAGS": ""}  # one device, as on a laptop
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.fixup_fig3_depth", *map(str, arguments)],
         cwd=ROOT,
-        env=environment,
+        env=one_device(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

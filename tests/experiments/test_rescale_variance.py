@@ -1,7 +1,6 @@
 """The experiment on RescaleNet's variance as a user runs it, and its numbers."""
 
 import csv
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from PIL import Image
 
 from experiments import rescale_variance as experiment
+from tests.experiments.as_a_user import one_device
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ def test_the_smoke_scale_runs_and_shows_the_claim(tmp_path):
         *(sys.executable, "-m", "experiments.rescale_variance", "--scale", "smoke"),
         *("--out", str(tmp_path)),
     ]
-    options = {"cwd": ROOT, "env": {**os.environ, "XLA_FLAGS": ""}, "text": True, "timeout": 240}
+    options = {"cwd": ROOT, "env": one_device(), "text": True, "timeout": 240}
     first = subprocess.run(command, capture_output=True, **options)
     assert first.returncode == 0, first.stderr
     with open(tmp_path / "rows.csv", newline="") as stream:

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from PIL import Image
 
 from experiments import theory_signal as experiment
 from nf_resnets import analysis, schemes
+from tests.experiments.as_a_user import one_device
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_the_smoke_scale_runs_and_a_second_start_makes_nothing_anew(tmp_path):
         *(sys.executable, "-m", "experiments.theory_signal", "--scale", "smoke"),
         *("--schemes", "alpha_one", "batchnorm", "--out", str(tmp_path)),
     ]
-    options = {"cwd": ROOT, "env": {**os.environ, "XLA_FLAGS": ""}, "text": True, "timeout": 240}
+    options = {"cwd": ROOT, "env": one_device(), "text": True, "timeout": 240}
     first = subprocess.run(command, capture_output=True, **options)
     assert first.returncode == 0, first.stderr
     with open(tmp_path / "rows.csv", newline="") as stream:

@@ -352,6 +352,9 @@ class Log:
     def ended(self, key, state, result):
         self.write("ended", key=key, state=state, message=result.get("message"))
 
+    def counted(self, counts):
+        pass
+
     def note(self, text):
         self.write("note", text=text)
 

@@ -38,6 +38,8 @@ FORMS = {
     "remat": {"remat": True},
     "unroll and remat": {"unroll": 99, "remat": True},
 }
+# Asked of every anatomy; the two others of some, and of the rest where time is no matter.
+SINGLE = {"unroll", "remat"}
 NETWORKS = [partial(CifarResNet, depth=20), partial(WideResNet, depth=22)]
 BLOCKS = [BasicBlock, PreActivationBlock]
 FAMILIES = ("post_activation", "pre_activation")  # of the two, and of the two
@@ -63,28 +65,47 @@ def value_grads_stats(module, variables, x, **options):
     return y, grads, dict(updated)
 
 
-@pytest.mark.parametrize(
-    ("block", "scheme"),
-    [
-        *BLOCK_SCHEMES,
-        (partial(BasicBlock, projection=True), "rescalenet"),
-        (Bottleneck, "rescalenet"),
-        (PreActivationBottleneck, "nf_resnet"),
-    ],
-)
+STAGES = [
+    *BLOCK_SCHEMES,
+    (partial(BasicBlock, projection=True), "rescalenet"),
+    (Bottleneck, "rescalenet"),
+    (PreActivationBottleneck, "nf_resnet"),
+]
+# Running statistics, constants of each branch, scalars, a shortcut with weights of its own.
+IN_ALL_FORMS = ("batchnorm", "rescalenet", "fixup")
+
+
+def _quick(form, scheme):
+    return form in SINGLE or scheme in IN_ALL_FORMS
+
+
+@pytest.mark.parametrize(("block", "scheme"), STAGES)
 def test_forms_of_a_stage_agree(block, scheme):
+    """Each form by itself on every anatomy, their combinations on some."""
+    _forms_agree(block, scheme, [form for form in FORMS if _quick(form, scheme)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("block", "scheme"), [s for s in STAGES if s[1] not in IN_ALL_FORMS])
+def test_the_other_forms_of_a_stage_agree(block, scheme):
+    _forms_agree(block, scheme, [form for form in FORMS if not _quick(form, scheme)])
+
+
+def _forms_agree(block, scheme, names):
     """A stage for each anatomy: down-sampling, then three blocks in the loop."""
     anatomy = schemes.get(scheme).anatomy
     # A standardised 1x1 kernel of two inputs would be a sign, and its gradient 0.
     features = 16 if block in (Bottleneck, PreActivationBottleneck) else 8
     make = partial(block, features=features, anatomy=anatomy, bn_groups=2, train=True)
-    forms = {k: Stage(make, num_blocks=4, stride=2, **v) for k, v in FORMS.items()}
+    scanned, *forms = (
+        Stage(make, num_blocks=4, stride=2, **FORMS[name]) for name in ("scan", *names)
+    )
     x = images(0, 4, 6, 6, 4)
-    variables = random_variables(forms["scan"], 1, x.shape[1:])
+    variables = random_variables(scanned, 1, x.shape[1:])
     # A scan has to hand each block its own.
     constants = anatomy.constants((True, False, False, False))
-    expected = value_grads_stats(forms.pop("scan"), variables, x, constants=constants)
-    for form in forms.values():
+    expected = value_grads_stats(scanned, variables, x, constants=constants)
+    for form in forms:
         found = value_grads_stats(form, variables, x, constants=constants)
         assert_close(found, expected, TOLERANCE, ZERO)
 

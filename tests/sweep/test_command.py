@@ -156,6 +156,8 @@ def test_the_grid_grows_where_the_best_rate_lies_at_its_edge():
     assert command.growth(falling, axes, {"lowest": 0, "highest": 0}, 1) == [0.125]
     inside = [row(0.25, 0.2), row(0.5, 0.8), row(1.0, 0.4)]
     assert command.growth(inside, axes, {"lowest": 0, "highest": 0}, 1) is None
+    gone = [row(rate, 0.0, state="diverged") for rate in (0.25, 0.5, 1.0)]
+    assert command.growth(gone, axes, {"lowest": 0, "highest": 0}, 1) == [0.125]
     # A best rate below one that diverged is no edge.
     stopped = [row(0.25, 0.2), row(0.5, 0.8), row(1.0, 0.0, state="diverged")]
     assert command.growth(stopped, axes, {"lowest": 0, "highest": 0}, 1) is None

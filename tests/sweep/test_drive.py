@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nf_resnets import schemes
-from nf_resnets.sweep import driver, lane, open_ledger, program
+from nf_resnets.sweep import LedgerError, driver, lane, open_ledger, program
+from nf_resnets.sweep.ledger import this_driver
 from nf_resnets.sweep.settings import FIELDS, key, make
 from tests.sweep import small
 
@@ -160,6 +161,8 @@ def test_what_follows_from_the_settings_is_kept(one_by_one):
         ({"model": "resnet-110"}, "did you mean 'cifar-resnet-110'?"),
         ({"model": "transformer-6"}, "expected a network for images"),
         ({"dataset": "digit"}, "digits"),
+        ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),
+        ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):
@@ -195,3 +198,43 @@ def test_memory_that_ran_out_is_told_from_other_errors():
 def test_the_ledger_has_the_settings_as_they_are(one_by_one):
     row = one_by_one[0][0]
     assert key({name: row[name] for name in FIELDS}) == row["key"]
+
+
+def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():
+    dataset = small.load("digits")
+    rates = []
+    for dropout in (0.0, 0.25, None):
+        settings = make({**small.BASE, "scheme": "regularized_skipinit", "dropout": dropout})
+        rates.append(program.make_model(program.plan(settings, dataset), dataset).dropout)
+    assert rates == [0.0, 0.25, 0.6]
+
+
+def test_a_ledger_that_is_gone_ends_the_driver_with_a_sentence(tmp_path):
+    with open_ledger(tmp_path / "ledger.db") as book:
+        driver.enter(small.make({"seed": (0,)}), book)
+        (tmp_path / "ledger.db").unlink()
+        with pytest.raises(LedgerError, match=r"was removed or replaced while it was in use"):
+            book.heartbeat(this_driver("cpu", {}), ["k"])
+
+
+def test_what_raised_is_said_in_its_own_words(tmp_path, monkeypatch):
+    """JAX adds a note to what passes through it."""
+    sweep = small.make({"seed": (0,)}, stem_channels=2)
+
+    def broken(*_):
+        raise ValueError("images of shape (1, 8, 8, 1) found")
+
+    monkeypatch.setattr(program, "_initial", lambda *_: jax.jit(broken)(0.0))
+    rows, _, _ = small.run(tmp_path, sweep, max_attempts=1)
+    assert rows[0]["state"] == "failed"
+    assert rows[0]["message"] == "ValueError: images of shape (1, 8, 8, 1) found"
+
+
+def test_retry_leaves_runs_of_other_grids_alone(tmp_path):
+    with open_ledger(tmp_path / "ledger.db") as book:
+        driver.enter(small.make({"seed": (0, 1)}), book)
+        me = this_driver("cpu", {})
+        for claim in book.claim(me, limit=2):
+            book.fail(claim, me, "Traceback", max_attempts=1)
+        assert book.retry(keys=small.make({"seed": (1,)}).keys) == 1
+        assert [row["state"] for row in book.rows()] == ["failed", "waiting"]

@@ -34,7 +34,7 @@ def test_axes_are_read_as_they_are_written():
         ("peak_lr=0.1,,0.2", "peak_lr='0.1,,0.2' has an empty value"),
         ("peak_lr", "the axis 'peak_lr' has no equals sign"),
         ("peak_lr=fast", "peak_lr='fast' found; expected a number."),
-        ("peak_lr=-0.5,0.1", "peak_lr=-0.5 found; expected a number above 0."),
+        ("peak_lr=-0.5,0.1", "peak_lr=-0.5 found; expected a number above 0 and below 1e+38."),
         ("peak_lr=2^2:2^-3", "peak_lr=2^2:2^-3 has no values; expected a range that rises."),
         ("peak_lr=0.1:0.5", "peak_lr=0.1:0.5 found; expected a range of powers of one base"),
         ("peak_lr=2^-3:10^0", "expected a range of powers of one base"),

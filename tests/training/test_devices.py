@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from nf_resnets.data.batch import Augmentation, training_batch
 from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import Conv, Head
 from nf_resnets.models.stage import Stage
+from tests.experiments.as_a_user import one_device
 from tests.training import small
 
 STEPS, BATCH = 4, 16  # of 48 examples: the fourth step begins the second epoch
@@ -238,8 +238,7 @@ def free_port():
 def test_two_processes_give_the_numbers_of_one(scheme, tmp_path):
     root = Path(__file__).parents[2]
     port = free_port()
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+    environment = one_device() | {
         "JAX_PLATFORMS": "cpu",
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         "PYTHONPATH": str(root),
