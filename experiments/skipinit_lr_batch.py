@@ -60,7 +60,7 @@ def powers(low: int, high: int) -> tuple[float, ...]:
 SCALES = {
     "smoke": Scale(
         {
-            "scheme": ("skipinit", "fixup"),
+            "scheme": ("skipinit",),
             "batch_size": (64, 256),
             "peak_lr": powers(-4, -3),
             "seed": (0,),

@@ -143,7 +143,8 @@ def typed(name: str, value: Any) -> Any:
             f"{name}={value!r} found; expected a {'whole' if whole else 'finite'} number."
         )
     low, inclusive, high = _RANGES[name]
-    if value < low or (value == low and not inclusive) or value >= high:
+    number = float(value)  # a bound may not fit into a number of 32 bits
+    if number < low or (number == low and not inclusive) or number >= high:
         expected = f"{'of at least' if inclusive else 'above'} {low:g}"
         if high < math.inf:
             expected += f" and below {int(high) if high == int(high) and high < 2**53 else high}"

@@ -365,7 +365,7 @@ def listen(log):
 
     from nf_resnets.sweep import crew, lane
 
-    save, end = crew.Checkpoints.save, lane.Table._end
+    save, end = crew.Checkpoints.save, lane.Slots._end
     names = {}
     checkpoints = crew.Crew.checkpoints
 
@@ -392,7 +392,7 @@ def listen(log):
 
     crew.Crew.checkpoints = checkpoints_of
     crew.Checkpoints.save = save_and_say
-    lane.Table._end = end_and_say
+    lane.Slots._end = end_and_say
 
 
 def drive(job, cache):

@@ -55,8 +55,8 @@ def test_three_kills(tmp_path, record_property):
 LEDGER = "nf_resnets.sweep.ledger:Ledger"
 SEAMS = {
     "claimed, and not begun": (f"{LEDGER}.claim", "after", 1),
-    "before the first step": ("nf_resnets.sweep.lane:Table._train", "before", 1),
-    "before a test": ("nf_resnets.sweep.lane:Table._end_epochs", "before", 2),
+    "before the first step": ("nf_resnets.sweep.lane:Slots._train", "before", 1),
+    "before a test": ("nf_resnets.sweep.lane:Slots._end_epochs", "before", 2),
     "saved, before the ledger knows": (f"{LEDGER}.record", "before", 1),
     "the ledger knows, before it is saved": (f"{LEDGER}.record", "after", 1),
     "saved": ("nf_resnets.training.checkpoint:Checkpoints.save", "after", 2),

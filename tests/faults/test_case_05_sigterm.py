@@ -60,14 +60,14 @@ def leave_without_saving():
     """Control: runs are released, and not saved where they stand."""
     from nf_resnets.sweep import lane
 
-    leave, save = lane.Table._leave, lane.Table._save
+    leave, save = lane.Slots._leave, lane.Slots._save
 
     def leave_only(self):
-        lane.Table._save = lambda self, slot: None
+        lane.Slots._save = lambda self, slot: None
         leave(self)
-        lane.Table._save = save
+        lane.Slots._save = save
 
-    lane.Table._leave = leave_only
+    lane.Slots._leave = leave_only
 
 
 @pytest.mark.slow

@@ -257,6 +257,7 @@ def test_a_file_where_the_folder_belongs_is_not_an_empty_one(tmp_path):
         checkpoints(tmp_path / "run").restore(tree(0))
 
 
+@pytest.mark.slow  # two sweeps
 def test_a_sweep_whose_disk_is_full_stops_with_a_sentence_and_goes_on_later(tmp_path, monkeypatch):
     """It is no fault of the runs: none is counted as failed."""
     sweep = small.make({"seed": (0, 1)}, stem_channels=2, epochs=3.0)

@@ -26,7 +26,7 @@ def enter(folder, axes, **base):
         ({"momentum": 0.8}, "momentum: 0.9 there, 0.8 now"),
         ({"model": "wrn-16-1"}, "model: 'wrn-10-1' there, 'wrn-16-1' now"),
         ({"epochs": 0.0, "steps": 66}, "epochs: 3.0 there, 0.0 now; steps: 0 there, 66 now"),
-        ({"alpha": 1.0}, "alpha: None there, 1.0 now"),
+        ({"branch_scale": 0.5}, "branch_scale: 1.0 there, 0.5 now"),
         # What was an axis, and is not one any more.
         ({"seed": 7}, "seed: 0, 1 there, 7 now"),
     ],
@@ -57,6 +57,7 @@ def test_one_number_is_one_point_however_it_is_written(tmp_path):
     assert enter(tmp_path, {"peak_lr": (np.nextafter(0.1, 1),), "seed": (0,)}) == 1
 
 
+@pytest.mark.slow  # tests/sweep/test_drive.py has a quick one
 def test_a_grid_that_grew_runs_only_what_is_new(tmp_path):
     twin = sweeping.twin(TWO)
     shutil.copytree(twin, tmp_path / "grown")

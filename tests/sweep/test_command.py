@@ -64,7 +64,7 @@ def test_the_same_command_again_makes_nothing_new(made):
     assert (out / "rows.csv").read_text() == before
 
 
-def test_a_dry_run_says_what_it_would_take_and_makes_nothing(made, tmp_path):
+def test_a_dry_run_says_what_it_would_take(made):
     out, _ = made
     axes = ("peak_lr=2^-6:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
     # Of this program the ledger knows how long a step takes, so nothing has to be compiled.
@@ -75,6 +75,10 @@ def test_a_dry_run_says_what_it_would_take_and_makes_nothing(made, tmp_path):
     assert "Programs: 1, each compiled once" in dry.stdout
     assert "4 runs of 22 steps" in dry.stdout and "as earlier runs took" in dry.stdout
     assert re.search(r"^Time: about \d", dry.stdout, re.M)
+
+
+@pytest.mark.slow  # it compiles
+def test_a_dry_run_measures_what_no_run_has_told(tmp_path):
     new = tmp_path / "new"
     dry = call("--grid", "seed=0:2", *TINY, "--out", new, "--dry-run", "--lanes", "1")
     assert dry.returncode == 0, dry.stderr

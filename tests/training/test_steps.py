@@ -72,7 +72,7 @@ def assert_state(found, run, expected):
     small.assert_close(got, jax.tree.map(lambda leaf: leaf[0], expected), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["fixup", "batchnorm"])
+@pytest.mark.parametrize("scheme", ["fixup", pytest.param("batchnorm", marks=pytest.mark.slow)])
 def test_the_numbers_are_those_of_single_steps(scheme):
     mesh, split = one_mesh(), small.split(COUNT)
     steps = make(scheme, mesh)
@@ -121,8 +121,10 @@ def test_a_diverged_run_stops_at_its_step_and_its_neighbours_do_not_notice():
     assert_state(made.states, 0, single_steps("fixup", 3)[0])
 
 
-@pytest.mark.parametrize("scheme", ["fixup", "batchnorm"])
-@pytest.mark.parametrize("data", [1, 2])
+@pytest.mark.parametrize(
+    ("scheme", "data"),
+    [("batchnorm", 2), pytest.param("batchnorm", 1, marks=pytest.mark.slow), ("fixup", 1)],
+)
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(scheme, data):
     mesh, split = one_mesh(1, data), small.split(COUNT)
     made = call(make(scheme, mesh, micro_batches=2), states_of(scheme), [3], mesh, split)
