@@ -145,10 +145,14 @@ class Crew:
         assert self.ledger is not None
         if not self.is_lost(claim) and self.ledger.record(claim, self.driver, epochs):
             return True
+        self.mark_lost(claim)
+        return False
+
+    def mark_lost(self, claim: Claim) -> None:
+        """Notes that a run was taken from this driver; its lane leaves it alone."""
         with self.lock:
             if self.held.get(claim.key) == claim:
                 self.lost.add((claim.key, claim.attempt))
-        return False
 
     def checkpoints(self, claim: Claim) -> Checkpoints:
         """The checkpoints of a run."""

@@ -414,8 +414,13 @@ class Slots:
         }
 
         def save() -> None:
-            if self.crew.record(seat.claim, epochs):
+            if not self.crew.record(seat.claim, epochs):
+                return
+            try:
                 seat.checkpoints.save(step, tree)
+            except CheckpointHeldError:
+                # This process stood still in between, and another one has the run.
+                self.crew.mark_lost(seat.claim)
 
         # The disk is slow, and the next epoch need not wait for it.
         seat.saving = self.saver.submit(save)

@@ -111,7 +111,7 @@ def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
     taken_by(tmp_path, key, 2)
     first.send(signal.SIGCONT)
     continued = time.time()
-    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert [first.wait(60), second.wait(60)] == [0, 0], first.said()
     tried = sweeping.attempts(tmp_path, key)
     assert tried[0]["outcome"] == "lost"
     assert tried[-1]["outcome"] == "finished"
