@@ -124,7 +124,7 @@ def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
             for event in first.events(kind)
             if event["key"] == key and event["time"] >= continued
         ]
-        # Only the save that it was stopped in, whose lock it held all the while, may come to an end.
+        # Only the save that it was stopped in, whose lock it held all along, may come to an end.
         assert [event["kind"] for event in late].count("saved") <= 1
         assert all(event["state"] == "lost" for event in late if event["kind"] == "ended")
 
