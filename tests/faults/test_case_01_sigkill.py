@@ -94,7 +94,11 @@ def test_a_run_that_begins_anew_is_noticed(tmp_path):
         lanes=1,
         code=-9,
     )
-    sweeping.run(tmp_path, TWO, prepare="tests.faults.sweeping:restore_nothing", lanes=1)
+    # The driver notices by itself: it does not save a step that is older than what is there.
+    process = sweeping.run(
+        tmp_path, TWO, prepare="tests.faults.sweeping:restore_nothing", lanes=1, code=1
+    )
+    assert "holds a checkpoint" in process.said()
     with pytest.raises(AssertionError, match="began at step 0, and was saved at"):
         sweeping.assert_nothing_twice(tmp_path)
 
