@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import jax
 
-from nf_resnets import data, training
+from nf_resnets import data
 from nf_resnets.sweep import driver, estimate, program
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import device_name
@@ -142,7 +142,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         hosts.initialize(options.coordinator, options.num_processes, options.process_id)
         sweep = driver.make_sweep(axes, base, load=_loader(options.data_dir))
         data_devices = options.devices_per_run or len(jax.devices())
-        _mesh(options)
+        driver.sweep_mesh(jax.devices(), data_devices)
         for each in sweep.plans:
             driver.refuse_indivisible(each, data_devices)
         with hosts.failing_together():
@@ -192,22 +192,6 @@ def _loader(data_dir: str | None) -> Any:
     return lambda name: data.load(name, data_dir)
 
 
-def _lanes(options: Options) -> int:
-    on_cpu = jax.default_backend() == "cpu" and len(jax.devices()) == 1
-    return options.lanes or (min(os.cpu_count() or 1, driver.MOST_LANES) if on_cpu else 1)
-
-
-def _mesh(options: Options) -> jax.sharding.Mesh:
-    devices = jax.devices()
-    data_devices = options.devices_per_run or len(devices)
-    if len(devices) % data_devices:
-        raise ValueError(
-            f"--devices-per-run {data_devices} found; expected a divisor of the {len(devices)} "
-            "devices."
-        )
-    return training.make_mesh(sweep=len(devices) // data_devices, data=data_devices)
-
-
 def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     """Prints what would be made, and how long it would take."""
     path = options.out / "ledger.db"
@@ -223,8 +207,8 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
-    mesh = _mesh(options)
-    lanes = _lanes(options)
+    mesh = driver.sweep_mesh(jax.devices(), options.devices_per_run or len(jax.devices()))
+    lanes = options.lanes or driver.default_lanes(jax.devices())
     costs = estimate.estimate(
         to_make.programs,
         ledger,
@@ -402,7 +386,7 @@ def _drive_watched(
         options.out / "checkpoints",
         watch,
         stop=lambda: stop.requested,
-        lanes=_lanes(options),
+        lanes=options.lanes,
         devices_per_run=options.devices_per_run or len(jax.devices()),
         runs_on_a_device=options.runs_per_device,
         together=options.together,

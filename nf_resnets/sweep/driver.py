@@ -166,6 +166,26 @@ class Outcome:
     stopped: bool
 
 
+def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
+    """The mesh on which runs are spread, each over so many devices.
+
+    Raises:
+      ValueError: if the devices do not divide by that.
+    """
+    if devices_per_run < 1 or len(devices) % devices_per_run:
+        raise ValueError(
+            f"devices_per_run={devices_per_run} found; expected a divisor of the {len(devices)} "
+            "devices."
+        )
+    return training.make_mesh(len(devices) // devices_per_run, devices_per_run, devices=devices)
+
+
+def default_lanes(devices: Sequence[jax.Device]) -> int:
+    """How many programs are at work at a time: one a core on a CPU of one device, else one."""
+    alone = len(devices) == 1 and devices[0].platform == "cpu"
+    return min(os.cpu_count() or 1, MOST_LANES) if alone else 1
+
+
 def refuse_indivisible(plan: Plan, devices_per_run: int) -> None:
     """Refuses a run whose batch does not divide over its devices.
 
@@ -228,20 +248,13 @@ def drive(
       Exception: whatever kept the driver itself from working, such as a ledger that is gone.
     """
     devices = list(jax.devices() if devices is None else devices)
-    if devices_per_run < 1 or len(devices) % devices_per_run:
-        raise ValueError(
-            f"devices_per_run={devices_per_run} found; expected a divisor of the {len(devices)} "
-            "devices."
-        )
+    mesh = sweep_mesh(devices, devices_per_run)
     for each in sweep.plans:
         refuse_indivisible(each, devices_per_run)
-    mesh = training.make_mesh(len(devices) // devices_per_run, devices_per_run, devices=devices)
     # No more slots than there are runs.
     most = -(-len(sweep.plans) // mesh.shape[training.SWEEP])
     runs_on_a_device = min(runs_on_a_device, max(1, most))
-    on_cpu = devices[0].platform == "cpu"
-    if lanes == 0:
-        lanes = min(os.cpu_count() or 1, MOST_LANES) if on_cpu and len(devices) == 1 else 1
+    lanes = lanes or default_lanes(devices)
     device = device_name()
     driver = this_driver(device, versions())
     programs = Programs(
@@ -310,5 +323,5 @@ def _heartbeat(crew: Crew, given_up: threading.Event) -> Iterator[None]:
 
 __all__ = [
     "MOST_LANES", "Outcome", "Sweep", "drive", "enter", "make_sweep",
-    "refuse_indivisible", "refuse_other_settings", "without",
+    "default_lanes", "refuse_indivisible", "refuse_other_settings", "sweep_mesh", "without",
 ]  # fmt: skip

@@ -48,8 +48,11 @@ KEY = jax.random.key(0)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_steps_of_metainit():
-    """Its steps are all alike, each a third derivative: three show what is asked here."""
+def few_steps_of_metainit(request):
+    """Its steps are all alike, each a third derivative: three of them do for the quick tests."""
+    if request.config.option.markexpr != "not slow":
+        yield
+        return
     # By its name in full: the package's attribute is the function.
     module = importlib.import_module("nf_resnets.init.metainit")
     with pytest.MonkeyPatch.context() as patch:
