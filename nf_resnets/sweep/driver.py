@@ -27,6 +27,8 @@ from nf_resnets.sweep.watch import Watch
 
 MOST_LANES = 8
 
+_LOOKS_UP = 0.05  # seconds at most until the main thread sees a signal
+
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
@@ -284,10 +286,16 @@ def drive(
             lane.work(crew)
         else:
             with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
-                work = [pool.submit(lane.work, crew) for _ in range(lanes)]
+                work = {pool.submit(lane.work, crew) for _ in range(lanes)}
                 try:
-                    for done in concurrent.futures.as_completed(work):
-                        done.result()
+                    # Python handles signals in this thread only, and the system may hand one to
+                    # another thread, which does not wake this one: it wakes by itself.
+                    while work:
+                        done, work = concurrent.futures.wait(
+                            work, _LOOKS_UP, concurrent.futures.FIRST_COMPLETED
+                        )
+                        for one in done:
+                            one.result()
                 except BaseException:
                     given_up.set()  # the other lanes save their runs and leave
                     raise

@@ -88,7 +88,16 @@ class Process:
 
 
 def start(
-    folder, axes, base=(), *, prepare=None, terminate_at=None, devices=1, ledger=None, **options
+    folder,
+    axes,
+    base=(),
+    *,
+    prepare=None,
+    terminate_at=None,
+    terminate_by=signal.SIGTERM,
+    devices=1,
+    ledger=None,
+    **options,
 ):
     """Starts a driver on the ledger of a folder.
 
@@ -97,7 +106,8 @@ def start(
       axes: as on a command line.
       base: settings besides those of `TINY`.
       prepare: `"module:function"`, or `["module:function", argument...]`, called before it drives.
-      terminate_at: sends itself SIGTERM when a run has made so many steps.
+      terminate_at: sends itself a signal when a run has made so many steps.
+      terminate_by: which signal.
       devices: how many devices it has.
       ledger: the ledger's URL; by default a file in the folder.
       options: of `driver.drive`.
@@ -110,6 +120,7 @@ def start(
         "base": {**TINY, **dict(base)},
         "prepare": [prepare] if isinstance(prepare, str) else prepare,
         "terminate_at": terminate_at,
+        "terminate_by": int(terminate_by),
         "devices": devices,
         "ledger": str(ledger or folder / "ledger.db"),
         "options": {"lease_seconds": 600.0, "chunk_seconds": 0.05, **options},
@@ -321,8 +332,8 @@ def seated_together(folder):
 class Log:
     """A watch that appends each event, as one line and at once, to a file that drivers share."""
 
-    def __init__(self, folder, terminate_at=None):
-        self.terminate_at = terminate_at
+    def __init__(self, folder, terminate_at=None, terminate_by=signal.SIGTERM):
+        self.terminate_at, self.terminate_by = terminate_at, terminate_by
         self.file = os.open(folder / "events", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.pid = os.getpid()
 
@@ -344,7 +355,7 @@ class Log:
         self.write("went_on", key=key, step=step, **numbers)
         if self.terminate_at is not None and step >= self.terminate_at:
             self.terminate_at = None
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, self.terminate_by)
 
     def tested(self, key, step, row):
         self.write("tested", key=key, step=step, epoch=row["epoch"])
@@ -409,7 +420,7 @@ def drive(job, cache):
     from nf_resnets.training.preemption import Preemption
 
     folder = Path(job["folder"])
-    log = Log(folder, job["terminate_at"])
+    log = Log(folder, job["terminate_at"], job["terminate_by"])
     listen(log)
     options = dict(job["options"])
     prepared = {}

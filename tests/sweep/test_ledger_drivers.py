@@ -22,7 +22,8 @@ from nf_resnets.sweep.ledger import NewRun, is_dead, open_ledger, this_driver
 ROOT = Path(__file__).parents[2]
 
 # What a driver does, without the training: it waits for a line, then for each claim writes epochs
-# and the end. With "hold" it claims, says so, and waits for another line before it ends its runs.
+# and the end. With "hold" it claims, says so, and waits for another line before it ends its runs;
+# with "together" it waits so after its first claim only.
 DRIVER = """
 import sys, time
 from nf_resnets.sweep.ledger import NewRun, open_ledger, this_driver
@@ -35,8 +36,9 @@ with open_ledger(where) as ledger:
     driver = this_driver("cpu", {})
     while claims := ledger.claim(driver, limit=5 if mode == "hold" else 3, lease_seconds=lease):
         print("claimed", *(claim.key for claim in claims), flush=True)
-        if mode == "hold":
+        if mode in ("hold", "together"):
             sys.stdin.readline()
+        mode = "all" if mode == "together" else mode
         for claim in claims:
             kept = ledger.record(claim, driver, [{"epoch": 1, "step": 1}, {"epoch": 2, "step": 2}])
             if mode == "slow":
@@ -100,15 +102,20 @@ def where(tmp_path):
 
 def share(child, where, runs):
     """Two drivers that make the ledger at the same moment, and share its runs."""
-    both = [child(where, runs) for _ in range(2)]
+    both = [child(where, runs, "together") for _ in range(2)]
     for one in both:
         one.says("ready")
     for one in both:
         one.go()
+    assert sum(int(one.says("added")[0]) for one in both) == runs
+    # Neither goes on before both hold runs, however the machine shares its cores between them.
+    shares = [one.says("claimed") for one in both]
+    for one in both:
+        one.go()
     said = [one.end() for one in both]
-    assert sum(int(one["added"][0][0]) for one in said) == runs
-    shares = [[key for line in one["claimed"] for key in line] for one in said]
-    assert all(shares), "one of the two did nothing"
+    for share, one in zip(shares, said, strict=True):
+        assert share
+        share += [key for line in one["claimed"] for key in line]
     assert sorted(shares[0] + shares[1]) == [f"{i:064d}" for i in range(runs)]
     assert all(line == ["True", "True"] for one in said for line in one["ended"])
     with open_ledger(where, create=False) as ledger:
