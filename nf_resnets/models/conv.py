@@ -3,17 +3,22 @@
 XLA brings convolutions into the form that its CPU library is fast at (batch first, features last,
 no dilation) only outside loops. The two convolutions of a backward pass are in another form, and
 inside a scan over blocks they run 10 to 50 times slower than they could. So on a CPU we write the
-backward pass in the fast form ourselves, and 1x1 kernels and tiny images as matrix products.
-Elsewhere the plain convolution is best.
+backward pass in the fast form ourselves, and 1x1 kernels and tiny images as matrix products. Where
+oneDNN can be called, it is faster yet. Elsewhere than on a CPU the plain convolution is best.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from nf_resnets.models import onednn
+
+FORMS = ("auto", "plain", "canonical", "onednn")
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 _TINY_IMAGE = 4  # pixels; measured: up to 2 x 2 the matrix form is several times faster
@@ -28,13 +33,17 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto"
       stride: of the output positions, in both directions.
       form: ``"plain"`` is XLA's convolution; ``"canonical"`` the form for CPUs, of which
         forward-mode derivatives (``jax.jvp``) cannot be taken unless it is a matrix product;
-        ``"auto"`` is canonical on a CPU, else plain.
+        ``"onednn"`` the same with oneDNN's kernels in forward and backward pass of what is
+        differentiated, in float32 with stride 1 or 2; ``"auto"`` is plain elsewhere than on a CPU,
+        and there oneDNN's, or canonical where it is not available or where
+        ``jax_compilation_cache_dir`` asks for programs to be stored, which these cannot be.
 
     Returns:
       ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
 
     Raises:
-      ValueError: if the kernel is of even size, or ``form`` is none of the three.
+      ValueError: if the kernel is of even size, ``form`` is none of the four, or oneDNN is asked
+        for and not available.
 
     Example:
       >>> conv(jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1)), 2)[0, :, :, 0].tolist()
@@ -44,17 +53,37 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto"
         raise ValueError(
             f"kernel of shape {kernel.shape} found; expected [K, K, C_in, C_out], K odd."
         )
-    if form not in ("auto", "plain", "canonical"):
-        raise ValueError(f"form={form!r} found; expected 'auto', 'plain' or 'canonical'.")
+    if form not in FORMS:
+        *others, last = map(repr, FORMS)
+        raise ValueError(f"form={form!r} found; expected {', '.join(others)} or {last}.")
+    if form == "onednn" and not onednn.available():
+        raise ValueError(
+            "form='onednn' found; it needs a processor with AVX-512, Linux, and jaxlib "
+            f"{' or '.join(onednn.VERSIONS)}."
+        )
     if form == "auto":
-        form = "canonical" if jax.default_backend() == "cpu" else "plain"
+        form = _best_form()
     if form == "plain":
         return _convolve(x, kernel, stride)
     if kernel.shape[0] == 1:
         return _pointwise(x, kernel, stride)
     if stride == 1 and x.shape[1] * x.shape[2] <= _TINY_IMAGE:
         return _as_matrix(x, kernel)
-    return _canonical(*_equally_varying(x, kernel), stride)
+    x, kernel = _equally_varying(x, kernel)
+    if form == "onednn" and onednn.fits(x, kernel, stride):
+        return _by_onednn(x, kernel, stride)
+    return _canonical(x, kernel, stride)
+
+
+def _best_form() -> str:
+    if jax.default_backend() != "cpu":
+        return "plain"
+    # XLA cannot store a program that calls oneDNN.
+    stored = all(
+        getattr(jax.config, name, None)
+        for name in ("jax_enable_compilation_cache", "jax_compilation_cache_dir")
+    )
+    return "onednn" if onednn.available() and not stored else "canonical"
 
 
 def _equally_varying(*arrays: jax.Array) -> list[jax.Array]:
@@ -151,4 +180,58 @@ def _grad_kernel(x: jax.Array, spread: jax.Array, size: int) -> jax.Array:
 
 _canonical.defvjp(_canonical_fwd, _canonical_bwd)
 
-__all__ = ["conv"]
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _by_onednn(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    # What is not differentiated stays a program that can be exported and stored.
+    return _convolve(x, kernel, stride)
+
+
+def _by_onednn_fwd(
+    x: jax.Array, kernel: jax.Array, stride: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _called(x, kernel, stride), (x, kernel)
+
+
+def _by_onednn_bwd(
+    stride: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _called_gradients(stride, saved, grad)
+
+
+_by_onednn.defvjp(_by_onednn_fwd, _by_onednn_bwd)
+
+
+# For second derivatives, by reverse mode twice, the calls themselves need derivatives.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _called(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    return onednn.convolve(x, kernel, stride)
+
+
+_called.defvjp(_by_onednn_fwd, _by_onednn_bwd)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _called_gradients(
+    stride: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    return (
+        onednn.grad_x(grad, kernel, x.shape, stride),
+        onednn.grad_kernel(x, grad, kernel.shape[0], stride),
+    )
+
+
+def _called_gradients_fwd(stride: int, saved: Any, grad: jax.Array) -> Any:
+    return _called_gradients(stride, saved, grad), (saved, grad)
+
+
+def _called_gradients_bwd(stride: int, saved: Any, cotangents: Any) -> Any:
+    return jax.vjp(partial(_canonical_bwd, stride), *saved)[1](cotangents)
+
+
+_called_gradients.defvjp(_called_gradients_fwd, _called_gradients_bwd)
+
+__all__ = ["FORMS", "conv"]

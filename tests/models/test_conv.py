@@ -5,9 +5,11 @@ Values are compared with sums in NumPy in float64. A float32 sum of n = K K C_in
 them; so 1e-5 of an array's largest entry, where a pixel left out gives 1e-1.
 """
 
+import importlib
 import itertools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from nf_resnets import schemes
-from nf_resnets.models import VGG, CifarResNet, ResNet, WideResNet, conv
+from nf_resnets.models import VGG, CifarResNet, ResNet, WideResNet, conv, onednn
 from tests.models.trees import (
     assert_close,
     images,
@@ -56,10 +58,26 @@ def naive_gradients(x, kernel, stride, cotangent):
     return grad_x, grad_kernel
 
 
+# Those with a backward pass of our own, each against the sums in NumPy.
+WRITTEN_OUT = [
+    "canonical",
+    pytest.param(
+        "onednn",
+        marks=pytest.mark.skipif(
+            not onednn.available(), reason="needs AVX-512, Linux, and a jaxlib that was compared"
+        ),
+    ),
+]
+
+
 def pull_back(x, kernel, cotangent, stride, form):
     value, vjp = jax.vjp(lambda x, kernel: conv(x, kernel, stride, form=form), x, kernel)
     return value, *vjp(cotangent)
 
+
+SIDES = (1, 2, 5, 8, 15, 16)
+
+best_form = importlib.import_module("nf_resnets.models.conv")._best_form
 
 quick_pull_back = quick_jit(pull_back, static_argnames=("stride", "form"))
 
@@ -76,7 +94,8 @@ SIZES = [(1, 1), (1, 4), (2, 2), (7, 4), (9, 8)]
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 3, 5, 7])
-def test_forms_agree_with_sums_in_numpy(size, stride):
+@pytest.mark.parametrize("form", WRITTEN_OUT)
+def test_forms_agree_with_sums_in_numpy(form, size, stride):
     """Images down to one pixel are smaller than the kernel, and than the stride."""
     rng = np.random.default_rng(10 * size + stride)
     for height, width in SIZES:
@@ -84,21 +103,86 @@ def test_forms_agree_with_sums_in_numpy(size, stride):
         value = naive(x, kernel, stride)
         cotangent = rng.standard_normal(value.shape).astype(np.float32)
         expected = (value, *naive_gradients(x, kernel, stride, cotangent))
-        found = quick_pull_back(x, kernel, cotangent, stride=stride, form="canonical")
+        found = quick_pull_back(x, kernel, cotangent, stride=stride, form=form)
         assert_close(found, expected, FLOAT32)
         assert_close(conv(x, kernel, stride, form="plain"), value, FLOAT32)
 
 
-def test_auto_is_the_canonical_form_on_a_cpu_and_plain_elsewhere(monkeypatch):
-    x, kernel = jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 2))
+def calls_onednn(form, differentiated, dtype=jnp.float32):
+    """Whether a program of a convolution calls oneDNN, and whether it has a rule of our own."""
+    x, kernel = jnp.ones((1, 5, 5, 2), dtype), jnp.ones((3, 3, 2, 2), dtype)
 
-    def forms(form):
-        return str(jax.make_jaxpr(lambda x, k: conv(x, k, form=form))(x, kernel))
+    def loss(x, kernel):
+        return conv(x, kernel, form=form).sum()
 
-    assert forms("canonical") != forms("plain")
-    for backend, form in (("cpu", "canonical"), ("gpu", "plain"), ("tpu", "plain")):
+    text = str(jax.make_jaxpr(jax.grad(loss) if differentiated else loss)(x, kernel))
+    assert differentiated or ("custom_vjp" in text) == (form in ("canonical", "onednn"))
+    return "__onednn$" in text
+
+
+def test_auto_is_plain_but_on_a_cpu(monkeypatch):
+    for backend, available, form in (
+        ("cpu", True, "onednn"), ("cpu", False, "canonical"), ("gpu", True, "plain"),
+        ("tpu", True, "plain"),
+    ):  # fmt: skip
         monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
-        assert forms("auto") == forms(form)
+        monkeypatch.setattr(onednn, "available", lambda available=available: available)
+        assert best_form() == form
+
+
+def test_auto_is_canonical_where_programs_are_to_be_stored(monkeypatch, tmp_path):
+    monkeypatch.setattr(onednn, "available", lambda: True)
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+        assert best_form() == "canonical"
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert best_form() == "onednn"
+
+
+def test_only_what_is_differentiated_calls_onednn(monkeypatch):
+    monkeypatch.setattr(onednn, "available", lambda: True)
+    assert calls_onednn("onednn", differentiated=True)
+    assert not calls_onednn("onednn", differentiated=False)
+    assert not calls_onednn("onednn", differentiated=True, dtype=jnp.bfloat16)
+    for form in ("canonical", "plain"):
+        assert not calls_onednn(form, differentiated=True)
+
+
+def test_refuses_onednn_where_it_is_not_available(monkeypatch):
+    monkeypatch.setattr(onednn, "available", lambda: False)
+    with pytest.raises(ValueError, match="form='onednn' found; it needs a processor with AVX-512"):
+        conv(jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 2)), form="onednn")
+
+
+@pytest.mark.parametrize("form", WRITTEN_OUT[1:])
+def test_what_is_not_differentiated_can_be_exported(form):
+    x, kernel = jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 2))
+    function = jax.jit(lambda x: conv(x, kernel, form=form))
+    exported = jax.export.export(function, platforms=("cpu", "cuda"))(x)
+    assert_close(exported.call(x), conv(x, kernel, form="plain"), FLOAT32)
+    with pytest.raises(ValueError, match="__onednn"):
+        jax.export.export(jax.jit(jax.grad(lambda x: function(x).sum())))(x)
+
+
+@pytest.mark.parametrize("form", WRITTEN_OUT[1:])
+def test_random_shapes(form):
+    """As large as in networks, odd, and of one image, against the plain form's own derivatives."""
+    rng = np.random.default_rng(6)
+    for _ in range(12):
+        batch, height, width = (int(rng.choice(sizes)) for sizes in ((1, 2, 17), SIDES, SIDES))
+        c_in, c_out = (int(rng.choice((1, 3, 8, 16, 24, 33))) for _ in range(2))
+        size, stride = int(rng.choice((3, 5))), int(rng.choice((1, 2)))
+        x = rng.standard_normal((batch, height, width, c_in), dtype=np.float32)
+        kernel = rng.standard_normal((size, size, c_in, c_out), dtype=np.float32)
+        out = -(-height // stride), -(-width // stride)
+        cotangent = rng.standard_normal((batch, *out, c_out), dtype=np.float32)
+        found, expected = (
+            quick_pull_back(x, kernel, cotangent, stride=stride, form=each)
+            for each in (form, "plain")
+        )
+        assert_close(found, expected, FLOAT32)
 
 
 @pytest.mark.parametrize(("side", "size", "stride"), [(6, 3, 1), (5, 3, 2), (2, 3, 1), (5, 1, 2)])
@@ -121,7 +205,8 @@ TRANSFORMED = [(5, 3, 1), (5, 3, 2), (2, 3, 1), (4, 1, 2)]
 
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
-def test_vmap(side, size, stride):
+@pytest.mark.parametrize("form", WRITTEN_OUT)
+def test_vmap(form, side, size, stride):
     """Several runs at once have a kernel each, or share the images, or share the kernel."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 2, side, side, 4), dtype=np.float32)
@@ -130,7 +215,7 @@ def test_vmap(side, size, stride):
     cotangent = rng.standard_normal((3, 2, out, out, 5), dtype=np.float32)
 
     def one(x, kernel, cotangent):
-        return pull_back(x, kernel, cotangent, stride, "canonical")
+        return pull_back(x, kernel, cotangent, stride, form)
 
     for axes in ((0, 0, 0), (None, 0, 0), (0, None, 0)):
         given = [a[0] if axis is None else a for a, axis in zip((x, kernel), axes, strict=False)]
@@ -145,14 +230,15 @@ def test_vmap(side, size, stride):
 
 
 @pytest.mark.parametrize("side", [5, 2])
-def test_scan(side):
+@pytest.mark.parametrize("form", WRITTEN_OUT)
+def test_scan(form, side):
     """Five convolutions one after another, by a scan and written out."""
     rng = np.random.default_rng(2)
     x = rng.standard_normal((2, side, side, 4), dtype=np.float32)
     kernels = rng.standard_normal((5, 3, 3, 4, 4), dtype=np.float32) / 6
 
     def scanned(x, kernels):
-        step = lambda x, kernel: (jnp.sin(conv(x, kernel, form="canonical")), None)  # noqa: E731
+        step = lambda x, kernel: (jnp.sin(conv(x, kernel, form=form)), None)  # noqa: E731
         return (lax.scan(step, x, kernels)[0] ** 2).sum()
 
     def written_out(x, kernels):
@@ -168,7 +254,8 @@ def test_scan(side):
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
 @pytest.mark.parametrize("varying", [True, False])
-def test_shard_map_with_check_vma(varying, side, size, stride):
+@pytest.mark.parametrize("form", WRITTEN_OUT)
+def test_shard_map_with_check_vma(form, varying, side, size, stride):
     """Each device has its part of the batch; the kernel is its own copy, or the one they share.
 
     A shared kernel's gradient is summed over the devices by shard_map itself.
@@ -185,7 +272,7 @@ def test_shard_map_with_check_vma(varying, side, size, stride):
     def local(x, kernel):
         if varying:
             kernel = lax.pcast(kernel, ("data",), to="varying")
-        value, grads = jax.value_and_grad(loss, (0, 1))(x, kernel, "canonical")
+        value, grads = jax.value_and_grad(loss, (0, 1))(x, kernel, form)
         grad_kernel = lax.psum(grads[1], "data") if varying else grads[1]
         return lax.psum(value, "data"), (grads[0], grad_kernel)
 
@@ -196,7 +283,8 @@ def test_shard_map_with_check_vma(varying, side, size, stride):
 
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
-def test_second_derivative_by_reverse_over_reverse(side, size, stride):
+@pytest.mark.parametrize("written_out", WRITTEN_OUT)
+def test_second_derivative_by_reverse_over_reverse(written_out, side, size, stride):
     rng = np.random.default_rng(4)
     x = rng.standard_normal((2, side, side, 3), dtype=np.float32)
     kernel = rng.standard_normal((size, size, 3, 4), dtype=np.float32)
@@ -209,7 +297,7 @@ def test_second_derivative_by_reverse_over_reverse(side, size, stride):
 
     found, expected = (
         quick_jit(jax.grad(squared_gradients, (0, 1)), static_argnames="form")(x, kernel, form=form)
-        for form in ("canonical", "plain")
+        for form in (written_out, "plain")
     )
     assert_close(found, expected, FLOAT32)
 
@@ -229,7 +317,7 @@ def test_refuses_kernels_that_are_not_square_and_odd(shape):
 
 
 def test_refuses_an_unknown_form():
-    with pytest.raises(ValueError, match="form='fast' found; expected 'auto', 'plain' or"):
+    with pytest.raises(ValueError, match="form='fast' found; expected 'auto', 'plain', 'can"):
         conv(jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1)), form="fast")
 
 
