@@ -2,10 +2,12 @@
 #
 #   make demo PYTHON=/path/to/python3    names the interpreter that makes .venv
 #   make test PYTEST_ARGS="-k fixup"     passes more to pytest
+#   make bench BENCH_ARGS=--quick        passes more to the benchmarks
 
 SHELL := /bin/sh
 PYTHON ?= python3
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 # Workers for pytest: one a core, and no more than four, since each holds a JAX of its own. A file
 # stays with one worker, so that what it compiles is compiled once.
@@ -21,7 +23,7 @@ PYTHONS := "$(PYTHON)"
 endif
 VERSION := 'import sys; print(sys.version)'
 
-.PHONY: help demo test slow faults lint format clean distclean
+.PHONY: help demo test slow faults bench lint format clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +31,7 @@ help:
 	@echo 'make test       run the tests and the doctests, without the slow ones'
 	@echo 'make slow       run the slow tests'
 	@echo 'make faults     kill, cut and damage runs and sweeps, and print what they survived'
+	@echo 'make bench      measure, side by side, against PyTorch, BatchNorm and other depths'
 	@echo 'make lint       check style, format and types'
 	@echo 'make format     put imports and layout in order'
 	@echo 'make clean      remove caches and build products; results stay'
@@ -46,6 +49,9 @@ slow: .venv/.test
 faults: .venv/.test
 	.venv/bin/python -m pytest tests/faults tests/training/test_preemption.py \
 	  -m "slow or not slow" -p tests.faults.table -o faulthandler_timeout=3600 $(PYTEST_ARGS)
+
+bench: .venv/.bench
+	.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
 lint: .venv/.lint
 	.venv/bin/python -m ruff check .
@@ -137,6 +143,10 @@ endef
 # One after the other, also under make -j: two installs into one .venv would collide.
 .venv/.test: .venv/.run
 	$(call install,test)
+
+# PyTorch, some GB of it where pip finds no build for CPUs.
+.venv/.bench: .venv/.test
+	$(call install,bench)
 
 .venv/.lint: .venv/.test
 	$(call install,lint)

@@ -35,6 +35,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 UNOPTIMIZED = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 QUICKLY = (
     "analysis",
+    "benchmarks",
     "contracts",
     "data",
     "experiments",

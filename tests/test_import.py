@@ -13,7 +13,9 @@ import pytest
 import nf_resnets
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("tensorflow", "tensorflow_datasets", "optuna", "matplotlib", "sklearn", "orbax", "flax")
+HEAVY = (
+    "tensorflow", "tensorflow_datasets", "optuna", "optax", "matplotlib", "sklearn", "orbax", "flax"
+)  # fmt: skip
 LAZY = ("data", "models", "optim", "plotting", "training")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 
 from nf_resnets import roles
@@ -121,6 +120,8 @@ def metainit(
       >>> round(float(abs(jnp.linalg.norm(result["head"]["kernel"]) - 3**0.5)), 4)
       0.1
     """
+    import optax  # an eighth of what importing the package costs, and nothing else in it needs it
+
     _check_numbers(steps, learning_rate, momentum, eps)
     check_key(key)
     if not jnp.ndim(batch) or not jnp.shape(batch)[0]:

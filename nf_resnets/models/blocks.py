@@ -74,8 +74,8 @@ class BasicBlock(nn.Module):
             divided(biased, constants.beta)
         )
         h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
-        h = layers.conv(self.features, name="conv_2")(layers.center(h, "bias_2a"))
-        h = layers.shift(scaled_branch(self, layers.norm(h, "norm_2")), "bias_2b")
+        h = last_conv(self, layers, layers.center(h, "bias_2a"), "conv_2", norm="norm_2")
+        h = layers.shift(h, "bias_2b")
         return nn.relu(layers.merged(shortcut, h, constants))
 
 
@@ -125,8 +125,8 @@ class PreActivationBlock(nn.Module):
             layers.center(activated, "bias_2")
         )
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
-        h = layers.conv(self.features, name="conv_2")(layers.center(h, "bias_4"))
-        return layers.merged(shortcut, scaled_branch(self, h), constants)
+        h = last_conv(self, layers, layers.center(h, "bias_4"), "conv_2")
+        return layers.merged(shortcut, h, constants)
 
 
 class Layers(NamedTuple):
@@ -239,12 +239,40 @@ def average_pool(x: jax.Array, size: int) -> jax.Array:
     return sums / jnp.asarray(area, x.dtype)
 
 
+def last_conv(
+    block: Any, layers: Layers, h: jax.Array, name: str, *, size: int = 3, norm: str | None = None
+) -> jax.Array:
+    """The branch's last convolution, the norm behind it, and the branch's learnable scalar.
+
+    Args:
+      block: the block; its ``features`` and ``anatomy`` are used.
+      layers: the block's layers.
+      h: ``[B, H, W, C]``.
+      name: of the convolution.
+      size: of its kernel.
+      norm: the norm's name, if there can be one.
+
+    Returns:
+      ``[B, H, W, features]``.
+    """
+    conv = layers.conv(block.features, size=size, name=name)
+    if norm is not None and block.anatomy.norm is not None:
+        return scaled_branch(block, layers.norm(conv(h), norm))
+    return conv(h, branch_scalar(block))
+
+
 def scaled_branch(block: Any, h: jax.Array) -> jax.Array:
     """Multiplies the branch by its learnable scalar."""
+    scalar = branch_scalar(block)
+    return h if scalar is None else h * scalar.astype(h.dtype)
+
+
+def branch_scalar(block: Any) -> jax.Array | None:
+    """The learnable scalar of the block's branch, if the anatomy has one."""
     for present, name in ((block.anatomy.multiplier, "multiplier"), (block.anatomy.alpha, "alpha")):
         if present:
-            h = h * block.param(name, nn.initializers.ones, ()).astype(h.dtype)
-    return h
+            return block.param(name, nn.initializers.ones, ())
+    return None
 
 
 def divided(x: jax.Array, beta: Any) -> jax.Array:
@@ -258,6 +286,7 @@ __all__ = [
     "PreActivationBlock",
     "average_pool",
     "divided",
+    "last_conv",
     "layers_for",
     "projected_shortcut",
     "scaled_branch",

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nf_resnets.models.blocks import divided, layers_for, projected_shortcut, scaled_branch
+from nf_resnets.models.blocks import divided, last_conv, layers_for, projected_shortcut
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 from nf_resnets.taps import tap
 
@@ -62,8 +62,9 @@ class Bottleneck(nn.Module):
         h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
         h = layers.conv(inner, stride=self.stride, name="conv_2")(layers.center(h, "bias_2a"))
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_2b"))
-        h = layers.conv(self.features, size=1, name="conv_3")(layers.center(h, "bias_3a"))
-        h = layers.shift(scaled_branch(self, layers.norm(h, "norm_3")), "bias_3b")
+        h = layers.center(h, "bias_3a")
+        h = last_conv(self, layers, h, "conv_3", size=1, norm="norm_3")
+        h = layers.shift(h, "bias_3b")
         return nn.relu(layers.merged(shortcut, h, constants))
 
 
@@ -116,8 +117,8 @@ class PreActivationBottleneck(nn.Module):
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
         h = layers.conv(inner, stride=self.stride, name="conv_2")(layers.center(h, "bias_4"))
         h = nn.relu(layers.shift(layers.norm(h, "norm_3"), "bias_5"))
-        h = layers.conv(self.features, size=1, name="conv_3")(layers.center(h, "bias_6"))
-        return layers.merged(shortcut, scaled_branch(self, h), constants)
+        h = last_conv(self, layers, layers.center(h, "bias_6"), "conv_3", size=1)
+        return layers.merged(shortcut, h, constants)
 
 
 __all__ = ["EXPANSION", "Bottleneck", "PreActivationBottleneck"]

@@ -30,7 +30,8 @@ class CifarResNet(nn.Module):
       dropout: the rate of dropout before the head, where the scheme asks for it.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       unroll: blocks in one turn of the compiled loop over a stage's blocks.
-      remat: recompute the inside of each block in the backward pass, to save memory.
+      remat: recompute the blocks in the backward pass: memory for activations grows as the square
+        root of the depth, and a step computes the forward pass twice.
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:

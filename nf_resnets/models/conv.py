@@ -146,13 +146,15 @@ def _canonical_bwd(
     stride: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    # Both gradients are stride-1 convolutions with the output's gradient spread out by the stride.
-    spread = lax.pad(
-        grad,
-        jnp.zeros((), grad.dtype),
-        [(0, 0, 0), (0, 0, stride - 1), (0, 0, stride - 1), (0, 0, 0)],
-    )
+    spread = _spread(grad, stride)
     return _grad_x(spread, kernel, x.shape), _grad_kernel(x, spread, kernel.shape[0])
+
+
+def _spread(grad: jax.Array, stride: int) -> jax.Array:
+    """The output's gradient spread out by the stride: with it both gradients have stride 1."""
+    between = (0, 0, stride - 1)
+    zero = jnp.zeros((), grad.dtype)
+    return lax.pad(grad, zero, [(0, 0, 0), between, between, (0, 0, 0)])
 
 
 def _grad_x(spread: jax.Array, kernel: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -196,13 +198,18 @@ def _by_onednn_fwd(
 def _by_onednn_bwd(
     stride: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return _called_gradients(stride, saved, grad)
+    x, kernel = saved
+    return (
+        _called_grad_x(grad, kernel, x.shape, stride),
+        _called_grad_kernel(x, grad, kernel.shape[0], stride),
+    )
 
 
 _by_onednn.defvjp(_by_onednn_fwd, _by_onednn_bwd)
 
 
-# For second derivatives, by reverse mode twice, the calls themselves need derivatives.
+# For second derivatives, by reverse mode twice, the calls themselves need derivatives: those of the
+# canonical form.
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -213,25 +220,52 @@ def _called(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 _called.defvjp(_by_onednn_fwd, _by_onednn_bwd)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _called_gradients(
-    stride: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    x, kernel = saved
-    return (
-        onednn.grad_x(grad, kernel, x.shape, stride),
-        onednn.grad_kernel(x, grad, kernel.shape[0], stride),
-    )
+def _own(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The same arrays, as results.
+
+    Where a rule below hands on its arguments, JAX 0.10 may mistake others for them when the rule is
+    differentiated inside a scan.
+    """
+    return lax.optimization_barrier(arrays)
 
 
-def _called_gradients_fwd(stride: int, saved: Any, grad: jax.Array) -> Any:
-    return _called_gradients(stride, saved, grad), (saved, grad)
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _called_grad_x(
+    grad: jax.Array, kernel: jax.Array, shape: tuple[int, ...], stride: int
+) -> jax.Array:
+    return onednn.grad_x(grad, kernel, shape, stride)
 
 
-def _called_gradients_bwd(stride: int, saved: Any, cotangents: Any) -> Any:
-    return jax.vjp(partial(_canonical_bwd, stride), *saved)[1](cotangents)
+def _called_grad_x_fwd(grad: jax.Array, kernel: jax.Array, shape: Any, stride: int) -> Any:
+    return _called_grad_x(grad, kernel, shape, stride), _own(grad, kernel)
 
 
-_called_gradients.defvjp(_called_gradients_fwd, _called_gradients_bwd)
+def _called_grad_x_bwd(shape: Any, stride: int, saved: Any, cotangent: jax.Array) -> Any:
+    def canonical(grad: jax.Array, kernel: jax.Array) -> jax.Array:
+        return _grad_x(_spread(grad, stride), kernel, shape)
+
+    return jax.vjp(canonical, *saved)[1](cotangent)
+
+
+_called_grad_x.defvjp(_called_grad_x_fwd, _called_grad_x_bwd)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _called_grad_kernel(x: jax.Array, grad: jax.Array, size: int, stride: int) -> jax.Array:
+    return onednn.grad_kernel(x, grad, size, stride)
+
+
+def _called_grad_kernel_fwd(x: jax.Array, grad: jax.Array, size: int, stride: int) -> Any:
+    return _called_grad_kernel(x, grad, size, stride), _own(x, grad)
+
+
+def _called_grad_kernel_bwd(size: int, stride: int, saved: Any, cotangent: jax.Array) -> Any:
+    def canonical(x: jax.Array, grad: jax.Array) -> jax.Array:
+        return _grad_kernel(x, _spread(grad, stride), size)
+
+    return jax.vjp(canonical, *saved)[1](cotangent)
+
+
+_called_grad_kernel.defvjp(_called_grad_kernel_fwd, _called_grad_kernel_bwd)
 
 __all__ = ["FORMS", "conv"]

@@ -52,14 +52,20 @@ class Conv(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``."""
+    def __call__(self, x: jax.Array, scalar: jax.Array | None = None) -> jax.Array:
+        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
+
+        The output is multiplied by the scalar, if there is one, by way of kernel and bias: what the
+        backward pass needs for the scalar's gradient is then in the kernel's.
+        """
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", he_fan_out, shape)
         if self.standardized:
             gain = self.param("gain", nn.initializers.ones, (self.features,))
             scale = gain * (RELU_GAIN if self.after_relu else 1.0)
             kernel = standardized_kernel(kernel) * scale.reshape(1, 1, 1, -1)
+        if scalar is not None:
+            kernel = scalar * kernel
         y = conv(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
         # XLA's CPU compiler of jax 0.12 may merge several bfloat16 convolutions, and a pool, into
         # one kernel that returns NaN; over a barrier it merges nothing.
@@ -68,6 +74,7 @@ class Conv(nn.Module):
         y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            bias = bias if scalar is None else scalar * bias
             y = y + bias.astype(self.dtype).reshape(1, 1, 1, -1)
         return y
 

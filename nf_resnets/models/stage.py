@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import flax.core
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from nf_resnets import calibration, taps
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
@@ -20,6 +25,10 @@ _STACKED = (
     calibration.CENTERING,
     calibration.UNIT_VARIANCE,
 )
+
+KEPT_IN_BLOCK = 4
+"""About how many arrays of its input's size a block of two convolutions keeps for its backward
+pass: the input, what enters each convolution, the ReLUs' masks."""
 
 
 class Stage(nn.Module):
@@ -35,8 +44,9 @@ class Stage(nn.Module):
       stride: of the first block.
       unroll: how many blocks the compiled loop repeats in one turn; ``num_blocks - 1`` or more
         leaves no loop, which compiles slowly for deep networks.
-      remat: whether the backward pass recomputes the inside of each block, keeping only the
-        blocks' inputs.
+      remat: whether the backward pass recomputes the blocks, group after group, of which the
+        forward pass keeps no more than the inputs: memory for activations grows as the square root
+        of ``num_blocks``, and a step computes the forward pass twice (see :func:`group_size`).
     """
 
     block: Any
@@ -52,29 +62,106 @@ class Stage(nn.Module):
         The constants are those of the stage's branches, ``[num_blocks]``.
         """
         first = self.block(stride=self.stride, name="first")
-        x = self._run(first, x, constants.part(0), in_loop=False)
-        length = self.num_blocks - 1
-        if length == 0:
+        call = nn.remat(_call) if self.remat else _call
+        x = call(first, x, constants.part(0))
+        if self.num_blocks == 1:
             return x
-        in_loop = self.unroll < length
+        rest = constants.part(slice(1, None))
+        return self._created(x, rest) if self.is_initializing() else self._computed(x, rest)
+
+    def _created(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
         scanned = nn.scan(
-            lambda block, carry, own: (self._run(block, carry, own, in_loop=in_loop), None),
+            lambda block, carry, own: (block(carry, own), None),
             variable_axes=dict.fromkeys(_STACKED, 0),
             split_rngs={"params": True, "dropout": True},
-            length=length,
-            unroll=min(self.unroll, length),
+            length=self.num_blocks - 1,
         )
-        x, _ = scanned(self.block(stride=1, name="rest"), x, constants.part(slice(1, None)))
+        return scanned(self.block(stride=1, name="rest"), x, constants)[0]
+
+    def _computed(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
+        # Flax's own scan takes a stack as it is; here it is cut into groups, and into a remainder.
+        block, path = self.block(stride=1, parent=None), (*self.path, "rest")
+        stacked: dict[str, Any] = {
+            name: self.get_variable(name, "rest")
+            for name in _STACKED
+            if self.has_variable(name, "rest")
+        }
+        keys: dict[str, jax.Array] = {}
+        if self.has_rng("dropout"):
+            keys["dropout"] = jax.random.split(self.make_rng("dropout"), self.num_blocks - 1)
+        written = [name for name in _STACKED[1:] if self.is_mutable_collection(name)]
+
+        def step(carry: jax.Array, own: Any) -> tuple[jax.Array, Any]:
+            variables, rngs, scalars = own
+            with flax.core.bind(variables, rngs, written).temporary() as scope:
+                # Where the block stands in the network, for those who ask a module for its path.
+                scope.path = path
+                return block.clone(parent=scope)(carry, scalars), scope.mutable_variables()
+
+        run = _grouped if self.remat else _scan
+        x, found = run(step, x, (stacked, keys, constants), self.num_blocks - 1, self.unroll)
+        for name, tree in found.items():
+            self.put_variable(name, "rest", tree)
         return x
 
-    def _run(
-        self, block: nn.Module, x: jax.Array, constants: BranchConstants, *, in_loop: bool
-    ) -> jax.Array:
-        if not self.remat:
-            return block(x, constants)
-        # A loop by itself keeps the compiler from merging the recomputation with the first one.
-        recomputed = nn.remat(lambda inner, value, own: inner(value, own), prevent_cse=not in_loop)
-        return recomputed(block, x, constants)
+
+def _call(block: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
+    return block(x, constants)
+
+
+Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
+
+
+def _scan(step: Step, x: jax.Array, stacks: Any, length: int, unroll: int) -> tuple[jax.Array, Any]:
+    return lax.scan(step, x, stacks, length=length, unroll=min(unroll, length))
+
+
+def _grouped(
+    step: Step, x: jax.Array, stacks: Any, length: int, unroll: int
+) -> tuple[jax.Array, Any]:
+    """The same numbers as :func:`_scan`'s; the backward pass recomputes one group after another."""
+    size = group_size(length)
+    count, left = divmod(length, size)
+    whole = count * size
+    turns = min(-(-unroll // size), count)
+
+    def group(x: jax.Array, part: Any) -> tuple[jax.Array, Any]:
+        length = jax.tree.leaves(part)[0].shape[0]
+        return _scan(step, x, part, length, unroll)
+
+    groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(count, size, *leaf.shape[1:]), stacks)
+    # A loop by itself keeps the compiler from merging the recomputation with the first one.
+    recomputed = jax.checkpoint(group, prevent_cse=turns == count)
+    x, found = lax.scan(recomputed, x, groups, unroll=turns)
+    found = jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), found)
+    if not left:
+        return x, found
+    x, more = jax.checkpoint(group)(x, jax.tree.map(lambda leaf: leaf[whole:], stacks))
+    return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
+
+
+def group_size(length: int) -> int:
+    r"""How many blocks make a group when ``length`` blocks are to need little memory.
+
+    Groups of ``g`` blocks that keep ``c`` arrays each need ``n / g + c g`` arrays, the groups'
+    inputs and the inside of one group: least, ``2 sqrt(c n)``, at ``g = sqrt(n / c)``, and at most
+    a quarter more between half and twice of that. From there the nearest divisor of ``n`` is taken:
+    a remainder would have to be cut off the stacked parameters, which copies them. If there is
+    none, there is a remainder.
+
+    Source: Chen, Xu, Zhang, Guestrin, *Training deep nets with sublinear memory cost*, 2016,
+    section 4.1.
+
+    Example:
+      >>> [group_size(length) for length in (3, 17, 53, 165, 1665)]
+      [1, 2, 4, 5, 15]
+    """
+    best = (length / KEPT_IN_BLOCK) ** 0.5
+    near = range(max(1, math.ceil(best / 2)), math.floor(2 * best) + 1)
+    divisors = [size for size in near if length % size == 0]
+    if not divisors:
+        return max(1, round(best))
+    return min(divisors, key=lambda size: max(size / best, best / size))
 
 
 def stages(

@@ -22,12 +22,14 @@ EvalFn = Callable[[Any, Any, DeviceData], dict[str, jax.Array]]
 def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
     """Compiles the evaluation of ``R`` runs on a ``("sweep", "data")`` mesh.
 
-    The split is cut into batches, the last one filled up with examples that do not count.
+    The split is cut into as few batches as that takes, as equal as they can be; what the last one
+    lacks is filled up with examples that do not count.
 
     Args:
       apply_fn: how the network is called (:func:`nf_resnets.training.eval_apply`).
       mesh: see :func:`nf_resnets.training.make_mesh`.
-      batch_size: examples in a batch over all devices of a run; rounded up to divide evenly.
+      batch_size: the most examples in a batch over all devices of a run; rounded up to divide
+        evenly.
 
     Returns:
       ``evaluate(params, batch_stats, data)`` with a leading axis ``[R, ...]`` on parameters and
@@ -40,11 +42,13 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
     devices = mesh.shape[DATA]
-    local_size = -(-batch_size // devices)
+    most = -(-batch_size // devices)
 
     def one_run(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
         count = data.labels.shape[0]
-        steps = -(-count // (local_size * devices))
+        steps = -(-count // (most * devices))
+        # 360 examples are one batch of 360 and not of 500, 1,200 are three of 400.
+        local_size = -(-count // (steps * devices))
 
         def one_batch(step: jax.Array) -> jax.Array:
             start = (step * devices + lax.axis_index(DATA)) * local_size

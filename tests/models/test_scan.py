@@ -16,7 +16,7 @@ from nf_resnets import schemes
 from nf_resnets.models import CifarResNet, WideResNet
 from nf_resnets.models.blocks import BasicBlock, PreActivationBlock
 from nf_resnets.models.bottleneck import Bottleneck, PreActivationBottleneck
-from nf_resnets.models.stage import Stage
+from nf_resnets.models.stage import Stage, group_size
 from tests.models.trees import (
     assert_close,
     block_trees,
@@ -158,10 +158,11 @@ def test_remat_keeps_only_the_inputs_of_blocks():
         return barriers, memory
 
     (_, kept), (barriers, recomputed) = compile_stage(), compile_stage(remat=True)
-    # A block keeps at least its input, two activations and two ReLU masks; with remat its input.
-    # The rest, the same for both, is what the backward pass of one block works with.
-    image = 4 * 16**4
-    assert recomputed < kept - 16 * 2 * image
+    # A block keeps what enters its two convolutions and two ReLU masks of a byte; with remat a
+    # group of blocks keeps its input, and one group what its blocks keep. The rest, the same for
+    # both, is what the backward pass of one block works with.
+    image, size = 4 * 16**4, group_size(16)
+    assert recomputed < kept - (16 * 2.5 - 16 / size - size * 2.5) * image
     assert sorted(barriers) == [False, True]  # the scanned ones, the first one
     assert all(compile_stage(remat=True, unroll=16)[0])
 

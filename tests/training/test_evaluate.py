@@ -81,17 +81,33 @@ def test_one_compilation_and_one_trace_for_many_runs():
     data = training.replicate(SPLIT, mesh)
     for _ in range(2):
         compiled(training.spread_runs(parameters(8), mesh), {}, data)
-    assert traces == [(8, 8, 8, 1)] and compiled._cache_size() == 1
+    # Four batches of 14 are enough for 53 examples, where 16 are allowed: 7 on a device.
+    assert traces == [(7, 8, 8, 1)] and compiled._cache_size() == 1
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "data", "expected"),
+    [(200, 1, 53), (50, 1, 27), (16, 1, 14), (53, 4, 14), (1, 2, 1)],
+)
+def test_batches_are_equal_and_no_larger_than_the_split(batch_size, data, expected):
+    shapes = []
+
+    def seen(params, batch_stats, images, keys):
+        shapes.append(images.shape[0])
+        return linear(params, batch_stats, images, keys)
+
+    evaluate(seen, parameters(1), data=data, batch_size=batch_size)
+    assert shapes == [expected]
 
 
 def test_infinite_logits_of_the_filling_do_not_leak():
-    # 53 = 3 * 16 + 5: the last batch is filled up from its sixth place on with the last example.
+    # 53 = 3 * 14 + 11: the last batch is filled up from its twelfth place on with the last example.
     last = (jnp.asarray(SPLIT.images[-1], jnp.float32) - 8) / 5
 
     def explodes(params, batch_stats, images, keys):
         logits, _ = linear(params, batch_stats, images, keys)
         is_last = jnp.all(images == last[None], axis=(1, 2, 3))
-        filling = (is_last & (jnp.arange(images.shape[0]) >= 5))[:, None]
+        filling = (is_last & (jnp.arange(images.shape[0]) >= 11))[:, None]
         return jnp.where(filling, params["worst"], logits), batch_stats
 
     worst = np.array([np.nan, np.inf, -np.inf, 1e38], np.float32).reshape(4, 1, 1)

@@ -1,0 +1,98 @@
+"""All benchmarks: a table of ratios, each of two things measured side by side in this run.
+
+``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in about three minutes. Seconds depend
+on the machine and on what else it does; the ratios hardly do, since what is compared takes turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+import tyro
+
+from benchmarks.machine import machine
+from benchmarks.rows import Row
+
+Part = Literal[
+    "against_torch", "against_batch_norm", "depth", "together", "roofline", "outside", "startup"
+]
+PARTS: tuple[Part, ...] = Part.__args__  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Command line of the benchmarks."""
+
+    quick: bool = False
+    """Fewer and smaller cases, fewer rounds."""
+    only: tuple[Part, ...] = PARTS
+    """The parts to run."""
+    out: Path | None = None
+    """The JSON file to write, which must not be there yet; by default one in runs/ that is named
+    after the date."""
+
+
+def main(settings: Settings) -> int:
+    # Nothing that is compiled here may come from an earlier run; and PyTorch needs room on a GPU.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax.config.update("jax_enable_compilation_cache", False)
+    about = machine()
+    started = datetime.datetime.now()
+    out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}.json")
+    if out.exists():
+        print(f"out={out} is there already; name a new file.", file=sys.stderr)
+        return 2
+    out.parent.mkdir(parents=True, exist_ok=True)
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    rows: list[Row] = []
+    skipped: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    for name in settings.only:
+        part = importlib.import_module(f"benchmarks.{name}")
+        print(f"\n{part.TITLE}", flush=True)
+        if reason := part.unavailable():
+            skipped[name] = reason
+            print(f"  left out: {reason}")
+        else:
+            start = time.perf_counter()
+            for row in part.measure(quick=settings.quick):
+                rows.append(row)
+                print(f"  {row.what} | {row.compared} | {row.ratio} {row.verdict}", flush=True)
+            seconds[name] = round(time.perf_counter() - start, 1)
+        record = {
+            "machine": about,
+            "quick": settings.quick,
+            "seconds": seconds,
+            "skipped": skipped,
+            "rows": [{**dataclasses.asdict(row), "held": row.held} for row in rows],
+        }
+        # After every part: a run that is cut keeps what it has found.
+        out.write_text(json.dumps(record, indent=1) + "\n")
+    rich.console.Console().print(table(rows))
+    print(f"kept in {out}")
+    return int(any(row.held is False for row in rows))
+
+
+def table(rows: list[Row]) -> rich.table.Table:
+    found = rich.table.Table(box=rich.box.SIMPLE)
+    for title in ("part", "case", "compared", "ratio (quartiles)", "promised"):
+        found.add_column(title, overflow="fold")
+    for row in rows:
+        found.add_row(row.part, row.what, row.compared, str(row.ratio), row.verdict)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Settings, description=__doc__)))

@@ -1,0 +1,212 @@
+"""Against batch normalisation: what it costs in step time, memory and compile time.
+
+The same network in this library, with BatchNorm, with Fixup's scalars, and with SkipInit's one
+scalar a branch. It is checked that all three compute the same convolutions and products; the steps
+take turns, and so do the compilations, none of which a cache may answer.
+
+Memory on a CPU is what the compiled step holds besides its arguments and results; on a GPU the most
+that the device has held in a fresh process of a few steps.
+
+Promised: on a CUDA GPU, in bfloat16, BatchNorm takes at least 1.2 times as long as Fixup for
+WRN-28-10 and ResNet-50; those on CIFAR's small networks are shown without a promise.
+
+Cost: about four minutes on two cores; ``--quick`` half a minute, one network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from benchmarks import cases, fresh, roofline
+from benchmarks.cases import Case
+from benchmarks.rows import Row
+from benchmarks.timing import Ratio, interleaved, ratio
+
+TITLE = "Against batch normalisation: the same network, normalised and not"
+
+SCHEMES = ("batchnorm", "skipinit", "fixup")  # the last is what the others are compared with
+
+ON_CPU = (Case("cifar-resnet-20"), Case("cifar-resnet-110"), Case("wrn-16-4", 64))
+ON_GPU = (
+    *(dataclasses.replace(case, batch=128, dtype="bfloat16") for case in ON_CPU),
+    Case("wrn-28-10", dtype="bfloat16"),
+    Case("resnet-50", side=224, dtype="bfloat16"),
+)
+LIMIT, PROMISED = 1.2, ("wrn-28-10", "resnet-50")
+
+
+def unavailable() -> str | None:
+    return None
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    gpu = jax.default_backend() == "gpu"
+    chosen = ON_GPU if gpu else ON_CPU
+    for case in [dataclasses.replace(chosen[0], batch=64)] if quick else chosen:
+        yield from compare(
+            case,
+            steps=10 if gpu else 1,
+            rounds=5 if quick else 7,
+            compilations=1 if quick else 2,
+        )
+
+
+def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterator[Row]:
+    """Compares each scheme with the last.
+
+    Args:
+      case: the network; its scheme is replaced.
+      steps: in one dispatch.
+      rounds: of steps.
+      compilations: of each.
+
+    Raises:
+      RuntimeError: if they are not the same network, or a loss is not finite.
+    """
+    twins = {scheme: dataclasses.replace(case, scheme=scheme) for scheme in SCHEMES}
+    flops = check_same_products(twins)
+    programs, compile_s = compile_in_turn(twins, steps, compilations)
+    step_s = {
+        scheme: [value / steps for value in values]
+        for scheme, values in step_in_turn(twins, programs, steps, rounds).items()
+    }
+    memory = {scheme: _memory(twins[scheme], programs[scheme], steps) for scheme in SCHEMES}
+    what = case.title.replace(f" {case.scheme}", "")
+    *others, ours = SCHEMES
+    for scheme in others:
+        promised = case in ON_GPU and case.network in PROMISED and scheme == "batchnorm"
+        over = f"{scheme} / {ours}"
+        yield Row(
+            part="against_batch_norm",
+            what=what,
+            compared=f"step time, {over}",
+            ratio=ratio(step_s[scheme], step_s[ours]),
+            limit=LIMIT if promised else None,
+            at_least=True,
+            numbers={
+                **{f"{s}_ms": 1e3 * statistics.median(step_s[s]) for s in (scheme, ours)},
+                "products_gflop": flops / 1e9,
+            },
+        )
+        held = memory[scheme]["mib"] / memory[ours]["mib"]
+        yield Row(
+            part="against_batch_norm",
+            what=what,
+            compared=f"memory of a step, {over}",
+            ratio=Ratio(held, held, held),
+            numbers={
+                f"{s}_{name}": value for s in (scheme, ours) for name, value in memory[s].items()
+            },
+        )
+        yield Row(
+            part="against_batch_norm",
+            what=what,
+            compared=f"compile time of a step, {over}",
+            ratio=ratio(compile_s[scheme], compile_s[ours]),
+            numbers={f"{s}_compile_s": compile_s[s] for s in (scheme, ours)},
+        )
+
+
+def check_same_products(twins: dict[str, Case]) -> int:
+    """The FLOPs of a step's products, the same in all."""
+    flops = {
+        name: roofline.training_flops(roofline.forward_products(twins[name])) for name in twins
+    }
+    if len(set(flops.values())) != 1:
+        raise RuntimeError(f"FLOPs {flops} found; expected the same network with each scheme.")
+    return next(iter(flops.values()))
+
+
+# --- Compilation -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """Within it the persistent compilation cache answers nothing."""
+    before = jax.config.jax_enable_compilation_cache
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # which remembers whether it is used
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def compile_in_turn(
+    twins: dict[str, Case], steps: int, times: int
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Traces and compiles each step so many times, from shapes; the programs, and the seconds."""
+    programs: dict[str, Any] = {}
+
+    def compile_one(name: str) -> None:
+        case = twins[name]
+        state = cases.make_state(case, abstract=True)
+        batches = jax.eval_shape(lambda: cases.make_batches(case, steps))
+        programs[name] = cases.make_steps(case.model()).lower(state, batches).compile()
+
+    functions: dict[str, Callable[[], None]] = {
+        name: functools.partial(compile_one, name) for name in twins
+    }
+    with uncached():
+        # One uncounted round would cost as much as it counts; the order turns instead.
+        return programs, interleaved(functions, times, warm_up=0)
+
+
+# --- Steps -------------------------------------------------------------------------------------
+
+
+def step_in_turn(
+    twins: dict[str, Case], programs: dict[str, Any], steps: int, rounds: int
+) -> dict[str, list[float]]:
+    """The seconds of a dispatch of each."""
+    states = {name: jax.device_put(cases.make_state(case)) for name, case in twins.items()}
+    batches = jax.device_put(cases.make_batches(next(iter(twins.values())), steps))
+    losses: dict[str, Any] = {}
+
+    def step(name: str) -> None:
+        states[name], losses[name] = jax.block_until_ready(programs[name](states[name], batches))
+
+    seconds = interleaved({name: functools.partial(step, name) for name in twins}, rounds)
+    for name, values in losses.items():
+        if not np.isfinite(np.asarray(values)).all():
+            raise RuntimeError(f"{twins[name].title}: losses {values} found; expected finite ones.")
+    return seconds
+
+
+# --- Memory ------------------------------------------------------------------------------------
+
+
+def _memory(case: Case, program: Any, steps: int) -> dict[str, float]:
+    """``mib``, which is compared, and what else is known."""
+    temporary = program.memory_analysis().temp_size_in_bytes / 2**20
+    if jax.default_backend() != "gpu":
+        return {"mib": temporary}
+    fields = dataclasses.asdict(case)
+    peak = fresh.call(
+        "benchmarks.against_batch_norm:device_peak_mib",
+        fields,
+        steps,
+        XLA_PYTHON_CLIENT_PREALLOCATE="false",
+    )
+    return {"mib": peak, "temporary_mib": temporary}
+
+
+def device_peak_mib(fields: dict[str, Any], steps: int) -> float:
+    """The most that the device has held, in MiB, after two dispatches in this process."""
+    case = Case(**fields)
+    state = jax.device_put(cases.make_state(case))
+    batches = jax.device_put(cases.make_batches(case, steps))
+    program = cases.make_steps(case.model()).lower(state, batches).compile()
+    for _ in range(2):
+        state, _ = jax.block_until_ready(program(state, batches))
+    return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20

@@ -1,0 +1,343 @@
+"""What depth costs: seconds to compile, seconds for each layer of a step, memory.
+
+The blocks of a stage are one loop over their stacked parameters (``nf_resnets.models.stage``). The
+promises, each a row with its limit:
+
+1. a training step of a network of about 100 layers takes at most 1.15 times as long as with all
+   blocks unrolled, the two taking turns;
+2. compiling the step for 10,000 layers takes at most 1.5 times as long as for 100; each compilation
+   is in a process of its own;
+3. a layer of 10,000 takes at most 1.15 times as long as one of 100;
+4. with ``remat``, activation memory grows no faster than the square root of the depth from 100 to
+   10,000 layers: the ratio is that of the growths;
+5. a whole training step of 10,000 layers on 64 images of 32x32 (parameters, gradients, momentum,
+   activations) fits in 16 GiB.
+
+The networks are WRN-n-1 (16 channels, ``n = 6N + 4``) with Fixup, the step is value_and_grad and
+the SGD update. Times are those of 8x8 images, so that a step of 10,000 layers takes seconds.
+Without loops steps are made of 100 layers, and 304 are compiled: the compiler needs minutes and
+gigabytes for more. Memory is what the compiler plans (``memory_analysis``), and the most that a
+fresh process had while it made a step. Activation memory is by how much the plan for 128 images
+exceeds that for 64, which leaves gradients out. The step of promise 5 takes minutes and is only
+planned here; this makes it::
+
+    python -m benchmarks.fresh benchmarks.depth:peak '["wrn-10000-1", 64, 32, true]'
+
+Cost on two cores: ``--quick`` half a minute, in which 3 is only measured to 1,000 layers; else five
+minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import fresh
+from benchmarks.cases import Case, make_batches, make_state, make_step
+from benchmarks.rows import Row
+from benchmarks.timing import Ratio, interleaved, ratio
+
+TITLE = "Depth: compilation, step time of a layer and memory, from 22 to 10,000 layers"
+DEPTHS = (22, 100, 304, 1000, 10_000)
+SHALLOW, DEEP = 100, 10_000
+STEP_LIMIT, COMPILE_LIMIT, LAYER_LIMIT, MEMORY_LIMIT = 1.15, 1.5, 1.15, 16 * 1024
+NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0"}
+MIB = 2**20
+
+FORMS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "scanned": lambda _: {},
+    "unrolled": lambda depth: {"unroll": depth},
+    "remat": lambda _: {"remat": True},
+}
+
+
+def unavailable() -> str | None:
+    return None
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    yield from _forms(quick)
+    yield from _compilation(quick)
+    yield from _layers(quick)
+    yield from _memory(quick)
+    if not quick:
+        yield from _peaks()
+
+
+# --- Scanned, unrolled, recomputed -------------------------------------------------------------
+
+
+def _forms(quick: bool) -> Iterator[Row]:
+    cases = [Case("wrn-100-1", batch=64, side=8)]
+    if not quick:
+        cases += [Case("cifar-resnet-110", batch=64, side=8), Case("wrn-100-1", batch=8)]
+    for case in cases:
+        found = _fresh("in_turns", case.network, case.batch, case.side, 7 if quick else 20)
+        seconds = found.pop("seconds")
+        found |= {f"{form}_step_ms": _milli(values) for form, values in seconds.items()}
+        for form, limit, than in (
+            ("scanned", STEP_LIMIT, "unrolled"),
+            ("remat", None, "scanned"),
+        ):
+            compared = f"step time, {form} / {'kept' if form == 'remat' else than}"
+            value = ratio(seconds[form], seconds[than])
+            yield Row("depth", case.title, compared, value, limit, numbers=found)
+
+
+def in_turns(network: str, batch: int, side: int, rounds: int) -> dict[str, Any]:
+    """The seconds of each form's steps, which take turns, and of its compilation."""
+    case = Case(network, batch, side)
+    depth = _depth(network)
+    steps, found = {}, {}
+    for form, options in FORMS.items():
+        start = time.perf_counter()
+        compiled, images = compiled_step(case, **options(depth))
+        found[f"{form}_compile_s"] = time.perf_counter() - start
+        steps[form] = Steps(compiled, make_state(case), images)
+    seconds = interleaved(steps, rounds)
+    # They are one network, whose first losses differ by rounding only. Fixup's head starts at zero:
+    # the third loss is the first that the branches have changed.
+    for form in steps:
+        np.testing.assert_allclose(steps[form].losses[:3], steps["scanned"].losses[:3], rtol=1e-5)
+    return {"seconds": seconds, **found}
+
+
+class Steps:
+    """A compiled step that is called again and again, on one batch.
+
+    Attributes:
+      losses: of the calls so far.
+    """
+
+    def __init__(self, compiled: Any, state: Any, batch: Any, repeats: int = 1) -> None:
+        self._compiled, self._batch, self._repeats = compiled, jax.device_put(batch), repeats
+        self._state = jax.device_put(state)
+        self.losses: list[float] = []
+
+    def __call__(self) -> None:
+        for _ in range(self._repeats):
+            self._state, metrics = self._compiled(self._state, self._batch)
+            self.losses.append(float(metrics["loss"]))
+        jax.block_until_ready(self._state)
+
+
+def compiled_step(case: Case, **options: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """The step, compiled from shapes alone, and a batch for it."""
+    batch = {name: leaf[0] for name, leaf in make_batches(case).items()}
+    return lowered_step(case, batch, **options).compile(), batch
+
+
+def lowered_step(case: Case, batch: Any, **options: Any) -> Any:
+    step = jax.jit(make_step(case.model(**options)), donate_argnums=(0,))
+    return step.lower(make_state(case, abstract=True), batch)
+
+
+# --- Compilation -------------------------------------------------------------------------------
+
+
+def _compilation(quick: bool) -> Iterator[Row]:
+    depths = (SHALLOW, DEEP) if quick else DEPTHS
+    forms = ("scanned",) if quick else ("scanned", "remat")
+    unrolled = () if quick else (22, 100, 304)
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _ in range(2 if quick else 3):
+        for depth in depths:
+            for form in forms:
+                found = _fresh("compile_seconds", depth, form)
+                seconds.setdefault((form, depth), []).append(found)
+    for form in forms:
+        for depth in depths:
+            if depth != SHALLOW:
+                yield Row(
+                    "depth",
+                    f"WRN-n-1 fixup, 64 x 8x8, {form}",
+                    f"lower and compile, {depth} layers / {SHALLOW}",
+                    ratio(seconds[form, depth], seconds[form, SHALLOW]),
+                    COMPILE_LIMIT if depth == DEEP else None,
+                    numbers={
+                        f"layers_{n}_s": statistics.median(seconds[form, n])
+                        for n in (depth, SHALLOW)
+                    },
+                )
+    for depth in unrolled:
+        found, loop = _fresh("compile_seconds", depth, "unrolled"), seconds["scanned", depth]
+        yield Row(
+            "depth",
+            f"wrn-{depth}-1 fixup, 64 x 8x8",
+            "lower and compile, unrolled / scanned",
+            _single(found / statistics.median(loop)),
+            numbers={"unrolled_s": found, "scanned_s": statistics.median(loop)},
+        )
+
+
+def compile_seconds(depth: int, form: str) -> float:
+    """Tracing, lowering and compiling, from shapes alone."""
+    case = Case(f"wrn-{depth}-1", batch=64, side=8)
+    start = time.perf_counter()
+    compiled_step(case, **FORMS[form](depth))
+    return time.perf_counter() - start
+
+
+# --- Seconds of a layer ------------------------------------------------------------------------
+
+
+def _layers(quick: bool) -> Iterator[Row]:
+    depths = [SHALLOW, 1000] if quick else [n for n in DEPTHS if n != SHALLOW]
+    for form in ("scanned",) if quick else ("scanned", "remat"):
+        for depth in depths:
+            if depth == SHALLOW:
+                continue
+            found = _fresh("layer_seconds", [SHALLOW, depth], form, 64, 8, 3 if quick else 5)
+            shallow, deep = found[str(SHALLOW)], found[str(depth)]
+            yield Row(
+                "depth",
+                f"WRN-n-1 fixup, 64 x 8x8, {form}",
+                f"step time of a layer, {depth} layers / {SHALLOW}",
+                ratio(deep, shallow),
+                LAYER_LIMIT if depth >= 1000 else None,
+                numbers={
+                    f"layers_{n}_layer_ms": 1000 * statistics.median(values)
+                    for n, values in ((depth, deep), (SHALLOW, shallow))
+                },
+            )
+
+
+def layer_seconds(
+    depths: list[int], form: str, batch: int, side: int, rounds: int
+) -> dict[str, list[float]]:
+    """The seconds of a step over the number of layers, of networks that take turns."""
+    steps, layers = {}, {}
+    for depth in depths:
+        case = Case(f"wrn-{depth}-1", batch, side)
+        # Of a shallow network several steps in a turn, so that turns are alike in length.
+        repeats = max(1, min(20, max(depths) // depth))
+        compiled, images = compiled_step(case, **FORMS[form](depth))
+        steps[str(depth)] = Steps(compiled, make_state(case), images, repeats)
+        layers[str(depth)] = depth * repeats
+    seconds = interleaved(steps, rounds, warm_up=1)
+    return {name: [value / layers[name] for value in values] for name, values in seconds.items()}
+
+
+# --- Memory ------------------------------------------------------------------------------------
+
+
+def _memory(quick: bool) -> Iterator[Row]:
+    depths = (SHALLOW, DEEP) if quick else DEPTHS
+    for form in ("remat",) if quick else ("remat", "scanned"):
+        case = f"WRN-n-1 fixup, 64 x 8x8, {form}"
+        mib = {depth: activations_mib(depth, form, 64, 8) for depth in depths}
+        for depth in depths:
+            if depth != SHALLOW:
+                growth = mib[depth] / mib[SHALLOW] / math.sqrt(depth / SHALLOW)
+                yield Row(
+                    "depth",
+                    case,
+                    f"growth of activation memory / of sqrt(depth), {SHALLOW} to {depth} layers",
+                    _single(growth),
+                    1.0 if depth == DEEP and form == "remat" else None,
+                    numbers={f"layers_{n}_mib": mib[n] for n in (SHALLOW, depth)},
+                )
+    case = Case(f"wrn-{DEEP}-1", batch=64)
+    for form in ("remat",) if quick else ("remat", "scanned"):
+        found = planned(case, **FORMS[form](DEEP))
+        yield Row(
+            "depth",
+            f"{case.title}, {form}",
+            "memory that a step is planned to need / 16 GiB",
+            _single(found["all_mib"] / MEMORY_LIMIT),
+            1.0 if form == "remat" else None,
+            numbers=found,
+        )
+
+
+def activations_mib(depth: int, form: str, batch: int, side: int) -> float:
+    """What a batch twice as large adds to the plan: what is kept for each image."""
+    once, twice = (
+        planned(Case(f"wrn-{depth}-1", size, side), **FORMS[form](depth))["temporary_mib"]
+        for size in (batch, 2 * batch)
+    )
+    return twice - once
+
+
+def planned(case: Case, **options: Any) -> dict[str, float]:
+    """The memory that the compiled step asks for; the new state takes the place of the old one."""
+    batch = {name: leaf[0] for name, leaf in make_batches(case).items()}
+    # Memory is assigned before LLVM begins, whose optimisations take most of the time.
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    compiled = lowered_step(case, batch, **options).compile(quickly)
+    found = compiled.memory_analysis()
+    arguments, temporary = found.argument_size_in_bytes, found.temp_size_in_bytes
+    new = found.output_size_in_bytes - found.alias_size_in_bytes
+    return {
+        "arguments_mib": arguments / MIB,
+        "temporary_mib": temporary / MIB,
+        "all_mib": (arguments + temporary + new) / MIB,
+    }
+
+
+def _peaks() -> Iterator[Row]:
+    case = Case(f"wrn-{DEEP}-1", batch=64, side=8)
+    found = {
+        form: _fresh("peak", case.network, case.batch, case.side, form == "remat")
+        for form in ("remat", "scanned")
+    }
+    numbers = {f"{form}_{name}": v for form, values in found.items() for name, v in values.items()}
+    yield Row(
+        "depth",
+        case.title,
+        "most memory of a process that makes a step, remat / kept",
+        _single(found["remat"]["peak_mib"] / found["scanned"]["peak_mib"]),
+        numbers=numbers,
+    )
+
+
+def peak(network: str, batch: int, side: int, remat: bool) -> dict[str, float]:
+    """Makes a training step, and says what it took and how much memory the process ever had."""
+    case = Case(network, batch, side)
+    compiled, images = compiled_step(case, remat=remat)
+    step = Steps(compiled, make_state(case), images)
+    start = time.perf_counter()
+    step()
+    seconds = time.perf_counter() - start
+    assert np.isfinite(step.losses).all()
+    return {"step_s": seconds, "peak_mib": peak_mib()}
+
+
+def peak_mib() -> float:
+    """The most memory that this process has had, on its accelerator if it has one."""
+    if jax.default_backend() != "cpu":
+        stats = jax.local_devices()[0].memory_stats() or {}
+        return stats.get("peak_bytes_in_use", math.nan) / MIB
+    found = fresh.peak_mib()
+    return math.nan if found is None else found
+
+
+# -----------------------------------------------------------------------------------------------
+
+
+def _fresh(function: str, *arguments: Any) -> Any:
+    return fresh.call(f"{__name__}:{function}", *arguments, **NO_CACHE)
+
+
+def _depth(network: str) -> int:
+    return int(network.removeprefix("cifar-resnet-").removeprefix("wrn-").split("-")[0])
+
+
+def _milli(seconds: list[float]) -> float:
+    return 1000 * statistics.median(seconds)
+
+
+def _single(value: float) -> Ratio:
+    return Ratio(value, value, value)
+
+
+__all__ = [
+    "TITLE", "activations_mib", "compile_seconds", "compiled_step", "in_turns", "layer_seconds",
+    "lowered_step", "measure", "peak", "peak_mib", "planned", "unavailable",
+]  # fmt: skip

@@ -1,0 +1,59 @@
+"""Calls a function in a process of its own: nothing imported, compiled or allocated before it.
+
+python -m benchmarks.fresh benchmarks.startup:first_step '["cifar-resnet-20"]'
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MARK = "result: "
+
+
+def call(function: str, *arguments: Any, **environment: str) -> Any:
+    """What ``module:function`` returns in a fresh process.
+
+    Args:
+      function: ``"module:name"``.
+      arguments: of the function; JSON carries them, and what it returns.
+      environment: variables besides those of this process.
+
+    Raises:
+      RuntimeError: if the process fails, with what it said last.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.fresh", function, json.dumps(arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or not lines:
+        raise RuntimeError(
+            f"{function}{arguments} ended with {done.returncode}: {done.stderr[-2000:]}"
+        )
+    return json.loads(lines[-1].removeprefix(MARK))
+
+
+def peak_mib() -> float | None:
+    """The most memory that this process has had, in MiB; None where the system does not say."""
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    (line,) = [line for line in text.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    result = getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2]))
+    print(MARK + json.dumps(result), flush=True)

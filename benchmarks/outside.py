@@ -1,0 +1,517 @@
+"""What of a training run's time is not the compiled training step: per cent of the wall time.
+
+Promised: input, logging, evaluation and checkpoints together under 3%. They are:
+
+- input: order, gathering, augmentation and normalisation, which are compiled into the step. Epochs
+  of the program's steps take turns with epochs of bare ones: forward, backward and update on one
+  batch that lies on the device;
+- evaluation: the test split, by a clock inside the run. Testing 10,000 images costs about a
+  fifteenth of training on 50,000 by its nature, so it depends on how often a run is tested:
+  ``evaluate_every`` of a sweep, whose last step is always followed by a test;
+- logging: numbers fetched, rows written, the run claimed and ended in the ledger; by the clock of a
+  run without checkpoints, all that is neither step nor test;
+- checkpoints: one after each epoch, written while the next epoch is made; what a run with them is
+  longer outside steps and tests, and the processor's time of the thread that writes them, as if
+  nothing of it were hidden.
+
+Then a sweep of many runs of one epoch, 50 ms each, in which the ledger is what counts. It must not
+grow slow: the runs of the last tenth take as long as those of the first.
+
+Cost on two cores: five minutes; half a minute with ``--quick``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.rows import Row
+from benchmarks.timing import Ratio, interleaved, ratio
+from experiments.program import build_program
+from experiments.training_run import train_and_test
+from nf_resnets import data, models, optim, schemes, training
+from nf_resnets.sweep import Ledger, drive, enter, make_sweep, open_ledger
+from nf_resnets.sweep import program as sweep_program
+from nf_resnets.sweep.crew import Crew, device_name, versions
+from nf_resnets.sweep.driver import Sweep
+from nf_resnets.sweep.lane import work
+from nf_resnets.sweep.ledger import this_driver
+from nf_resnets.sweep.several import Several
+
+TITLE = "Outside the training step (per cent of a run's wall time)"
+LIMIT = 3.0
+"""Per cent that input, logging, evaluation and checkpoints may take of a run's wall time."""
+LIMIT_OF_TINY_RUNS = 5.0
+"""Per cent that a sweep of runs of 50 ms may spend outside its compiled functions."""
+
+
+def unavailable() -> str | None:
+    return None
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    on_cpu = jax.default_backend() == "cpu"
+    digits = {"model": "wrn-16-1", "peak_lr": 0.05, "epochs": 6.0 if quick else 10.0}
+    yield from of_a_sweep("wrn-16-1, digits", digits, sparse=5, rounds=2 if quick else 5)
+    if quick and on_cpu:
+        return
+    # On a CPU a hundredth of CIFAR-10: five training images for each test image, as there. Saves
+    # and rows of an epoch count a hundredfold then.
+    images = 512 if on_cpu else 50_000
+    cifar = {
+        "model": "wrn-16-4", "dataset": "cifar10", "batch_size": 128, "padding": 4, "flip": True,
+        "peak_lr": 0.05, "epochs": 4.0,
+    }  # fmt: skip
+    yield from of_a_sweep(
+        f"wrn-16-4, {images} + {images // 5} images of 32x32",
+        cifar,
+        sparse=4,
+        rounds=2,
+        load=lambda name: random_images(images, images // 5),
+    )
+    yield from of_an_experiment(10, rounds=2 if quick else 5)
+    yield from of_tiny_runs(200 if quick else 500)
+
+
+def random_images(train: int, test: int) -> data.Dataset:
+    """A data set of CIFAR-10's kind, of noise."""
+    rng = np.random.default_rng(0)
+
+    def split(count: int) -> data.Split:
+        return data.Split(
+            rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8),
+            rng.integers(0, 10, count, dtype=np.int32),
+        )
+
+    names = tuple(str(label) for label in range(10))
+    return data.from_splits("cifar10", split(train), split(test), names)
+
+
+class _Saving:
+    """Checkpoints that know how long the processor worked to write them."""
+
+    def __init__(self, checkpoints: Any) -> None:
+        self.checkpoints = checkpoints
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.checkpoints, name)
+
+    def save(self, step: int, tree: Any) -> None:
+        start = time.thread_time()
+        self.checkpoints.save(step, tree)
+        self.seconds += time.thread_time() - start
+
+
+class Clocked:
+    """A function that knows how many seconds were spent in it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:
+        start = time.perf_counter()
+        # Waiting for the result belongs to it; on a CPU it is waited for in any case.
+        found = jax.block_until_ready(self.function(*arguments))
+        self.seconds += time.perf_counter() - start
+        return found
+
+
+class Lane:
+    """Makes a sweep's runs one after another, as a lane does, and keeps where their time went.
+
+    Args:
+      program: has been compiled.
+      settings: of the runs, but for their seeds.
+      folder: for ledger and checkpoints.
+      runs: how many calls there will be.
+      checkpoint_epochs: epochs between two checkpoints; 0 for none.
+      load: loads the data set.
+    """
+
+    def __init__(
+        self,
+        program: sweep_program.Program,
+        settings: dict[str, Any],
+        folder: Path,
+        *,
+        runs: int,
+        checkpoint_epochs: int = 1,
+        load: Callable[[str], data.Dataset] = data.load,
+    ) -> None:
+        self.steps, self.test = Clocked(program.steps), Clocked(program.test)
+        self.programs = _Compiled(dataclasses.replace(program, steps=self.steps, test=self.test))
+        self.sweep: Sweep = make_sweep({"seed": range(runs)}, settings, load=load)
+        folder.mkdir(parents=True)
+        self.ledger: Ledger = open_ledger(folder / "ledger.db")
+        enter(self.sweep, self.ledger)
+        self.folder = folder
+        self.checkpoint_epochs = checkpoint_epochs
+        self.driver = this_driver(device_name(), versions())
+        self.left = [frozenset([row["key"]]) for row in self.ledger.rows()]
+        self.walls: list[float] = []
+        self.in_steps: list[float] = []
+        self.in_tests: list[float] = []
+        self.saving: list[float] = []
+
+    def __call__(self) -> None:
+        """Makes the next run."""
+        crew = Crew(
+            ledger=self.ledger,
+            driver=self.driver,
+            keys=self.left.pop(),
+            programs=self.programs,  # type: ignore[arg-type]
+            folder=self.folder / "checkpoints",
+            watch=Several(),
+            stop=lambda: False,
+            checkpoint_epochs=self.checkpoint_epochs,
+        )
+        taken: list[_Saving] = []
+        find = crew.checkpoints
+
+        def checkpoints(claim: Any) -> Any:
+            taken.append(_Saving(find(claim)))
+            return taken[-1]
+
+        crew.checkpoints = checkpoints  # type: ignore[method-assign]
+        self.steps.seconds = self.test.seconds = 0.0
+        start = time.perf_counter()
+        work(crew)
+        self.walls.append(time.perf_counter() - start)
+        self.in_steps.append(self.steps.seconds)
+        self.in_tests.append(self.test.seconds)
+        self.saving.append(sum(each.seconds for each in taken))
+
+    def outside(self) -> list[float]:
+        """Of each run the seconds neither in training steps nor in tests."""
+        times = zip(self.walls, self.in_steps, self.in_tests, strict=True)
+        return [wall - steps - tests for wall, steps, tests in times]
+
+    def close(self) -> None:
+        """Checks that all runs came to their end, with all their epochs.
+
+        Raises:
+          RuntimeError: if one did not, which would have been fast.
+        """
+        plan = self.sweep.plans[0]
+        epochs = len(self.ledger.epochs())
+        expected = len(self.walls) * -(-plan.num_steps // plan.steps_per_epoch)
+        done = [row for row in self.ledger.rows() if row["steps_done"] == plan.num_steps]
+        self.ledger.close()
+        if len(done) != len(self.walls) or epochs != expected:
+            raise RuntimeError(
+                f"{len(done)} runs of {len(self.walls)} came to their end, with {epochs} epochs of "
+                f"{expected}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """What a lane asks for programs, where there is one."""
+
+    program: sweep_program.Program
+
+    def has(self, name: str) -> bool:
+        return True
+
+    def get(self, settings: Any) -> sweep_program.Program:
+        return self.program
+
+
+def of_a_sweep(
+    title: str,
+    settings: dict[str, Any],
+    *,
+    sparse: int,
+    rounds: int,
+    load: Callable[[str], data.Dataset] = data.load,
+) -> Iterator[Row]:
+    """Rows for a run of a sweep: tested after every epoch, and after every so many.
+
+    Args:
+      title: of the case.
+      settings: of the run.
+      sparse: epochs between two tests, where they are not one.
+      rounds: in which the run and its parts take turns.
+      load: loads the data set.
+    """
+    load = functools.cache(load)
+    sweep = make_sweep({"seed": (0,)}, settings, load=load)
+    (plan,) = sweep.plans
+    mesh = training.make_mesh(devices=jax.devices()[:1])
+    program = sweep_program.build(plan, load(plan.settings.dataset), mesh)
+    bare = bare_epochs(program, load(plan.settings.dataset))
+    states = program.begin(program.empty(), 0, at_rest(plan))
+    steps = min(plan.num_steps, plan.steps_per_epoch)
+
+    def with_input() -> None:
+        nonlocal states
+        # From the first step on each time, so that the call is not cut by the end of an epoch.
+        found = program.steps(dataclasses.replace(states, step=states.step * 0), np.full(1, steps))
+        states = jax.block_until_ready(found.states)
+        if int(np.asarray(found.made)[0]) != steps or bool(np.asarray(found.diverged)[0]):
+            raise RuntimeError("the run diverged; a run that ends early is no measure.")
+
+    turns = interleaved({"bare": lambda: bare(steps), "input": with_input}, 3 * rounds)
+    with tempfile.TemporaryDirectory() as name:
+        make = functools.partial(Lane, program, runs=rounds, load=load)
+        seldom = {**settings, "evaluate_every": sparse}
+        lanes = {
+            "each": make(settings, Path(name) / "each"),
+            "seldom": make(seldom, Path(name) / "seldom"),
+            "unsaved": make(seldom, Path(name) / "unsaved", checkpoint_epochs=0),
+        }
+        interleaved(lanes, rounds, warm_up=0)
+        for lane in lanes.values():
+            lane.close()
+    inputs = statistics.median(differences(turns["input"], turns["bare"]))
+    # Less than nothing is noise, and pays for nothing else.
+    inputs = max(0.0, inputs / statistics.median(turns["input"]))
+    logging = statistics.median(lanes["unsaved"].outside())
+    epochs = -(-plan.num_steps // plan.steps_per_epoch)
+    about = f"{title}, {epochs} epochs of {plan.steps_per_epoch} steps"
+    every = f"tested after every {sparse}th epoch and at the end"
+    for lane, how in ((lanes["seldom"], every), (lanes["each"], "tested after every epoch")):
+        parts = zip(lane.in_steps, lane.in_tests, lane.outside(), lane.saving, strict=True)
+        yield Row(
+            "outside", about, f"all together, {how}",
+            percent([inputs * a + tests + rest + saving for a, tests, rest, saving in parts],
+                    lane.walls),
+            LIMIT, numbers={"run_s": statistics.median(lane.walls)},
+        )  # fmt: skip
+    wall = lanes["seldom"].walls
+    saved = zip(lanes["seldom"].outside(), lanes["seldom"].saving, strict=True)
+    for what, part, whole in (
+        ("input", differences(turns["input"], turns["bare"]), turns["input"]),
+        (f"evaluation, {every}", lanes["seldom"].in_tests, wall),
+        ("evaluation, tested after every epoch", lanes["each"].in_tests, lanes["each"].walls),
+        ("logging", lanes["unsaved"].outside(), lanes["unsaved"].walls),
+        ("checkpoints", [rest - logging + saving for rest, saving in saved], wall),
+    ):
+        yield Row(
+            "outside", about, what, percent(part, whole),
+            numbers={"ms": 1e3 * statistics.median(part), "of_ms": 1e3 * statistics.median(whole)},
+        )  # fmt: skip
+
+
+def bare_epochs(program: sweep_program.Program, dataset: data.Dataset) -> Callable[[int], None]:
+    """``bare(count)`` makes so many steps, in one call, on one batch that lies on the device.
+
+    It is the step of the program, in a loop like the program's, with the batch given: no order, no
+    gathering, no augmentation, no curve.
+    """
+    plan = program.plan
+    settings = plan.settings
+    step = bare_step(program.model, functools.partial(_optimizer, plan))
+    batch = fixed_batch(dataset, settings.batch_size)
+
+    state = training.unstack(program.begin(program.empty(), 0, at_rest(plan)), 0)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def steps(state: training.TrainState, batch: Any, count: Any) -> training.TrainState:
+        return jax.lax.fori_loop(0, count, lambda _, state: step(state, batch)[0], state)
+
+    def bare(count: int) -> None:
+        nonlocal state
+        state = jax.block_until_ready(steps(state, batch, np.int32(count)))
+
+    return bare
+
+
+def at_rest(plan: sweep_program.Plan) -> Any:
+    """A run's settings at a rate that hardly moves it.
+
+    Many steps on one batch would learn it by heart, with gradients below the normal floats, which
+    processors are slow at.
+    """
+    return dataclasses.replace(plan.settings, peak_lr=1e-6)
+
+
+def bare_step(model: Any, optimizer: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    """``step(state, batch)``: the training step of one replica."""
+    apply_fn = training.train_apply(model)
+    return functools.partial(training.replica_step, apply_fn=apply_fn, optimizer=optimizer)
+
+
+def fixed_batch(dataset: data.Dataset, batch_size: int) -> dict[str, jax.Array]:
+    images = data.normalize(
+        dataset.train.images[:batch_size], np.asarray(dataset.mean), np.asarray(dataset.std)
+    )
+    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), batch_size)
+    return {
+        "image": images,
+        "label": jax.numpy.asarray(dataset.train.labels[:batch_size]),
+        "keys": keys,
+    }
+
+
+def _optimizer(plan: sweep_program.Plan, hyper: dict[str, Any]) -> Any:
+    return optim.sgd(
+        optim.halving(hyper["learning_rate"], plan.num_steps),
+        momentum=hyper["momentum"],
+        weight_decay=hyper["weight_decay"],
+        scalar_factor=hyper["scalar_factor"],
+    )
+
+
+def of_an_experiment(
+    epochs: int, *, rounds: int, network: str = "wrn-16-1", **options: Any
+) -> Iterator[Row]:
+    """Rows for a run as the experiments make them: a call for each step, one test at the end.
+
+    Args:
+      epochs: of the run.
+      rounds: in which the run and its parts take turns.
+      network: its name.
+      options: of the network.
+    """
+    dataset = data.load("digits")
+    batch_size = 64
+    hyper = {"learning_rate": 0.05}
+    steps = epochs * data.steps_per_epoch(len(dataset.train.labels), batch_size)
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(optim.halving(hyper["learning_rate"], steps), weight_decay=5e-4)
+
+    model = models.make(network, "fixup", num_classes=10, **options)
+    program = build_program(model, dataset, optimizer, batch_size=batch_size, steps=steps)
+    scheme = schemes.get("fixup")
+    step, test = Clocked(program.step), Clocked(program.evaluate)
+    clocked = dataclasses.replace(program, step=step, evaluate=test)
+    walls: list[float] = []
+    in_steps: list[float] = []
+    tests: list[float] = []
+
+    def run() -> None:
+        step.seconds = test.seconds = 0.0
+        start = time.perf_counter()
+        made = train_and_test(clocked, scheme, 0, hyper, lambda made, metrics: None)
+        walls.append(time.perf_counter() - start)
+        in_steps.append(step.seconds)
+        tests.append(test.seconds)
+        if made.status != "finished" or len(made.curve) != steps:
+            raise RuntimeError(f"{made.status} after {len(made.curve)} of {steps} steps.")
+
+    def initial() -> training.TrainState:
+        variables = program.initial(scheme, jax.random.key(0))
+        # At a rate that hardly moves it, see at_rest.
+        return training.create_state(variables["params"], optimizer, {"learning_rate": 1e-6})
+
+    per_epoch = steps // epochs
+    states = training.spread_runs(training.stack([initial()]), program.mesh)
+    state = initial()
+    bare = jax.jit(bare_step(model, optimizer), donate_argnums=0)
+    batch = fixed_batch(dataset, batch_size)
+
+    def epoch_with_input() -> None:
+        nonlocal states
+        order = data.epoch_order(0, 0, len(dataset.train.labels))
+        orders = training.spread_runs(order[None], program.mesh)
+        for _ in range(per_epoch):
+            states, metrics = program.step(states, program.train_data, orders)
+            _wait_on_cpu(metrics)
+        jax.block_until_ready(states)
+
+    def bare_epoch() -> None:
+        nonlocal state
+        for _ in range(per_epoch):
+            state, metrics = bare(state, batch)
+            _wait_on_cpu(metrics)
+        jax.block_until_ready(state)
+
+    turns = interleaved({"bare": bare_epoch, "input": epoch_with_input}, 3 * rounds)
+    for _ in range(rounds + 1):
+        run()
+    for times in (walls, in_steps, tests):
+        del times[0]  # in which the test was compiled
+    inputs = statistics.median(differences(turns["input"], turns["bare"]))
+    # Less than nothing is noise, and pays for nothing else.
+    inputs = max(0.0, inputs / statistics.median(turns["input"]))
+    logging = [a - b - c for a, b, c in zip(walls, in_steps, tests, strict=True)]
+    whole = [inputs * a + b + c for a, b, c in zip(in_steps, tests, logging, strict=True)]
+    about = f"{network}, digits, {epochs} epochs, a call for each step, tested at the end"
+    yield Row(
+        "outside", about, "all together", percent(whole, walls), LIMIT,
+        numbers={"run_s": statistics.median(walls)},
+    )  # fmt: skip
+    for what, part, of in (
+        ("input", differences(turns["input"], turns["bare"]), turns["input"]),
+        ("evaluation", tests, walls),
+        ("logging", logging, walls),
+    ):
+        yield Row(
+            "outside", about, what, percent(part, of),
+            numbers={"ms": 1e3 * statistics.median(part), "of_ms": 1e3 * statistics.median(of)},
+        )  # fmt: skip
+
+
+def _wait_on_cpu(metrics: Any) -> None:
+    """As the loop does, which elsewhere lets the device run ahead."""
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(metrics)
+
+
+def of_tiny_runs(points: int) -> Iterator[Row]:
+    """Rows for a sweep of many runs of one epoch, on a network of 4 channels.
+
+    Raises:
+      RuntimeError: if not all of them came to their end.
+    """
+    base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
+    sweep = make_sweep({"seed": range(points // 2), "peak_lr": (0.05, 0.1)}, base)
+    with tempfile.TemporaryDirectory() as name, open_ledger(Path(name) / "ledger.db") as ledger:
+        enter(sweep, ledger)
+        outcome = drive(sweep, ledger, Path(name) / "checkpoints", Several())
+        rows = ledger.rows()
+    unfinished = sum(row["steps_done"] != sweep.plans[0].num_steps for row in rows)
+    if unfinished:
+        raise RuntimeError(f"{unfinished} of {points} tiny runs did not make all their steps.")
+    seconds = outcome.clock.seconds()
+    share = 100 * outcome.clock.share_outside()
+    about = f"sweep of {points} runs of one epoch, wrn-10-1 of 4 channels, digits"
+    yield Row(
+        "outside", about, "outside compiled functions (tests count as inside)",
+        Ratio(share, share, share), LIMIT_OF_TINY_RUNS,
+        numbers={
+            "outside_ms_a_run": 1e3 * seconds["outside"] / points,
+            "computing_ms_a_run": 1e3 * seconds["computing"] / points,
+        },
+    )  # fmt: skip
+    ended = sorted(row["finished_at"] for row in rows)
+    gaps = [later - earlier for earlier, later in zip(ended, ended[1:], strict=False)]
+    tenth = max(4, len(gaps) // 10)
+    # Of the first tenth the beginning is left out, in which the program was compiled. Means, since
+    # the runs of two lanes can end in pairs.
+    first = statistics.fmean(gaps[tenth // 2 : tenth // 2 + tenth])
+    growth = statistics.fmean(gaps[-tenth:]) / first
+    yield Row(
+        "outside", about, "time a run, last tenth / first (no per cent)",
+        Ratio(growth, growth, growth),
+    )  # fmt: skip
+
+
+def differences(longer: list[float], shorter: list[float]) -> list[float]:
+    """What one thing took more than another, round by round."""
+    return [a - b for a, b in zip(longer, shorter, strict=True)]
+
+
+def percent(part: list[float], whole: list[float]) -> Ratio:
+    """How many per cent of a time went into a part of it."""
+    found = ratio(part, whole)
+    return Ratio(100 * found.value, 100 * found.low, 100 * found.high)
+
+
+__all__ = [
+    "LIMIT", "LIMIT_OF_TINY_RUNS", "TITLE", "measure", "of_a_sweep", "of_an_experiment",
+    "of_tiny_runs", "unavailable",
+]  # fmt: skip

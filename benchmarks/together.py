@@ -1,0 +1,301 @@
+"""Many runs at a time: vectorised on one device, in lanes on a CPU, spread over devices.
+
+Claims: on a GPU eight small runs together are at least four times as fast as one after another. On
+a CPU of one device they come one after another in any case (``vmap`` is shown beside it); what can
+gain there is a lane for each core, as sweeps have them. Runs spread over devices do not talk to
+each other; virtual devices of one CPU share its cores, and show what the spreading itself costs.
+
+All rows are in runs/s on the digits with batches of 64, training steps only: initialisation, tests
+and results are left to ``benchmarks.outside``.
+
+Cost on two cores: two minutes; half a minute with ``--quick``.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from benchmarks import fresh
+from benchmarks.cases import HYPER, optimizer
+from benchmarks.rows import Row
+from benchmarks.timing import interleaved, ratio, spread
+from nf_resnets import data, schemes, training
+from nf_resnets.models import architectures
+from nf_resnets.sweep.driver import default_lanes
+
+TITLE = "Runs together (runs/s over those one after another, or on one device)"
+LIMIT = 4.0
+"""What eight runs together are to gain on a GPU."""
+MANY = 8
+"""Runs that are spread over devices, and those that the limit is for."""
+BATCH = 64
+How = Literal["auto", "vmap", "loop"]
+
+
+def unavailable() -> str | None:
+    return None
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    on_cpu = jax.default_backend() == "cpu"
+    small = Small("wrn-10-1", 8, steps=2) if quick and on_cpu else Small("wrn-10-1", 16, steps=22)
+    rounds = 5 if quick else 9
+    alone = Trainer(small, 1)
+    by_itself = alone.losses()
+    cases: list[tuple[int, How]] = [(runs, "auto") for runs in (1, 2, 4, 8, 16)]
+    if on_cpu:
+        cases += [(runs, "vmap") for runs in (2, 4, 8, 16)]
+    for runs, how in cases:
+        if not quick or (runs == MANY and how == "auto"):
+            yield on_one_device(alone, by_itself, runs, how, rounds)
+    devices = jax.devices()
+    lanes = default_lanes(devices[:1])
+    if lanes > 1:
+        yield in_lanes(alone, by_itself, lanes, 2 * rounds)
+    counts = [1, MANY] if quick else [1, 2, MANY]
+    if on_cpu:
+        # As many as XLA is told: they share the cores of this machine.
+        flag = f"--xla_force_host_platform_device_count={MANY}"
+        found = fresh.call(
+            "benchmarks.together:over_devices",
+            dataclasses.asdict(small), counts, rounds, XLA_FLAGS=flag, JAX_PLATFORMS="cpu",
+        )  # fmt: skip
+        yield from device_rows(small, found, "virtual devices")
+    elif len(devices) > 1:
+        counts = [count for count in counts if count <= len(devices)]
+        found = over_devices(dataclasses.asdict(small), counts, rounds)
+        yield from device_rows(small, found, "devices")
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """A small network, and how far a run goes in one call.
+
+    Attributes:
+      network: its name in the registry of architectures.
+      channels: of its first convolution.
+      steps: in one call; a divisor of an epoch's 22, at whose end a call ends.
+    """
+
+    network: str
+    channels: int
+    steps: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.network} of {self.channels} channels, digits, batch {BATCH}"
+
+
+class Trainer:
+    """Runs that a program trains together; each call takes them on by as many steps.
+
+    Args:
+      small: the network.
+      runs: how many.
+      how: a device computes them.
+      devices: over which they are spread.
+    """
+
+    def __init__(
+        self,
+        small: Small,
+        runs: int,
+        how: How = "auto",
+        devices: Sequence[jax.Device] | None = None,
+    ) -> None:
+        devices = jax.devices()[:1] if devices is None else devices
+        mesh = training.make_mesh(len(devices), 1, devices=devices)
+        dataset = data.load("digits")
+        model = architectures.make(
+            small.network, "fixup", num_classes=10, stem_channels=small.channels
+        )
+        self.data = training.replicate(data.DeviceData.of(dataset, dataset.train), mesh)
+        self.counts = training.spread_runs(np.full(runs, small.steps, np.int32), mesh)
+        per_epoch = data.steps_per_epoch(len(dataset.train.labels), BATCH)
+        if per_epoch % small.steps:
+            raise ValueError(f"steps={small.steps} found; expected a divisor of {per_epoch}.")
+        self.states = training.spread_runs(_initial(model, dataset, runs), mesh)
+        self.small = small
+        self.steps = training.make_train_steps(
+            training.train_apply(model), optimizer, mesh,
+            batch_size=BATCH, together=how, longest=small.steps,
+        )  # fmt: skip
+
+    def go_on(self) -> training.Steps:
+        """Starts the steps of all its runs; their numbers may still be to come."""
+        found = self.steps(self.states, self.data, self.counts)
+        self.states = found.states
+        return found
+
+    def losses(self) -> np.ndarray:
+        """Goes on, and gives each step's loss, float32 [R, K].
+
+        Raises:
+          RuntimeError: if a run did not make all its steps, which would have been fast.
+        """
+        found = self.go_on()
+        made = np.asarray(found.made)
+        if (made != self.small.steps).any() or np.asarray(found.diverged).any():
+            raise RuntimeError(f"{made} steps found; expected {self.small.steps} of each run.")
+        return np.asarray(found.curve["loss"])
+
+
+def _initial(model: Any, dataset: data.Dataset, runs: int) -> training.TrainState:
+    """The runs' states before their first steps, ``[R, ...]``; the seeds are 0 .. R - 1."""
+    images = jax.ShapeDtypeStruct((1, *dataset.train.images.shape[1:]), np.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+    @jax.jit
+    def create(seed: jax.Array) -> training.TrainState:
+        params = schemes.get("fixup").init(empty, model.num_branches, key=jax.random.key(seed))
+        return training.create_state(params, optimizer, HYPER, seed=seed)
+
+    states = [create(np.uint32(seed)) for seed in range(runs)]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+
+
+def one_after_another(trainers: Sequence[Trainer]) -> None:
+    """Each goes on once; nobody waits in between for what the device has been told to do."""
+    jax.block_until_ready([trainer.go_on().made for trainer in trainers])
+
+
+def on_one_device(alone: Trainer, by_itself: np.ndarray, runs: int, how: How, rounds: int) -> Row:
+    """The row for runs in one program against as many calls of the program for one run.
+
+    Args:
+      alone: of one run.
+      by_itself: the losses of that run's first call.
+      runs: how many together.
+      how: a device computes them.
+      rounds: in which the two take turns.
+    """
+    joint = Trainer(alone.small, runs, how)
+    refuse_other_losses(joint.losses()[:1], by_itself, f"{runs} runs together ({how})")
+    seconds = interleaved(
+        {
+            "together": lambda: one_after_another([joint]),
+            "one by one": lambda: one_after_another([alone] * runs),
+        },
+        rounds,
+        warm_up=1,
+    )
+    joint.losses()  # a run that diverged on the way would have saved its time
+    alone.losses()
+    limit = LIMIT if runs == MANY and jax.default_backend() == "gpu" else None
+    named = "" if how == "auto" else f" ({how})"
+    return Row(
+        "together",
+        alone.small.title,
+        f"runs/s, {runs} together{named} / one after another",
+        # More runs a second is fewer seconds.
+        ratio(seconds["one by one"], seconds["together"]),
+        limit,
+        at_least=True,
+        numbers={
+            "runs": runs,
+            "how": how,
+            "steps_a_run": alone.small.steps,
+            "runs_per_s_together": _per_second(runs, seconds["together"]),
+            "runs_per_s_one_by_one": _per_second(runs, seconds["one by one"]),
+        },
+    )
+
+
+def in_lanes(alone: Trainer, by_itself: np.ndarray, lanes: int, rounds: int) -> Row:
+    """The row for threads, each with a run of its own, against one thread with all of them."""
+    trainers = [Trainer(alone.small, 1) for _ in range(lanes)]
+    for trainer in trainers:
+        trainer.steps = alone.steps  # the lanes of a sweep share what was compiled, too
+        refuse_other_losses(trainer.losses(), by_itself, "a lane")
+    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+
+        def side_by_side() -> None:
+            for done in [pool.submit(one_after_another, [trainer]) for trainer in trainers]:
+                done.result()
+
+        seconds = interleaved(
+            {"lanes": side_by_side, "one": lambda: _waiting_for_each(trainers)}, rounds, warm_up=1
+        )
+    for trainer in trainers:
+        trainer.losses()
+    return Row(
+        "together",
+        alone.small.title,
+        f"runs/s, {lanes} lanes / 1 lane",
+        ratio(seconds["one"], seconds["lanes"]),
+        numbers={
+            "lanes": lanes,
+            "runs_per_s_lanes": _per_second(lanes, seconds["lanes"]),
+            "runs_per_s_one": _per_second(lanes, seconds["one"]),
+        },
+    )
+
+
+def _waiting_for_each(trainers: Sequence[Trainer]) -> None:
+    for trainer in trainers:  # as one lane does: two calls would else share the cores, too
+        one_after_another([trainer])
+
+
+def over_devices(small: dict[str, Any], counts: Sequence[int], rounds: int) -> dict[str, Any]:
+    """The seconds of ``MANY`` runs spread over so many devices, in one process, taking turns."""
+    devices = jax.devices()
+    if len(devices) < max(counts):
+        raise RuntimeError(f"{len(devices)} devices found; expected {max(counts)}.")
+    trainers = {
+        str(count): Trainer(Small(**small), MANY, "auto", devices[:count]) for count in counts
+    }
+    first = None
+    for count, trainer in trainers.items():
+        found = trainer.losses()
+        first = found if first is None else first
+        refuse_other_losses(found, first, f"{count} devices")
+    functions: dict[str, Callable[[], object]] = {
+        count: lambda trainer=trainer: one_after_another([trainer])
+        for count, trainer in trainers.items()
+    }
+    seconds = interleaved(functions, rounds, warm_up=1)
+    for trainer in trainers.values():
+        trainer.losses()
+    return seconds
+
+
+def device_rows(small: Small, seconds: dict[str, list[float]], kind: str) -> Iterator[Row]:
+    one = seconds["1"]
+    shows = " (shows overhead only: they share the same cores)" if kind != "devices" else ""
+    for count, taken in seconds.items():
+        if count == "1":
+            continue
+        yield Row(
+            "together",
+            f"{small.title}, {MANY} runs",
+            f"runs/s, {count} {kind} / 1{shows}",
+            ratio(one, taken),
+            numbers={
+                "runs_per_s": _per_second(MANY, taken),
+                "runs_per_s_one_device": _per_second(MANY, one),
+                "virtual": kind != "devices",
+            },
+        )
+
+
+def refuse_other_losses(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    """Refuses numbers that are not those of the same run by itself.
+
+    Raises:
+      RuntimeError: that says by how much they differ.
+    """
+    # Vectorised sums come in another order; a few steps carry that on.
+    difference = float(np.max(np.abs(found - expected)))
+    if not difference < 1e-2:
+        raise RuntimeError(f"{what}: losses differ by {difference:.2g} from those of a run alone.")
+
+
+def _per_second(runs: int, seconds: list[float]) -> str:
+    return spread([runs / each for each in seconds])

@@ -1,0 +1,88 @@
+"""That the twins are twins, that no cache answers, and the shape of what is said."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from benchmarks import against_batch_norm
+from benchmarks.cases import Case
+
+TINY = Case("cifar-resnet-8", batch=4, side=8)
+
+
+def test_the_rows_compare_both_schemes_with_fixup():
+    rows = list(against_batch_norm.compare(TINY, steps=2, rounds=2, compilations=1))
+    found = {row.compared: row for row in rows}
+    assert set(found) == {
+        f"{measure}, {scheme} / fixup"
+        for measure in ("step time", "memory of a step", "compile time of a step")
+        for scheme in ("batchnorm", "skipinit")
+    }
+    assert all(row.ratio.value > 0 and row.held is None for row in rows)
+    assert {row.what for row in rows} == {"cifar-resnet-8, 4 x 8x8"}
+    # Of networks this tiny other things than activations make the memory: it is only there.
+    assert all(row.numbers for row in rows)
+
+
+def test_other_networks_are_no_twins():
+    twins = {scheme: dataclasses.replace(TINY, scheme=scheme) for scheme in ("fixup", "batchnorm")}
+    assert against_batch_norm.check_same_products(twins) > 0
+    twins["batchnorm"] = dataclasses.replace(twins["batchnorm"], network="cifar-resnet-14")
+    with pytest.raises(RuntimeError, match="expected the same network with each scheme"):
+        against_batch_norm.check_same_products(twins)
+
+
+def test_a_loss_that_is_not_finite_is_an_error(monkeypatch):
+    twins = {"fixup": TINY}
+    programs, _ = against_batch_norm.compile_in_turn(twins, 1, 1)
+    batches = against_batch_norm.cases.make_batches(TINY)
+    batches["image"][:] = float("nan")
+    monkeypatch.setattr(against_batch_norm.cases, "make_batches", lambda *_: batches)
+    with pytest.raises(RuntimeError, match="cifar-resnet-8 fixup.*expected finite ones"):
+        against_batch_norm.step_in_turn(twins, programs, 1, 1)
+
+
+def test_no_cache_answers_a_compilation(tmp_path):
+    events = []
+
+    def listen(event, **_):
+        events.append(event)
+
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.monitoring.register_event_listener(listen)
+    try:
+        for name, value in zip(names, (str(tmp_path), 0.0, -1), strict=True):
+            jax.config.update(name, value)
+        against_batch_norm.compilation_cache.reset_cache()
+
+        def compile_one():
+            jax.jit(lambda x: x + 1).lower(1.0).compile()
+
+        compile_one()
+        compile_one()
+        assert "/jax/compilation_cache/cache_hits" in events
+        events.clear()
+        with against_batch_norm.uncached():
+            compile_one()
+            compile_one()  # a cache under other keys would have this one from the first
+        assert [event for event in events if "compilation_cache/cache_" in event] == []
+        # Outside all is as before.
+        compile_one()
+        assert "/jax/compilation_cache/cache_hits" in events
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
+        for name, value in before.items():
+            jax.config.update(name, value)
+        against_batch_norm.compilation_cache.reset_cache()
+
+
+def test_the_promise_is_for_the_large_networks_on_a_gpu():
+    networks = {case.network for case in against_batch_norm.ON_GPU}
+    assert set(against_batch_norm.PROMISED) <= networks
+    assert not set(against_batch_norm.PROMISED) & {c.network for c in against_batch_norm.ON_CPU}

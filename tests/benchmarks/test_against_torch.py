@@ -1,0 +1,63 @@
+"""PyTorch's networks compute what this library's do, or the comparison says that they do not."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+
+from benchmarks import against_torch, cases, torch_networks
+from benchmarks.cases import Case
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("cifar-resnet-14", 4, 8),
+        Case("wrn-16-1", 4, 8),
+        pytest.param(Case("resnet-50", 8, 65), marks=pytest.mark.slow),
+    ],
+)
+def test_both_compute_the_same_losses(case):
+    """Also after updates, in which the scalars are slower; ``resnet-50`` is for 1,000 classes."""
+    functions = {
+        "ours": against_torch.ours(case, 1),
+        "eager": against_torch.theirs(case, 1, compiled=False),
+    }
+    against_torch.check_losses(case, functions)
+    # Six steps are made by now: on one batch the loss has moved.
+    assert abs(functions["ours"]()[0] - np.log(case.num_classes)) > 1e-4
+
+
+@pytest.mark.parametrize("broken", ["rate", "scalars", "decay"])
+def test_another_update_is_noticed(monkeypatch, broken):
+    case = Case("wrn-16-1", 8, 8)
+    make = torch_networks.make_optimizer
+
+    def wrong(network, learning_rate, weight_decay):
+        optimizer = make(network, learning_rate, weight_decay)
+        weights, scalars = optimizer.param_groups
+        if broken == "rate":
+            weights["lr"] *= 1.01
+        elif broken == "scalars":
+            scalars["lr"] *= 10
+        else:
+            weights["weight_decay"] = 0.0
+        return optimizer
+
+    monkeypatch.setattr(torch_networks, "make_optimizer", wrong)
+    functions = {
+        "ours": against_torch.ours(case, 1),
+        "eager": against_torch.theirs(case, 1, compiled=False),
+    }
+    with pytest.raises(RuntimeError, match="expected the same"):
+        against_torch.check_losses(case, functions)
+
+
+def test_a_parameter_too_many_is_refused():
+    case = Case("cifar-resnet-14", 4, 8)
+    params = jax.device_get(cases.make_state(case).params)
+    with pytest.raises(RuntimeError, match="bias_of_mine"):
+        torch_networks.build(case.network, 10, {**params, "bias_of_mine": np.zeros(())}, "cpu")

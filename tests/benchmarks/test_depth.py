@@ -1,0 +1,97 @@
+"""What the benchmark of depth counts: layers and bytes, of one network in all its forms."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import cases, depth
+from benchmarks.cases import Case
+
+
+def test_the_forms_take_turns_on_one_network():
+    found = depth.in_turns("wrn-10-1", 4, 8, rounds=2)
+    assert {name: len(values) for name, values in found["seconds"].items()} == {
+        "scanned": 2, "unrolled": 2, "remat": 2
+    }  # fmt: skip
+    assert all(found[f"{form}_compile_s"] > 0 for form in depth.FORMS)
+
+
+def test_another_network_among_the_forms_is_noticed(monkeypatch):
+    weights = iter((1.0, 1.0, 2.0))
+
+    def make_state(case, *, abstract=False):
+        state = cases.make_state(case, abstract=abstract)
+        if abstract:
+            return state
+        factor = next(weights)
+        params = jax.tree.map(lambda leaf: factor * leaf, state.params)
+        return dataclasses.replace(state, params=params)
+
+    monkeypatch.setattr(depth, "make_state", make_state)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        depth.in_turns("wrn-10-1", 4, 8, rounds=1)
+
+
+def test_seconds_are_those_of_a_layer(monkeypatch):
+    """With a clock that each call of a step moves by its number of layers."""
+    clock = [0.0]
+
+    class Ticking:
+        def __init__(self, compiled, state, batch, repeats):
+            self.seconds = repeats * compiled
+
+        def __call__(self):
+            clock[0] += self.seconds
+
+    monkeypatch.setattr(depth, "Steps", Ticking)
+    monkeypatch.setattr(depth, "make_state", lambda case: None)
+    layers = {"wrn-10-1": 10.0, "wrn-100-1": 200.0}  # of the deep one each takes twice as long
+    monkeypatch.setattr(depth, "compiled_step", lambda case, **_: (layers[case.network], None))
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    found = depth.layer_seconds([10, 100], "scanned", 4, 8, rounds=3)
+    assert found == {"10": pytest.approx([1.0] * 3), "100": pytest.approx([2.0] * 3)}
+
+
+def test_the_unrolled_form_has_no_loop():
+    case = Case("wrn-22-1", batch=4, side=8)
+    batch = {
+        "image": jax.ShapeDtypeStruct((4, 8, 8, 3), np.float32),
+        "label": jax.ShapeDtypeStruct((4,), np.int32),
+    }
+    loops = {
+        form: depth.lowered_step(case, batch, **options(22)).as_text().count("stablehlo.while")
+        for form, options in depth.FORMS.items()
+    }
+    # Forwards and backwards, in each of three stages; a remat'ed group has a loop of its own.
+    assert loops["scanned"] == 6
+    assert loops["unrolled"] == 0
+    assert loops["remat"] > 6
+
+
+@pytest.mark.slow
+def test_activations_are_what_images_need():
+    shallow, deep = (depth.activations_mib(n, "scanned", 64, 8) for n in (22, 52))
+    image = 64 * 8 * 8 * 16 * 4 / depth.MIB
+    # Five blocks more in each stage keep at least what enters two convolutions, and two ReLU masks
+    # of a byte; an activation of the next stage is half as large.
+    assert deep - shallow >= 2.5 * 5 * image * (1 + 1 / 2 + 1 / 4)
+
+
+def test_the_plan_counts_the_state_once():
+    case = Case("wrn-22-1", batch=4, side=8)
+    state = depth.make_state(case, abstract=True)
+    mib = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) / depth.MIB
+    found = depth.planned(case)
+    # Images and labels besides; the new state takes the place of the old one.
+    assert mib < found["arguments_mib"] < mib + 0.1
+    assert found["all_mib"] < found["arguments_mib"] + found["temporary_mib"] + 0.01
+
+
+@pytest.mark.slow
+def test_a_step_in_a_process_of_its_own():
+    """The process begins with some 100 MiB of Python and its modules."""
+    found = depth._fresh("peak", "wrn-10-1", 4, 8, True)
+    assert found["step_s"] > 0
+    assert 50 < found["peak_mib"] < 4096

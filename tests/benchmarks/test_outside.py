@@ -1,0 +1,59 @@
+"""What the rows on the time outside the step are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import outside
+from nf_resnets import data, training
+from nf_resnets.sweep import make_sweep
+from nf_resnets.sweep import program as sweep_program
+
+TINY = {"model": "wrn-10-1", "stem_channels": 1, "epochs": 2.0}
+
+
+@pytest.fixture(scope="module")
+def program():
+    (plan,) = make_sweep({"seed": (0,)}, TINY).plans
+    mesh = training.make_mesh(devices=training.make_mesh().devices.flat[:1])
+    return sweep_program.build(plan, data.load("digits"), mesh)
+
+
+def test_a_lane_knows_where_the_time_went(program, tmp_path):
+    lane = outside.Lane(program, TINY, tmp_path / "lane", runs=2)
+    lane()
+    lane()
+    for wall, steps, tests, rest in zip(
+        lane.walls, lane.in_steps, lane.in_tests, lane.outside(), strict=True
+    ):
+        assert steps > 0 and tests > 0 and rest > 0
+        assert steps + tests + rest == pytest.approx(wall)
+    lane.close()
+
+
+def test_a_run_that_ends_early_is_refused(program, tmp_path):
+    lane = outside.Lane(program, {**TINY, "peak_lr": 1e30}, tmp_path / "lane", runs=1)
+    lane()
+    with pytest.raises(RuntimeError, match="^0 runs of 1 came to their end"):
+        lane.close()
+
+
+def test_the_bare_steps_go_on_from_call_to_call(program):
+    bare = outside.bare_epochs(program, data.load("digits"))
+    bare(1)
+    bare(2)
+
+
+def test_per_cent_of_the_time():
+    found = outside.percent(outside.differences([2.0, 4.0], [1.0, 3.0]), [2.0, 4.0])
+    assert found.value == pytest.approx(100 / 3) and (found.low, found.high) == (31.25, 43.75)
+
+
+def test_tiny_runs():
+    shares, growth = outside.of_tiny_runs(12)
+    assert 0 < shares.ratio.value < 100 and growth.ratio.value > 0
+
+
+def test_images_of_the_kind_of_cifar_10():
+    dataset = outside.random_images(20, 4)
+    assert dataset.train.images.shape == (20, 32, 32, 3) and dataset.test.labels.shape == (4,)

@@ -1,0 +1,61 @@
+"""What the rows on runs together are made of: the same work on both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import together
+from benchmarks.together import Small, Trainer
+
+TINY = Small("wrn-10-1", 1, steps=1)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    trainer = Trainer(TINY, 1)
+    return trainer, trainer.losses()
+
+
+def test_a_row_says_which_is_faster(alone):
+    row = together.on_one_device(*alone, 2, "vmap", 2)
+    assert row.part == "together" and row.at_least and row.limit is None  # no GPU here
+    assert row.compared == "runs/s, 2 together (vmap) / one after another"
+    assert 0 < row.ratio.low <= row.ratio.high
+    assert row.numbers["runs"] == 2 and row.numbers["steps_a_run"] == 1
+
+
+def test_lanes(alone):
+    row = together.in_lanes(*alone, 2, 2)
+    assert row.compared == "runs/s, 2 lanes / 1 lane" and row.ratio.value > 0
+
+
+def test_other_losses_are_refused():
+    losses = np.array([[2.3, 2.2]])
+    together.refuse_other_losses(losses, losses + 1e-6, "two runs")
+    for other in (losses + 0.1, losses * np.nan):
+        with pytest.raises(RuntimeError, match="^two runs: losses differ by"):
+            together.refuse_other_losses(losses, other, "two runs")
+
+
+def test_runs_that_stop_early_are_refused(alone):
+    trainer = alone[0]
+    counts = trainer.counts
+    trainer.counts = counts * 0
+    with pytest.raises(RuntimeError, match=r"^\[0\] steps found; expected 1 of each run"):
+        trainer.losses()
+    trainer.counts = counts
+
+
+def test_a_call_must_not_be_cut_by_the_end_of_an_epoch():
+    with pytest.raises(ValueError, match="^steps=5 found; expected a divisor of 22"):
+        Trainer(Small("wrn-10-1", 1, steps=5), 1)
+
+
+def test_what_virtual_devices_show_is_said():
+    seconds = {"1": [1.0, 1.0], "8": [2.0, 2.0]}
+    (row,) = together.device_rows(TINY, seconds, "virtual devices")
+    assert "shows overhead only" in row.compared and row.numbers["virtual"]
+    assert row.ratio.value == 0.5  # half as many runs a second
+    (row,) = together.device_rows(TINY, seconds, "devices")
+    assert "overhead" not in row.compared

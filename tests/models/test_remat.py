@@ -1,0 +1,185 @@
+"""Groups of blocks that the backward pass recomputes: a plain loop's numbers, in less memory."""
+
+import math
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import calibration, schemes
+from nf_resnets.models.blocks import PreActivationBlock
+from nf_resnets.models.stage import KEPT_IN_BLOCK, Stage, group_size
+from nf_resnets.schemes import BranchConstants
+from nf_resnets.taps import PERTURBATIONS, TAPS, merge, tap
+from tests.models.trees import assert_close, images, quick_jit, random_variables, shapes
+
+# The same operations in the same order, fused differently: float32 rounding, 6e-8 a sum.
+TOLERANCE = 1e-5
+# 1 to 9 blocks in the loop are groups of one; 12 are six of two, 17 (a prime) eight of
+# two and leave one, 29 (a prime) nine of three and leave two.
+NUM_BLOCKS = (1, 2, 3, 5, 8, 13, 18, 30)
+
+
+class Block(nn.Module):
+    """All that a block may have, and no convolution: it compiles in no time."""
+
+    stride: int
+    dropped: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
+        x = tap(self, "input", x)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1],) * 2)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, x.shape[1:])
+        h = calibration.centered(self, "bias", x.reshape(-1, 1, 1, x.shape[-1]))
+        h = calibration.unit_variance(self, "kernel", jnp.sin(h.reshape(x.shape)) @ kernel)
+        if not self.is_initializing():
+            mean.value = 0.9 * mean.value + 0.1 * h.mean(axis=0)
+        h = h - mean.value.reshape(1, -1)
+        if self.dropped:
+            h = nn.Dropout(0.3, deterministic=False)(h)
+        return merge(self, constants.identity * x, constants.residual * h)
+
+
+def everything(num_blocks: int, *, mutable: tuple[str, ...], dropped: bool = False, **options: Any):
+    """Output, gradients (of parameters, input and perturbations) and all that the blocks wrote."""
+    stage = Stage(partial(Block, dropped=dropped), num_blocks=num_blocks, stride=1, **options)
+    rng = np.random.default_rng(num_blocks)
+    x = rng.standard_normal((6, 4), dtype=np.float32)
+    constants = BranchConstants(
+        residual=rng.uniform(0.2, 0.5, num_blocks).astype(np.float32),
+        identity=rng.uniform(0.8, 1.0, num_blocks).astype(np.float32),
+    )
+
+    def random(shapes: Any) -> Any:
+        return jax.tree.map(lambda s: rng.standard_normal(s.shape, dtype=np.float32) / 2, shapes)
+
+    variables = random(jax.eval_shape(stage.init, jax.random.key(0), x, constants))
+    shifts = {"first": {"branch": (6, 4)}, "rest": {"sum": (num_blocks - 1, 6, 4)}}
+    if num_blocks == 1:
+        del shifts["rest"]
+    shapes = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, np.float32),
+        shifts,
+        is_leaf=lambda leaf: isinstance(leaf, tuple),
+    )
+
+    def loss_fn(params: Any, x: jax.Array, shift: Any):
+        y, written = stage.apply(
+            {**variables, "params": params, PERTURBATIONS: shift},
+            x,
+            constants,
+            mutable=mutable,
+            rngs={"dropout": jax.random.key(7)},
+        )
+        return jnp.sin(y).sum(), (y, written)
+
+    grad = quick_jit(jax.grad(loss_fn, (0, 1, 2), has_aux=True))
+    return grad(variables["params"], x, random(shapes))
+
+
+@pytest.mark.parametrize("num_blocks", NUM_BLOCKS)
+def test_groups_compute_what_a_loop_computes(num_blocks):
+    """Values, gradients, running statistics and activations, with each block's own numbers."""
+    found, expected = (
+        everything(num_blocks, mutable=("batch_stats", TAPS), dropped=True, remat=remat)
+        for remat in (True, False)
+    )
+    assert_close(found, expected, TOLERANCE)
+    if num_blocks > 1:
+        taps = expected[1][1][TAPS]["rest"]
+        assert taps["sum"].shape == (num_blocks - 1, 6, 4)
+
+
+@pytest.mark.parametrize("unroll", [5, pytest.param(17, marks=pytest.mark.slow)])
+def test_unrolled_groups_compute_what_a_loop_computes(unroll):
+    found = everything(18, mutable=("batch_stats",), dropped=True, remat=True, unroll=unroll)
+    expected = everything(18, mutable=("batch_stats",), dropped=True)
+    assert_close(found, expected, TOLERANCE)
+
+
+@pytest.mark.parametrize("collection", [calibration.CENTERING, calibration.UNIT_VARIANCE])
+def test_groups_calibrate_what_a_loop_calibrates(collection):
+    found, expected = (
+        everything(18, mutable=("batch_stats", collection), remat=remat) for remat in (True, False)
+    )
+    assert set(expected[1][1]) == {"batch_stats", collection}
+    assert_close(found, expected, TOLERANCE)
+
+
+def test_every_block_of_a_group_drops_its_own():
+    """Where all blocks drop alike, what a block adds is zero in the same places."""
+    _, (_, written) = everything(18, mutable=("batch_stats", TAPS), dropped=True, remat=True)
+    dropped = np.asarray(written[TAPS]["rest"]["branch"] == 0)
+    assert len({mask.tobytes() for mask in dropped}) == 17
+
+
+def test_the_loop_is_the_blocks_one_after_another():
+    """Against Python's own loop over slices of the stack, in groups that leave one block."""
+    anatomy = schemes.get("rescalenet").anatomy  # constants of each branch
+    make = partial(PreActivationBlock, features=4, anatomy=anatomy)
+    stage = Stage(make, num_blocks=18, stride=1, remat=True)
+    x = images(1, 2, 5, 5, 4)
+    params = random_variables(stage, 2, x.shape[1:])["params"]
+    constants = anatomy.constants((False,) * 18)
+    block = quick_jit(lambda p, x, own: make(stride=1).apply({"params": p}, x, own))
+    y = block(params["first"], x, constants.part(0))
+    for k in range(17):
+        own = jax.tree.map(lambda leaf, k=k: leaf[k], params["rest"])
+        y = block(own, y, constants.part(k + 1))
+    found = quick_jit(lambda p, x: stage.apply({"params": p}, x, constants))(params, x)
+    assert_close(found, y, TOLERANCE)
+
+
+def test_groups_are_of_the_square_root():
+    """Within a quarter of the least memory; a remainder is the last, shorter group."""
+    for length in range(1, 3000):
+        size = group_size(length)
+        assert 1 <= size <= length
+        kept = math.ceil(length / size) + KEPT_IN_BLOCK * size
+        # The least over real numbers, a quarter more for the divisor, one group for rounding.
+        assert kept <= 1.25 * 2 * (KEPT_IN_BLOCK * length) ** 0.5 + KEPT_IN_BLOCK + 1
+
+
+# --- Memory ------------------------------------------------------------------------------------
+
+CHANNELS, IMAGE = 4, 8 * 8 * 4 * 4  # bytes of an image
+
+
+def kept_images(length: int, **options: Any) -> float:
+    """By how many images' sizes the plan for one more image in the batch grows.
+
+    What does not depend on the batch, the gradients and copies of parameters, is no activation.
+    """
+    anatomy = schemes.get("fixup").anatomy
+    make = partial(PreActivationBlock, features=CHANNELS, anatomy=anatomy)
+    stage = Stage(make, num_blocks=length + 1, stride=1, **options)
+
+    def planned(batch: int) -> int:
+        x = jax.ShapeDtypeStruct((batch, 8, 8, CHANNELS), np.float32)
+        params = shapes(stage, x.shape[1:])["params"]
+        grad = jax.grad(lambda p, x: stage.apply({"params": p}, x).sum())
+        compiled = quick_jit(grad).lower(params, x).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    return (planned(96) - planned(32)) / 64 / IMAGE
+
+
+def test_memory_grows_as_the_square_root_of_the_depth():
+    short, long = (kept_images(length, remat=True) for length in (64, 1024))
+    # A factor of sqrt(1024 / 64) = 4, and what the first block needs is no larger for more blocks.
+    assert long <= 4 * short
+    # The groups' inputs and the inside of one group, a block's work, the images and their gradient.
+    assert long <= 2 * (KEPT_IN_BLOCK * 1024) ** 0.5 + 20
+    # Without, each block keeps what enters its two convolutions, and two ReLU masks of a byte.
+    kept_short, kept = (kept_images(length) for length in (64, 1024))
+    assert kept - kept_short >= 2.5 * (1024 - 64)
+
+
+def test_a_remainder_needs_no_more_memory():
+    """1021 is a prime: 63 groups of 16, and 13 blocks."""
+    assert kept_images(1021, remat=True) <= 1.25 * kept_images(1024, remat=True)
