@@ -40,8 +40,8 @@ class Settings:
     only: tuple[Part, ...] = PARTS
     """The parts to run."""
     out: Path | None = None
-    """The JSON file to write, which must not be there yet; by default one in runs/ that is named
-    after the date."""
+    """The folder for bench.json and table.txt, which must not be there yet; by default one in runs/
+    that is named after the date."""
 
 
 def main(settings: Settings) -> int:
@@ -50,11 +50,11 @@ def main(settings: Settings) -> int:
     jax.config.update("jax_enable_compilation_cache", False)
     about = machine()
     started = datetime.datetime.now()
-    out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}.json")
+    out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}")
     if out.exists():
-        print(f"out={out} is there already; name a new file.", file=sys.stderr)
+        print(f"out={out} is there already; name a new folder.", file=sys.stderr)
         return 2
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True)
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     rows: list[Row] = []
     skipped: dict[str, str] = {}
@@ -79,7 +79,8 @@ def main(settings: Settings) -> int:
             "rows": [{**dataclasses.asdict(row), "held": row.held} for row in rows],
         }
         # After every part: a run that is cut keeps what it has found.
-        out.write_text(json.dumps(record, indent=1) + "\n")
+        (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
+        (out / "table.txt").write_text(promises(rows) + "\n")
     rich.console.Console().print(table(rows))
     print(f"kept in {out}")
     return int(any(row.held is False for row in rows))
@@ -92,6 +93,20 @@ def table(rows: list[Row]) -> rich.table.Table:
     for row in rows:
         found.add_row(row.part, row.what, row.compared, str(row.ratio), row.verdict)
     return found
+
+
+def promises(rows: list[Row]) -> str:
+    """The rows of which something was promised, as plain text."""
+    lines = [
+        (row.what, row.compared, str(row.ratio), row.verdict.replace(": MISSED", ", missed"))
+        for row in rows
+        if row.limit is not None
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [
+        [text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def on_gpu() -> bool:
 def measure(*, quick: bool) -> Iterator[Row]:
     chosen = ON_GPU if on_gpu() else ON_CPU
     for case in chosen[:1] if quick else chosen:
-        yield from step_times(case, rounds=5 if quick else 15, compiled=not quick)
+        yield from step_times(case, rounds=5 if quick else 9, compiled=not quick)
         if not quick:
             yield from fresh_processes(case)
 

@@ -40,13 +40,15 @@ def run(out):
 
 def test_it_keeps_what_it_found(monkeypatch, tmp_path, capsys):
     part(monkeypatch, row(0.8, 0.9, numbers={"step_ms": 3.0}), row(1.2))
-    assert run(tmp_path / "new" / "bench.json") == 0
-    kept = json.loads((tmp_path / "new" / "bench.json").read_text())
+    assert run(tmp_path / "new" / "mine") == 0
+    kept = json.loads((tmp_path / "new" / "mine" / "bench.json").read_text())
     assert [each["ratio"]["value"] for each in kept["rows"]] == [0.8, 1.2]
     assert [each["held"] for each in kept["rows"]] == [True, None]
     assert kept["rows"][0]["numbers"] == {"step_ms": 3.0}
     assert kept["machine"].keys() == machine().keys() >= {"date", "device", "jax", "python"}
     assert "this / that" in capsys.readouterr().out
+    promised = (tmp_path / "new" / "mine" / "table.txt").read_text()
+    assert promised == "wrn  this / that  0.80 (0.80 to 0.80)  at most 0.9\n"
 
 
 @pytest.mark.parametrize(
@@ -55,26 +57,26 @@ def test_it_keeps_what_it_found(monkeypatch, tmp_path, capsys):
 )
 def test_a_promise_that_was_missed_is_said(monkeypatch, tmp_path, capsys, missed, words):
     part(monkeypatch, row(0.9, 0.9), missed)
-    assert run(tmp_path / "bench.json") == 1
+    assert run(tmp_path / "mine") == 1
     said = capsys.readouterr().out
     assert words in said and said.count("MISSED") >= 1
 
 
 def test_what_cannot_be_measured_here_is_left_out_with_the_reason(monkeypatch, tmp_path, capsys):
     part(monkeypatch, reason="no such thing")
-    assert run(tmp_path / "bench.json") == 0
+    assert run(tmp_path / "mine") == 0
     assert "left out: no such thing" in capsys.readouterr().out
-    assert json.loads((tmp_path / "bench.json").read_text())["skipped"] == {
+    assert json.loads((tmp_path / "mine" / "bench.json").read_text())["skipped"] == {
         "depth": "no such thing"
     }
 
 
 def test_it_overwrites_nothing(monkeypatch, tmp_path, capsys):
     part(monkeypatch, row(0.8))
-    (tmp_path / "bench.json").write_text("mine")
-    assert run(tmp_path / "bench.json") == 2
-    assert "is there already; name a new file" in capsys.readouterr().err
-    assert (tmp_path / "bench.json").read_text() == "mine"
+    (tmp_path / "mine").write_text("text")
+    assert run(tmp_path / "mine") == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "text"
 
 
 def test_all_parts_are_there():

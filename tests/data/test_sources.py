@@ -491,6 +491,7 @@ def _shared_loader():
     return module
 
 
+@pytest.mark.slow
 @needs_shared_data
 def test_fashion_mnist_comes_through_unchanged(tmp_path):
     dataset = load("fashion_mnist", _make_shared(tmp_path, "fashion_mnist", "array_record"))

@@ -39,6 +39,7 @@ SINGLE = ("--steps", "--workers", "--out")
 SMALL = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "sqrt_half")
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_like_its_twin(tmp_path):
     twin, cut = tmp_path / "twin", tmp_path / "cut"
     process = command(*SMALL, "--out", twin)
