@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import rich.box
@@ -65,25 +65,24 @@ def main(settings: Settings) -> int:
         if reason := part.unavailable():
             skipped[name] = reason
             print(f"  left out: {reason}")
-        else:
-            start = time.perf_counter()
-            for row in part.measure(quick=settings.quick):
-                rows.append(row)
-                print(f"  {row.what} | {row.compared} | {row.ratio} {row.verdict}", flush=True)
+        start = time.perf_counter()
+        for row in () if reason else part.measure(quick=settings.quick):
+            rows.append(row)
             seconds[name] = round(time.perf_counter() - start, 1)
-        record = {
-            "machine": about,
-            "quick": settings.quick,
-            "seconds": seconds,
-            "skipped": skipped,
-            "rows": [{**dataclasses.asdict(row), "held": row.held} for row in rows],
-        }
-        # After every part: a run that is cut keeps what it has found.
-        (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
-        (out / "table.txt").write_text(promises(rows) + "\n")
+            print(f"  {row.what} | {row.compared} | {row.ratio} {row.verdict}", flush=True)
+            keep(out, about, rows, quick=settings.quick, seconds=seconds, skipped=skipped)
+    keep(out, about, rows, quick=settings.quick, seconds=seconds, skipped=skipped)
     rich.console.Console().print(table(rows))
     print(f"kept in {out}")
     return int(any(row.held is False for row in rows))
+
+
+def keep(out: Path, about: dict[str, Any], rows: list[Row], **more: Any) -> None:
+    """Writes what was found so far; after every row, since a run may be cut."""
+    found = [{**dataclasses.asdict(row), "held": row.held} for row in rows]
+    record = {"machine": about, **more, "rows": found}
+    (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out / "table.txt").write_text(promises(rows) + "\n")
 
 
 def table(rows: list[Row]) -> rich.table.Table:
