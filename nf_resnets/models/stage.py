@@ -26,9 +26,9 @@ _STACKED = (
     calibration.UNIT_VARIANCE,
 )
 
-KEPT_IN_BLOCK = 4
+KEPT_IN_BLOCK = 2.5
 """About how many arrays of its input's size a block of two convolutions keeps for its backward
-pass: the input, what enters each convolution, the ReLUs' masks."""
+pass: what enters each convolution, and two ReLU masks of a byte."""
 
 
 class Stage(nn.Module):
@@ -154,7 +154,7 @@ def group_size(length: int) -> int:
 
     Example:
       >>> [group_size(length) for length in (3, 17, 53, 165, 1665)]
-      [1, 2, 4, 5, 15]
+      [1, 3, 5, 11, 37]
     """
     best = (length / KEPT_IN_BLOCK) ** 0.5
     near = range(max(1, math.ceil(best / 2)), math.floor(2 * best) + 1)
