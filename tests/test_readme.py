@@ -1,6 +1,7 @@
 """The README is true: its links lead somewhere, its code runs, its numbers are the files'."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.__main__ import promises
+from benchmarks.rows import Row
+from benchmarks.timing import Ratio
 from experiments import fixup_fig3_depth as fig3
 from experiments import fixup_fig4_ablation as fig4
 from experiments import rate_sweep
@@ -25,6 +29,7 @@ TABLES = (
     "results/skipinit_table1_depth-laptop",
     "results/skipinit_table2_placement-laptop",
     "results/skipinit_lr_batch-laptop",
+    "results/bench-cpu",
 )
 
 
@@ -42,6 +47,16 @@ def test_the_results_tables_are_those_of_the_files():
     assert [file for file, _ in found] == [f"{folder}/table.txt" for folder in TABLES]
     for file, text in found:
         assert text.strip() == (ROOT / file).read_text().strip(), file
+
+
+def test_the_table_of_the_benchmarks_is_that_of_its_rows():
+    kept = json.loads((ROOT / "results/bench-cpu/bench.json").read_text())
+    rows = []
+    for row in kept["rows"]:
+        held = row.pop("held")
+        rows.append(Row(**{**row, "ratio": Ratio(**row["ratio"])}))
+        assert rows[-1].held is held
+    assert promises(rows).strip() == (ROOT / "results/bench-cpu/table.txt").read_text().strip()
 
 
 def test_the_main_table_is_that_of_its_rows():
