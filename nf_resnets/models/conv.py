@@ -212,14 +212,6 @@ _by_onednn.defvjp(_by_onednn_fwd, _by_onednn_bwd)
 # canonical form.
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _called(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    return onednn.convolve(x, kernel, stride)
-
-
-_called.defvjp(_by_onednn_fwd, _by_onednn_bwd)
-
-
 def _own(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """The same arrays, as results.
 
@@ -227,6 +219,18 @@ def _own(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     differentiated inside a scan.
     """
     return lax.optimization_barrier(arrays)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _called(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    return onednn.convolve(x, kernel, stride)
+
+
+def _called_fwd(x: jax.Array, kernel: jax.Array, stride: int) -> Any:
+    return _called(x, kernel, stride), _own(x, kernel)
+
+
+_called.defvjp(_called_fwd, _by_onednn_bwd)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -302,6 +302,30 @@ def test_second_derivative_by_reverse_over_reverse(written_out, side, size, stri
     assert_close(found, expected, FLOAT32)
 
 
+@pytest.mark.parametrize("form", WRITTEN_OUT)
+def test_second_derivative_through_a_scan(form):
+    """Of equal shapes, so that an array that is taken for another is wrong, and not refused."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((4, 3, 3, 4), dtype=np.float32)
+    kernels = rng.standard_normal((3, 2, 3, 3, 4, 4), dtype=np.float32) / 6
+
+    def quotient(factor, form):
+        def loss(kernels):
+            def step(x, pair):
+                h = conv(factor * x, pair[0], form=form)
+                return x + conv(jnp.sin(h), factor * pair[1], form=form), None
+
+            return (lax.scan(step, x, kernels)[0] ** 2).sum()
+
+        return jnp.abs(jax.grad(loss)(kernels)).sum()
+
+    found, expected = (
+        quick_jit(jax.grad(quotient), static_argnames="form")(jnp.float32(1.1), form=each)
+        for each in (form, "plain")
+    )
+    assert_close(found, expected, FLOAT32)
+
+
 def test_forward_mode_needs_the_plain_form():
     x, kernel = jnp.ones((1, 5, 5, 1)), jnp.ones((3, 3, 1, 1))
     tangent = jax.jvp(lambda x: conv(x, kernel, form="plain"), (x,), (x,))[1]
