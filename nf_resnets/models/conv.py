@@ -58,7 +58,7 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto"
         raise ValueError(f"form={form!r} found; expected {', '.join(others)} or {last}.")
     if form == "onednn" and not onednn.available():
         raise ValueError(
-            "form='onednn' found; it needs a processor with AVX-512, Linux, and jaxlib "
+            "form='onednn' found; it needs a processor with AVX2, Linux, and jaxlib "
             f"{' or '.join(onednn.VERSIONS)}."
         )
     if form == "auto":
