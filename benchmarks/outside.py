@@ -10,7 +10,8 @@ Promised: input, logging, evaluation and checkpoints together under 3%. They are
   ``evaluate_every`` of a sweep, whose last step is always followed by a test;
 - logging: numbers fetched, rows written, the run claimed and ended in the ledger; by the clock of a
   run without checkpoints, all that is neither step nor test;
-- checkpoints: one after each epoch, written while the next epoch is made; what a run with them is
+- checkpoints: after epochs, as far as they take 2% of the time, written while the next epoch is made; what
+  a run with them is
   longer outside steps and tests, and the processor's time of the thread that writes them, as if
   nothing of it were hidden.
 
@@ -175,6 +176,7 @@ class Lane:
             watch=Several(),
             stop=lambda: False,
             checkpoint_epochs=self.checkpoint_epochs,
+            checkpoint_share=0.02,  # as by the command
         )
         taken: list[_Saving] = []
         find = crew.checkpoints

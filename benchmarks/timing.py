@@ -15,7 +15,8 @@ class Ratio:
     """How much longer one thing takes than another.
 
     Attributes:
-      value: the ratio of the medians.
+      value: the median of the ratios of neighbours. What slows the machine down for a while meets
+        both of a pair; of the ratio of two medians it would be a part.
       low: the lower quartile of the ratios of neighbours.
       high: the upper quartile.
     """
@@ -54,7 +55,7 @@ def interleaved(
 def ratio(ours: list[float], theirs: list[float]) -> Ratio:
     """Compares two lists of seconds that were measured in the same rounds."""
     pairs = [a / b for a, b in zip(ours, theirs, strict=True)]
-    value = statistics.median(ours) / statistics.median(theirs)
+    value = statistics.median(pairs)
     if len(pairs) < 2:
         return Ratio(value, value, value)
     low, _, high = statistics.quantiles(pairs, n=4, method="inclusive")

@@ -66,6 +66,9 @@ class Options:
     """How a device computes several runs: vectorised, or one after another."""
     checkpoint_epochs: int = 1
     """Epochs between two checkpoints of a run; 0 for none but at a stop."""
+    checkpoint_share: float = 0.02
+    """Of the time between two checkpoints of a run, what writing one may take: where epochs are short,
+    the next one waits until it does. 1 for no such limit."""
     lease_seconds: float = 60.0
     """A run whose driver has not been heard of for so long is taken up by another, as soon as its
     checkpoints are free: those of a process that is stopped, and not dead, are not."""
@@ -184,6 +187,10 @@ def check(options: Options) -> None:
             raise SystemExit(
                 f"--{name.replace('_', '-')} {value} found; expected at least {least}."
             )
+    if not 0 < options.checkpoint_share <= 1:
+        raise SystemExit(
+            f"--checkpoint-share {options.checkpoint_share:g} found; expected more than 0 and at most 1."
+        )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
 
@@ -393,6 +400,7 @@ def _drive_watched(
         lease_seconds=options.lease_seconds,
         max_attempts=options.max_attempts,
         checkpoint_epochs=options.checkpoint_epochs,
+        checkpoint_share=options.checkpoint_share,
     )
 
 

@@ -44,6 +44,8 @@ class Crew:
       lease_seconds: for how long a run is this driver's without a heartbeat.
       max_attempts: how often a run may raise.
       checkpoint_epochs: epochs between two checkpoints of a run; 0 for none but at a stop.
+      checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
+        waits until it does; 1 for no such limit.
       chunk_seconds: after about so long lanes look up from their steps.
     """
 
@@ -58,6 +60,7 @@ class Crew:
     lease_seconds: float = 60.0
     max_attempts: int = 3
     checkpoint_epochs: int = 1
+    checkpoint_share: float = 1.0
     chunk_seconds: float = 2.0
     last_beat: float = dataclasses.field(default_factory=time.time)
     lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)

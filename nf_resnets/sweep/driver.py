@@ -222,6 +222,7 @@ def drive(
     lease_seconds: float = 60.0,
     max_attempts: int = 3,
     checkpoint_epochs: int = 1,
+    checkpoint_share: float = 1.0,
     chunk_seconds: float = 2.0,
     devices: Sequence[jax.Device] | None = None,
 ) -> Outcome:
@@ -241,6 +242,8 @@ def drive(
       lease_seconds: a run whose driver has not been heard of for so long is another's to take.
       max_attempts: how often a run may raise.
       checkpoint_epochs: epochs between two checkpoints of a run.
+      checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
+        waits until it does; 1 for no such limit.
       chunk_seconds: after about so long the driver looks up from its steps.
       devices: where the runs are made; by default on all, of every process.
 
@@ -279,6 +282,7 @@ def drive(
         lease_seconds=lease_seconds,
         max_attempts=max_attempts,
         checkpoint_epochs=checkpoint_epochs,
+        checkpoint_share=checkpoint_share,
         chunk_seconds=chunk_seconds,
     )
     with _heartbeat(crew, given_up):

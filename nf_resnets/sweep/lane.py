@@ -55,6 +55,8 @@ class Seat:
       epochs: rows that the ledger does not have yet.
       saved_epoch: the epoch after which it was last saved.
       saving: the save that is under way while the next epoch is being made.
+      save_seconds: how long the last save took.
+      saved_at: when it ended, by ``time.perf_counter``.
     """
 
     claim: Claim
@@ -69,6 +71,8 @@ class Seat:
     epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     saved_epoch: int = 0
     saving: concurrent.futures.Future[None] | None = None
+    save_seconds: float = 0.0
+    saved_at: float = 0.0
 
     def wait_for_save(self) -> None:
         """Waits until its checkpoint is on disk; raises what kept it from being written."""
@@ -370,14 +374,29 @@ class Slots:
                 self._end(slot, "finished", None)
             else:
                 seat.losses[:], seat.accuracies[:] = np.nan, np.nan
-                every = self.crew.checkpoint_epochs
-                if every and row["epoch"] - seat.saved_epoch >= every:
+                if self._is_saved(seat, row["epoch"]):
                     self._save(slot)
                     seat.saved_epoch = row["epoch"]
 
     def _is_tested(self, seat: Seat) -> bool:
         epoch = -(-seat.step // self.program.plan.steps_per_epoch)
         return seat.step == seat.num_steps or epoch % seat.settings.evaluate_every == 0
+
+    def _is_saved(self, seat: Seat, epoch: int) -> bool:
+        """Whether a checkpoint is due, and so long after the last one that it may take its time."""
+        every, share = self.crew.checkpoint_epochs, self.crew.checkpoint_share
+        if not every or epoch - seat.saved_epoch < every:
+            return False
+        if share >= 1:
+            return True
+
+        def affordable(ledger: Any) -> bool:
+            if seat.saving is not None and not seat.saving.done():
+                return False
+            # Before the first one nothing is known, and 0 seconds are affordable.
+            return seat.save_seconds <= share * (time.perf_counter() - seat.saved_at)
+
+        return self.crew.agree(affordable)
 
     def _epoch_row(self, seat: Seat, test: dict[str, float] | None) -> dict[str, Any]:
         row = {
@@ -414,6 +433,7 @@ class Slots:
         }
 
         def save() -> None:
+            start = time.perf_counter()
             if not self.crew.record(seat.claim, epochs):
                 return
             try:
@@ -421,6 +441,8 @@ class Slots:
             except CheckpointHeldError:
                 # This process stood still in between, and another one has the run.
                 self.crew.mark_lost(seat.claim)
+            seat.saved_at = time.perf_counter()
+            seat.save_seconds = seat.saved_at - start
 
         # The disk is slow, and the next epoch need not wait for it.
         seat.saving = self.saver.submit(save)

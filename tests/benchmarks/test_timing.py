@@ -1,4 +1,4 @@
-"""What is compared takes turns, and ratios are of medians."""
+"""What is compared takes turns, and ratios are medians of pairs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def test_seconds_are_those_of_the_function(monkeypatch):
     assert interleaved({"a": lambda: next(clock)}, 2, warm_up=0) == {"a": [2, 2]}
 
 
-def test_a_ratio_is_of_medians_and_its_spread_of_neighbours():
+def test_a_ratio_is_the_median_of_those_of_neighbours():
     found = ratio([1.0, 2.0, 30.0], [2.0, 2.0, 20.0])
     assert found.value == 1.0
     assert (found.low, found.high) == (0.75, 1.25)  # of 0.5, 1, 1.5
     assert str(found) == "1.00 (0.75 to 1.25)"
+    # A machine that is three times as slow in one round, and for one of a pair in another: the
+    # medians, 3 and 1.5, have a ratio of 2.
+    assert ratio([3.0, 3.0, 1.0], [3.0, 1.5, 1.0]).value == 1.0
     assert ratio([3.0], [2.0]).low == 1.5
     with pytest.raises(ValueError, match="zip"):
         ratio([1.0], [1.0, 2.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from nf_resnets import schemes
 from nf_resnets.sweep import LedgerError, driver, lane, open_ledger, program
 from nf_resnets.sweep.ledger import this_driver
 from nf_resnets.sweep.settings import FIELDS, key, make
+from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep import small
 
 AXES = {"scheme": ("skipinit", "alpha_one"), "peak_lr": (0.125, 2.0, 0.25), "seed": (0, 1)}
@@ -238,3 +240,23 @@ def test_retry_leaves_runs_of_other_grids_alone(tmp_path):
             book.fail(claim, me, "Traceback", max_attempts=1)
         assert book.retry(keys=small.make({"seed": (1,)}).keys) == 1
         assert [row["state"] for row in book.rows()] == ["failed", "waiting"]
+
+
+@pytest.mark.parametrize(("share", "saves"), [(1.0, 4), (0.02, 1)])
+def test_checkpoints_take_no_more_than_their_share(tmp_path, monkeypatch, share, saves):
+    made = []
+    save = Checkpoints.save
+
+    def slow(self, step, tree):
+        time.sleep(0.2)  # far longer than 2% of the epochs in between, of milliseconds
+        made.append(step)
+        return save(self, step, tree)
+
+    monkeypatch.setattr(Checkpoints, "save", slow)
+    rows, _, _ = small.run(tmp_path, small.make({}, epochs=5.0), checkpoint_share=share)
+    assert len(made) == saves
+    (row,) = rows
+    assert row["state"] == "finished"
+    with open_ledger(tmp_path / "ledger.db") as book:
+        # Whether saved or not, every epoch has its row.
+        assert [each["epoch"] for each in book.epochs()] == [1, 2, 3, 4, 5]
