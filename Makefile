@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 # stays with one worker, so that what it compiles is compiled once.
 PYTEST := .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 PINS := setup.cfg pyproject.toml requirements.txt
-CODE := nf_resnets experiments tests benchmarks notebooks
+CODE := nf_resnets experiments tests benchmarks notebooks docs
 
 # An interpreter that was asked for is used or refused; otherwise the next ones are tried in turn.
 ifeq ($(origin PYTHON),file)
@@ -23,7 +23,7 @@ PYTHONS := "$(PYTHON)"
 endif
 VERSION := 'import sys; print(sys.version)'
 
-.PHONY: help demo test slow faults bench lint format clean distclean
+.PHONY: help demo test slow faults bench docs lint format clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo 'make slow       run the slow tests'
 	@echo 'make faults     kill, cut and damage runs and sweeps, and print what they survived'
 	@echo 'make bench      measure, side by side, against PyTorch, BatchNorm and other depths'
+	@echo 'make docs       build the documentation, in docs/_build/html'
 	@echo 'make lint       check style, format and types'
 	@echo 'make format     put imports and layout in order'
 	@echo 'make clean      remove caches and build products; results stay'
@@ -53,6 +54,10 @@ faults: .venv/.test
 bench: .venv/.bench
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
+docs: .venv/.docs
+	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo 'The documentation begins at docs/_build/html/index.html.'
+
 lint: .venv/.lint
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
@@ -64,7 +69,7 @@ format: .venv/.lint
 
 # Only what can be made again, each by its name: an experiment's results are never among it.
 clean:
-	rm -rf build dist nf_resnets.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist docs/_build docs/generated nf_resnets.egg-info .pytest_cache .mypy_cache .ruff_cache
 	for folder in $(CODE); do \
 	  if [ -d $$folder ]; then \
 	    find $$folder -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune \
@@ -79,7 +84,7 @@ distclean: clean
 #
 # .venv/.made        which folder .venv was made for
 # .venv/.unfinished  the process that is changing .venv; left behind when it was interrupted
-# .venv/.run, .test, .lint    what has been installed
+# .venv/.run, .test, .lint, .bench, .docs    what has been installed
 
 # Why .venv cannot be used, or nothing. A dependency of a file cannot ask this, so it is asked here:
 # a copied .venv still points to the folder it came from, and its Python may be gone.
@@ -150,3 +155,6 @@ endef
 
 .venv/.lint: .venv/.test
 	$(call install,lint)
+
+.venv/.docs: .venv/.test
+	$(call install,docs)

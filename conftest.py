@@ -43,7 +43,9 @@ QUICKLY = (
     "models",
     "optim",
     "test_taps.py",
+    "trained",
     "training",
+    "translation",
 )
 AS_USERS = (
     "experiments/test_skipinit_lr_batch.py",

@@ -10,10 +10,9 @@ Promised: input, logging, evaluation and checkpoints together under 3%. They are
   ``evaluate_every`` of a sweep, whose last step is always followed by a test;
 - logging: numbers fetched, rows written, the run claimed and ended in the ledger; by the clock of a
   run without checkpoints, all that is neither step nor test;
-- checkpoints: after epochs, as far as they take 2% of the time, written while the next epoch is made; what
-  a run with them is
-  longer outside steps and tests, and the processor's time of the thread that writes them, as if
-  nothing of it were hidden.
+- checkpoints: after epochs, as far as they take 2% of the time, written while the next epoch is
+  made; what a run with them is longer outside steps and tests, and the processor's time of the
+  thread that writes them, as if nothing of it were hidden.
 
 Then a sweep of many runs of one epoch, 50 ms each, in which the ledger is what counts. It must not
 grow slow: the runs of the last tenth take as long as those of the first.

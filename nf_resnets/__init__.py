@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Any
 from nf_resnets import init, roles, schemes
 
 if TYPE_CHECKING:
-    from nf_resnets import analysis, data, models, optim, plotting, training
+    from nf_resnets import (
+        analysis,
+        data,
+        models,
+        optim,
+        plotting,
+        sweep,
+        trained,
+        training,
+        translation,
+    )
 
 __version__ = "0.1.0"
 
-_LAZY = ("analysis", "data", "models", "optim", "plotting", "training")
+_LAZY = (
+    "analysis", "data", "models", "optim", "plotting", "sweep", "trained", "training", "translation"
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -36,5 +48,8 @@ __all__ = [
     "plotting",
     "roles",
     "schemes",
+    "sweep",
+    "trained",
     "training",
+    "translation",
 ]

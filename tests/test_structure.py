@@ -19,8 +19,8 @@ RANKS = {
     "data": 2, "optim": 2,
     "analysis": 3,
     "training": 4,
-    "plotting": 5,
-    "sweep": 6,
+    "plotting": 5, "translation": 5,
+    "sweep": 6, "trained": 6,
 }  # fmt: skip
 # Rows in, figures out: of what rank it stands does not matter, since it may import nothing.
 ALONE = ("plotting",)

@@ -6,8 +6,9 @@ written directly: the convolution, and both of its gradients as convolutions of 
 has its fast kernels for. All of it is float32, sum for sum the work of the plain convolution.
 
 The call is no public interface. So it is used with those versions of jaxlib only with which the
-tests have compared it to the plain form, and on processors with AVX2 or AVX-512, for whose kernels it
-was measured that no shape falls back to oneDNN's reference loops, which are a hundred times slower.
+tests have compared it to the plain form, and on processors with AVX2 or AVX-512, for whose kernels
+it was measured that no shape falls back to oneDNN's reference loops, which are a hundred times
+slower.
 """
 
 from __future__ import annotations

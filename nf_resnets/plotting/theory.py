@@ -118,14 +118,15 @@ def theory_figure(
     looks = _looks(
         [p for p in panels if isinstance(p, Dots) or (isinstance(p, Curves) and not p.own_legend)]
     )
-    height = math.ceil(len(panels) / 2)
+    width = min(2, len(panels))
+    height = math.ceil(len(panels) / width)
     with matplotlib.rc_context(RC):
         # A figure by itself, not by pyplot: no window, no global state, any thread.
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
 
-        figure = Figure(figsize=(10.6, 3.4 * height + 0.7), layout="constrained")
-        grid = figure.subplots(height, 2, squeeze=False).ravel()
+        figure = Figure(figsize=(4.4 * width + 1.8, 3.4 * height + 0.7), layout="constrained")
+        grid = figure.subplots(height, width, squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
             if isinstance(panel, Curves):
                 _draw_curves(axes, panel, _looks([panel]) if panel.own_legend else looks)

@@ -67,8 +67,8 @@ class Options:
     checkpoint_epochs: int = 1
     """Epochs between two checkpoints of a run; 0 for none but at a stop."""
     checkpoint_share: float = 0.02
-    """Of the time between two checkpoints of a run, what writing one may take: where epochs are short,
-    the next one waits until it does. 1 for no such limit."""
+    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
+    short, the next one waits until it does. 1 for no such limit."""
     lease_seconds: float = 60.0
     """A run whose driver has not been heard of for so long is taken up by another, as soon as its
     checkpoints are free: those of a process that is stopped, and not dead, are not."""
@@ -189,7 +189,8 @@ def check(options: Options) -> None:
             )
     if not 0 < options.checkpoint_share <= 1:
         raise SystemExit(
-            f"--checkpoint-share {options.checkpoint_share:g} found; expected more than 0 and at most 1."
+            f"--checkpoint-share {options.checkpoint_share:g} found; expected more than 0 and at "
+            "most 1."
         )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
