@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from experiments.folder import ResultsFolder, Row
-from experiments.program import Program
 from experiments.progress import Display, flush
 from experiments.training_run import OnStep, describe
 
@@ -61,8 +60,9 @@ def make_rows(
     folder: ResultsFolder,
     *,
     workers: int,
-    make_program: Callable[[Point], Program],
-    run: Callable[[Program, Point, OnStep], Row],
+    make_program: Callable[[Point], Any],
+    run: Callable[[Any, Point, OnStep], Row],
+    tell: Callable[[Row], str] = describe,
 ) -> list[str]:
     """Makes all runs that are missing, and adds their rows to the folder.
 
@@ -70,8 +70,10 @@ def make_rows(
       points: all runs that there are to be.
       folder: where the rows go; a run whose row is there is not made again.
       workers: how many runs are made at a time.
-      make_program: builds the program that the runs of a job share, from the first of them.
+      make_program: builds the program that the runs of a job share, from the first of them; its
+        ``steps`` are those of a run.
       run: makes one run and returns its row.
+      tell: what came of a run, from its row.
 
     Returns:
       What went wrong, a traceback for each failed run; the others are made all the same.
@@ -83,7 +85,7 @@ def make_rows(
     writing = threading.Lock()
 
     def work(job: list[Point]) -> None:
-        program: Program | None = None
+        program: Any = None
         for point in job:
             try:
                 program = program or make_program(point)
@@ -91,7 +93,7 @@ def make_rows(
                     row = run(program, point, on_step)
                 with writing:
                     folder.add(row)
-                display.ended(f"{point.label}: {describe(row)}", point.cost)
+                display.ended(f"{point.label}: {tell(row)}", point.cost)
             except Exception as error:  # one run must not take the others with it
                 with writing:
                     failures.append(f"{point.label}:\n{traceback.format_exc()}")

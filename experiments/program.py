@@ -32,6 +32,8 @@ class Program:
       evaluate: loss and accuracy on a split.
       train_data: the training split, on the mesh.
       test_data: the test split, on the mesh.
+      average_decay: how much of the parameters' moving average a step keeps; the average then is
+        what is tested. None to test the parameters themselves.
     """
 
     model: Any
@@ -45,6 +47,7 @@ class Program:
     evaluate: Any
     train_data: data.DeviceData
     test_data: data.DeviceData
+    average_decay: float | None = None
 
 
 def build_program(
@@ -58,6 +61,8 @@ def build_program(
     bn_estimate_batches: int = 0,
     eval_batch_size: int = 500,
     draw: Literal["fan_in", "fan_out", "own"] = "fan_in",
+    label_smoothing: float = 0.0,
+    average_decay: float | None = None,
 ) -> Program:
     """Builds what the runs of one architecture need; everything is compiled at its first call.
 
@@ -74,6 +79,9 @@ def build_program(
       draw: the weights of all schemes come from one draw, He (fan_in or fan_out), which a scheme
         only changes, but for those that are a draw of their own (Xavier, LSUV); with ``"own"``
         each scheme draws as it was published.
+      label_smoothing: how much of a label is spread over all classes in training.
+      average_decay: how much of the parameters' moving average, which is tested, a step keeps; None
+        to test the parameters themselves.
     """
     norm = schemes.get(model.scheme).anatomy.norm
     # As many devices as divide the batch, and, for BatchNorm, the batch's slices.
@@ -94,7 +102,12 @@ def build_program(
         optimizer=optimizer,
         initial=_make_initial(model, dataset, draw),
         step=training.make_train_step(
-            apply_fn, optimizer, mesh, batch_size=batch_size, augmentation=augmentation
+            apply_fn,
+            optimizer,
+            mesh,
+            batch_size=batch_size,
+            augmentation=augmentation,
+            label_smoothing=label_smoothing,
         ),
         estimate=estimate,
         evaluate=training.make_evaluate(
@@ -102,6 +115,7 @@ def build_program(
         ),
         train_data=training.replicate(data.DeviceData.of(dataset, dataset.train), mesh),
         test_data=training.replicate(data.DeviceData.of(dataset, dataset.test), mesh),
+        average_decay=average_decay,
     )
 
 

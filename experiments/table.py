@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,4 +27,14 @@ def accuracy_cell(rows: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(filter(None, [mean, f"({gone} diverged)" if gone else ""])) or "-"
 
 
-__all__ = ["accuracy_cell", "text_table"]
+def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Mean and median test error in percent of those runs that finished, a dash if none did."""
+    errors = [
+        100 - 100 * float(row["test_accuracy"]) for row in rows if row["status"] == "finished"
+    ]
+    if not errors:
+        return "-", "-"
+    return f"{statistics.mean(errors):.2f}", f"{statistics.median(errors):.2f}"
+
+
+__all__ = ["accuracy_cell", "error_cells", "text_table"]

@@ -71,6 +71,7 @@ def train_and_test(
         hyper,
         batch_stats=variables.get("batch_stats"),
         seed=seed,
+        average_decay=program.average_decay,
     )
     times = [time.perf_counter()]
 
@@ -109,7 +110,7 @@ def train_and_test(
 
 
 def _test(program: Program, state: training.TrainState, seed: int) -> dict[str, float]:
-    stacked = training.stack([state])
+    stacked = training.stack([dataclasses.replace(state, params=state.tested_params)])
     if program.estimate is not None:
         count = program.train_data.labels.shape[0]
         order = training.spread_runs(data.epoch_order(seed, 0, count)[None], program.mesh)

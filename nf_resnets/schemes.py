@@ -145,7 +145,7 @@ class Scheme:
       anatomy: what a network must contain for it.
       reference: where it was published.
       fits: the families of networks that it is for, of :data:`FAMILIES`.
-            calibrate: what is set from the data after ``init``, if anything is:
+      calibrate: what is set from the data after ``init``, if anything is:
         ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
       own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
         is given; a comparison from one common draw must give such a scheme the key.

@@ -65,7 +65,7 @@ def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Arr
     """
     if padding < 0:
         raise ValueError(f"padding must be at least 0 pixels, got {padding}.")
-    _check_batch(images, keys)
+    check_batch(images, keys)
     side = (padding, padding)
     padded = jnp.pad(images, ((0, 0), side, side, (0, 0)))
 
@@ -90,7 +90,7 @@ def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:
     Raises:
         ValueError: if the shapes do not fit.
     """
-    _check_batch(images, keys)
+    check_batch(images, keys)
     flip = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, _FLIP)))(keys)
     return jnp.where(flip[:, None, None, None], images[:, :, ::-1, :], images)
 
@@ -128,7 +128,12 @@ def normalize(
     return (images.astype(jnp.float32) - statistics[0]) / statistics[1]
 
 
-def _check_batch(images: jax.Array, keys: jax.Array) -> None:
+def check_batch(images: jax.Array, keys: jax.Array) -> None:
+    """Refuses images of other shapes than `[b, H, W, C]`, and keys that are not one for each.
+
+    Raises:
+        ValueError: if there are such.
+    """
     if images.ndim != 4:
         raise ValueError(f"images must have shape [b, H, W, C], got shape {images.shape}.")
     if keys.shape != images.shape[:1]:
@@ -137,4 +142,4 @@ def _check_batch(images: jax.Array, keys: jax.Array) -> None:
         )
 
 
-__all__ = ["example_keys", "normalize", "random_crop", "random_flip"]
+__all__ = ["check_batch", "example_keys", "normalize", "random_crop", "random_flip"]

@@ -11,7 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from nf_resnets.data.augment import example_keys, normalize, random_crop, random_flip
-from nf_resnets.data.order import batch_indices, local_positions
+from nf_resnets.data.cutout import cutout
+from nf_resnets.data.mixup import mixed, mixture
+from nf_resnets.data.order import batch_indices, local_positions, steps_per_epoch
 from nf_resnets.data.sources import Dataset, Split
 
 
@@ -49,13 +51,27 @@ class Augmentation:
     Attributes:
       padding: pixels of zeros on each side before the random crop; 0 for no crop.
       flip: whether half of the images are mirrored left to right.
+      mixup: ``alpha`` of the Beta distribution of the shares by which images are mixed with each
+        other; 0 for no mixing.
+      cutout: pixels on each side of the square that is taken away from every image; 0 for none.
+
+    Raises:
+      ValueError: if a number is negative or not finite.
     """
 
     padding: int = 0
     flip: bool = False
+    mixup: float = 0.0
+    cutout: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("padding", "mixup", "cutout"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name}={value} found; expected a finite number of at least 0.")
 
 
-# Crop and flip fold smaller numbers into an image's key.
+# Crop, flip and cutout fold smaller numbers into an image's key.
 _DROPOUT = 1_000
 
 CIFAR_AUGMENTATION = Augmentation(padding=4, flip=True)
@@ -72,7 +88,10 @@ def training_batch(
     augmentation: Augmentation = Augmentation(),
     axis_name: str | None = None,
 ) -> dict[str, jax.Array]:
-    """Returns this replica's part of the batch of a step: gathered, augmented, normalised.
+    """Returns this replica's part of the batch of a step: gathered, augmented, normalised, mixed.
+
+    The images are cropped and flipped as raw pixels, then normalised; squares are taken away after
+    that, as zeros, and mixed are the images that all this has been done to.
 
     Args:
       data: the training split, the same on every replica.
@@ -85,24 +104,56 @@ def training_batch(
 
     Returns:
       ``image`` float32 [b, H, W, C], ``label`` int32 [b], and ``keys`` [b], a PRNG key for each
-      image's dropout; ``b = batch_size / D``.
+      image's dropout; ``b = batch_size / D``. With mixup also ``other_label`` int32 [b], that of
+      the image that each was mixed with, and ``share`` float32 [b], how much of it is its own.
 
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
     """
+    order = jnp.asarray(order)
     index = batch_indices(order, step, batch_size, axis_name)
-    images = jnp.asarray(data.images)[index]
-    keys = example_keys(seed, step, local_positions(batch_size, axis_name))
-    if augmentation.padding or augmentation.flip:
-        if augmentation.padding:
-            images = random_crop(images, keys, augmentation.padding)
-        if augmentation.flip:
-            images = random_flip(images, keys)
-    return {
-        "image": normalize(images, jnp.asarray(data.mean), jnp.asarray(data.std)),
-        "label": jnp.asarray(data.labels)[index],
+    raw = jnp.asarray(data.images)[index]
+    positions = local_positions(batch_size, axis_name)
+    keys = example_keys(seed, step, positions)
+    images = _augmented(raw, keys, data, augmentation)
+    labels = jnp.asarray(data.labels)[index]
+    batch = {
+        "image": images,
+        "label": labels,
         "keys": jax.vmap(jax.random.fold_in, (0, None))(keys, _DROPOUT),
     }
+    if not augmentation.mixup:
+        return batch
+
+    share, partners = mixture(augmentation.mixup, seed, step, batch_size)
+    partners = partners[positions]
+    if partners.shape[0] == batch_size:
+        others, other_labels = images[partners], labels[partners]
+    else:
+        # The partners may be other replicas' images: they are made here once more, from the same
+        # pixels and keys, so that the numbers are those of one device.
+        start = jnp.asarray(step) % steps_per_epoch(order.shape[0], batch_size) * batch_size
+        index = order[start + partners]
+        raw = jnp.asarray(data.images)[index]
+        others = _augmented(raw, example_keys(seed, step, partners), data, augmentation)
+        other_labels = jnp.asarray(data.labels)[index]
+    return {
+        **batch,
+        "image": mixed(images, others, share),
+        "other_label": other_labels,
+        "share": jnp.full(labels.shape, share),
+    }
+
+
+def _augmented(
+    images: jax.Array, keys: jax.Array, data: DeviceData, augmentation: Augmentation
+) -> jax.Array:
+    if augmentation.padding:
+        images = random_crop(images, keys, augmentation.padding)
+    if augmentation.flip:
+        images = random_flip(images, keys)
+    images = normalize(images, jnp.asarray(data.mean), jnp.asarray(data.std))
+    return cutout(images, keys, augmentation.cutout) if augmentation.cutout else images
 
 
 __all__ = ["CIFAR_AUGMENTATION", "Augmentation", "DeviceData", "training_batch"]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm
+from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 from nf_resnets.taps import merge, tap
 
@@ -40,6 +41,7 @@ class BasicBlock(nn.Module):
       projection: whether a shortcut that changes the shape is a convolution.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
+      dropout: the rate of dropout of whole channels after each convolution of the branch.
       dtype: what the convolutions compute in.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, figure 1 right; He et al., CVPR 2016, section 4.2.
@@ -51,13 +53,19 @@ class BasicBlock(nn.Module):
     projection: bool = False
     bn_groups: int = 1
     train: bool = False
+    dropout: float = 0.0
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        constants: BranchConstants = NO_CONSTANTS,
+        noise: BranchNoise = NO_NOISE,
+    ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
         x = tap(self, "input", x)
-        layers = layers_for(self, self.anatomy, train=self.train)
+        layers = layers_for(self, self.anatomy, train=self.train, noise=noise)
         biased = layers.center(x, "bias_1a")
         if self.projection or self.anatomy.pooled_shortcut:
             shortcut = projected_shortcut(self, layers, x, biased)
@@ -73,8 +81,10 @@ class BasicBlock(nn.Module):
         h = layers.conv(self.features, stride=self.stride, name="conv_1")(
             divided(biased, constants.beta)
         )
+        h = layers.dropped(h, 1)
         h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
-        h = last_conv(self, layers, layers.center(h, "bias_2a"), "conv_2", norm="norm_2")
+        h = layers.center(h, "bias_2a")
+        h = last_conv(self, layers, h, "conv_2", layer=2, norm="norm_2")
         h = layers.shift(h, "bias_2b")
         return nn.relu(layers.merged(shortcut, h, constants))
 
@@ -96,6 +106,7 @@ class PreActivationBlock(nn.Module):
       anatomy: what the scheme asks for.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
+      dropout: the rate of dropout of whole channels after each convolution of the branch.
       dtype: what the convolutions compute in.
 
     Source: He et al., *Identity Mappings*, ECCV 2016; Zagoruyko and Komodakis, BMVC 2016.
@@ -106,13 +117,19 @@ class PreActivationBlock(nn.Module):
     anatomy: Anatomy
     bn_groups: int = 1
     train: bool = False
+    dropout: float = 0.0
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        constants: BranchConstants = NO_CONSTANTS,
+        noise: BranchNoise = NO_NOISE,
+    ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
         x = tap(self, "input", x)
-        layers = layers_for(self, self.anatomy, train=self.train)
+        layers = layers_for(self, self.anatomy, train=self.train, noise=noise)
         activated = divided(x, constants.beta)
         activated = nn.relu(layers.shift(layers.norm(activated, "norm_1"), "bias_1"))
         shortcut = x
@@ -124,8 +141,9 @@ class PreActivationBlock(nn.Module):
         h = layers.conv(self.features, stride=self.stride, name="conv_1")(
             layers.center(activated, "bias_2")
         )
+        h = layers.dropped(h, 1)
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
-        h = last_conv(self, layers, layers.center(h, "bias_4"), "conv_2")
+        h = last_conv(self, layers, layers.center(h, "bias_4"), "conv_2", layer=2)
         return layers.merged(shortcut, h, constants)
 
 
@@ -142,8 +160,11 @@ class Layers(NamedTuple):
       center: ``center(x, name)`` adds the bias before a layer, a scalar or one for each channel.
       projected: ``projected(x, features, stride)``: a shortcut by 1x1 convolution, strided, or of
         the pooled and biased input, as the anatomy has it.
+      dropped: ``dropped(h, layer)``: dropout after the branch's convolution of that number, where
+        the block has it.
       merged: ``merged(shortcut, branch, constants)``: ``identity * shortcut + residual * branch``,
-        recorded, and normalised where the anatomy normalises sums.
+        recorded, and normalised where the anatomy normalises sums; without the branch where
+        stochastic depth has left it out.
     """
 
     conv: Callable[..., Any]
@@ -151,16 +172,21 @@ class Layers(NamedTuple):
     shift: Callable[..., jax.Array]
     center: Callable[..., jax.Array]
     projected: Callable[..., jax.Array]
+    dropped: Callable[..., jax.Array]
     merged: Callable[..., jax.Array]
 
 
-def layers_for(module: Any, anatomy: Anatomy, *, train: bool) -> Layers:
+def layers_for(
+    module: Any, anatomy: Anatomy, *, train: bool, noise: BranchNoise = NO_NOISE
+) -> Layers:
     """The layers that an anatomy asks for.
 
     Args:
-      module: the module whose layers they become; its ``bn_groups`` and ``dtype`` are used.
+      module: the module whose layers they become; its ``bn_groups``, ``dtype`` and, of a block,
+        ``dropout`` are used.
       anatomy: what the scheme asks for.
       train: whether BatchNorm uses the batch's statistics.
+      noise: what the branch draws at random.
     """
     conv = partial(
         Conv,
@@ -191,14 +217,18 @@ def layers_for(module: Any, anatomy: Anatomy, *, train: bool) -> Layers:
             x, stride = center(average_pool(x, stride), "bias_shortcut"), 1
         return conv(features, size=1, stride=stride, name="shortcut")(x)
 
+    def dropped_after(h: jax.Array, layer: int) -> jax.Array:
+        return dropped(h, noise, module.dropout, layer)
+
     def merged(shortcut: jax.Array, branch: jax.Array, constants: BranchConstants) -> jax.Array:
+        branch = surviving(branch, noise)
         if constants.identity is not None:
             shortcut = shortcut * constants.identity.astype(shortcut.dtype)
         if constants.residual is not None:
             branch = branch * constants.residual.astype(branch.dtype)
         return norm(merge(module, shortcut, branch), "norm_merge", at=("merge",))
 
-    return Layers(conv, norm, shift, center, projected, merged)
+    return Layers(conv, norm, shift, center, projected, dropped_after, merged)
 
 
 def projected_shortcut(block: Any, layers: Layers, x: jax.Array, biased: jax.Array) -> jax.Array:
@@ -240,15 +270,23 @@ def average_pool(x: jax.Array, size: int) -> jax.Array:
 
 
 def last_conv(
-    block: Any, layers: Layers, h: jax.Array, name: str, *, size: int = 3, norm: str | None = None
+    block: Any,
+    layers: Layers,
+    h: jax.Array,
+    name: str,
+    *,
+    layer: int,
+    size: int = 3,
+    norm: str | None = None,
 ) -> jax.Array:
-    """The branch's last convolution, the norm behind it, and the branch's learnable scalar.
+    """The branch's last convolution, what stands behind it, and the branch's learnable scalar.
 
     Args:
       block: the block; its ``features`` and ``anatomy`` are used.
       layers: the block's layers.
       h: ``[B, H, W, C]``.
       name: of the convolution.
+      layer: its number in the branch, from 1.
       size: of its kernel.
       norm: the norm's name, if there can be one.
 
@@ -257,8 +295,8 @@ def last_conv(
     """
     conv = layers.conv(block.features, size=size, name=name)
     if norm is not None and block.anatomy.norm is not None:
-        return scaled_branch(block, layers.norm(conv(h), norm))
-    return conv(h, branch_scalar(block))
+        return scaled_branch(block, layers.norm(layers.dropped(conv(h), layer), norm))
+    return layers.dropped(conv(h, branch_scalar(block)), layer)
 
 
 def scaled_branch(block: Any, h: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets.models.blocks import divided, last_conv, layers_for, projected_shortcut
+from nf_resnets.models.noise import NO_NOISE, BranchNoise
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 from nf_resnets.taps import tap
 
@@ -35,6 +36,7 @@ class Bottleneck(nn.Module):
       anatomy: what the scheme asks for.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
+      dropout: the rate of dropout of whole channels after each convolution of the branch.
       dtype: what the convolutions compute in.
 
     Source: He et al., CVPR 2016, figure 5 right; Zhang, Dauphin, Ma, ICLR 2019, figure 1.
@@ -45,13 +47,19 @@ class Bottleneck(nn.Module):
     anatomy: Anatomy
     bn_groups: int = 1
     train: bool = False
+    dropout: float = 0.0
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        constants: BranchConstants = NO_CONSTANTS,
+        noise: BranchNoise = NO_NOISE,
+    ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
         x = tap(self, "input", x)
-        layers = layers_for(self, self.anatomy, train=self.train)
+        layers = layers_for(self, self.anatomy, train=self.train, noise=noise)
         biased = layers.center(x, "bias_1a")
         shortcut = projected_shortcut(self, layers, x, biased)
         if not self.anatomy.branches:
@@ -59,11 +67,13 @@ class Bottleneck(nn.Module):
 
         inner = self.features // EXPANSION
         h = layers.conv(inner, size=1, name="conv_1")(divided(biased, constants.beta))
+        h = layers.dropped(h, 1)
         h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
         h = layers.conv(inner, stride=self.stride, name="conv_2")(layers.center(h, "bias_2a"))
+        h = layers.dropped(h, 2)
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_2b"))
         h = layers.center(h, "bias_3a")
-        h = last_conv(self, layers, h, "conv_3", size=1, norm="norm_3")
+        h = last_conv(self, layers, h, "conv_3", layer=3, size=1, norm="norm_3")
         h = layers.shift(h, "bias_3b")
         return nn.relu(layers.merged(shortcut, h, constants))
 
@@ -87,6 +97,7 @@ class PreActivationBottleneck(nn.Module):
       anatomy: what the scheme asks for.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
+      dropout: the rate of dropout of whole channels after each convolution of the branch.
       dtype: what the convolutions compute in.
 
     Source: He et al., *Identity Mappings*, ECCV 2016.
@@ -97,13 +108,19 @@ class PreActivationBottleneck(nn.Module):
     anatomy: Anatomy
     bn_groups: int = 1
     train: bool = False
+    dropout: float = 0.0
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        constants: BranchConstants = NO_CONSTANTS,
+        noise: BranchNoise = NO_NOISE,
+    ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
         x = tap(self, "input", x)
-        layers = layers_for(self, self.anatomy, train=self.train)
+        layers = layers_for(self, self.anatomy, train=self.train, noise=noise)
         activated = layers.norm(divided(x, constants.beta), "norm_1")
         activated = nn.relu(layers.shift(activated, "bias_1"))
         shortcut = x
@@ -114,10 +131,12 @@ class PreActivationBottleneck(nn.Module):
 
         inner = self.features // EXPANSION
         h = layers.conv(inner, size=1, name="conv_1")(layers.center(activated, "bias_2"))
+        h = layers.dropped(h, 1)
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
         h = layers.conv(inner, stride=self.stride, name="conv_2")(layers.center(h, "bias_4"))
+        h = layers.dropped(h, 2)
         h = nn.relu(layers.shift(layers.norm(h, "norm_3"), "bias_5"))
-        h = last_conv(self, layers, layers.center(h, "bias_6"), "conv_3", size=1)
+        h = last_conv(self, layers, layers.center(h, "bias_6"), "conv_3", layer=3, size=1)
         return layers.merged(shortcut, h, constants)
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from nf_resnets import schemes
 from nf_resnets.models.blocks import BasicBlock, layers_for
 from nf_resnets.models.ends import head
+from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import stages
 
 
@@ -28,6 +29,10 @@ class CifarResNet(nn.Module):
       num_classes: ``c``.
       stem_channels: channels of the first stage, doubled from stage to stage.
       dropout: the rate of dropout before the head, where the scheme asks for it.
+      conv_dropout: the rate of dropout of whole channels after each convolution of the branches of
+        the last two stages.
+      survival: ``p_L``, the probability that the last branch is there in a training step; that of
+        the l-th is ``1 - (l / L) (1 - p_L)``, stochastic depth.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       unroll: blocks in one turn of the compiled loop over a stage's blocks.
       remat: recompute the blocks in the backward pass: memory for activations grows as the square
@@ -35,8 +40,8 @@ class CifarResNet(nn.Module):
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, or no scheme for
-        post-activation networks has that name.
+      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, a rate or ``survival`` is out of
+        its range, or no scheme for post-activation networks has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2; Fixup's block:
     Zhang, Dauphin, Ma, ICLR 2019, figure 1.
@@ -55,6 +60,8 @@ class CifarResNet(nn.Module):
     num_classes: int = 10
     stem_channels: int = 16
     dropout: float = 0.6
+    conv_dropout: float = 0.0
+    survival: float = 1.0
     bn_groups: int = 1
     unroll: int = 1
     remat: bool = False
@@ -64,6 +71,7 @@ class CifarResNet(nn.Module):
         if self.depth < 8 or self.depth % 6 != 2:
             raise ValueError(f"depth={self.depth} found; a CIFAR ResNet has 6n + 2 layers, n >= 1.")
         schemes.fitting(self.scheme, "post_activation")
+        check_noise(self)
         super().__post_init__()
 
     @property
@@ -76,7 +84,7 @@ class CifarResNet(nn.Module):
     def __call__(
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
-        """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
+        """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
         layers = layers_for(self, anatomy, train=train)
         x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
@@ -90,6 +98,7 @@ class CifarResNet(nn.Module):
             strides=(1, 2, 2),
             anatomy=anatomy,
             train=train,
+            keys=keys,
         )
         x = layers.norm(x, "norm_head", at=("last",))
         return head(self, x, layers, anatomy, train=train, keys=keys)

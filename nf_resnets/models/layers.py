@@ -114,29 +114,42 @@ class ChannelBias(nn.Module):
         return calibration.centered(self, "vector", x)
 
 
-def dropout(x: jax.Array, keys: jax.Array | None, rate: float) -> jax.Array:
+def dropout(
+    x: jax.Array, keys: jax.Array | None, rate: float, *, whole_channels: bool = False
+) -> jax.Array:
     """Sets each number to 0 with probability ``rate`` and divides the others by ``1 - rate``.
 
     Each example has a key of its own, so that what is dropped does not depend on how the batch is
     spread over devices.
 
     Args:
-      x: ``[B, C]``.
+      x: ``[B, C]`` or ``[B, H, W, C]``.
       keys: PRNG keys ``[B]``.
       rate: in ``[0, 1)``.
+      whole_channels: whether one draw decides for all positions of a channel: dropout in two
+        dimensions, for neighbouring positions of a feature map say much the same.
 
     Raises:
       ValueError: if ``keys`` is None.
 
-    Source: Srivastava et al., JMLR 2014.
+    Source: Srivastava et al., JMLR 2014; of whole channels: Tompson et al., *Efficient Object
+    Localization Using Convolutional Networks*, CVPR 2015, section 3.2.
     """
     if keys is None:
-        raise ValueError(
-            "keys=None found; a network with dropout needs one PRNG key for each example in "
-            "training: model.apply(variables, images, train=True, keys=jax.random.split(key, B))."
-        )
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
+        raise missing_keys("dropout")
+    drawn = x.shape[1:]
+    if whole_channels:
+        drawn = (1,) * (x.ndim - 2) + x.shape[-1:]
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, drawn))(keys)
     return jnp.where(keep, x / (1 - rate), 0)
+
+
+def missing_keys(what: str) -> ValueError:
+    """The error of a network that is to draw at random and was given no keys."""
+    return ValueError(
+        f"keys=None found; a network with {what} needs one PRNG key for each example in training: "
+        "model.apply(variables, images, train=True, keys=jax.random.split(key, B))."
+    )
 
 
 class GhostBatchNorm(nn.Module):
@@ -263,5 +276,6 @@ __all__ = [
     "dropout",
     "he_fan_out",
     "max_pool",
+    "missing_keys",
     "standardized_kernel",
 ]

@@ -14,6 +14,7 @@ from nf_resnets.models.blocks import BasicBlock, PreActivationBlock, layers_for
 from nf_resnets.models.bottleneck import EXPANSION, Bottleneck, PreActivationBottleneck
 from nf_resnets.models.ends import head
 from nf_resnets.models.layers import max_pool
+from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import stages
 
 SIZES = {
@@ -55,6 +56,10 @@ class ResNet(nn.Module):
       num_classes: ``c``.
       stem_channels: channels of the stem, of which all others are multiples.
       dropout: the rate of dropout before the head, where the scheme asks for it.
+      conv_dropout: the rate of dropout of whole channels after each convolution of the branches of
+        the last two stages.
+      survival: ``p_L``, the probability that the last branch is there in a training step; that of
+        the l-th is ``1 - (l / L) (1 - p_L)``, stochastic depth.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       unroll: blocks in one turn of the compiled loop over a stage's blocks.
       remat: recompute the blocks in the backward pass: memory for activations grows as the square
@@ -63,7 +68,7 @@ class ResNet(nn.Module):
 
     Raises:
       ValueError: if ``depth`` or ``version`` is not one of those above, ``stem_channels`` is below
-        1, or no scheme for such networks has that name.
+        1, a rate or ``survival`` is out of its range, or no scheme for such networks has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, table 1; *Identity Mappings*,
     ECCV 2016, for ResNet-200. ResNet-26, two bottlenecks in each stage, is of neither.
@@ -86,6 +91,8 @@ class ResNet(nn.Module):
     num_classes: int = 1000
     stem_channels: int = 64
     dropout: float = 0.2
+    conv_dropout: float = 0.0
+    survival: float = 1.0
     bn_groups: int = 1
     unroll: int = 1
     remat: bool = False
@@ -106,6 +113,7 @@ class ResNet(nn.Module):
         if self.stem_channels < 1:
             raise ValueError(f"stem_channels={self.stem_channels} found; expected 1 or more.")
         schemes.fitting(self.scheme, "post_activation" if self.version == 1 else "pre_activation")
+        check_noise(self)
         super().__post_init__()
 
     @property
@@ -117,7 +125,7 @@ class ResNet(nn.Module):
     def __call__(
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
-        """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
+        """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
         layers = layers_for(self, anatomy, train=train)
         x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(images)
@@ -135,6 +143,7 @@ class ResNet(nn.Module):
             strides=(1, 2, 2, 2),
             anatomy=anatomy,
             train=train,
+            keys=keys,
         )
         if self.version == 1:
             x = layers.norm(x, "norm_head", at=("last",))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets import calibration, taps
+from nf_resnets.models.noise import NO_NOISE, BranchNoise, branch_noise
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
@@ -25,6 +26,10 @@ _STACKED = (
     calibration.CENTERING,
     calibration.UNIT_VARIANCE,
 )
+
+DROPPED_STAGES = 2
+"""How many stages, the last ones, have dropout in their branches where a network has it, as in
+RescaleNet."""
 
 KEPT_IN_BLOCK = 2.5
 """About how many arrays of its input's size a block of two convolutions keeps for its backward
@@ -56,18 +61,25 @@ class Stage(nn.Module):
     remat: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array, constants: BranchConstants = NO_CONSTANTS) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        constants: BranchConstants = NO_CONSTANTS,
+        noise: BranchNoise = NO_NOISE,
+    ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
 
-        The constants are those of the stage's branches, ``[num_blocks]``.
+        Constants and noise are those of the stage's branches, ``[num_blocks]``.
         """
         first = self.block(stride=self.stride, name="first")
         call = nn.remat(_call) if self.remat else _call
-        x = call(first, x, constants.part(0))
+        x = call(first, x, constants.part(0), noise.part(0))
         if self.num_blocks == 1:
             return x
         rest = constants.part(slice(1, None))
-        return self._created(x, rest) if self.is_initializing() else self._computed(x, rest)
+        if self.is_initializing():
+            return self._created(x, rest)
+        return self._computed(x, rest, noise.part(slice(1, None)))
 
     def _created(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
         scanned = nn.scan(
@@ -78,7 +90,7 @@ class Stage(nn.Module):
         )
         return scanned(self.block(stride=1, name="rest"), x, constants)[0]
 
-    def _computed(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
+    def _computed(self, x: jax.Array, constants: BranchConstants, noise: BranchNoise) -> jax.Array:
         # Flax's own scan takes a stack as it is; here it is cut into groups, and into a remainder.
         block, path = self.block(stride=1, parent=None), (*self.path, "rest")
         stacked: dict[str, Any] = {
@@ -92,21 +104,21 @@ class Stage(nn.Module):
         written = [name for name in _STACKED[1:] if self.is_mutable_collection(name)]
 
         def step(carry: jax.Array, own: Any) -> tuple[jax.Array, Any]:
-            variables, rngs, scalars = own
+            variables, rngs, scalars, draws = own
             with flax.core.bind(variables, rngs, written).temporary() as scope:
                 # Where the block stands in the network, for those who ask a module for its path.
                 scope.path = path
-                return block.clone(parent=scope)(carry, scalars), scope.mutable_variables()
+                return block.clone(parent=scope)(carry, scalars, draws), scope.mutable_variables()
 
         run = _grouped if self.remat else _scan
-        x, found = run(step, x, (stacked, keys, constants), self.num_blocks - 1, self.unroll)
+        x, found = run(step, x, (stacked, keys, constants, noise), self.num_blocks - 1, self.unroll)
         for name, tree in found.items():
             self.put_variable(name, "rest", tree)
         return x
 
 
-def _call(block: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
-    return block(x, constants)
+def _call(block: Any, x: jax.Array, constants: BranchConstants, noise: BranchNoise) -> jax.Array:
+    return block(x, constants, noise)
 
 
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
@@ -174,19 +186,21 @@ def stages(
     strides: tuple[int, ...],
     anatomy: Anatomy,
     train: bool,
+    keys: jax.Array | None = None,
 ) -> jax.Array:
     """The middle of a network: its stages ``stage_1``, ``stage_2``, ... one after another.
 
     Args:
-      network: the network they are part of; its ``bn_groups``, ``dtype``, ``unroll`` and ``remat``
-        are used.
+      network: the network they are part of; its ``bn_groups``, ``dtype``, ``unroll``, ``remat``,
+        ``survival`` and ``conv_dropout`` are used.
       block: the class of its blocks.
       x: ``[B, H, W, C]``.
       sizes: the number of blocks of each stage.
       widths: the channels of each stage's output.
       strides: of each stage's first block.
       anatomy: what the scheme asks for.
-      train: whether BatchNorm uses the batch's statistics.
+      train: whether BatchNorm uses the batch's statistics, and whether anything is drawn.
+      keys: PRNG keys of the images, ``[B]``; needed for stochastic depth and dropout only.
 
     Returns:
       The last stage's output, ``[B, H', W', widths[-1]]``.
@@ -196,6 +210,8 @@ def stages(
     for size, width, stride, before in shapes:
         transitions += [stride > 1 or width != before] + [False] * (size - 1)
     constants = anatomy.constants(tuple(transitions))
+    draws = train and anatomy.branches and not network.is_initializing()
+    noise = branch_noise(network, keys, len(transitions)) if draws else NO_NOISE
     start = 0
     for index, (size, width, stride, _) in enumerate(shapes, start=1):
         bound = partial(
@@ -204,6 +220,7 @@ def stages(
             anatomy=anatomy,
             bn_groups=network.bn_groups,
             train=train,
+            dropout=network.conv_dropout if index > len(sizes) - DROPPED_STAGES else 0.0,
             dtype=network.dtype,
         )
         stage = Stage(
@@ -214,7 +231,8 @@ def stages(
             remat=network.remat,
             name=f"stage_{index}",
         )
-        x = stage(x, constants.part(slice(start, start + size)))
+        own = slice(start, start + size)
+        x = stage(x, constants.part(own), noise.part(own))
         start += size
     return x
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from nf_resnets import schemes
 from nf_resnets.models.blocks import PreActivationBlock, layers_for
 from nf_resnets.models.ends import head
+from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import stages
 
 
@@ -31,6 +32,10 @@ class WideResNet(nn.Module):
       num_classes: ``c``.
       stem_channels: channels of the stem and, times ``k``, of the first stage.
       dropout: the rate of dropout before the head, where the scheme asks for it.
+      conv_dropout: the rate of dropout of whole channels after each convolution of the branches of
+        the last two stages.
+      survival: ``p_L``, the probability that the last branch is there in a training step; that of
+        the l-th is ``1 - (l / L) (1 - p_L)``, stochastic depth.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
       unroll: blocks in one turn of the compiled loop over a stage's blocks.
       remat: recompute the blocks in the backward pass: memory for activations grows as the square
@@ -38,8 +43,9 @@ class WideResNet(nn.Module):
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, ``width`` is below 1,
-        or no scheme for pre-activation networks has that name.
+      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, ``width`` is below 1, a
+        rate or ``survival`` is out of its range, or no scheme for pre-activation networks has that
+        name.
 
     Source: Zagoruyko, Komodakis, *Wide Residual Networks*, BMVC 2016.
 
@@ -59,6 +65,8 @@ class WideResNet(nn.Module):
     num_classes: int = 10
     stem_channels: int = 16
     dropout: float = 0.6
+    conv_dropout: float = 0.0
+    survival: float = 1.0
     bn_groups: int = 1
     unroll: int = 1
     remat: bool = False
@@ -70,6 +78,7 @@ class WideResNet(nn.Module):
         if self.width < 1:
             raise ValueError(f"width={self.width} found; expected k >= 1.")
         schemes.fitting(self.scheme, "pre_activation")
+        check_noise(self)
         super().__post_init__()
 
     @property
@@ -82,7 +91,7 @@ class WideResNet(nn.Module):
     def __call__(
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
-        """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
+        """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
         anatomy = schemes.get(self.scheme).anatomy
         layers = layers_for(self, anatomy, train=train)
         x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
@@ -95,6 +104,7 @@ class WideResNet(nn.Module):
             strides=(1, 2, 2),
             anatomy=anatomy,
             train=train,
+            keys=keys,
         )
         x = layers.norm(x, "norm_head", at=("usual", "merge", "last"))
         x = nn.relu(layers.shift(x, "bias_relu"))

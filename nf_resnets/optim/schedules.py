@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def halving(
@@ -38,9 +39,8 @@ def halving(
       >>> [round(float(schedule(step)), 4) for step in range(8)]
       [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
     """
-    for name, value in (("num_steps", num_steps), ("halvings", halvings)):
-        if value < 1:
-            raise ValueError(f"{name}={value} found; expected at least 1.")
+    _check_count("num_steps", num_steps)
+    _check_count("halvings", halvings)
     if 2 * halvings * num_steps >= 2**31:
         raise ValueError(
             f"num_steps={num_steps} with halvings={halvings} found; expected 2 * halvings * "
@@ -52,6 +52,120 @@ def halving(
         part = 2 * halvings * jnp.minimum(jnp.asarray(step, jnp.int32), num_steps - 1) // num_steps
         count = jnp.maximum(part - halvings + 1, 0)
         return jnp.asarray(learning_rate, jnp.float32) * jnp.exp2(-count.astype(jnp.float32))
+
+    return schedule
+
+
+def step_decay(
+    learning_rate: Any, boundaries: Sequence[int], factor: float
+) -> Callable[[Any], jax.Array]:
+    r"""The rate is multiplied by a factor at each boundary.
+
+    ``eta(t) = eta factor**n(t)``, where ``n(t)`` is how many boundaries are at ``t`` or before it:
+    the step of a boundary is the first with the new rate.
+
+    Args:
+      learning_rate: ``eta``, a number; it may be traced.
+      boundaries: steps, counted from 0, none before the one before; ``()`` for a constant rate.
+      factor: what the rate is multiplied by, above 0.
+
+    Returns:
+      ``schedule(step)``, the rate of the step counted from 0: float32 [].
+
+    Raises:
+      ValueError: if the boundaries are not whole numbers above 0 in order, or the factor is not a
+        finite number above 0.
+
+    Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2 (a tenth of the
+    rate at two boundaries); Zagoruyko, Komodakis, BMVC 2016, section 3 (a fifth, at three).
+
+    Example:
+      >>> schedule = step_decay(0.5, boundaries=(2, 5), factor=0.1)
+      >>> [round(float(schedule(step)), 4) for step in range(7)]
+      [0.5, 0.5, 0.05, 0.05, 0.05, 0.005, 0.005]
+    """
+    steps = [int(step) for step in boundaries]
+    whole = all(step == given for step, given in zip(steps, boundaries, strict=True))
+    rising = all(early <= late for early, late in zip([1, *steps], steps, strict=False))
+    if not (whole and rising and (not steps or steps[-1] < 2**31)):
+        raise ValueError(
+            f"boundaries={tuple(boundaries)} found; expected whole numbers from 1 to 2**31 - 1, "
+            "none below the one before."
+        )
+    if not 0 < factor < float("inf"):
+        raise ValueError(f"factor={factor} found; expected a finite number above 0.")
+    # Powers of the exact factor, rounded once.
+    powers = np.asarray([factor**count for count in range(len(steps) + 1)], np.float32)
+
+    def schedule(step: Any) -> jax.Array:
+        passed = (jnp.asarray(step, jnp.int32) >= jnp.asarray(steps, jnp.int32)).sum()
+        return jnp.asarray(learning_rate, jnp.float32) * jnp.asarray(powers)[passed]
+
+    return schedule
+
+
+def cosine(learning_rate: Any, num_steps: int) -> Callable[[Any], jax.Array]:
+    r"""The rate falls from its full value to zero along half a cosine.
+
+    ``eta(t) = eta (1 + cos(pi t / T)) / 2`` with ``T = num_steps``, the first equation of section 3
+    with ``eta_min = 0`` and no restart; from ``T`` on it is 0. :func:`warmup` lets it rise first.
+
+    Args:
+      learning_rate: ``eta``, a number; it may be traced.
+      num_steps: ``T``, steps of the whole run.
+
+    Returns:
+      ``schedule(step)``, the rate of the step counted from 0: float32 [].
+
+    Raises:
+      ValueError: if ``num_steps`` is below 1.
+
+    Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017.
+
+    Example:
+      >>> schedule = cosine(0.8, num_steps=4)
+      >>> [round(float(schedule(step)), 4) for step in range(5)]
+      [0.8, 0.6828, 0.4, 0.1172, 0.0]
+    """
+    _check_count("num_steps", num_steps)
+
+    def schedule(step: Any) -> jax.Array:
+        share = jnp.minimum(jnp.asarray(step, jnp.float32) / num_steps, 1.0)
+        return jnp.asarray(learning_rate, jnp.float32) * (0.5 * (1 + jnp.cos(jnp.pi * share)))
+
+    return schedule
+
+
+def inverse_sqrt(learning_rate: Any, warmup_steps: int) -> Callable[[Any], jax.Array]:
+    r"""The rate rises linearly over the first steps, then falls as one over the root of the step.
+
+    ``eta(t) = eta min((t + 1) / W, sqrt(W / (t + 1)))`` with ``W = warmup_steps``: the ``W``-th
+    step has the full rate, the ``4W``-th half of it. With ``eta = 1 / sqrt(d_model W)`` it is
+    equation 3 of the source.
+
+    Args:
+      learning_rate: ``eta``, the largest rate, a number; it may be traced.
+      warmup_steps: ``W``, at least 1.
+
+    Returns:
+      ``schedule(step)``, the rate of the step counted from 0: float32 [].
+
+    Raises:
+      ValueError: if ``warmup_steps`` is below 1.
+
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 5.3.
+
+    Example:
+      >>> schedule = inverse_sqrt(0.8, warmup_steps=4)
+      >>> [round(float(schedule(step)), 4) for step in (0, 1, 3, 15, 63)]
+      [0.2, 0.4, 0.8, 0.4, 0.2]
+    """
+    _check_count("warmup_steps", warmup_steps)
+
+    def schedule(step: Any) -> jax.Array:
+        made = jnp.asarray(step, jnp.float32) + 1
+        share = jnp.minimum(made / warmup_steps, jnp.sqrt(warmup_steps / made))
+        return jnp.asarray(learning_rate, jnp.float32) * share
 
     return schedule
 
@@ -96,4 +210,9 @@ def warmup(
     return warmed
 
 
-__all__ = ["halving", "warmup"]
+def _check_count(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name}={value} found; expected at least 1.")
+
+
+__all__ = ["cosine", "halving", "inverse_sqrt", "step_decay", "warmup"]

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import optax
 
-from nf_resnets.optim.groups import SCALARS, label_tree
+from nf_resnets.optim.groups import SCALARS, decay_mask, label_tree
 from nf_resnets.roles import Role, Rules
 
 
@@ -19,13 +19,14 @@ def sgd(
     weight_decay: Any = 0.0,
     scalar_factor: float = 0.1,
     scalars: tuple[Role, ...] = SCALARS,
+    undecayed: tuple[Role, ...] = (),
     rules: Rules | None = None,
 ) -> optax.GradientTransformation:
     r"""SGD with heavy-ball momentum and L2, the scalars at ``scalar_factor`` times the rate.
 
     ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``: the L2 term goes
-    through the momentum, as in Fixup's published code, and holds for every parameter; ``eta`` is
-    multiplied by ``scalar_factor`` for the roles in ``scalars``.
+    through the momentum, as in Fixup's published code, and holds for every parameter whose role is
+    not in ``undecayed``; ``eta`` is multiplied by ``scalar_factor`` for the roles in ``scalars``.
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
@@ -35,6 +36,8 @@ def sgd(
         who left it at 1 saw divergence in the middle of training.
       scalars: the roles that the factor is for; ``(*SCALARS, Role.ALPHA)`` adds SkipInit's alpha,
         which its paper trains at the full rate.
+      undecayed: the roles without weight decay (see :func:`nf_resnets.optim.decay_mask`); none, as
+        in Fixup's code, or :data:`nf_resnets.optim.UNDECAYED`, as RescaleNet asks for.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
     Returns:
@@ -72,8 +75,11 @@ def sgd(
             return lambda count: factor * schedule(count)
         return factor * learning_rate
 
+    def mask(params: Any) -> Any:
+        return decay_mask(params, rules, undecayed=undecayed)
+
     transformation = optax.chain(
-        optax.add_decayed_weights(weight_decay),
+        optax.add_decayed_weights(weight_decay, mask=mask if undecayed else None),
         optax.trace(decay=momentum),
         optax.multi_transform(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -33,11 +34,13 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
                 f"multiple of {shards} (one BatchNorm slice per device: bn_groups={shards})."
             )
         model = model.clone(bn_groups=model.bn_groups // shards)
+    # A network that draws nothing does not look at them, and then they are not computed.
+    takes_keys = "keys" in inspect.signature(type(model).__call__).parameters
 
     def apply(
         params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
     ) -> tuple[jax.Array, Any]:
-        options = {"keys": keys} if schemes.get(model.scheme).anatomy.dropout else {}
+        options = {"keys": keys} if takes_keys else {}
         if not _has_batch_norm(model):
             return model.apply({"params": params}, images, train=True, **options), batch_stats
         variables = _with_statistics(params, batch_stats)

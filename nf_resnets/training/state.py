@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from nf_resnets.training.average import Average, start_average
+
 OptimizerFn = Any
 """``optimizer(hyper) -> optax.GradientTransformation``: how numbers become an update rule."""
 
@@ -26,6 +28,9 @@ class TrainState:
       hyper: the numbers of this run (``learning_rate``, ``weight_decay``, ...), float32 [] each.
         They are data, not constants of the program: runs that differ in nothing else share one
         compiled step.
+      average: the exponential moving average of the parameters, which every step moves; None for
+        none. Without it the state has the leaves that it had before there were averages, and so do
+        its checkpoints.
     """
 
     step: jax.Array
@@ -34,6 +39,12 @@ class TrainState:
     batch_stats: Any
     opt_state: Any
     hyper: dict[str, jax.Array]
+    average: Average | None = None
+
+    @property
+    def tested_params(self) -> Any:
+        """The parameters to test: the average, if there is one."""
+        return self.params if self.average is None else self.average.params
 
 
 def create_state(
@@ -43,6 +54,7 @@ def create_state(
     *,
     batch_stats: Any = None,
     seed: int = 0,
+    average_decay: float | None = None,
 ) -> TrainState:
     """Makes the state of a run before its first step.
 
@@ -52,6 +64,11 @@ def create_state(
       hyper: the numbers of the run.
       batch_stats: BatchNorm's running statistics, if there are any.
       seed: from which data order and augmentation follow.
+      average_decay: how much of the parameters' moving average a step keeps, in ``[0, 1)``
+        (:func:`nf_resnets.training.moved_average`); None for no average.
+
+    Raises:
+      ValueError: if ``average_decay`` is outside its range.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -69,6 +86,7 @@ def create_state(
         batch_stats={} if batch_stats is None else _strong(batch_stats),
         opt_state=_strong(transformation.init(params)),
         hyper=numbers,
+        average=None if average_decay is None else start_average(params, average_decay),
     )
 
 

@@ -15,6 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.average import moved_average
+from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 
@@ -30,37 +32,41 @@ def replica_step(
     optimizer: OptimizerFn,
     axis_name: str | None = None,
     micro_batches: int = 1,
+    label_smoothing: float = 0.0,
 ) -> tuple[TrainState, Metrics]:
     """Makes one SGD step on this replica's part of the batch; a pure function without a mesh.
 
-    The loss is the mean cross-entropy; gradients, metrics and BatchNorm's running statistics are
-    averaged over the replicas, and over the micro-batches. It runs by itself, under
-    ``jax.shard_map``, and under ``jax.pmap(..., axis_name=axis_name)``.
+    The loss is the mean of :func:`nf_resnets.training.cross_entropy`; gradients, metrics and
+    BatchNorm's running statistics are averaged over the replicas, and over the micro-batches. It
+    runs by itself, under ``jax.shard_map``, and under ``jax.pmap(..., axis_name=axis_name)``.
 
     Args:
       state: the run's state, the same on every replica.
       batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part; networks
-        with dropout need ``keys`` [b], a PRNG key for each image, too.
+        with dropout need ``keys`` [b], a PRNG key for each image, too. Mixed images have a second
+        label, ``other_label`` int32 [b], and ``share`` float32 [b], how much of the image is of the
+        first one.
       apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
       micro_batches: into how many equal parts the replica's batch is cut, of which one at a time is
         in memory; the gradients are those of the whole batch.
+      label_smoothing: how much of the label is spread over all classes.
 
     Returns:
       The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
-      batch, float32 [].
+      batch, float32 []. The accuracy counts a mixed image as right by ``share`` where the
+      prediction is its first label, and by the rest where it is the second.
 
     Raises:
-      ValueError: if the batch does not divide into the micro-batches.
+      ValueError: if the batch does not divide into the micro-batches, or ``label_smoothing`` is not
+        in ``[0, 1)``.
     """
 
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
         logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
-        logits = logits.astype(jnp.float32)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, part["label"])
-        correct = jnp.argmax(logits, axis=-1) == part["label"]
-        return losses.mean(), (correct.mean(dtype=jnp.float32), batch_stats)
+        losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
+        return losses.mean(), (_accuracy(logits, part), batch_stats)
 
     # Replicated parameters must become this replica's own before the gradient is taken: otherwise
     # shard_map sums the gradients over the replicas by itself, and the mean below is D times off.
@@ -77,17 +83,31 @@ def replica_step(
         )
 
     updates, opt_state = optimizer(state.hyper).update(grads, state.opt_state, state.params)
+    new_params = optax.apply_updates(state.params, updates)
+    average = state.average
+    if average is not None:
+        average = moved_average(average, new_params)
     new_state = dataclasses.replace(
         state,
         step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
+        params=new_params,
         batch_stats=_as_before(batch_stats, state.batch_stats),
         opt_state=_as_before(opt_state, state.opt_state),
+        average=average,
     )
     metrics = {
         "loss": loss, "accuracy": accuracy, "grad_norm": _norm(grads), "update_norm": _norm(updates)
     }  # fmt: skip
     return new_state, metrics
+
+
+def _accuracy(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    predicted = jnp.argmax(logits.astype(jnp.float32), axis=-1)
+    correct = predicted == batch["label"]
+    if "share" not in batch:
+        return correct.mean(dtype=jnp.float32)
+    share = batch["share"]
+    return (share * correct + (1 - share) * (predicted == batch["other_label"])).mean()
 
 
 def _mean_over_parts(
@@ -144,6 +164,8 @@ def make_train_step(
     *,
     batch_size: int,
     augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
+    micro_batches: int = 1,
+    label_smoothing: float = 0.0,
     together: Literal["auto", "vmap", "loop"] = "auto",
 ) -> StepFn:
     """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh.
@@ -153,11 +175,15 @@ def make_train_step(
     hyper-parameters.
 
     Args:
-      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`).
+      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
+        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: examples in a step of one run, over all its devices.
       augmentation: what is done to the training images.
+      micro_batches: into how many parts a device cuts its share of the batch, to have only one of
+        them in memory; their gradients are accumulated.
+      label_smoothing: how much of a label is spread over all classes.
       together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
         another, which is faster on a CPU; ``"auto"`` chooses by platform.
 
@@ -167,15 +193,11 @@ def make_train_step(
       metrics float32 [R]. The states given are used up (donated).
 
     Raises:
-      ValueError: if the batch does not divide over the devices, or ``together`` is none of the
-        three; from the step, if ``R`` is no multiple of the ``sweep`` axis, or there are not as
-        many orders as runs, of the split's length.
+      ValueError: if the batch does not divide over the devices and micro-batches, or ``together``
+        is none of the three; from the step, if ``R`` is no multiple of the ``sweep`` axis, or there
+        are not as many orders as runs, of the split's length.
     """
-    if batch_size % mesh.shape[DATA]:
-        raise ValueError(
-            f"batch_size={batch_size} does not divide evenly over the {mesh.shape[DATA]} devices "
-            "of the mesh's data axis."
-        )
+    check_batch(batch_size, mesh, micro_batches)
     how = choose_together(together, mesh)
 
     def one_run(
@@ -190,7 +212,15 @@ def make_train_step(
             augmentation=augmentation,
             axis_name=DATA,
         )
-        return replica_step(state, batch, apply_fn=apply_fn, optimizer=optimizer, axis_name=DATA)
+        return replica_step(
+            state,
+            batch,
+            apply_fn=apply_fn,
+            optimizer=optimizer,
+            axis_name=DATA,
+            micro_batches=micro_batches,
+            label_smoothing=label_smoothing,
+        )
 
     def local_runs(
         states: TrainState, data: DeviceData, orders: jax.Array
@@ -221,6 +251,25 @@ def make_train_step(
     return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
+def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
+    """Refuses a batch that does not divide over the devices and their micro-batches.
+
+    Raises:
+      ValueError: if it does not, or there is no micro-batch.
+    """
+    devices = mesh.shape[DATA]
+    if batch_size % devices:
+        raise ValueError(
+            f"batch_size={batch_size} does not divide evenly over the {devices} devices of the "
+            "mesh's data axis."
+        )
+    if micro_batches < 1 or batch_size % (devices * micro_batches):
+        raise ValueError(
+            f"batch_size={batch_size} does not divide evenly into micro_batches={micro_batches} on "
+            f"each of the {devices} devices of the mesh's data axis."
+        )
+
+
 def choose_together(
     together: Literal["auto", "vmap", "loop"], mesh: Mesh
 ) -> Literal["vmap", "loop"]:
@@ -247,6 +296,6 @@ def unstack(tree: Any, run: int) -> Any:
 
 
 __all__ = [
-    "Metrics", "StepFn", "choose_together", "make_train_step", "replica_step", "stack", "unstack",
-    "varying",
+    "Metrics", "StepFn", "check_batch", "choose_together", "make_train_step", "replica_step",
+    "stack", "unstack", "varying",
 ]  # fmt: skip

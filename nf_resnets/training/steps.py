@@ -15,7 +15,15 @@ from nf_resnets.data.order import epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, choose_together, replica_step, stack, unstack, varying
+from nf_resnets.training.step import (
+    Metrics,
+    check_batch,
+    choose_together,
+    replica_step,
+    stack,
+    unstack,
+    varying,
+)
 
 LONGEST = 1_000
 """The largest number of steps in one call, for which room is made in the curve."""
@@ -52,6 +60,7 @@ def make_train_steps(
     batch_size: int,
     augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
     micro_batches: int = 1,
+    label_smoothing: float = 0.0,
     together: Literal["auto", "vmap", "loop"] = "auto",
     longest: int = LONGEST,
 ) -> StepsFn:
@@ -70,6 +79,7 @@ def make_train_steps(
       augmentation: what is done to the training images.
       micro_batches: into how many parts a device cuts its share of the batch, to have only one of
         them in memory.
+      label_smoothing: how much of a label is spread over all classes.
       together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
         another, which is faster on a CPU; ``"auto"`` chooses by platform.
       longest: the largest number of steps in one call.
@@ -84,12 +94,7 @@ def make_train_steps(
         none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
         the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
     """
-    parts = mesh.shape[DATA] * micro_batches
-    if micro_batches < 1 or batch_size % parts:
-        raise ValueError(
-            f"batch_size={batch_size} does not divide evenly into micro_batches={micro_batches} on "
-            f"each of the {mesh.shape[DATA]} devices of the mesh's data axis."
-        )
+    check_batch(batch_size, mesh, micro_batches)
     if longest < 1:
         raise ValueError(f"longest={longest} found; expected at least 1.")
     how = choose_together(together, mesh)
@@ -122,6 +127,7 @@ def make_train_steps(
                 optimizer=optimizer,
                 axis_name=DATA,
                 micro_batches=micro_batches,
+                label_smoothing=label_smoothing,
             )
             numbers = jnp.stack([metrics[name] for name in _QUANTITIES])
             curve = lax.dynamic_update_index_in_dim(curve, numbers, made, 0)

@@ -8,7 +8,8 @@ import pytest
 
 from nf_resnets import models
 from nf_resnets.init import Rules
-from nf_resnets.optim import label_tree
+from nf_resnets.optim import decay_mask, label_tree
+from nf_resnets.roles import Role
 
 
 def labels_of(scheme, model=models.WideResNet, depth=16):
@@ -75,3 +76,22 @@ def test_optax_takes_the_labels():
     )
     updates, _ = transform.update(params, transform.init(params), params)
     assert float(updates["bias_head"]) == 3 and updates["head"]["kernel"].tolist() == [[2, 2]] * 2
+
+
+def test_rescalenet_decays_weights_alone():
+    network = models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+    params = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
+    flat, treedef = jax.tree_util.tree_flatten_with_path(decay_mask(params))
+    assert treedef == jax.tree.structure(params)
+    decayed = {"/".join(key.key for key in path) for path, decays in flat if decays}
+    kernels = {"/".join(key.key for key in path) for path, _ in flat if path[-1].key == "kernel"}
+    assert decayed == kernels and "head/kernel" in kernels
+    assert {path[-1].key for path, decays in flat if not decays} == {"vector", "multiplier", "bias"}
+
+
+def test_without_roles_that_are_exempt_all_decay():
+    params = {"head": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias_head": jnp.ones(())}
+    assert all(jax.tree.leaves(decay_mask(params, undecayed=())))
+    one = decay_mask(params, undecayed=(Role.SCALAR_BIAS,))
+    assert one == {"head": {"kernel": True, "bias": False}, "bias_head": False}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.optim import sgd
-from nf_resnets.optim.schedules import halving
+from nf_resnets.optim.schedules import cosine, halving, inverse_sqrt, step_decay, warmup
 
 
 def test_the_published_rate_at_every_epoch():
@@ -61,3 +61,96 @@ def test_a_traced_rate_and_step_drive_sgd():
 def test_bad_numbers_are_refused(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         halving(0.1, **arguments)
+
+
+def path(schedule, steps):
+    return np.asarray(jax.jit(jax.vmap(schedule))(jnp.asarray(steps)))
+
+
+def test_step_decay_at_every_step_of_the_published_runs():
+    # Written from the sentence: 200 epochs of 390 steps, a tenth at epochs 100 and 150; a fifth at
+    # 60, 120 and 160 for Wide ResNets.
+    for boundaries, factor in (((39_000, 58_500), 0.1), ((23_400, 46_800, 62_400), 0.2)):
+        at = np.unique([*np.linspace(0, 77_999, 300).astype(int), *boundaries])
+        at = np.unique([*at, *(np.array(boundaries) - 1)])
+        expected = np.full(len(at), 0.1)
+        for boundary in boundaries:
+            expected[at >= boundary] *= factor
+        # The power is rounded once, the rate once, their product once: 3 * 2^-24 at most.
+        np.testing.assert_allclose(
+            path(step_decay(0.1, boundaries, factor), at), expected, rtol=2e-7
+        )
+
+
+def test_step_decay_by_powers_of_two_is_exact_and_the_boundary_has_the_new_rate():
+    schedule = step_decay(0.75, boundaries=(3, 3, 8), factor=0.5)
+    found = path(schedule, range(10))
+    np.testing.assert_array_equal(found, np.float32([0.75] * 3 + [0.1875] * 5 + [0.09375] * 2))
+    assert path(step_decay(0.3, (), 0.1), [0, 10**6]).tolist() == [np.float32(0.3)] * 2
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 7, 78_000])
+def test_cosine_at_every_step(num_steps):
+    at = np.unique(np.linspace(0, num_steps, 500).astype(int))
+    expected = 0.4 * (1 + np.cos(np.pi * at / num_steps)) / 2
+    # Cosine and sum are rounded to 2^-24 each where they are of order 1.
+    np.testing.assert_allclose(path(cosine(0.4, num_steps), at), expected, rtol=0, atol=1e-7)
+    ends = path(cosine(0.4, num_steps), [0, num_steps, num_steps + 1, 10 * num_steps])
+    np.testing.assert_array_equal(ends, np.float32([0.4, 0, 0, 0]))
+
+
+def test_inverse_square_root_at_every_step():
+    at = np.unique([*range(20), 3_998, 3_999, 4_000, *np.linspace(0, 10**6, 300).astype(int)])
+    expected = 5e-4 * np.minimum((at + 1) / 4_000, np.sqrt(4_000 / (at + 1)))
+    schedule = inverse_sqrt(5e-4, warmup_steps=4_000)
+    np.testing.assert_allclose(path(schedule, at), expected, rtol=3e-7)
+    # The largest rate is that of the last step of the warm-up; the root of 4 is exact.
+    exact = np.float32(5e-4)
+    np.testing.assert_array_equal(path(schedule, [3_999, 15_999]), [exact, exact / 2])
+    # One over the root of d_model * warmup_steps: the source's equation for d_model = 512.
+    published = 512**-0.5 * np.minimum((at + 1.0) ** -0.5, (at + 1) * 4_000**-1.5)
+    peak = (512 * 4_000) ** -0.5
+    np.testing.assert_allclose(path(inverse_sqrt(peak, 4_000), at), published, rtol=3e-7)
+
+
+def test_warmup_multiplies_any_schedule():
+    schedule = warmup(cosine(0.4, 8), warmup_steps=4, num_steps=8)
+    at = np.arange(9)
+    expected = 0.4 * (1 + np.cos(np.pi * at / 8)) / 2 * np.minimum(1, (at + 1) / 4)
+    np.testing.assert_allclose(path(schedule, at), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rate: step_decay(rate, (2,), 0.5),
+        lambda rate: cosine(rate, 4),
+        lambda rate: inverse_sqrt(rate, 2),
+    ],
+)
+def test_the_rate_may_be_traced(make):
+    traced = jax.jit(lambda rate: jnp.stack([make(rate)(step) for step in range(4)]))(0.5)
+    np.testing.assert_allclose(traced, path(make(0.5), range(4)), rtol=2e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: step_decay(0.1, (5, 3), 0.1),
+            r"boundaries=\(5, 3\) found; expected whole numbers",
+        ),
+        (
+            lambda: step_decay(0.1, (0,), 0.1),
+            r"boundaries=\(0,\) found; expected whole numbers from 1",
+        ),
+        (lambda: step_decay(0.1, (2.5,), 0.1), r"boundaries=\(2\.5,\) found"),
+        (lambda: step_decay(0.1, (2**31,), 0.1), r"boundaries=\(2147483648,\) found"),
+        (lambda: step_decay(0.1, (2,), 0.0), "factor=0.0 found; expected a finite number above 0"),
+        (lambda: cosine(0.1, 0), "num_steps=0 found; expected at least 1"),
+        (lambda: inverse_sqrt(0.1, 0), "warmup_steps=0 found; expected at least 1"),
+    ],
+)
+def test_bad_numbers_of_the_other_schedules_are_refused(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()

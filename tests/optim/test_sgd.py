@@ -8,6 +8,7 @@ import pytest
 
 from nf_resnets.init import Rules
 from nf_resnets.optim import sgd
+from nf_resnets.roles import Role
 
 PARAMS = {
     "head": {"kernel": np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)},
@@ -153,3 +154,22 @@ def test_rules_name_the_scalars_of_a_users_tree():
     assert found == pytest.approx({"dense": -1.0, "shift": -0.1, "gain": -1.0})
     with pytest.raises(ValueError, match="no rule says what the weight 'dense'"):
         sgd(1.0).init(params)
+
+
+def test_exempt_roles_do_not_decay():
+    rate, decay = 0.1, 0.3
+    path = walk(sgd(rate, weight_decay=decay, undecayed=(Role.SCALAR_BIAS,)), PARAMS, 4)
+    grads = gradients(4)
+    for get, factor, own in (
+        (lambda t: t["head"]["kernel"], 1, decay),
+        (lambda t: t["bias_head"], 0.1, 0.0),
+    ):
+        expected = closed_form(
+            np.float64(get(PARAMS)),
+            [np.float64(get(grad)) for grad in grads],
+            [factor * rate] * 4,
+            0.9,
+            own,
+        )
+        for found, value in zip(path, expected, strict=True):
+            np.testing.assert_allclose(get(found), value, **CLOSE)

@@ -353,3 +353,47 @@ def test_refusals():
     step = training.make_train_step(network, small.sgd, one, batch_size=64)
     with pytest.raises(ValueError, match="batch_size=64 is larger than the training split of 48"):
         step(training.stack([state_of()]), SPLIT, np.zeros((1, 48), np.int32))
+
+
+def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
+    rng = np.random.default_rng(4)
+    batch = {
+        "image": rng.standard_normal((BATCH, 8, 8, 1)).astype(np.float32),
+        "label": rng.integers(0, 10, BATCH).astype(np.int32),
+        "other_label": rng.integers(0, 10, BATCH).astype(np.int32),
+        "share": np.full(BATCH, 0.3, np.float32),
+    }
+    step = functools.partial(training.replica_step, apply_fn=network, optimizer=small.sgd)
+    _, metrics = jax.jit(step)(state_of(), batch)
+    x = np.float64(batch["image"]).reshape(BATCH, -1)
+    first = gradient(float64(parameters()), x, batch["label"])
+    second = gradient(float64(parameters()), x, batch["other_label"])
+    share = np.float64(np.float32(0.3))
+    for name, one, other in zip(("loss", "accuracy"), first, second, strict=False):
+        np.testing.assert_allclose(metrics[name], share * one + (1 - share) * other, **FLOAT32)
+    mixed = jax.tree.map(lambda one, other: share * one + (1 - share) * other, first[2], second[2])
+    norm = math.sqrt(sum((grad**2).sum() for grad in jax.tree.leaves(mixed)))
+    np.testing.assert_allclose(metrics["grad_norm"], norm, **FLOAT32)
+    assert first[0] != pytest.approx(second[0], abs=1e-2)
+
+
+def test_smoothed_labels_in_parts_are_those_of_the_whole_batch():
+    curves = {}
+    for parts in (1, 2):
+        step = training.make_train_step(
+            network, small.sgd, mesh_of(1, 2), batch_size=BATCH,
+            augmentation=Augmentation(mixup=1.0), micro_batches=parts, label_smoothing=0.2,
+        )  # fmt: skip
+        _, curves[parts] = small.train(
+            step, [state_of()], SPLIT, mesh_of(1, 2), num_steps=3, batch_size=BATCH
+        )
+    _, sharp = train([state_of()], 1, 2, augmentation=Augmentation(mixup=1.0))
+    for name in curves[1]:
+        np.testing.assert_allclose(curves[2][name], curves[1][name], **FLOAT32, err_msg=name)
+    assert np.abs(curves[1]["loss"] - sharp["loss"]).min() > 1e-3
+    with pytest.raises(
+        ValueError, match=r"batch_size=16 does not divide .* micro_batches=3 on each"
+    ):
+        training.make_train_step(
+            network, small.sgd, mesh_of(1, 1), batch_size=BATCH, micro_batches=3
+        )

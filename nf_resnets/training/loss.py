@@ -1,0 +1,72 @@
+"""The loss of a batch of images: cross-entropy, with smoothed and with mixed labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def cross_entropy(
+    logits: jax.Array, batch: dict[str, Any], *, label_smoothing: float = 0.0
+) -> jax.Array:
+    r"""The cross-entropy of each example.
+
+    With ``p = softmax(z)`` and ``epsilon = label_smoothing``, the loss of one label ``y`` is
+
+        CE(y) = -(1 - epsilon) log p_y - (epsilon / c) sum_j log p_j,
+
+    the cross-entropy to the label with probability ``1 - epsilon`` and to a class drawn uniformly
+    from all ``c`` with ``epsilon``. An example that was mixed of two has the loss
+    ``share CE(y) + (1 - share) CE(y')``.
+
+    Args:
+      logits: ``z``, ``[b, c]``; the loss is computed in float32.
+      batch: ``label`` int32 [b]; of a mixed batch (:func:`nf_resnets.data.training_batch`) also
+        ``other_label`` int32 [b] and ``share`` float32 [b], the share of the first image.
+      label_smoothing: ``epsilon`` in ``[0, 1)``.
+
+    Returns:
+      float32 [b].
+
+    Raises:
+      ValueError: if ``label_smoothing`` is outside its range, or the batch has only one of
+        ``other_label`` and ``share``.
+
+    Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
+    Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
+
+    Example:
+      >>> logits, batch = jnp.array([[2.0, 0.0]]), {"label": jnp.array([0])}
+      >>> round(float(cross_entropy(logits, batch)[0]), 4)
+      0.1269
+      >>> round(float(cross_entropy(logits, batch, label_smoothing=0.1)[0]), 4)
+      0.2269
+    """
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(
+            f"label_smoothing={label_smoothing} found; expected 0 <= label_smoothing < 1."
+        )
+    if ("other_label" in batch) != ("share" in batch):
+        raise ValueError(
+            f"a batch of {', '.join(sorted(batch))} found; expected other_label and share, or "
+            "neither of them."
+        )
+    logits = logits.astype(jnp.float32)
+
+    def of(labels: jax.Array) -> jax.Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        if not label_smoothing:
+            return losses
+        uniform = -jax.nn.log_softmax(logits).mean(axis=-1)
+        return (1 - label_smoothing) * losses + label_smoothing * uniform
+
+    if "share" not in batch:
+        return of(batch["label"])
+    share = batch["share"]
+    return share * of(batch["label"]) + (1 - share) * of(batch["other_label"])
+
+
+__all__ = ["cross_entropy"]

@@ -1,0 +1,90 @@
+"""Cutout against a loop in NumPy, and where its squares lie."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets.data import cutout, example_keys, random_crop, random_flip
+
+HEIGHT, WIDTH = 6, 9
+
+
+def holes(count, size, seed=0):
+    images = jnp.ones((count, HEIGHT, WIDTH, 2))
+    keys = example_keys(seed, 3, jnp.arange(count))
+    found = np.asarray(jax.jit(cutout, static_argnums=2)(images, keys, size))
+    assert set(np.unique(found)) <= {0, 1}
+    np.testing.assert_array_equal(found[..., 0], found[..., 1])
+    return found[..., 0] == 0
+
+
+def numpy_holes(size):
+    """For every centre, the pixels taken away, as the published code clips them at the border."""
+    masks = {}
+    for row in range(HEIGHT):
+        for column in range(WIDTH):
+            mask = np.zeros((HEIGHT, WIDTH), bool)
+            top, bottom = np.clip([row - size // 2, row - size // 2 + size], 0, HEIGHT)
+            left, right = np.clip([column - size // 2, column - size // 2 + size], 0, WIDTH)
+            mask[top:bottom, left:right] = True
+            masks[row, column] = mask
+    return masks
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 20])
+def test_every_hole_is_one_that_the_published_code_makes(size):
+    possible = {mask.tobytes() for mask in numpy_holes(size).values()}
+    found = {hole.tobytes() for hole in holes(600, size)}
+    assert found <= possible
+    # 54 centres, 600 draws: one of them is missed with a probability of 54 exp(-600 / 54) = 8e-4,
+    # and the seed is fixed.
+    assert found == possible
+
+
+def test_centres_are_uniform_over_the_pixels():
+    count = 5_400
+    at = [tuple(np.argwhere(hole)[0]) for hole in holes(count, 1, seed=1)]
+    table = np.zeros((HEIGHT, WIDTH))
+    for row, column in at:
+        table[row, column] += 1
+    expected = count / table.size
+    # Chi-squared with 53 degrees of freedom is above 90 with a probability of 0.0011.
+    assert ((table - expected) ** 2 / expected).sum() < 90
+
+
+def test_what_is_left_and_its_dtype_do_not_change():
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.standard_normal((5, 8, 8, 3)), jnp.bfloat16)
+    keys = example_keys(0, 0, jnp.arange(5))
+    found = cutout(images, keys, 4)
+    assert found.dtype == jnp.bfloat16
+    left = np.asarray(found != 0)
+    assert 0 < left.mean() < 1
+    np.testing.assert_array_equal(np.asarray(found)[left], np.asarray(images)[left])
+    np.testing.assert_array_equal(cutout(images, keys, 0), images)
+
+
+def test_it_draws_from_another_fold_than_crop_and_flip():
+    keys = example_keys(0, 0, jnp.arange(64))
+    image = jnp.arange(1, 82, dtype=jnp.float32).reshape(1, 9, 9, 1)
+    images = jnp.broadcast_to(image, (64, 9, 9, 1))
+    crops = np.asarray(random_crop(images, keys, 4))
+    offsets = [np.argwhere(crop[..., 0] == 41)[0] for crop in crops if (crop == 41).any()]
+    # With a crop by up to 4 the centre of the image stays inside.
+    centres = [np.argwhere(hole[..., 0] == 0)[0] for hole in np.asarray(cutout(images, keys, 1))]
+    assert len(offsets) == 64
+    assert np.mean([np.array_equal(a, b) for a, b in zip(offsets, centres, strict=True)]) < 0.2
+    flipped = np.asarray(random_flip(images, keys))[:, 0, 0, 0] == 9
+    left = np.array([column < 4 for _, column in centres])
+    assert abs(np.mean(flipped == left) - 0.5) < 0.3  # one half +- 0.0625, were it a coin
+
+
+def test_refusals():
+    images, keys = jnp.zeros((2, 4, 4, 3)), example_keys(0, 0, jnp.arange(2))
+    with pytest.raises(ValueError, match="size must be at least 0 pixels, got -1"):
+        cutout(images, keys, -1)
+    with pytest.raises(ValueError, match="images must have shape"):
+        cutout(images[0], keys, 2)
+    with pytest.raises(ValueError, match="keys must be one per image"):
+        cutout(images, keys[:1], 2)

@@ -1,0 +1,36 @@
+"""Fixup's table 1 as a user runs it."""
+
+import pytest
+from PIL import Image
+
+from experiments import fixup_table1_resnet110 as table1
+from tests.experiments.as_a_user import lines_of, make
+
+
+def test_smoke_makes_the_rows_of_the_table(tmp_path):
+    out = tmp_path / "out"
+    variants = ("fixup", "xavier_tenth", "xavier_hundredth")
+    shown = make(
+        "fixup_table1_resnet110", "--scale", "smoke", "--steps", 4, "--variants", *variants,
+        "--out", out,
+    )  # fmt: skip
+    rows = lines_of(out / "rows.csv")
+    assert {row["variant"] for row in rows} == set(variants)
+    assert {row["learning_rate"] for row in rows} == {"0.1", "0.01", "0.001"}
+    curves = lines_of(out / "curves.csv")
+    for row in rows:
+        assert row["title"] in shown and row["branches"] == "3"
+        curve = [line for line in curves if line["variant"] == row["variant"]]
+        assert [int(line["step"]) for line in curve] == [1, 2, 3, 4]
+        assert curve[-1]["loss"] == row["last_loss"]
+    # The published numbers stand beside ours, in a column of their own.
+    line = next(line for line in shown.splitlines() if line.startswith("Fixup  "))
+    error = 100 - 100 * float(next(r for r in rows if r["variant"] == "fixup")["test_accuracy"])
+    assert line.split() == ["Fixup", "0.1", f"{error:.2f}", f"{error:.2f}", "1", "0", "7.24"]
+    assert "shows that the command works, and nothing else" in shown
+    assert Image.open(out / "figure.png").size[0] > 800
+
+
+def test_a_depth_that_is_none_is_refused():
+    with pytest.raises(SystemExit, match=r"--depth 111 found; expected 6n \+ 2 layers"):
+        table1.main(table1.Table1Command(scale="smoke", depth=111))

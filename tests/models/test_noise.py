@@ -1,0 +1,156 @@
+"""Stochastic depth and dropout of whole channels in the branches."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import schemes, training
+from nf_resnets.data.batch import Augmentation
+from nf_resnets.models import CifarResNet, ResNet, WideResNet
+from nf_resnets.models.blocks import PreActivationBlock
+from nf_resnets.models.layers import dropout
+from nf_resnets.models.noise import BranchNoise, linear_decay, surviving
+from nf_resnets.schemes import NO_CONSTANTS
+from tests.training import small
+
+IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8, 8, 1)), "float32")
+KEYS = jax.random.split(jax.random.key(1), 6)
+ANATOMY = dataclasses.replace(schemes.get("skipinit").anatomy, conv_biases=False)
+NARROW = schemes.Scheme("narrow", "narrow", lambda params, depth: params, ANATOMY, "none")
+
+
+def test_the_rule_of_linear_decay():
+    # 110 layers have 54 blocks; as published the first survives with 0.99, the last with 0.5.
+    found = linear_decay(0.5, 54)
+    expected = [1 - block / 54 * 0.5 for block in range(1, 55)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found[-1] == 0.5 and linear_decay(1.0, 3).tolist() == [1, 1, 1]
+
+
+def test_a_branch_is_there_with_its_probability_and_divided_by_it():
+    keys = jax.random.split(jax.random.key(3), 20_000)
+    noise = BranchNoise(keys, np.float32(0.7))
+    found = np.asarray(jax.jit(surviving)(jnp.ones((20_000, 1, 1, 2)), noise))
+    np.testing.assert_array_equal(found[..., 0], found[..., 1])
+    assert set(np.unique(found)) == {0, np.float32(1 / np.float32(0.7))}
+    # A standard error of 0.0032; four of them.
+    assert np.mean(found != 0) == pytest.approx(0.7, abs=0.013)
+
+
+def test_dropout_in_two_dimensions_takes_whole_channels():
+    keys = jax.random.split(jax.random.key(0), 400)
+    found = np.asarray(dropout(jnp.ones((400, 3, 5, 20)), keys, 0.3, whole_channels=True))
+    channels = found.reshape(400, 15, 20)
+    np.testing.assert_array_equal(channels.min(axis=1), channels.max(axis=1))
+    assert set(np.unique(found)) == {0, np.float32(1 / np.float32(0.7))}
+    # 8,000 channels: a standard error of 0.0051; four of them.
+    assert np.mean(found == 0) == pytest.approx(0.3, abs=0.021)
+
+
+def applied(model, params, **options):
+    run = jax.jit(lambda keys: model.apply({"params": params}, IMAGES, train=True, keys=keys))
+    return np.asarray(run(KEYS, **options))
+
+
+def test_a_block_without_its_branch_is_its_shortcut():
+    block = PreActivationBlock(features=3, stride=1, anatomy=ANATOMY)
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((12, 5, 5, 3)), "float32")
+    variables = block.init(jax.random.key(0), x)
+    keys = jax.random.split(jax.random.key(5), 12)
+    noise = BranchNoise(keys, np.float32(0.4))
+    plain = np.float64(block.apply(variables, x))
+    found = block.apply(variables, x, NO_CONSTANTS, noise)
+    there = np.asarray(surviving(jnp.ones((12, 1, 1, 1)), noise)) > 0
+    expected = np.float64(x) + there / 0.4 * (plain - np.float64(x))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)  # float32, of order 10
+    assert 0 < there.mean() < 1
+
+
+def test_recomputed_blocks_draw_the_same():
+    model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, survival=0.5, conv_dropout=0.2)
+    params = small.he_variables(model)["params"]
+
+    def gradient(model):
+        def loss(params):
+            return jnp.square(model.apply({"params": params}, IMAGES, train=True, keys=KEYS)).mean()
+
+        return jax.jit(jax.grad(loss))(params)
+
+    found, expected = gradient(model.clone(remat=True)), gradient(model)
+    # Sums in another order; another draw would differ in the first digit.
+    small.assert_close(small.host(found), small.host(expected), rtol=1e-3, atol=1e-4)
+
+
+def test_every_image_and_branch_draws_by_itself():
+    model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, survival=0.5)
+    params = small.he_variables(model)["params"]
+    same = jnp.broadcast_to(IMAGES[:1], (32, 8, 8, 1))
+    keys = jax.random.split(jax.random.key(2), 32)
+    logits = jax.jit(lambda: model.apply({"params": params}, same, train=True, keys=keys))()
+    # Six branches that are there or not: of 32 images many have another set than the others.
+    assert len({row.tobytes() for row in np.round(np.asarray(logits), 4)}) > 8
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        WideResNet(depth=16, scheme=NARROW, stem_channels=4),
+        CifarResNet(depth=14, scheme=NARROW, stem_channels=4),
+        ResNet(depth=26, scheme=NARROW, stem_channels=2, num_classes=10),
+        ResNet(depth=26, scheme=NARROW, version=2, stem_channels=2, num_classes=10),
+    ],
+    ids=["wide", "cifar", "resnet", "resnet_v2"],
+)
+def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
+    noisy = model.clone(survival=0.5, conv_dropout=0.3)
+    params = small.he_variables(noisy)["params"]
+    plain = jax.jit(lambda: model.apply({"params": params}, IMAGES))()
+    tested = jax.jit(lambda: noisy.apply({"params": params}, IMAGES))()
+    np.testing.assert_array_equal(plain, tested)
+    for one in (model.clone(survival=0.5), model.clone(conv_dropout=0.3)):
+        found = applied(one, params)
+        assert np.all(np.isfinite(found)) and np.abs(found - plain).max() > 1e-3
+
+
+def test_two_devices_draw_what_one_draws():
+    model = small.wide_resnet("fixup").clone(survival=0.6, conv_dropout=0.2)
+    losses = {}
+    for devices in (1, 2):
+        mesh = training.make_mesh(devices=jax.devices()[:devices])
+        step = training.make_train_step(
+            training.train_apply(model, shards=devices),
+            small.sgd,
+            mesh,
+            batch_size=16,
+            augmentation=Augmentation(padding=1, mixup=1.0, cutout=3),
+            label_smoothing=0.1,
+        )
+        run = training.train(
+            step,
+            small.state_of(small.he_variables(model)),
+            training.replicate(small.split(), mesh),
+            mesh,
+            num_steps=3,
+            batch_size=16,
+        )
+        losses[devices] = [entry["loss"] for entry in run.curve]
+    # Means over the batch in another order, three steps of float32.
+    np.testing.assert_allclose(losses[1], losses[2], rtol=2e-6)
+
+
+def test_keys_are_asked_for_and_numbers_out_of_range_refused():
+    model = WideResNet(depth=10, stem_channels=2, survival=0.5)
+    params = small.he_variables(model)["params"]
+    with pytest.raises(ValueError, match="keys=None found; a network with stochastic depth"):
+        model.apply({"params": params}, IMAGES, train=True)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
+    for options, sentence in (
+        ({"survival": 0.0}, "survival=0.0 found; expected 0 < survival <= 1"),
+        ({"survival": 1.1}, "survival=1.1 found"),
+        ({"conv_dropout": 1.0}, "conv_dropout=1.0 found; expected 0 <= conv_dropout < 1"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            jax.eval_shape(WideResNet(depth=10, **options).init, jax.random.key(0), images)

@@ -1,0 +1,137 @@
+"""Adaptive clipping against NumPy, and against optax block by block."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets.init import Rules
+from nf_resnets.optim import adaptive_clip, sgd
+from nf_resnets.roles import Role
+
+SHAPES = {
+    "stem": {"kernel": (3, 3, 2, 4), "bias": (4,)},
+    "bias_relu": (),
+    "stage_1": {
+        "first": {"conv_1": {"kernel": (3, 3, 4, 5)}, "multiplier": ()},
+        "rest": {
+            "conv_1": {"kernel": (3, 3, 3, 4, 5), "bias": (3, 5)},
+            "multiplier": (3,),
+        },
+    },
+    "head": {"kernel": (5, 10), "bias": (10,)},
+}
+
+
+def tree(seed, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda shape: jnp.asarray(scale * rng.standard_normal(shape), jnp.float32),
+        SHAPES,
+        is_leaf=lambda leaf: isinstance(leaf, tuple),
+    )
+
+
+def clipped(clip, grads, params):
+    updates, state = jax.jit(clip.update)(grads, clip.init(params), params)
+    assert state == optax.EmptyState()
+    return jax.tree.map(np.asarray, updates)
+
+
+def test_a_unit_of_a_kernel_is_what_leads_to_one_output():
+    params, grads = tree(0), tree(1, scale=0.3)
+    found = clipped(adaptive_clip(0.1), grads, params)["stem"]["kernel"]
+    kernel, grad = np.float64(params["stem"]["kernel"]), np.float64(grads["stem"]["kernel"])
+    touched = 0
+    for output in range(4):
+        norm, largest = np.linalg.norm(grad[..., output]), 0.1 * np.linalg.norm(kernel[..., output])
+        factor = min(1.0, largest / norm)
+        touched += factor < 1
+        # A sum of 18 squares, a root, a quotient and a product in float32.
+        np.testing.assert_allclose(found[..., output], factor * grad[..., output], rtol=1e-6)
+    assert touched == 4
+
+
+def test_every_block_of_a_stack_is_clipped_as_optax_clips_it_alone():
+    params, grads = tree(0), tree(1, scale=0.1)
+    clip = adaptive_clip(0.1, exempt=())
+    found = clipped(clip, grads, params)
+    alone = optax.adaptive_grad_clip(0.1)
+    for index in range(3):
+        take = lambda t: jax.tree.map(lambda leaf: leaf[index], t["stage_1"]["rest"])  # noqa: B023, E731
+        expected, _ = alone.update(take(grads), alone.init(None), take(params))
+        for name, got in jax.tree.leaves_with_path(take(found)):
+            want = dict(jax.tree.leaves_with_path(expected))[name]
+            np.testing.assert_allclose(got, want, rtol=1e-6, err_msg=str(name))
+    others = ("stem", "bias_relu", "head")
+    expected, _ = alone.update(
+        {name: grads[name] for name in others}, None, {name: params[name] for name in others}
+    )
+    for name in others:
+        for got, want in zip(
+            jax.tree.leaves(found[name]), jax.tree.leaves(expected[name]), strict=True
+        ):
+            np.testing.assert_allclose(got, want, rtol=1e-6, err_msg=name)
+    # Optax by itself would take the stack for one kernel: the test tells the two apart.
+    whole, _ = alone.update(grads, None, params)
+    assert not np.allclose(
+        whole["stage_1"]["rest"]["conv_1"]["kernel"], found["stage_1"]["rest"]["conv_1"]["kernel"]
+    )
+
+
+def test_the_head_is_exempt_and_small_gradients_stay_bit_for_bit():
+    params, grads = tree(0), tree(1, scale=10.0)
+    found = clipped(adaptive_clip(0.1), grads, params)
+    for name in ("kernel", "bias"):
+        np.testing.assert_array_equal(found["head"][name], grads["head"][name])
+    small = tree(1, scale=1e-4)
+    for got, want in zip(
+        jax.tree.leaves(clipped(adaptive_clip(0.1), small, params)),
+        jax.tree.leaves(small),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_zero_weights_are_taken_to_have_the_norm_eps():
+    params = {"bias_relu": jnp.zeros(()), "stem": {"kernel": jnp.zeros((2, 3))}}
+    grads = {"bias_relu": jnp.float32(5), "stem": {"kernel": jnp.full((2, 3), 3.0)}}
+    found = clipped(adaptive_clip(0.5, eps=0.1), grads, params)
+    np.testing.assert_allclose(found["bias_relu"], 0.05, rtol=1e-6)
+    np.testing.assert_allclose(found["stem"]["kernel"], np.full((2, 3), 0.05 / 2**0.5), rtol=1e-6)
+    free = clipped(adaptive_clip(0.5, eps=0.1, exempt=(Role.SCALAR_BIAS,)), grads, params)
+    assert free["bias_relu"] == 5
+
+
+def test_no_gradient_stays_none_and_outputs_first_is_known():
+    params = {"block_1/conv_1": jnp.ones((2, 3, 1, 1))}
+    rules = Rules(branch=r"block_(\d+)/conv_(\d+)", layout="OIHW")
+    clip = adaptive_clip(0.1, rules=rules)
+    grads = {"block_1/conv_1": jnp.zeros((2, 3, 1, 1)).at[0].set(1.0)}
+    found = clipped(clip, grads, params)["block_1/conv_1"]
+    np.testing.assert_allclose(found[0], 0.1, rtol=1e-6)
+    np.testing.assert_array_equal(found[1], 0)
+
+
+def test_it_is_chained_before_sgd_and_keeps_bfloat16():
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), tree(0))
+    grads = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), tree(1))
+    optimizer = optax.chain(adaptive_clip(0.1), sgd(0.5))
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+    norms = np.linalg.norm(np.float32(updates["stem"]["kernel"]).reshape(-1, 4), axis=0)
+    own = np.linalg.norm(np.float32(params["stem"]["kernel"]).reshape(-1, 4), axis=0)
+    np.testing.assert_allclose(norms, 0.5 * 0.1 * own, rtol=0.01)  # eight bits
+
+
+def test_bad_numbers_and_no_parameters_are_refused():
+    for options, sentence in (
+        ({"clipping": 0.0}, "clipping=0.0 found; expected a finite number above 0"),
+        ({"clipping": 0.1, "eps": 0.0}, "eps=0.0 found; expected a finite number above 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            adaptive_clip(**options)
+    clip = adaptive_clip(0.1)
+    with pytest.raises(ValueError, match="params=None found; adaptive clipping compares"):
+        clip.update(tree(0), clip.init(tree(0)))

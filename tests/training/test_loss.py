@@ -1,0 +1,69 @@
+"""The loss of smoothed and of mixed labels against NumPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets.training import cross_entropy
+
+RNG = np.random.default_rng(0)
+LOGITS = (3 * RNG.standard_normal((12, 7))).astype(np.float32)
+LABELS = RNG.integers(0, 7, 12).astype(np.int32)
+OTHERS = RNG.integers(0, 7, 12).astype(np.int32)
+SHARE = RNG.uniform(size=12).astype(np.float32)
+# Logits of order 10 in float32: their logarithms of sums are off by 2^-21 or so.
+FLOAT32 = {"rtol": 2e-6, "atol": 2e-6}
+
+
+def numpy_loss(targets):
+    """The cross-entropy to any distribution of the classes."""
+    z = np.float64(LOGITS)
+    log_p = (
+        z
+        - np.log(np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True))
+        - z.max(1, keepdims=True)
+    )
+    return -(targets * log_p).sum(axis=1)
+
+
+def one_hot(labels):
+    return np.eye(7)[labels]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5])
+def test_smoothed_labels(epsilon):
+    found = cross_entropy(LOGITS, {"label": LABELS}, label_smoothing=epsilon)
+    targets = (1 - epsilon) * one_hot(LABELS) + epsilon / 7
+    np.testing.assert_allclose(found, numpy_loss(targets), **FLOAT32)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_mixed_labels(epsilon):
+    batch = {"label": LABELS, "other_label": OTHERS, "share": SHARE}
+    found = jax.jit(lambda batch: cross_entropy(LOGITS, batch, label_smoothing=epsilon))(batch)
+    share = np.float64(SHARE)[:, None]
+    targets = share * one_hot(LABELS) + (1 - share) * one_hot(OTHERS)
+    targets = (1 - epsilon) * targets + epsilon / 7
+    np.testing.assert_allclose(found, numpy_loss(targets), **FLOAT32)
+
+
+def test_plain_labels_have_the_very_loss_of_before():
+    found = cross_entropy(LOGITS, {"label": LABELS})
+    plain = optax.softmax_cross_entropy_with_integer_labels(jnp.asarray(LOGITS), LABELS)
+    np.testing.assert_array_equal(found, plain)
+    assert cross_entropy(jnp.asarray(LOGITS, jnp.bfloat16), {"label": LABELS}).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 1.0, float("nan")])
+def test_a_smoothing_out_of_range_is_refused(epsilon):
+    with pytest.raises(
+        ValueError, match=r"label_smoothing=.* found; expected 0 <= label_smoothing"
+    ):
+        cross_entropy(LOGITS, {"label": LABELS}, label_smoothing=epsilon)
+
+
+def test_half_of_a_mixture_is_refused():
+    with pytest.raises(ValueError, match="a batch of label, share found; expected other_label and"):
+        cross_entropy(LOGITS, {"label": LABELS, "share": SHARE})
