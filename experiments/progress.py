@@ -67,7 +67,10 @@ class Display:
         task = self._progress.add_task(f"  {name}", total=steps, note="compiling")
 
         def on_step(made: int, metrics: dict[str, float]) -> None:
-            self._progress.update(task, completed=made, note=f"loss {metrics['loss']:.3g}")
+            note = f"loss {metrics['loss']:.3g}"
+            if "input_share" in metrics:  # of a run whose images are streamed
+                note += f", {100 * metrics['input_share']:.0f}% waiting for input"
+            self._progress.update(task, completed=made, note=note)
             with self._lock:
                 self._partial[task] = weight * made / (steps + 1)  # the test is still to come
             self._refresh()

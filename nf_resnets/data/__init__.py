@@ -7,6 +7,16 @@ from nf_resnets.data.batch import (
     DeviceData,
     training_batch,
 )
+from nf_resnets.data.crop import RandomCrop
+from nf_resnets.data.cutout import cutout
+from nf_resnets.data.imagenet import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    EncodedDataset,
+    EncodedSplit,
+    open_encoded,
+)
+from nf_resnets.data.mixup import Mixture, mixed, mixture
 from nf_resnets.data.order import (
     batch_indices,
     epoch_order,
@@ -15,24 +25,39 @@ from nf_resnets.data.order import (
     steps_per_epoch,
 )
 from nf_resnets.data.sources import DATASETS, Dataset, Split, from_splits, load
+from nf_resnets.data.stream import Reading, evaluation_stream, stream_order, training_stream
 
 __all__ = [
     "CIFAR_AUGMENTATION",
     "DATASETS",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
     "Augmentation",
     "Dataset",
     "DeviceData",
+    "EncodedDataset",
+    "EncodedSplit",
+    "Mixture",
+    "RandomCrop",
+    "Reading",
     "Split",
     "batch_indices",
+    "cutout",
     "epoch_order",
+    "evaluation_stream",
     "example_keys",
     "from_splits",
     "load",
     "local_positions",
+    "mixed",
+    "mixture",
     "normalize",
+    "open_encoded",
     "random_crop",
     "random_flip",
     "seed_key",
     "steps_per_epoch",
+    "stream_order",
     "training_batch",
+    "training_stream",
 ]

@@ -5,21 +5,27 @@ crops, flips and normalises there.  scikit-learn and TensorFlow Datasets are imp
 that needs them, so that importing the library costs neither.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import importlib.util
-import json
-import logging
 import os
-import shlex
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-DATASETS = ("digits", "cifar10", "cifar100", "svhn_cropped", "fashion_mnist")
+from nf_resnets.data.prepared import (
+    has_random_access,
+    open_builder,
+    prepare_command,
+    quiet,
+    readable,
+)
+
+DATASETS = ("digits", "cifar10", "cifar100", "svhn_cropped", "svhn_extra", "fashion_mnist")
+
+# Names of ours for what TensorFlow Datasets has under another one, and the splits trained on.
+_TRAINED_ON = {"svhn_extra": ("svhn_cropped", "train+extra")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +146,9 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     is `np.random.default_rng(0).permutation(1797)`, of which the first 1,437 are for training and
     the last 360 for testing.  The others are read with TensorFlow Datasets, in the order of the
     files, from what has been prepared on disk: nothing is ever downloaded here.  TensorFlow is
-    needed for a copy in tfrecord format only.
+    needed for a copy in tfrecord format only.  `svhn_extra` is `svhn_cropped` with its 531,131
+    easier images, the split `extra`, after the 73,257 of the training split, as published results
+    on SVHN have it.
 
     Args:
         name: one of `DATASETS`.
@@ -179,32 +187,24 @@ def _digits() -> Dataset:
 
 
 def _from_tfds(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
-    import tensorflow_datasets as tfds
-
-    if data_dir is not None:
-        data_dir = os.path.expanduser(data_dir)
-    with _quiet_absl():
-        root = tfds.core.constants.DATA_DIR if data_dir is None else data_dir
-        with _readable(name, os.path.join(root, name)):
-            builder = tfds.builder(name, data_dir=data_dir)
-        folder = builder.data_path
-        if not builder.is_prepared():
-            raise FileNotFoundError(_missing(name, folder))
-        if builder.info.file_format in tfds.core.FileFormat.with_random_access():
-            read = _read_random_access
-        elif importlib.util.find_spec("tensorflow"):
-            read = _read_with_tensorflow
-        else:
-            # Another folder, because TensorFlow Datasets keeps what it finds in this one.
-            raise ModuleNotFoundError(
-                f"{name} in {folder} is in {builder.info.file_format.value} format, which only"
-                " TensorFlow reads: pip install 'nf_resnets[tensorflow]', or prepare a copy in"
-                " array_record format in another folder with"
-                f" {_prepare_command(name, folder.parent.parent / 'array_record')}."
-            )
-        with _readable(name, folder):
-            train, test = read(builder, "train"), read(builder, "test")
-            class_names = tuple(builder.info.features["label"].names)
+    stored, training = _TRAINED_ON.get(name, (name, "train"))
+    builder = open_builder(stored, data_dir)
+    folder = builder.data_path
+    if has_random_access(builder):
+        read = _read_random_access
+    elif importlib.util.find_spec("tensorflow"):
+        read = _read_with_tensorflow
+    else:
+        # Another folder, because TensorFlow Datasets keeps what it finds in this one.
+        raise ModuleNotFoundError(
+            f"{stored} in {folder} is in {builder.info.file_format.value} format, which only"
+            " TensorFlow reads: pip install 'nf_resnets[tensorflow]', or prepare a copy in"
+            " array_record format in another folder with"
+            f" {prepare_command(stored, folder.parent.parent / 'array_record')}."
+        )
+    with quiet(), readable(stored, folder):
+        train, test = read(builder, training), read(builder, "test")
+        class_names = tuple(builder.info.features["label"].names)
     try:
         return from_splits(name, train, test, class_names)
     except ValueError as error:
@@ -239,58 +239,6 @@ def _read_with_tensorflow(builder: Any, split: str) -> Split:
     dataset = builder.as_dataset(split, batch_size=-1, shuffle_files=False, read_config=config)
     arrays = tfds.as_numpy(dataset)
     return Split(arrays["image"], arrays["label"].astype(np.int32))
-
-
-def _missing(name: str, folder: Any) -> str:
-    root = folder.parent.parent
-    children = sorted(root.iterdir()) if root.is_dir() else []
-    found = [
-        str(near)
-        for near in (*children, root.parent, root.parent.parent)
-        if near.is_dir() and any((near / name).glob("*/dataset_info.json"))
-    ]
-    if found:
-        return f"{name} is not in {folder}, but it is in {found[0]}: pass data_dir={found[0]!r}."
-    return (
-        f"{name} is not in {folder}; with network access and TensorFlow (pip install"
-        f" 'nf_resnets[tensorflow]') it is prepared by {_prepare_command(name, root)}."
-    )
-
-
-def _prepare_command(name: str, data_dir: Any) -> str:
-    # Double quotes inside, so that the shell's single quotes around them stay readable.
-    root = json.dumps(str(data_dir), ensure_ascii=False)
-    code = (
-        f'import tensorflow_datasets as tfds; tfds.builder("{name}", data_dir={root})'
-        '.download_and_prepare(file_format="array_record")'
-    )
-    return f"`python -c {shlex.quote(code)}`"
-
-
-@contextlib.contextmanager
-def _readable(name: str, folder: Any) -> Iterator[None]:
-    try:
-        yield
-    except ImportError:
-        raise
-    except Exception as error:  # ArrayRecord, Pillow, protobuf and TensorFlow each raise their own
-        reason = str(error).strip().split("\n")[0]
-        raise OSError(
-            f"{name} in {folder} cannot be read ({reason}); if its files are damaged, delete that"
-            " folder and prepare the data set again."
-        ) from error
-
-
-@contextlib.contextmanager
-def _quiet_absl() -> Iterator[None]:
-    """Holds back the warnings of TensorFlow Datasets about absent folders and OpenCV."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(max(level, logging.ERROR))
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

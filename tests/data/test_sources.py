@@ -244,7 +244,7 @@ def test_an_unknown_name_is_refused(name, hint):
         load(name)
     assert str(error.value) == (
         f"unknown data set {name!r}{hint}; known are digits, cifar10, cifar100, svhn_cropped,"
-        " fashion_mnist."
+        " svhn_extra, fashion_mnist."
     )
 
 
@@ -328,7 +328,7 @@ def _as_tfrecord(data_dir, target, name):
 
 
 def test_every_tfds_name_is_covered():
-    assert {"digits", *INFO} == set(DATASETS)
+    assert {"digits", "svhn_extra", *INFO} == set(DATASETS)
 
 
 @pytest.mark.parametrize("name", INFO)
@@ -555,3 +555,23 @@ def test_all_of_cifar10_comes_through_unchanged(tmp_path, file_format):
         assert _sha256(split.labels[restored].astype(np.uint8)) == labels_sha256
         if name == "train":
             assert position[0] == 16_399  # as in the official copy
+
+
+def test_svhn_extra_trains_on_both_splits(tmp_path):
+    written = _write_tfds(tmp_path, "svhn_cropped", {"train": 30, "test": 20, "extra": 40})
+    plain, extra = load("svhn_cropped", tmp_path), load("svhn_extra", tmp_path)
+    assert extra.name == "svhn_extra" and len(plain.train.labels) == 30
+    np.testing.assert_array_equal(extra.train.images[:30], plain.train.images)
+    np.testing.assert_array_equal(extra.test.images, plain.test.images)
+    loaded = zip(extra.train.images[30:], extra.train.labels[30:], strict=True)
+    stored = Counter((image.tobytes(), label) for image, label in written["extra"])
+    assert Counter((image.tobytes(), int(label)) for image, label in loaded) == stored
+    assert extra.mean != plain.mean  # the statistics are those of what is trained on
+
+
+def test_svhn_extra_that_is_not_there_is_asked_for_by_its_real_name(tmp_path, tiny):
+    with pytest.raises(FileNotFoundError) as error:
+        load("svhn_extra", tmp_path)
+    assert _builder_call(str(error.value)) == ("svhn_cropped", str(tmp_path))
+    with pytest.raises(OSError, match="svhn_cropped in .* cannot be read .*extra"):
+        load("svhn_extra", tiny[0])

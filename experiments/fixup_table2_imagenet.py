@@ -1,0 +1,300 @@
+r"""Fixup's table 2: ImageNet with BatchNorm, GroupNorm, Xavier and Fixup, with and without mixup.
+
+Claim (section 4.2): "training with Fixup is fast and stable with the default hyperparameters",
+"Fixup alone significantly improves the test error of standard initialization", "there is a large
+test error gap between Fixup and BatchNorm" by overfitting, and "with better regularization, the
+performance of Fixup is on par with GroupNorm".
+
+Published test errors (%), ResNet-50 / ResNet-101; nobody here has reproduced them:
+
+    BatchNorm           23.6 / 22.0      Xavier              31.5 / -
+    BatchNorm + mixup   23.3 / 20.8      Fixup               27.6 / -
+    GroupNorm + mixup   23.9 / 21.4      Fixup + mixup       24.0 / 21.4
+
+(BatchNorm's are those that the paper quotes from others.)
+
+Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
+of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; batch 256,
+learning rate 0.1, momentum 0.9, weight decay 1e-4, mixup of alpha 0.2 with BatchNorm, 0.1 with
+GroupNorm and 0.7 with Fixup, Fixup's scalars at a tenth of the rate, BatchNorm's statistics over
+slices of 32 (Goyal et al.'s batch on a GPU). ResNet-50: 100 epochs, the
+rate divided by 10 after 30, 60 and 90; ResNet-101: 200 epochs, for which the paper names no
+boundaries: twice those. It is 500,000 steps a run for ResNet-50: days on a GPU. Runs are saved
+every 1,000 steps, and the same command goes on with those that were cut.
+
+`--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
+ResNet-50 with an eighth of the channels. It can show that Fixup trains this bottleneck network at
+BatchNorm's learning rate without normalisation, and what mixup does to the training; the gap by
+overfitting, and that mixup closes it, take ImageNet. `--scale smoke` takes seconds a run and shows
+nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, NamedTuple
+
+import tyro
+
+from experiments import grid, imagenet
+from experiments.command import (
+    first_words,
+    keep_failures,
+    last_words,
+    open_folder,
+    resolve,
+    workers_of,
+)
+from experiments.curves import CurvesFile
+from experiments.folder import ResultsFolder, Row
+from experiments.imagenet import Command, Images, StreamedProgram
+from experiments.table import text_table
+from experiments.training_run import OnStep
+from nf_resnets import models, optim, schemes
+
+
+class Variant(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+      title: how the table calls it.
+      scheme: how its network is made and initialised.
+      mixup: ``alpha``; 0 for none.
+      published: test error (%) by the number of layers.
+    """
+
+    title: str
+    scheme: str
+    mixup: float
+    published: dict[int, float]
+
+
+VARIANTS = {
+    "batchnorm": Variant("BatchNorm", "batchnorm", 0.0, {50: 23.6, 101: 22.0}),
+    "batchnorm_mixup": Variant("BatchNorm + mixup", "batchnorm", 0.2, {50: 23.3, 101: 20.8}),
+    "groupnorm_mixup": Variant("GroupNorm + mixup", "groupnorm", 0.1, {50: 23.9, 101: 21.4}),
+    "xavier": Variant("Xavier", "xavier", 0.0, {50: 31.5}),
+    "fixup": Variant("Fixup", "fixup", 0.0, {50: 27.6}),
+    "fixup_mixup": Variant("Fixup + mixup", "fixup", 0.7, {50: 24.0, 101: 21.4}),
+}
+MORE_EPOCHS = {101: 2}
+"""How many times the epochs of ResNet-50 a network is trained for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the table's rows depend on."""
+
+    images: Images
+    epochs: int
+    depths: tuple[int, ...] = (50,)
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    seeds: tuple[int, ...] = (0,)
+    stem_channels: int = 64
+    batch_size: int = 256
+    steps: int | None = None  # None: those of the epochs
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    scalar_factor: float = 0.1
+    slice_size: int = 32  # of BatchNorm's statistics
+    drops: tuple[float, ...] = (0.3, 0.6, 0.9)  # of the run, where the rate is divided by 10
+
+
+SCALES = {
+    "smoke": Settings(
+        dataclasses.replace(imagenet.SMALL_IMAGES, most=80),
+        epochs=1,
+        depths=(26,),
+        stem_channels=4,
+        batch_size=32,
+    ),
+    "laptop": Settings(imagenet.SMALL_IMAGES, epochs=10, stem_channels=8, batch_size=64),
+    "paper": Settings(Images(), epochs=100, depths=(50, 101)),
+}
+GRID = ("depths", "variants", "seeds")
+KEY = ("variant", "depth", "seed")
+COLUMNS = (*KEY, "title", "mixup", "published_accuracy", *imagenet.OUTCOME)
+
+
+def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
+    """The runs of the table: of the deeper networks, those that were published.
+
+    Args:
+      settings: what they depend on.
+      steps: of a run, by the number of layers.
+    """
+    found = []
+    for depth in settings.depths:
+        for name in settings.variants:
+            variant = VARIANTS[name]
+            if depth > 50 and depth not in variant.published:
+                continue
+            norm = bool(schemes.get(variant.scheme).anatomy.norm)
+            for seed in settings.seeds:
+                found.append(
+                    grid.Point(
+                        key={"variant": name, "depth": depth, "seed": seed},
+                        label=f"{variant.title}, ResNet-{depth}, seed {seed}",
+                        program=(name, depth),
+                        cost=grid.cost(depth, steps[depth], norm=norm),
+                    )
+                )
+    return found
+
+
+def make_program(
+    settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: dict[int, int]
+) -> StreamedProgram:
+    """Builds what the runs of one variant and depth need."""
+    variant, depth = VARIANTS[point.key["variant"]], point.key["depth"]
+    boundaries = [max(1, round(drop * steps[depth])) for drop in settings.drops]
+    model = models.ResNet(
+        depth=depth,
+        scheme=variant.scheme,
+        num_classes=dataset.num_classes,
+        stem_channels=settings.stem_channels,
+        bn_groups=max(1, settings.batch_size // settings.slice_size),
+    )
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            optim.step_decay(hyper["learning_rate"], sorted(set(boundaries)), 0.1),
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            scalar_factor=settings.scalar_factor,
+        )
+
+    return imagenet.build_program(
+        model,
+        dataset,
+        settings.images,
+        reading,
+        optimizer,
+        batch_size=settings.batch_size,
+        steps=steps[depth],
+        mixup=variant.mixup,
+    )
+
+
+def run(
+    settings: Settings,
+    program: StreamedProgram,
+    point: grid.Point,
+    folder: ResultsFolder,
+    curves: CurvesFile,
+    on_step: OnStep,
+) -> Row:
+    """Trains and tests one network, and returns its row."""
+    variant = VARIANTS[point.key["variant"]]
+    published = variant.published.get(point.key["depth"])
+    checkpoints = imagenet.checkpoints_of(folder, settings, point.key, grid=GRID)
+    found = imagenet.make_run(
+        program,
+        schemes.get(variant.scheme),
+        point.key["seed"],
+        {"learning_rate": settings.learning_rate},
+        on_step,
+        checkpoints=checkpoints,
+        curves=curves,
+        key=point.key,
+    )
+    return {
+        **point.key,
+        "title": variant.title,
+        "mixup": variant.mixup,
+        "published_accuracy": "" if published is None else round(100 - published, 1),
+        **found,
+    }
+
+
+def table(rows: list[Row], settings: Settings) -> str:
+    """Test errors: the mean over the seeds, and what was published on ImageNet."""
+    cells = [["network", "method", "mixup", "train accuracy", "test error", "published"]]
+    for depth in settings.depths:
+        for name in settings.variants:
+            found = [row for row in rows if (row["variant"], row["depth"]) == (name, str(depth))]
+            if not found:
+                continue
+            published = VARIANTS[name].published.get(depth)
+            cells.append(
+                [
+                    f"ResNet-{depth}",
+                    VARIANTS[name].title,
+                    f"{VARIANTS[name].mixup:g}",
+                    imagenet.mean_cell(found, "train_accuracy"),
+                    imagenet.mean_cell(found, "test_accuracy", error=True),
+                    "-" if published is None else f"{published:.1f}",
+                ]
+            )
+    return text_table(cells)
+
+
+WHAT_IT_SHOWS = {
+    "smoke": "These runs are too short to show anything.",
+    "laptop": (
+        "This shows whether Fixup trains a bottleneck network at BatchNorm's learning rate without "
+        "normalisation.\nIt cannot show the gap by overfitting, nor that mixup closes it: that "
+        "takes ImageNet (--scale paper).\nThe published errors are ImageNet's, not those of these "
+        "images."
+    ),
+    "paper": "",
+}
+
+
+def main(command: Command) -> int:
+    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
+    grid.stop_at_once()
+    imagenet.check_options(command, tuple(VARIANTS))
+    settings: Settings = resolve(command, SCALES, GRID[1:])
+    dataset = imagenet.open_images(settings.images, command.data_dir)
+    steps = {
+        depth: settings.steps
+        or imagenet.steps_of(
+            dataset, settings.batch_size, settings.epochs * MORE_EPOCHS.get(depth, 1)
+        )
+        for depth in settings.depths
+    }
+    reading = imagenet.reading_of(command)
+    folder = open_folder(
+        "fixup_table2_imagenet", command, settings, grid=GRID, columns=COLUMNS, key=KEY
+    )
+    curves = CurvesFile(folder, columns=(*KEY, *imagenet.CURVE_COLUMNS), key=KEY)
+    wanted = points(settings, steps)
+    first_words("Fixup table 2", command, dataset.name, f"{len(wanted)} runs", folder)
+    start = time.monotonic()
+    failures = grid.make_rows(
+        wanted,
+        folder,
+        workers=workers_of(command),
+        make_program=lambda point: make_program(settings, dataset, reading, point, steps),
+        run=lambda program, point, on_step: run(settings, program, point, folder, curves, on_step),
+    )
+    keep_failures(folder, failures)
+    keys = [point.key for point in wanted]
+    imagenet.drop_checkpoints(folder, settings, keys, grid=GRID)
+
+    rows = imagenet.rows_of(folder, keys)
+    text = table(rows, settings)
+    print(f"\nTop-1 (%) on {dataset.name}; published: on ImageNet, by the paper:\n\n{text}\n")
+    print("\n".join(filter(None, [WHAT_IT_SHOWS[command.scale], imagenet.stalls(rows)])))
+    folder.write_text("table.txt", text + "\n")
+    panels = {
+        f"ResNet-{depth}": [row for row in rows if row["depth"] == str(depth)]
+        for depth in settings.depths
+    }
+    imagenet.plot_accuracy(
+        panels,
+        curves,
+        folder.path / "figure.png",
+        "Training accuracy with and without normalisation and mixup",
+        f"{dataset.name}, batch {settings.batch_size}, learning rate {settings.learning_rate:g}",
+    )
+    return last_words(folder, failures, start)
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        main(tyro.cli(Command, description="Make Fixup's table 2: ImageNet without BatchNorm."))
+    )

@@ -1,0 +1,321 @@
+r"""RescaleNet on ImageNet: ResNet-50, ResNet-101 and VGG-19, the biases calibrated on a batch.
+
+Claim: with constants on both paths, weights that shrink with the block's number, a multiplier on
+each branch, and biases that are set once from a batch and then learned, deep networks train without
+normalisation as well as with it, those without shortcuts included.
+
+Published top-1 test accuracies of RescaleNet (%): ResNet-50 76.57 +- 0.084, ResNet-101 77.55 +-
+0.110 (six runs each); nobody here has reproduced them. Of VGG-19 none is at hand.
+
+Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
+of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; batch
+1,024, learning rate 0.1 times batch / 256, 5 epochs of warm-up, divided by 10 after 30, 60 and 90
+of 100 epochs, momentum 0.9, weight decay 1e-4 on weights only, not on biases and multipliers;
+dropout of 0.03 after the convolutions of the last two stages and of 0.3 before the head. The biases
+are set from 128 training images. It is 125,000 steps a run: days on a GPU, for VGG-19 more.
+
+Not as published, or not known: the dropout of 0.03 takes away whole channels; VGG-19 has only that
+of 0.3, after its dense layers; the 128 images are cut in their middles; and the rows beside
+RescaleNet (BatchNorm; the same network with the biases left at 0; the plain one with He's weights)
+have RescaleNet's recipe but for its dropout, BatchNorm its statistics over slices of 32.
+
+`--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
+ResNet-50 and VGG-19 with an eighth of the channels. It can show that RescaleNet trains both without
+normalisation, and what the calibration does for the first steps; accuracies of ImageNet it cannot.
+`--scale smoke` takes seconds a run and shows nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import optax
+import tyro
+
+from experiments import grid, imagenet
+from experiments.command import (
+    first_words,
+    keep_failures,
+    last_words,
+    open_folder,
+    resolve,
+    workers_of,
+)
+from experiments.curves import CurvesFile
+from experiments.folder import ResultsFolder, Row
+from experiments.imagenet import Command, Images, StreamedProgram
+from experiments.table import text_table
+from experiments.training_run import OnStep
+from nf_resnets import models, optim, roles, schemes
+
+NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
+PUBLISHED = {"resnet50": 76.57, "resnet101": 77.55}
+"""RescaleNet's top-1 test accuracies on ImageNet (%)."""
+
+RESCALENET = schemes.get("rescalenet")
+REGULARIZED = dataclasses.replace(
+    RESCALENET, anatomy=dataclasses.replace(RESCALENET.anatomy, dropout=True)
+)
+VARIANTS = {
+    "rescalenet": REGULARIZED,
+    "uncalibrated": dataclasses.replace(
+        REGULARIZED, name="uncalibrated", title="RescaleNet, biases at 0", calibrate=None
+    ),
+    "batchnorm": schemes.get("batchnorm"),
+    "plain": schemes.get("plain"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the table's rows depend on."""
+
+    images: Images
+    epochs: int
+    networks: tuple[str, ...] = tuple(NETWORKS)
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    seeds: tuple[int, ...] = (0,)
+    stem_channels: int = 64
+    classifier: tuple[int, ...] = (4096, 4096)  # VGG's dense layers
+    pool_size: int = 7  # of VGG's last feature map
+    batch_size: int = 1024
+    micro_batch: int = 256  # examples of a step in memory at a time, at most
+    steps: int | None = None  # None: those of the epochs
+    rate: float = 0.1  # at batch 256; in proportion to the batch
+    warmup_epochs: float = 5.0
+    drops: tuple[float, ...] = (0.3, 0.6, 0.9)  # of the run, where the rate is divided by 10
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    conv_dropout: float = 0.03
+    dropout: float = 0.3
+    slice_size: int = 32  # of BatchNorm's statistics
+
+
+SCALES = {
+    "smoke": Settings(
+        dataclasses.replace(imagenet.SMALL_IMAGES, most=80),
+        epochs=1,
+        networks=("resnet50", "vgg19"),
+        variants=("rescalenet", "batchnorm"),
+        stem_channels=4,
+        classifier=(),
+        pool_size=1,
+        batch_size=32,
+        warmup_epochs=0.0,
+    ),
+    "laptop": Settings(
+        imagenet.SMALL_IMAGES,
+        epochs=10,
+        networks=("resnet50", "vgg19"),
+        stem_channels=8,
+        classifier=(),
+        pool_size=1,
+        batch_size=64,
+        warmup_epochs=0.5,
+    ),
+    "paper": Settings(Images(), epochs=100),
+}
+GRID = ("networks", "variants", "seeds")
+KEY = ("network", "variant", "seed")
+COLUMNS = (*KEY, "title", "published_accuracy", *imagenet.OUTCOME)
+
+
+def points(settings: Settings, steps: int) -> list[grid.Point]:
+    """The runs of the table.
+
+    Args:
+      settings: what they depend on.
+      steps: of a run.
+    """
+    return [
+        grid.Point(
+            key={"network": network, "variant": name, "seed": seed},
+            label=f"{NETWORKS[network]}, {VARIANTS[name].title}, seed {seed}",
+            program=(network, name),
+            cost=grid.cost(
+                19 if network == "vgg19" else int(network.removeprefix("resnet")),
+                steps,
+                norm=bool(VARIANTS[name].anatomy.norm),
+            ),
+        )
+        for network in settings.networks
+        for name in settings.variants
+        for seed in settings.seeds
+    ]
+
+
+def make_model(settings: Settings, network: str, scheme: schemes.Scheme, num_classes: int) -> Any:
+    """Makes one of the three networks."""
+    regularized = scheme.anatomy.dropout
+    common = {
+        "scheme": scheme,
+        "num_classes": num_classes,
+        "stem_channels": settings.stem_channels,
+        "dropout": settings.dropout if regularized else 0.0,
+        "bn_groups": max(1, settings.batch_size // settings.slice_size),
+    }
+    if network == "vgg19":
+        return models.VGG(
+            depth=19, classifier=settings.classifier, pool_size=settings.pool_size, **common
+        )
+    return models.ResNet(
+        depth=int(network.removeprefix("resnet")),
+        conv_dropout=settings.conv_dropout if regularized else 0.0,
+        **common,
+    )
+
+
+def only_weights_decay(params: Any) -> Any:
+    """A tree of bools: whether L2 holds for a leaf, which is for weights, not for biases."""
+    return roles.assign(params).labels(lambda leaf: leaf.weight)
+
+
+def make_program(
+    settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: int
+) -> StreamedProgram:
+    """Builds what the runs of one network and variant need."""
+    model = make_model(
+        settings, point.key["network"], VARIANTS[point.key["variant"]], dataset.num_classes
+    )
+    boundaries = sorted({max(1, round(drop * steps)) for drop in settings.drops})
+    per_epoch = imagenet.steps_of(dataset, settings.batch_size, 1)
+    warmup = min(steps, round(settings.warmup_epochs * per_epoch))
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        schedule = optim.step_decay(hyper["learning_rate"], boundaries, 0.1)
+        return optax.chain(
+            optax.masked(optax.add_decayed_weights(settings.weight_decay), only_weights_decay),
+            optim.sgd(
+                optim.warmup(schedule, warmup, steps),
+                momentum=settings.momentum,
+                scalar_factor=1.0,
+            ),
+        )
+
+    return imagenet.build_program(
+        model,
+        dataset,
+        settings.images,
+        reading,
+        optimizer,
+        batch_size=settings.batch_size,
+        steps=steps,
+        micro_batches=-(-settings.batch_size // settings.micro_batch),
+    )
+
+
+def run(
+    settings: Settings,
+    program: StreamedProgram,
+    point: grid.Point,
+    folder: ResultsFolder,
+    curves: CurvesFile,
+    on_step: OnStep,
+) -> Row:
+    """Trains and tests one network, and returns its row."""
+    network, name = point.key["network"], point.key["variant"]
+    checkpoints = imagenet.checkpoints_of(folder, settings, point.key, grid=GRID)
+    found = imagenet.make_run(
+        program,
+        VARIANTS[name],
+        point.key["seed"],
+        {"learning_rate": settings.rate * settings.batch_size / 256},
+        on_step,
+        checkpoints=checkpoints,
+        curves=curves,
+        key=point.key,
+    )
+    return {
+        **point.key,
+        "title": VARIANTS[name].title,
+        "published_accuracy": published(network, name) or "",
+        **found,
+    }
+
+
+def published(network: str, name: str) -> float | None:
+    """What the paper has for a row, if anything is at hand."""
+    return PUBLISHED.get(network) if name == "rescalenet" else None
+
+
+def table(rows: list[Row], settings: Settings) -> str:
+    """Test accuracies: the mean over the seeds, and what was published on ImageNet."""
+    cells = [["network", "method", "train accuracy", "test accuracy", "published"]]
+    for network in settings.networks:
+        for name in settings.variants:
+            found = [row for row in rows if (row["network"], row["variant"]) == (network, name)]
+            if not found:
+                continue
+            known = published(network, name)
+            cells.append(
+                [
+                    NETWORKS[network],
+                    VARIANTS[name].title,
+                    imagenet.mean_cell(found, "train_accuracy"),
+                    imagenet.mean_cell(found, "test_accuracy"),
+                    "-" if known is None else f"{known:.2f}",
+                ]
+            )
+    return text_table(cells)
+
+
+WHAT_IT_SHOWS = {
+    "smoke": "These runs are too short to show anything.",
+    "laptop": (
+        "This shows whether RescaleNet trains networks with and without shortcuts without "
+        "normalisation, and what its calibrated biases do.\nIt cannot show ImageNet's accuracies "
+        "(--scale paper)."
+    ),
+    "paper": "",
+}
+
+
+def main(command: Command) -> int:
+    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
+    grid.stop_at_once()
+    imagenet.check_options(command, tuple(VARIANTS))
+    settings: Settings = resolve(command, SCALES, GRID[1:])
+    dataset = imagenet.open_images(settings.images, command.data_dir)
+    steps = settings.steps or imagenet.steps_of(dataset, settings.batch_size, settings.epochs)
+    reading = imagenet.reading_of(command)
+    folder = open_folder("rescale_imagenet", command, settings, grid=GRID, columns=COLUMNS, key=KEY)
+    curves = CurvesFile(folder, columns=(*KEY, *imagenet.CURVE_COLUMNS), key=KEY)
+    wanted = points(settings, steps)
+    first_words("RescaleNet on ImageNet", command, dataset.name, f"{len(wanted)} runs", folder)
+    start = time.monotonic()
+    failures = grid.make_rows(
+        wanted,
+        folder,
+        workers=workers_of(command),
+        make_program=lambda point: make_program(settings, dataset, reading, point, steps),
+        run=lambda program, point, on_step: run(settings, program, point, folder, curves, on_step),
+    )
+    keep_failures(folder, failures)
+    keys = [point.key for point in wanted]
+    imagenet.drop_checkpoints(folder, settings, keys, grid=GRID)
+
+    rows = imagenet.rows_of(folder, keys)
+    text = table(rows, settings)
+    print(f"\nTop-1 (%) on {dataset.name}; published: on ImageNet, by the paper:\n\n{text}\n")
+    print("\n".join(filter(None, [WHAT_IT_SHOWS[command.scale], imagenet.stalls(rows)])))
+    folder.write_text("table.txt", text + "\n")
+    panels = {
+        NETWORKS[network]: [row for row in rows if row["network"] == network]
+        for network in settings.networks
+    }
+    imagenet.plot_accuracy(
+        panels,
+        curves,
+        folder.path / "figure.png",
+        "RescaleNet beside BatchNorm and plain networks",
+        f"{dataset.name}, batch {settings.batch_size}",
+    )
+    return last_words(folder, failures, start)
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        main(tyro.cli(Command, description="Train RescaleNet on ImageNet, its biases calibrated."))
+    )

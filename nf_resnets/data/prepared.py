@@ -1,0 +1,118 @@
+"""Data sets that TensorFlow Datasets has prepared on disk: found, or said where they are not.
+
+Nothing is ever downloaded here.  TensorFlow Datasets is imported by the call that needs it, so that
+importing the library does not cost its time.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+
+def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> Any:
+    """Returns the builder of a data set that is on disk, ready to be read.
+
+    Args:
+        name: the name that TensorFlow Datasets gives it.
+        data_dir: the folder that TensorFlow Datasets was given, which holds `<name>/<version>`;
+            None is its default.
+
+    Returns:
+        A `tensorflow_datasets.core.DatasetBuilder` that is prepared.
+
+    Raises:
+        FileNotFoundError: if the data set is not there; the message has the command to prepare it.
+        OSError: if its description is damaged.
+    """
+    import tensorflow_datasets as tfds
+
+    if data_dir is not None:
+        data_dir = os.path.expanduser(data_dir)
+    with quiet():
+        root = tfds.core.constants.DATA_DIR if data_dir is None else data_dir
+        with readable(name, os.path.join(root, name)):
+            try:
+                builder = tfds.builder(name, data_dir=data_dir)
+            except tfds.core.registered.DatasetNotFoundError:
+                builder = None
+        if builder is None:
+            raise FileNotFoundError(
+                f"{name} is not in {root}, and TensorFlow Datasets knows no data set of that name."
+            )
+        if not builder.is_prepared():
+            raise FileNotFoundError(_missing(name, builder))
+    return builder
+
+
+def has_random_access(builder: Any) -> bool:
+    """Tells whether the files can be read at any position, without TensorFlow."""
+    import tensorflow_datasets as tfds
+
+    return builder.info.file_format in tfds.core.FileFormat.with_random_access()
+
+
+def prepare_command(name: str, data_dir: Any) -> str:
+    """Returns the command that prepares a data set in a folder, in backquotes."""
+    # Double quotes inside, so that the shell's single quotes around them stay readable.
+    root = json.dumps(str(data_dir), ensure_ascii=False)
+    code = (
+        f'import tensorflow_datasets as tfds; tfds.builder("{name}", data_dir={root})'
+        '.download_and_prepare(file_format="array_record")'
+    )
+    return f"`python -c {shlex.quote(code)}`"
+
+
+@contextlib.contextmanager
+def readable(name: str, folder: Any) -> Iterator[None]:
+    """Makes one sentence, an `OSError`, of whatever a reader of files raises in the block."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:  # ArrayRecord, Pillow, protobuf and TensorFlow each raise their own
+        reason = str(error).strip().split("\n")[0]
+        raise OSError(
+            f"{name} in {folder} cannot be read ({reason}); if its files are damaged, delete that"
+            " folder and prepare the data set again."
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Holds back the warnings of TensorFlow Datasets about absent folders and OpenCV."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(max(level, logging.ERROR))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _missing(name: str, builder: Any) -> str:
+    folder = builder.data_path
+    root = folder.parent.parent
+    children = sorted(root.iterdir()) if root.is_dir() else []
+    found = [
+        str(near)
+        for near in (*children, root.parent, root.parent.parent)
+        if near.is_dir() and any((near / name).glob("*/dataset_info.json"))
+    ]
+    if found:
+        return f"{name} is not in {folder}, but it is in {found[0]}: pass data_dir={found[0]!r}."
+    by_hand = (
+        f", once its archives have been put into {root / 'downloads' / 'manual'} by hand"
+        if getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None)
+        else ""
+    )
+    return (
+        f"{name} is not in {folder}; with network access and TensorFlow (pip install"
+        f" 'nf_resnets[tensorflow]') it is prepared by {prepare_command(name, root)}{by_hand}."
+    )
+
+
+__all__ = ["has_random_access", "open_builder", "prepare_command", "quiet", "readable"]

@@ -1,0 +1,209 @@
+"""Training step and evaluation for images that come from the host, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from nf_resnets.data.augment import example_keys, normalize
+from nf_resnets.data.mixup import mixed, mixture
+from nf_resnets.data.order import local_positions
+from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.state import OptimizerFn, TrainState
+from nf_resnets.training.step import (
+    Metrics,
+    check_batch,
+    choose_together,
+    replica_step,
+    stack,
+    unstack,
+)
+
+DeviceBatch = dict[str, jax.Array]
+StreamedStepFn = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
+StreamedEvalFn = Callable[[Any, Any, Iterable[DeviceBatch]], dict[str, np.ndarray]]
+
+
+def make_streamed_step(
+    apply_fn: ApplyFn,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    mixup: float = 0.0,
+    micro_batches: int = 1,
+    label_smoothing: float = 0.0,
+    together: Literal["auto", "vmap", "loop"] = "auto",
+) -> StreamedStepFn:
+    """Compiles the step of ``R`` runs on batches that come from the host.
+
+    The runs share the batches; what else is drawn (mixup, dropout) follows from each one's seed.
+    With mixup every image is mixed with another one of the whole batch, by the permutation and the
+    share of :func:`nf_resnets.data.mixture`: the replicas send each other their images, as bytes,
+    so that one device and eight give the same numbers.
+
+    Args:
+      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
+        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      batch_size: ``B``, examples in a step of one run, over all its devices.
+      mean: of the training pixels, per channel, in raw pixel units.
+      std: standard deviation of the training pixels, likewise.
+      mixup: ``alpha`` of the Beta distribution of the shares; 0 for no mixing.
+      micro_batches: into how many parts a device cuts its share of the batch, to have only one of
+        them in memory; their gradients are accumulated.
+      label_smoothing: how much of a label is spread over all classes.
+      together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
+        another, which is faster on a CPU; ``"auto"`` chooses by platform.
+
+    Returns:
+      ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
+      leaf, a batch with ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] spread over the mesh
+      (:class:`nf_resnets.training.Feed`); metrics float32 [R]. The states given are used up
+      (donated).
+
+    Raises:
+      ValueError: if the batch does not divide over the devices and micro-batches, ``mixup`` is
+        negative, or ``together`` is none of the three; from the step, if ``R`` is no multiple of
+        the ``sweep`` axis or the batch has another size.
+    """
+    check_batch(batch_size, mesh, micro_batches)
+    if not 0 <= mixup < float("inf"):
+        raise ValueError(f"mixup={mixup} found; expected a finite number of at least 0.")
+    how = choose_together(together, mesh)
+    colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+
+    def prepared(state: TrainState, batch: DeviceBatch) -> DeviceBatch:
+        positions = local_positions(batch_size, DATA)
+        images, labels = normalize(batch["image"], *colours), batch["label"]
+        made = {
+            "image": images,
+            "label": labels,
+            "keys": example_keys(state.seed, state.step, positions),
+        }
+        if not mixup:
+            return made
+        share, partners = mixture(mixup, state.seed, state.step, batch_size)
+        partners = partners[positions]
+        # Gathered as bytes: a quarter of what they are as numbers.
+        all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
+        return {
+            **made,
+            "image": mixed(images, normalize(all_images[partners], *colours), share),
+            "other_label": all_labels[partners],
+            "share": jnp.full(labels.shape, share),
+        }
+
+    def one_run(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
+        return replica_step(
+            state,
+            prepared(state, batch),
+            apply_fn=apply_fn,
+            optimizer=optimizer,
+            axis_name=DATA,
+            micro_batches=micro_batches,
+            label_smoothing=label_smoothing,
+        )
+
+    def local_runs(states: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
+        runs = states.step.shape[0]
+        if how == "vmap" and runs > 1:
+            return jax.vmap(one_run, in_axes=(0, None))(states, batch)
+        made = [one_run(unstack(states, run), batch) for run in range(runs)]
+        return stack([state for state, _ in made]), stack([metrics for _, metrics in made])
+
+    per_run, per_example = PartitionSpec(SWEEP), PartitionSpec(DATA)
+    sharded = jax.shard_map(
+        local_runs, mesh=mesh, in_specs=(per_run, per_example), out_specs=(per_run, per_run)
+    )
+
+    def step(states: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
+        check_runs(states.step.shape[0], mesh)
+        if batch["label"].shape != (batch_size,):
+            raise ValueError(
+                f"a batch of {batch['label'].shape[0]} examples found; expected "
+                f"batch_size={batch_size}."
+            )
+        return sharded(states, {name: batch[name] for name in ("image", "label")})
+
+    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+
+
+def make_streamed_evaluate(
+    apply_fn: ApplyFn, mesh: Mesh, *, mean: Sequence[float], std: Sequence[float]
+) -> StreamedEvalFn:
+    """Compiles the evaluation of ``R`` runs on batches that come from the host.
+
+    Args:
+      apply_fn: how the network is called (:func:`nf_resnets.training.eval_apply`).
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      mean: of the training pixels, per channel, in raw pixel units.
+      std: standard deviation of the training pixels, likewise.
+
+    Returns:
+      ``evaluate(params, batch_stats, batches)`` with a leading axis ``[R, ...]`` on parameters and
+      statistics, and batches that have ``counts`` float32 [B] beside ``image`` and ``label``, 0 for
+      an example that is only there to fill the batch. It gives ``loss`` and ``accuracy`` float64
+      [R], means over all examples that count.
+
+    Raises:
+      ValueError: from the function, if no example counts, or ``R`` is no multiple of the mesh's
+        ``sweep`` axis.
+    """
+    colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+
+    def one_run(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
+        logits, _ = apply_fn(params, batch_stats, normalize(batch["image"], *colours), None)
+        logits, labels, counts = logits.astype(jnp.float32), batch["label"], batch["counts"]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+        # where, not a product: an example that does not count may have an infinite loss.
+        loss = jnp.where(counts > 0, losses, 0.0).sum()
+        return lax.psum(jnp.stack([loss, (correct * counts).sum(), counts.sum()]), DATA)
+
+    def local_runs(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
+        return lax.map(lambda run: one_run(run[0], run[1], batch), (params, batch_stats))
+
+    per_run, per_example = PartitionSpec(SWEEP), PartitionSpec(DATA)
+    sums_of = jax.jit(
+        jax.shard_map(
+            local_runs, mesh=mesh, in_specs=(per_run, per_run, per_example), out_specs=per_run
+        ),
+        # On every process whole, for each adds up the sums of all runs by itself.
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+
+    def evaluate(
+        params: Any, batch_stats: Any, batches: Iterable[DeviceBatch]
+    ) -> dict[str, np.ndarray]:
+        runs = jax.tree.leaves(params)[0].shape[0]
+        check_runs(runs, mesh)
+        total = np.zeros((runs, 3))
+        for batch in batches:
+            needed = {name: batch[name] for name in ("image", "label", "counts")}
+            total += np.asarray(sums_of(params, batch_stats, needed), np.float64)
+        if not total[:, 2].all():
+            raise ValueError("no example that counts found in the batches; expected at least one.")
+        return {"loss": total[:, 0] / total[:, 2], "accuracy": total[:, 1] / total[:, 2]}
+
+    return evaluate
+
+
+__all__ = [
+    "DeviceBatch",
+    "StreamedEvalFn",
+    "StreamedStepFn",
+    "make_streamed_evaluate",
+    "make_streamed_step",
+]

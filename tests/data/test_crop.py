@@ -1,0 +1,101 @@
+"""Crops: the boxes are those of an independent computation, and cover what they should."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
+
+
+def boxes(height, width, crop, count=2_000):
+    rng = np.random.default_rng(0)
+    return np.array(
+        [random_box(height, width, crop, rng.random(DRAWS).tolist()) for _ in range(count)]
+    )
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (224, 224)])
+def test_area_and_ratio_are_uniform_over_their_ranges(height, width):
+    found = boxes(height, width, RandomCrop(area=(0.1, 0.3)))
+    w, h = found[:, 2] - found[:, 0], found[:, 3] - found[:, 1]
+    # So small an area always fits at the first try: the draws themselves are seen. Rounding to
+    # whole pixels changes an area of 0.1 by at most 1.5%, the log of a ratio by 0.015.
+    area, ratio = w * h / (height * width), np.log(w / h)
+    assert area.min() > 0.098 and area.max() < 0.305
+    assert abs(ratio).max() < math.log(4 / 3) + 0.015
+    # Of 2,000 draws the mean of a uniform variable has a standard deviation of 0.0129 of its half
+    # range; four of them.
+    assert abs(area.mean() - 0.2) < 4 * 0.0129 * 0.1
+    assert abs(ratio.mean()) < 4 * 0.0129 * math.log(4 / 3)
+    assert abs(np.quantile(area, 0.25) - 0.15) < 0.01
+    # Each place where it fits is as likely as another: up to the borders, and in the middle mean.
+    for start, room in ((found[:, 0], width - w), (found[:, 1], height - h)):
+        assert start.min() == 0 and (start - room).max() == 0
+        assert abs((start / room).mean() - 0.5) < 4 * 0.0129 * 0.5 + 0.5 / room.min()
+
+
+def test_a_box_lies_within_the_image_and_what_does_not_fit_is_drawn_again():
+    crop = RandomCrop()
+    found = boxes(100, 100, crop)
+    assert found.min() >= 0 and found.max() <= 100
+    assert ((found[:, 2:] - found[:, :2]) >= 1).all()
+    # Areas near 1 with a ratio far from 1 do not fit into a square, and are under-represented.
+    area = (found[:, 2] - found[:, 0]) * (found[:, 3] - found[:, 1]) / 1e4
+    assert 0.2 < (area > 0.54).mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "box"),
+    [
+        (10, 400, (193, 0, 206, 10)),  # too wide: 10 * 4/3 in the middle
+        (400, 10, (0, 193, 10, 206)),
+        (1, 1, (0, 0, 1, 1)),
+    ],
+)
+def test_after_ten_tries_it_is_the_middle(height, width, box):
+    # Whole images of these shapes fit no ratio within 3/4 and 4/3.
+    crop = RandomCrop(area=(1.0, 1.0)) if height != width else RandomCrop()
+    draws = np.random.default_rng(0).random(DRAWS).tolist()
+    assert random_box(height, width, crop, draws) == box
+
+
+def test_the_eleventh_draw_is_not_looked_at():
+    # Nine tries that do not fit, and a tenth that does.
+    nine = [0.999, 0.0, 0.5, 0.5] * 9
+    tenth = [0.0, 0.5, 0.0, 0.0]
+    left, top, right, bottom = random_box(100, 100, RandomCrop(), nine + tenth)
+    assert (left, top) == (0, 0) and (right, bottom) == (28, 28)  # sqrt(0.08) of 100
+    nothing = nine + [0.999, 0.0, 0.5, 0.5]
+    assert random_box(100, 100, RandomCrop(), nothing + tenth) == (0, 0, 100, 100)
+
+
+def test_the_central_box_is_that_of_resizing_the_whole():
+    for height, width in ((375, 500), (500, 333), (256, 256), (60, 1000)):
+        left, top, right, bottom = central_box(height, width, 224, 256)
+        scale = min(height, width) / 256
+        # The other side is rounded down to a whole pixel, and its crop to the nearest one.
+        assert right - left == pytest.approx(224 * scale, rel=4e-3)
+        assert bottom - top == pytest.approx(224 * scale, rel=4e-3)
+        assert (left + right) / 2 == pytest.approx(width / 2, abs=0.51 * scale * 1.01)
+        assert (top + bottom) / 2 == pytest.approx(height / 2, abs=0.51 * scale * 1.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size=0 found; expected at least 1 pixel."),
+        ({"area": (0.5, 0.1)}, "area=(0.5, 0.1) found; expected 0 < lowest <= highest <= 1."),
+        ({"area": (0.0, 1.0)}, "area=(0.0, 1.0) found; expected 0 < lowest <= highest <= 1."),
+        ({"aspect": (2, 1)}, "aspect=(2, 1) found; expected 0 < lowest <= highest."),
+    ],
+)
+def test_ranges_that_are_none_are_refused(arguments, message):
+    with pytest.raises(ValueError) as error:
+        RandomCrop(**arguments)
+    assert str(error.value) == message
+
+
+def test_a_square_larger_than_the_resized_image_is_refused():
+    with pytest.raises(ValueError, match="size=300 and short_side=256 found; expected 1 <= size"):
+        central_box(400, 400, 300, 256)

@@ -1,0 +1,217 @@
+"""Streams: the order and the crops are pure functions of the seed and the step."""
+
+import hashlib
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nf_resnets.data import imagenet, stream
+from nf_resnets.data.crop import RandomCrop, central_box, random_box
+from nf_resnets.data.decode import ImageFile
+from tests import photographs
+
+CROP = RandomCrop(size=24)
+PER_EPOCH = photographs.TRAIN // 16  # 9, and 6 examples are dropped
+THREADS = stream.Reading(threads=4)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return imagenet.open_encoded(photographs.data_dir(tmp_path_factory))
+
+
+def batches(dataset, **options):
+    options = {"seed": 5, "batch_size": 16, "num_steps": 2 * PER_EPOCH + 2, **options}
+    reading = options.pop("reading", THREADS)
+    return list(
+        stream.training_stream(dataset.split("train"), crop=CROP, reading=reading, **options)
+    )
+
+
+@pytest.fixture(scope="module")
+def usual(dataset):
+    return batches(dataset)
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name].dtype == other[name].dtype
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_the_order_is_that_of_philox_and_every_epoch_has_its_own():
+    # From the definition; and pinned, since runs are resumed under later versions of NumPy.
+    key, counter = np.array([7, 0], np.uint64), np.array([0, 0, 0, 3], np.uint64)
+    words = np.random.Philox(key=key, counter=counter).random_raw(50)
+    assert stream.stream_order(7, 3, 50).tolist() == sorted(range(50), key=lambda i: words[i])
+    assert stream.stream_order(0, 0, 8).tolist() == PINNED
+    orders = {tuple(stream.stream_order(s, e, 50)) for s in range(3) for e in range(3)}
+    assert len(orders) == 9
+    for order in orders:
+        assert sorted(order) == list(range(50))
+
+
+PINNED = [0, 2, 1, 5, 4, 3, 6, 7]
+
+
+def test_every_batch_is_what_order_and_crops_say(dataset, usual):
+    written = {name: (content, label) for content, label, name in photographs.examples()["train"]}
+    split = dataset.split("train")
+    for step, batch in enumerate(usual):
+        assert batch["image"].shape == (16, 24, 24, 3) and batch["image"].dtype == np.uint8
+        epoch, place = divmod(step, PER_EPOCH)
+        order = stream.stream_order(5, epoch, photographs.TRAIN)
+        np.testing.assert_array_equal(batch["index"], order[16 * place : 16 * (place + 1)])
+        for row in (0, 7, 15):
+            index = int(batch["index"][row])
+            content, label = written[split[index].where.split("(")[1].rstrip(")")]
+            assert batch["label"][row] == label
+            draws = stream.crop_draws(5, epoch, index)
+            file = ImageFile(content)
+            box = random_box(file.height, file.width, CROP, draws)
+            expected = file.pixels(box, 24, flip=draws[-1] < 0.5)
+            np.testing.assert_array_equal(batch["image"][row], expected)
+
+
+def test_an_epoch_has_every_example_at_most_once_and_crops_anew(usual):
+    first, second = usual[:PER_EPOCH], usual[PER_EPOCH : 2 * PER_EPOCH]
+    seen = [np.concatenate([batch["index"] for batch in epoch]) for epoch in (first, second)]
+    for indices in seen:
+        assert len(set(indices.tolist())) == len(indices) == 144
+    images = [
+        {int(i): x for batch in epoch for i, x in zip(batch["index"], batch["image"], strict=True)}
+        for epoch in (first, second)
+    ]
+    both = images[0].keys() & images[1].keys()
+    assert len(both) > 100
+    assert not any(np.array_equal(images[0][i], images[1][i]) for i in both)
+
+
+@pytest.mark.parametrize("first", [1, PER_EPOCH - 1, PER_EPOCH, 2 * PER_EPOCH + 1])
+def test_a_resumed_stream_goes_on_exactly(dataset, usual, first):
+    assert_same(batches(dataset, first_step=first), usual[first:])
+
+
+@pytest.mark.parametrize(
+    "reading", [stream.Reading(threads=1, ahead=1), stream.Reading(threads=13, ahead=5)]
+)
+def test_threads_and_what_is_read_ahead_change_nothing(dataset, usual, reading):
+    assert_same(batches(dataset, reading=reading), usual)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_worker_processes_change_nothing(dataset, usual, workers):
+    found = batches(dataset, reading=stream.Reading(workers=workers))
+    assert_same(found, usual)
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_read_disjoint_parts_of_one_batch(dataset, usual, hosts):
+    rows = np.arange(16).reshape(hosts, -1)
+    parts = [batches(dataset, rows=own, num_steps=PER_EPOCH + 1) for own in rows]
+    for step, whole in enumerate(usual[: PER_EPOCH + 1]):
+        for name in whole:
+            joined = np.concatenate([part[step][name] for part in parts])
+            np.testing.assert_array_equal(joined, whole[name])
+
+
+def test_two_processes_see_the_same(dataset, usual):
+    code = (
+        "import hashlib, sys; from tests.data import test_stream as t;"
+        "from nf_resnets.data import imagenet;"
+        "found = t.batches(imagenet.open_encoded(sys.argv[1]), num_steps=2);"
+        "print(hashlib.sha256(b''.join(b['image'].tobytes() for b in found)).hexdigest())"
+    )
+    folder = dataset.split("train").folder.split("/imagenet2012")[0]
+    found = subprocess.run(
+        [sys.executable, "-c", code, folder],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    whole = b"".join(batch["image"].tobytes() for batch in usual[:2])
+    assert found.stdout.split()[-1] == hashlib.sha256(whole).hexdigest()
+
+
+@pytest.mark.parametrize(("batch_size", "count"), [(10, 3), (22, 1), (64, 1)])
+def test_evaluation_counts_every_example_once(dataset, batch_size, count):
+    split = dataset.split("validation")
+    options = {"batch_size": batch_size, "size": 24, "short_side": 32, "reading": THREADS}
+    found = list(stream.evaluation_stream(split, **options))
+    assert len(found) == count
+    index, label, counts, image = (
+        np.concatenate([batch[name] for batch in found])
+        for name in ("index", "label", "counts", "image")
+    )
+    assert image.shape == (count * batch_size, 24, 24, 3)
+    np.testing.assert_array_equal(index, np.arange(count * batch_size))
+    np.testing.assert_array_equal(counts, index < photographs.VALIDATION)
+    assert not image[photographs.VALIDATION :].any()
+    for i in (0, photographs.VALIDATION - 1):
+        read = split[i]
+        box = central_box(read.image.height, read.image.width, 24, 32)
+        np.testing.assert_array_equal(image[i], read.image.pixels(box, 24))
+        assert label[i] == read.label
+    halves = [np.arange(0, batch_size, 2), np.arange(1, batch_size, 2)]
+    parts = [list(stream.evaluation_stream(split, rows=rows, **options)) for rows in halves]
+    for step, whole in enumerate(found):
+        for part, rows in zip(parts, halves, strict=True):
+            np.testing.assert_array_equal(part[step]["image"], whole["image"][rows])
+
+
+def bad(tmp_path, content):
+    """A set of which one image cannot be used."""
+    good = photographs.examples()["train"][6:30]
+    photographs.write(tmp_path, {"train": [*good, (content, 1, "bad.JPEG")]})
+    return imagenet.open_encoded(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_bad_image_ends_the_stream_with_its_name(tmp_path, workers):
+    whole = photographs.examples()["train"][7][0]
+    dataset = bad(tmp_path, whole[: len(whole) // 2])
+    reading = stream.Reading(threads=2, workers=workers)
+    found = stream.training_stream(
+        dataset.split("train"), seed=0, batch_size=5, num_steps=10, crop=CROP, reading=reading
+    )
+    with pytest.raises(ValueError) as error:
+        list(itertools.islice(found, 5))
+    message = str(error.value)
+    assert message.startswith("imagenet2012, train split, example ")
+    assert " (bad.JPEG): a damaged image of " in message and "\n" not in message
+
+
+REFUSED = {
+    "seed": ({"seed": 2**32}, "seed must be in [0, 2**32), got 4294967296."),
+    "batch": ({"batch_size": 151}, "batch_size=151 is larger than the training split of 150 exam"),
+    "step": ({"first_step": 99}, "first_step=99 of num_steps=20 found; expected 0 <= first_step"),
+    "rows": ({"rows": np.array([16])}, "rows=[16] found; expected positions in the batch, 0 <= "),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_out_of_range_is_refused_at_once(dataset, change, message):
+    with pytest.raises(ValueError) as error:
+        batches(dataset, **change)
+    assert str(error.value).startswith(message)
+
+
+def test_readings_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="threads=0 found; expected at least 1"):
+        stream.Reading(threads=0)
+
+
+def test_without_grain_the_extra_is_named(dataset, monkeypatch):
+    monkeypatch.setitem(sys.modules, "grain", None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        batches(dataset)
+    assert str(error.value).endswith("pip install 'nf_resnets[imagenet]'.")

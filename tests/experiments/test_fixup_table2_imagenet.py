@@ -1,0 +1,64 @@
+"""Fixup's table 2 as a user runs it, and its published numbers and recipe."""
+
+import re
+
+from PIL import Image
+
+from experiments import fixup_table2_imagenet as table2
+from nf_resnets import optim
+from tests.experiments.as_a_user import lines_of, make
+
+
+def test_smoke_streams_trains_and_keeps_a_row_of_each(tmp_path):
+    out = tmp_path / "out"
+    options = ("--scale", "smoke", "--variants", "fixup_mixup", "--out", out)
+    shown = make("fixup_table2_imagenet", *options)
+    rows, curves = lines_of(out / "rows.csv"), lines_of(out / "curves.csv")
+    assert {row["variant"] for row in rows} == {"fixup_mixup"}
+    for row in rows:
+        assert row["status"] == "finished" and row["steps"] == "2"
+        assert float(row["input_wait"]) > 0 and 0 <= float(row["input_share"]) <= 1
+        assert len([line for line in curves if line["variant"] == row["variant"]]) == 2
+        assert row["title"] in shown
+    assert re.search(r"Waiting for input took [0-9.]+ s of the runs' [0-9]+ s", shown)
+    assert "published: on ImageNet, by the paper" in shown and "Downloading" not in shown
+    assert Image.open(out / "figure.png").size[0] > 400
+    assert not (out / "checkpoints").exists()
+    again = make("fixup_table2_imagenet", *options)
+    assert "All 1 runs are there already." in again and lines_of(out / "rows.csv") == rows
+
+
+def test_the_paper_scale_is_the_published_recipe():
+    paper = table2.SCALES["paper"]
+    assert (paper.batch_size, paper.learning_rate, paper.momentum) == (256, 0.1, 0.9)
+    assert (paper.weight_decay, paper.epochs, paper.scalar_factor) == (1e-4, 100, 0.1)
+    assert (paper.images.size, paper.images.short_side, paper.images.lowest_area) == (
+        224,
+        256,
+        0.08,
+    )
+    mixup = {name: variant.mixup for name, variant in table2.VARIANTS.items()}
+    assert (mixup["batchnorm_mixup"], mixup["groupnorm_mixup"], mixup["fixup_mixup"]) == (
+        0.2,
+        0.1,
+        0.7,
+    )
+    # Table 2 of the paper, in its order.
+    errors = [variant.published.get(50) for variant in table2.VARIANTS.values()]
+    assert errors == [23.6, 23.3, 23.9, 31.5, 27.6, 24.0]
+    deeper = {name: v.published[101] for name, v in table2.VARIANTS.items() if 101 in v.published}
+    assert deeper == {
+        "batchnorm": 22.0,
+        "batchnorm_mixup": 20.8,
+        "groupnorm_mixup": 21.4,
+        "fixup_mixup": 21.4,
+    }
+    # 1,281,167 images are 5,004 batches of 256 an epoch: divided by 10 after 30, 60 and 90 of 100.
+    steps = 100 * 5_004
+    boundaries = [round(drop * steps) for drop in paper.drops]
+    assert boundaries == [30 * 5_004, 60 * 5_004, 90 * 5_004]
+    schedule = optim.step_decay(0.1, boundaries, 0.1)
+    rates = [round(float(schedule(step)), 7) for step in (0, boundaries[0] - 1, *boundaries)]
+    assert rates == [0.1, 0.1, 0.01, 0.001, 0.0001]
+    wanted = table2.points(paper, {50: steps, 101: 2 * steps})
+    assert len(wanted) == 6 + 4

@@ -1,0 +1,96 @@
+"""What the ImageNet experiments share: the digits as JPEG files, curves, runs that go on."""
+
+import csv
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import imagenet
+from experiments.imagenet import open_images, thinned
+from nf_resnets import data
+from nf_resnets.data import imagenet as encoded
+from tests.experiments.as_a_user import ROOT, lines_of, one_device
+
+
+def test_the_digits_are_streamed_as_they_are(tmp_path):
+    imagenet.write_digits(tmp_path, most=60)
+    found = encoded.open_encoded(tmp_path, imagenet.DIGITS)
+    assert found.num_classes == 10 and found.class_names == tuple("0123456789")
+    digits = data.load("digits")
+    for name, split in (("train", digits.train), ("validation", digits.test)):
+        stored = found.split(name)
+        assert stored.num_examples == 60
+        for index in range(60):
+            read = stored[index]
+            number = int(read.where.split("digit_")[1].split(".")[0])
+            assert read.label == split.labels[number]
+            pixels = read.image.pixels((0, 0, 32, 32), 32).astype(float)
+            grey = np.round(split.images[number, :, :, 0] * (255 / 16)).astype(np.uint8)
+            wanted = np.asarray(Image.fromarray(grey).resize((32, 32), Image.Resampling.BICUBIC))
+            # What a JPEG of quality 95 loses of so small an image: two or three levels of 255.
+            assert abs(pixels - wanted[:, :, None]).mean() < 4
+
+
+def test_a_curve_is_thinned_to_means():
+    curve = [{"loss": float(step), "accuracy": step / 1000} for step in range(1000)]
+    found = list(thinned(curve, first_step=50))
+    assert len(found) == imagenet.CURVE_POINTS and found[-1]["step"] == 1050
+    assert found[0] == {"step": 55, "loss": 2.0, "accuracy": pytest.approx(0.002)}
+    assert [point["step"] for point in thinned(curve[:3], 0)] == [1, 2, 3]
+
+
+def test_what_cannot_be_used_is_refused_with_one_sentence(tmp_path):
+    with pytest.raises(SystemExit) as error:
+        open_images(imagenet.Images(), str(tmp_path))
+    assert str(error.value).startswith(f"imagenet2012 is not in {tmp_path}/imagenet2012/5.1.0; ")
+    options = imagenet.Command(variants=("fixpu",))
+    with pytest.raises(SystemExit, match="--variants fixpu found; expected some of fixup, xavier"):
+        imagenet.check_options(options, ("fixup", "xavier"))
+    options = imagenet.Command(reading_threads=-1)
+    with pytest.raises(SystemExit, match="--reading-threads -1 found; expected at least 1, or 0"):
+        imagenet.check_options(options, ())
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_with_the_run_that_was_cut(tmp_path):
+    """A run of more than 1,000 steps, killed after its first checkpoint, and its twin."""
+
+    def start(out):
+        arguments = ("--scale", "smoke", "--variants", "fixup", "--steps", 1_400, "--out", out)
+        return subprocess.Popen(
+            [sys.executable, "-m", "experiments.fixup_table2_imagenet", *map(str, arguments)],
+            cwd=ROOT,
+            env=one_device(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    process = start(cut)
+    checkpoint = cut / "checkpoints" / "fixup-26-0" / "step_1000"
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert checkpoint.exists() and not (cut / "rows.csv").exists()
+    rows = []
+    for out in (cut, whole):
+        shown, errors = (process := start(out)).communicate(timeout=900)
+        assert process.returncode == 0, errors + shown
+        (row,) = lines_of(out / "rows.csv")
+        rows.append(row)
+        assert not (out / "checkpoints").exists()
+    assert [row["first_step"] for row in rows] == ["1000", "0"]
+    for column in ("test_accuracy", "test_loss"):
+        assert rows[0][column] == rows[1][column]
+    assert math.isfinite(float(rows[0]["test_loss"]))
+    with open(cut / "curves.csv", newline="") as file:
+        assert min(int(line["step"]) for line in csv.DictReader(file)) > 1000

@@ -1,0 +1,61 @@
+"""SkipInit on ImageNet as a user runs it, and how its table chooses."""
+
+import pytest
+
+from experiments import skipinit_imagenet as skipinit
+from tests.experiments.as_a_user import lines_of, make
+
+
+@pytest.mark.slow
+def test_smoke_makes_every_batch_size(tmp_path):
+    out = tmp_path / "out"
+    shown = make(
+        "skipinit_imagenet", "--scale", "smoke", "--variants", "regularized_skipinit", "--out", out
+    )
+    rows = lines_of(out / "rows.csv")
+    assert sorted((row["batch"], row["steps"]) for row in rows) == [("16", "5"), ("64", "1")]
+    assert {row["status"] for row in rows} == {"finished"}
+    # In proportion to the batch: 0.1 at 256.
+    assert {float(row["learning_rate"]) for row in rows} == {0.1 / 16, 0.1 / 4}
+    assert "too short to show anything" in shown and (out / "figure.png").exists()
+
+
+def test_the_best_rate_is_that_of_the_highest_mean():
+    def row(rate, seed, accuracy, status="finished", batch="256"):
+        return {
+            "variant": "skipinit",
+            "title": "SkipInit",
+            "batch": batch,
+            "rate": rate,
+            "learning_rate": rate,
+            "seed": seed,
+            "status": status,
+            "test_accuracy": accuracy,
+        }
+
+    rows = [
+        row("0.1", "0", "0.70"), row("0.1", "1", "0.72"),
+        # One seed is the best of all, the other diverged: on the mean it is not.
+        row("0.2", "0", "0.80"), row("0.2", "1", "nan", "diverged"),
+        row("0.4", "0", "0.99", batch="1024"),
+    ]  # fmt: skip
+    chosen = skipinit.best(rows, "skipinit", 256)
+    assert [(r["rate"], r["seed"]) for r in chosen] == [("0.1", "0"), ("0.1", "1")]
+    settings = skipinit.SCALES["paper"]
+    text = skipinit.table(rows, settings)
+    (line,) = [
+        line for line in text.splitlines() if line.startswith("SkipInit") and " 256 " in line
+    ]
+    assert line.split() == ["SkipInit", "256", "71.0", "0.1", "1", "of", "2", "74.9"]
+
+
+def test_the_published_numbers_and_sizes_stand_as_they_were():
+    paper = skipinit.SCALES["paper"]
+    assert paper.batches == (256, 1024, 4096) and paper.depth == 50 and len(paper.rates) == 3
+    assert [list(row.values()) for row in skipinit.PUBLISHED.values()] == [
+        [75.0, 74.9, 74.9],
+        [74.8, 74.6, 73.0],
+        [74.9, 74.6, 70.8],
+        [75.6, 75.5, 72.7],
+    ]
+    assert skipinit.learning_rate(0.1, 4096) == 1.6

@@ -1,0 +1,45 @@
+"""Feeding: each process reads its own rows, and what is waited for is measured."""
+
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets.training.feed import Feed, local_rows
+from nf_resnets.training.mesh import make_mesh
+
+
+@pytest.mark.parametrize(("sweep", "data"), [(1, 8), (2, 4), (8, 1)])
+def test_every_device_gets_its_slice_of_the_batch(sweep, data):
+    mesh = make_mesh(sweep, data)
+    assert local_rows(mesh, 16).tolist() == list(range(16))
+    values = {"image": np.arange(48).reshape(16, 3), "label": np.arange(16, dtype=np.int32)}
+    (batch,) = Feed(iter([values]), mesh, 16)
+    for name, array in batch.items():
+        np.testing.assert_array_equal(np.asarray(array), values[name])
+        assert array.dtype == jax.dtypes.canonicalize_dtype(values[name].dtype)
+        assert {shard.data.shape[0] for shard in array.addressable_shards} == {16 // data}
+        assert len(array.addressable_shards) == 8
+
+
+def test_a_batch_of_another_size_is_refused():
+    mesh = make_mesh()
+    with pytest.raises(ValueError, match="batch_size=12 does not divide evenly over the 8 devices"):
+        local_rows(mesh, 12)
+    feed = Feed(iter([{"label": np.arange(4)}]), mesh, 8)
+    with pytest.raises(ValueError, match=r"label of shape \(4,\) found in a batch; expected 8 exa"):
+        next(feed)
+
+
+def test_what_is_waited_for_is_measured():
+    def slow():
+        for seconds in (0.0, 0.2):
+            time.sleep(seconds)
+            yield {"label": np.arange(2)}
+
+    feed = Feed(slow(), make_mesh(devices=jax.devices()[:1]), 2)
+    next(feed)
+    first = feed.last_wait
+    next(feed)
+    assert feed.last_wait >= 0.2 > first

@@ -1,0 +1,123 @@
+"""The step on streamed batches against NumPy, and the evaluation that counts each example once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import training
+from nf_resnets.data import mixture
+from nf_resnets.training.feed import Feed
+from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
+
+B, SIDE, CLASSES = 16, 2, 5
+MEAN, STD = (100.0, 110.0, 120.0), (50.0, 60.0, 70.0)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (B, SIDE, SIDE, 3)).astype(np.uint8)
+LABELS = RNG.integers(0, CLASSES, B).astype(np.int32)
+KERNEL = RNG.standard_normal((SIDE * SIDE * 3, CLASSES)).astype(np.float32)
+RATE, SEED, STEP = 0.1, 9, 4
+
+
+def linear(params, batch_stats, images, keys=None):
+    return images.reshape(images.shape[0], -1) @ params["kernel"], batch_stats
+
+
+def sgd(hyper):
+    return optax.sgd(hyper["learning_rate"])
+
+
+def state(seed=SEED):
+    made = training.create_state(
+        {"kernel": jnp.asarray(KERNEL)}, sgd, {"learning_rate": RATE}, seed=seed
+    )
+    return made.replace(step=jnp.int32(STEP))
+
+
+def in_numpy(mixup, smoothing, seed=SEED):
+    """Loss and new kernel of one step, in float64 from the definitions."""
+    x = ((IMAGES.astype(np.float64) - MEAN) / STD).reshape(B, -1)
+    y = np.eye(CLASSES)[LABELS]
+    if mixup:
+        share, partners = mixture(mixup, seed, STEP, B)
+        share, partners = float(share), np.asarray(partners)
+        x, y = share * x + (1 - share) * x[partners], share * y + (1 - share) * y[partners]
+    y = (1 - smoothing) * y + smoothing / CLASSES
+    z = x @ KERNEL.astype(np.float64)
+    log_p = z - np.log(np.exp(z).sum(1, keepdims=True))
+    return -(y * log_p).sum(1).mean(), KERNEL - RATE * x.T @ (np.exp(log_p) - y) / B
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize(("mixup", "smoothing"), [(0.0, 0.0), (0.7, 0.0), (0.7, 0.1)])
+def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
+    mesh = training.make_mesh(devices=jax.devices()[:devices])
+    options = {"batch_size": B, "mean": MEAN, "std": STD}
+    options |= {"mixup": mixup, "label_smoothing": smoothing}
+    step = make_streamed_step(linear, sgd, mesh, **options)
+    (batch,) = Feed(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh, B)
+    states, metrics = step(training.spread_runs(training.stack([state()]), mesh), batch)
+    loss, kernel = in_numpy(mixup, smoothing)
+    # Sums of up to 16 x 12 float32 products of size one: a few hundred roundings of 6e-8.
+    np.testing.assert_allclose(metrics["loss"][0], loss, rtol=1e-5)
+    np.testing.assert_allclose(states.params["kernel"][0], kernel, rtol=1e-4, atol=2e-6)
+    assert int(states.step[0]) == STEP + 1
+    if mixup:
+        # It does mix, and so the check above could fail.
+        assert abs(loss - in_numpy(0.0, smoothing)[0]) > 1e-2
+
+
+@pytest.mark.parametrize("together", ["loop", "vmap"])
+def test_runs_share_the_batch_and_draw_their_own_mixtures(together):
+    mesh = training.make_mesh(2, 2, devices=jax.devices()[:4])
+    options = {"batch_size": B, "mean": MEAN, "std": STD, "mixup": 0.7, "together": together}
+    step = make_streamed_step(linear, sgd, mesh, **options)
+    (batch,) = Feed(iter([{"image": IMAGES, "label": LABELS}]), mesh, B)
+    seeds = range(4)
+    states = training.spread_runs(training.stack([state(seed) for seed in seeds]), mesh)
+    _, metrics = step(states, batch)
+    expected = [in_numpy(0.7, 0.0, seed)[0] for seed in seeds]
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
+    assert len(set(np.round(expected, 3))) == 4
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_evaluation_counts_what_counts_once(devices):
+    mesh = training.make_mesh(devices=jax.devices()[:devices])
+    evaluate = make_streamed_evaluate(linear, mesh, mean=MEAN, std=STD)
+    images, labels = IMAGES[:11], LABELS[:11]
+    padded = np.concatenate([images, np.full((1, *images.shape[1:]), 255, np.uint8)])
+    parts = []
+    for start in (0, 4, 8):
+        rows = slice(start, start + 4)
+        label = np.append(labels, 0)[rows]
+        counts = (np.arange(12) < 11)[rows].astype(np.float32)
+        parts.append({"image": padded[rows], "label": label, "counts": counts})
+    kernels = np.stack([KERNEL, -KERNEL, 0 * KERNEL])
+    params = training.spread_runs({"kernel": kernels}, mesh)
+    found = evaluate(params, {}, Feed(iter(parts), mesh, 4))
+    x = ((images.astype(np.float64) - MEAN) / STD).reshape(11, -1)
+    for run, kernel in enumerate(kernels):
+        z = x @ kernel.astype(np.float64)
+        losses = np.log(np.exp(z).sum(1)) - z[np.arange(11), labels]
+        np.testing.assert_allclose(found["loss"][run], losses.mean(), rtol=1e-5)
+        assert found["accuracy"][run] == pytest.approx((z.argmax(1) == labels).mean(), abs=1e-7)
+    assert found["loss"][2] == pytest.approx(np.log(CLASSES), rel=1e-6)
+
+
+def test_what_does_not_fit_is_refused():
+    mesh = training.make_mesh(devices=jax.devices()[:2])
+    options = {"mean": MEAN, "std": STD}
+    with pytest.raises(ValueError, match="batch_size=3 does not divide evenly over the 2 devices"):
+        make_streamed_step(linear, sgd, mesh, batch_size=3, **options)
+    with pytest.raises(ValueError, match="mixup=-1 found; expected a finite number of at least 0"):
+        make_streamed_step(linear, sgd, mesh, batch_size=4, mixup=-1, **options)
+    step = make_streamed_step(linear, sgd, mesh, batch_size=4, **options)
+    (batch,) = Feed(iter([{"image": IMAGES[:8], "label": LABELS[:8]}]), mesh, 8)
+    states = training.spread_runs(training.stack([state()]), mesh)
+    with pytest.raises(ValueError, match="a batch of 8 examples found; expected batch_size=4"):
+        step(states, batch)
+    evaluate = make_streamed_evaluate(linear, mesh, **options)
+    with pytest.raises(ValueError, match="no example that counts found in the batches"):
+        evaluate(states.params, {}, iter([]))
