@@ -8,10 +8,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from nf_resnets.models.branch import Linear, begin, end, shift
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import tap
+
+CACHE = "cache"
+"""The collection of variables in which keys and values are kept while a sequence is continued."""
 
 
 class Attention(nn.Module):
@@ -51,6 +55,7 @@ class Attention(nn.Module):
         constants: BranchConstants,
         memory: jax.Array | None = None,
         *,
+        position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
         """The sum of skip and branch, of the shape of ``x``.
@@ -60,21 +65,41 @@ class Attention(nn.Module):
           mask: bool ``[B or 1, 1, T or 1, S]``, whether a position of the keys may be attended to.
           constants: those of this branch.
           memory: the encoder's output ``[B, S, D]`` in cross-attention; else ``S = T``.
+          position: int32 [], where the one token of ``x`` (``T = 1``) stands in a sequence of
+            which the ``CACHE`` holds the keys and values before it; ``S`` is then the longest that
+            the sequence may become. None for whole sequences.
           train: whether there is dropout.
         """
         x = tap(self, "input", x)
         linear = partial(Linear, x.shape[-1], use_bias=self.anatomy.conv_biases, dtype=self.dtype)
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_in")
-        source = h if memory is None else memory
         query = self._heads(linear(name="query")(h))
-        key = self._heads(linear(name="key")(source))
-        value = self._heads(linear(name="value")(source))
+        if position is None or (memory is not None and not self.has_variable(CACHE, "keys")):
+            source = h if memory is None else memory
+            key = self._heads(linear(name="key")(source))
+            value = self._heads(linear(name="value")(source))
+            if position is not None:
+                # The encoder's output stays as it is: its keys and values are computed once.
+                self.put_variable(CACHE, "keys", key)
+                self.put_variable(CACHE, "values", value)
+        elif memory is not None:
+            key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
+        else:
+            key = self._kept("keys", self._heads(linear(name="key")(h)), mask, position)
+            value = self._kept("values", self._heads(linear(name="value")(h)), mask, position)
         h = attend(query, key, value, mask).reshape(x.shape)
         h = linear(name="out")(shift(self, self.anatomy, h, "bias_out"))
         return end(self, x, h, constants, train=train)
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:2], self.num_heads, -1)
+
+    def _kept(self, name: str, new: jax.Array, mask: jax.Array, position: jax.Array) -> jax.Array:
+        """Puts one token's keys or values where it stands, and gives those of the sequence."""
+        shape = (new.shape[0], mask.shape[-1], *new.shape[2:])
+        kept = self.variable(CACHE, name, jnp.zeros, shape, new.dtype)
+        kept.value = lax.dynamic_update_slice_in_dim(kept.value, new, position, axis=1)
+        return kept.value
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
@@ -103,4 +128,4 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) 
     return jnp.einsum("bhts,bshd->bthd", weights, value)
 
 
-__all__ = ["Attention", "attend"]
+__all__ = ["CACHE", "Attention", "attend"]

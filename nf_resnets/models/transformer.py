@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import draws, schemes
-from nf_resnets.models.attention import Attention
+from nf_resnets.models.attention import CACHE, Attention
 from nf_resnets.models.branch import layer_norm, norm_stands, shift
 from nf_resnets.models.embedding import Embedding, sinusoids
 from nf_resnets.models.feed_forward import FeedForward
@@ -46,6 +46,7 @@ class Layer(nn.Module):
         memory: jax.Array | None = None,
         memory_mask: jax.Array | None = None,
         *,
+        position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
         """``[B, T, D]`` to the same shape.
@@ -56,6 +57,7 @@ class Layer(nn.Module):
           constants: those of its branches, ``[2]`` or ``[3]`` each.
           memory: the encoder's output ``[B, S, D]``, if ``cross``.
           memory_mask: bool ``[B or 1, 1, 1, S]``, if ``cross``.
+          position: int32 [], where the token of ``x`` stands, if it is one by itself.
           train: whether there is dropout.
         """
         options: dict[str, Any] = {
@@ -64,11 +66,13 @@ class Layer(nn.Module):
             "dtype": self.dtype,
         }
         attention = Attention(self.num_heads, name="attention", **options)
-        x = attention(x, mask, constants.part(0), train=train)
+        x = attention(x, mask, constants.part(0), position=position, train=train)
         if self.cross:
             assert memory is not None and memory_mask is not None
             cross_attention = Attention(self.num_heads, name="cross_attention", **options)
-            x = cross_attention(x, memory_mask, constants.part(1), memory, train=train)
+            x = cross_attention(
+                x, memory_mask, constants.part(1), memory, position=position, train=train
+            )
         feed_forward = FeedForward(self.d_ff, name="feed_forward", **options)
         return feed_forward(x, constants.part(-1), train=train)
 
@@ -100,6 +104,7 @@ class Stack(nn.Module):
         mask: jax.Array,
         constants: BranchConstants,
         *memory: jax.Array,
+        position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
         """``[B, T, D]`` to the same shape.
@@ -109,11 +114,13 @@ class Stack(nn.Module):
           mask: bool ``[B or 1, 1, T or 1, T]``.
           constants: of all branches, ``[num_layers, 2 or 3]`` each.
           *memory: the encoder's output ``[B, S, D]`` and its mask ``[B, 1, 1, S]``, in a decoder.
+          position: int32 [], where the token of ``x`` stands, if it is one by itself.
           train: whether there is dropout.
         """
+        options: dict[str, Any] = {"position": position, "train": train}
         scanned = nn.scan(
-            lambda layer, carry, own: (layer(carry, mask, own, *memory, train=train), None),
-            variable_axes={"params": 0, TAPS: 0, PERTURBATIONS: 0},
+            lambda layer, carry, own: (layer(carry, mask, own, *memory, **options), None),
+            variable_axes={"params": 0, TAPS: 0, PERTURBATIONS: 0, CACHE: 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
             unroll=min(self.unroll, self.num_layers),
@@ -305,12 +312,72 @@ class Transformer(nn.Module):
           target: int ``[B, T]``.
           train: whether there is dropout.
         """
-        table = self.embedding if self.shared == "all" else self.decoder_embedding
+        table = self._target_table()
         x = self._embed(table, target, train)
         causal = jnp.tri(target.shape[1], dtype=bool)[None, None]
         constants, mask = self._constants("decoder"), self._source_mask(source)
         x = self.decoder(x, causal, constants, memory, mask, train=train)
-        return self.head(x) if self.shared == "none" else table.attend(x)
+        return self._logits(x)
+
+    def decode_next(
+        self,
+        memory: jax.Array,
+        source: jax.Array,
+        token: jax.Array,
+        position: jax.Array,
+        *,
+        length: int,
+    ) -> jax.Array:
+        """Logits ``[B, vocab_size]`` of the token after one, of the target whose start is kept.
+
+        What :meth:`decode` computes at that position, but from this token alone: the collection
+        ``"cache"``, mutable in :meth:`apply`, holds the keys and values of the tokens before it
+        and, from the first call on, those of the encoder's output. Positions are to be called one
+        after another, from 0; the axes of its leaves are ``[N, B, length or S, heads, d]``.
+
+        Args:
+          memory: what :meth:`encode` returned, ``[B, S, D]``.
+          source: int ``[B, S]``, of which the padding is looked up.
+          token: int ``[B]``.
+          position: int32 [], where the token stands.
+          length: how many tokens the target may have.
+
+        Example:
+          >>> model = Transformer(9, num_layers=1, d_model=8, num_heads=2, d_ff=8)
+          >>> source, target = jnp.ones((1, 3), jnp.int32), jnp.asarray([[1, 5]])
+          >>> params = model.init(jax.random.key(0), source, target)["params"]
+          >>> variables = {"params": params}
+          >>> memory = model.apply(variables, source, method="encode")
+          >>> for position in range(2):
+          ...     logits, kept = model.apply(variables, memory, source, target[:, position],
+          ...         position, length=2, method="decode_next", mutable=["cache"])
+          ...     variables = {"params": params, **kept}
+          >>> whole = model.apply({"params": params}, source, target)
+          >>> bool(jnp.allclose(logits, whole[:, 1], atol=1e-5))
+          True
+        """
+        if length > self.max_length:
+            raise ValueError(
+                f"length={length} found; expected at most max_length={self.max_length}."
+            )
+        positions = jnp.asarray(sinusoids(length, self.d_model))
+        x = self._target_table()(token[:, None]) + positions[position][None, None]
+        seen = (jnp.arange(length) <= position)[None, None, None]
+        x = self.decoder(
+            x.astype(self.dtype),
+            seen,
+            self._constants("decoder"),
+            memory,
+            self._source_mask(source),
+            position=jnp.asarray(position, jnp.int32),
+        )
+        return self._logits(x)[:, 0]
+
+    def _target_table(self) -> Embedding:
+        return self.embedding if self.shared == "all" else self.decoder_embedding
+
+    def _logits(self, x: jax.Array) -> jax.Array:
+        return self.head(x) if self.shared == "none" else self._target_table().attend(x)
 
     def _embed(self, table: Embedding, tokens: jax.Array, train: bool) -> jax.Array:
         length = tokens.shape[1]

@@ -1,0 +1,74 @@
+"""Translation: sentence pairs, vocabulary, batches by tokens, the training step, beam search.
+
+A network is trained and used so (its parameters are a scheme's, see :mod:`nf_resnets.init`):
+
+>>> from nf_resnets import models
+>>> pairs = load_pairs("made", limit=500)
+>>> vocabulary = train_vocabulary(pairs.train.source, pairs.train.target, size=200)
+>>> corpus = encode(pairs.train.source, pairs.train.target, vocabulary, max_length=48)
+>>> model = models.Transformer(vocab_size=vocabulary.target_size, max_length=64, scheme="fixup")
+>>> len(corpus.source), model.num_branches
+(500, 30)
+"""
+
+from nf_resnets.translation.adam import adam
+from nf_resnets.translation.batches import (
+    WIDTHS,
+    Corpus,
+    Place,
+    batch_of,
+    batch_shapes,
+    encode,
+    epoch_batches,
+)
+from nf_resnets.translation.beam import beam_search, length_penalty
+from nf_resnets.translation.bleu import Bleu, bleu
+from nf_resnets.translation.evaluate import mean_likelihood
+from nf_resnets.translation.loop import Run, train
+from nf_resnets.translation.loss import token_losses
+from nf_resnets.translation.made import made_pairs
+from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
+from nf_resnets.translation.step import make_train_step, replica_step
+from nf_resnets.translation.translate import LONGER, translate
+from nf_resnets.translation.vocabulary import (
+    BEGIN,
+    END,
+    PADDING,
+    UNKNOWN,
+    Vocabulary,
+    train_vocabulary,
+)
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "LONGER",
+    "MADE",
+    "PADDING",
+    "UNKNOWN",
+    "WIDTHS",
+    "Bleu",
+    "Corpus",
+    "PairSet",
+    "Pairs",
+    "Place",
+    "Run",
+    "Vocabulary",
+    "adam",
+    "batch_of",
+    "batch_shapes",
+    "beam_search",
+    "bleu",
+    "encode",
+    "epoch_batches",
+    "length_penalty",
+    "load_pairs",
+    "made_pairs",
+    "make_train_step",
+    "mean_likelihood",
+    "replica_step",
+    "token_losses",
+    "train",
+    "train_vocabulary",
+    "translate",
+]

@@ -1,0 +1,205 @@
+"""Batches of sentences of similar length, in a few shapes and an order that the seed decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets.data import epoch_order, seed_key
+from nf_resnets.translation.vocabulary import BEGIN, PADDING, Vocabulary
+
+WIDTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""The widths of batches, in tokens: a step is compiled once for each that occurs, and at most half
+of a batch is padding."""
+
+# The order of epoch e uses fold_in(seed_key, e); that of its batches must be another draw.
+_BATCHES = 0xBA7C_0000
+
+
+def fitting_width(length: int, most: int) -> int:
+    """The least width into which a sentence fits, at most that of the longest there may be.
+
+    Args:
+      length: tokens of the sentence.
+      most: tokens that a sentence may have.
+
+    Raises:
+      ValueError: if the sentence is longer than that, or has no token.
+
+    Example:
+      >>> fitting_width(9, 40), fitting_width(33, 40)
+      (12, 40)
+    """
+    if not 1 <= length <= most:
+        raise ValueError(f"a sentence of {length} tokens found; expected 1 to {most}.")
+    for width in WIDTHS:
+        if length <= width < most:
+            return width
+    return most
+
+
+def padded(sentences: Sequence[Sequence[int]], rows: int, width: int) -> np.ndarray:
+    """Fills sentences up with padding to an array, and the array with rows of it.
+
+    Returns:
+      int32 ``[rows, width]``.
+
+    Example:
+      >>> padded([[7, 2], [8, 9, 2]], rows=3, width=3).tolist()
+      [[7, 2, 0], [8, 9, 2], [0, 0, 0]]
+    """
+    array = np.full((rows, width), PADDING, np.int32)
+    for row, sentence in enumerate(sentences):
+        array[row, : len(sentence)] = sentence
+    return array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Corpus:
+    """Sentence pairs as tokens.
+
+    Attributes:
+      source: the tokens of each sentence, ended by ``END``.
+      target: those of its translation, ended by ``END``.
+      max_length: the most tokens that one of them may have.
+      dropped: how many pairs were left out for one of them being longer, or without words.
+    """
+
+    source: tuple[tuple[int, ...], ...]
+    target: tuple[tuple[int, ...], ...]
+    max_length: int
+    dropped: int = 0
+
+    @property
+    def widths(self) -> np.ndarray:
+        """Of each pair, the width of the batches that it is in: int [N]."""
+        pairs = zip(self.source, self.target, strict=True)
+        return np.array([fitting_width(max(map(len, pair)), self.max_length) for pair in pairs])
+
+
+def encode(
+    source: Sequence[str], target: Sequence[str], vocabulary: Vocabulary, *, max_length: int
+) -> Corpus:
+    """Turns sentence pairs into tokens; pairs that are too long or lack words are left out.
+
+    Args:
+      source: sentences.
+      target: their translations.
+      vocabulary: the tokens.
+      max_length: the most tokens, with the end's, that a sentence may have.
+
+    Raises:
+      ValueError: if there are not as many of both, or no pair is left.
+    """
+    if len(source) != len(target):
+        raise ValueError(
+            f"{len(source)} source and {len(target)} target sentences found; expected as many."
+        )
+    pairs = zip(vocabulary.encode_source(source), vocabulary.encode_target(target), strict=True)
+    kept = [
+        (tuple(one), tuple(other))
+        for one, other in pairs
+        if 1 < len(one) <= max_length and 1 < len(other) <= max_length
+    ]
+    if not kept:
+        raise ValueError(
+            f"none of {len(source)} sentence pairs has words on both sides and at most "
+            f"max_length={max_length} tokens; expected some."
+        )
+    sources, targets = zip(*kept, strict=True)
+    return Corpus(sources, targets, max_length, dropped=len(source) - len(kept))
+
+
+class Place(NamedTuple):
+    """One batch of an epoch.
+
+    Attributes:
+      width: tokens of its longest sentence, or more.
+      pairs: which pairs it holds, int [rows]; -1 for a row of padding.
+    """
+
+    width: int
+    pairs: np.ndarray
+
+
+def batch_shapes(corpus: Corpus, *, max_tokens: int, devices: int = 1) -> dict[int, int]:
+    """The shapes ``{width: rows}`` of all batches of a corpus.
+
+    ``rows * width`` is at most ``max_tokens``, as fairseq counts them (the longer of both sides,
+    padding included), rounded down to a multiple of the devices, but at least one row for each.
+
+    Raises:
+      ValueError: if ``max_tokens`` or ``devices`` is below 1.
+    """
+    for name, value in (("max_tokens", max_tokens), ("devices", devices)):
+        if value < 1:
+            raise ValueError(f"{name}={value} found; expected at least 1.")
+    widths = sorted(set(corpus.widths.tolist()))
+    return {width: max(1, max_tokens // width // devices) * devices for width in widths}
+
+
+def epoch_batches(corpus: Corpus, seed: int, epoch: int, shapes: dict[int, int]) -> list[Place]:
+    """The batches of an epoch in their order, a pure function of ``(seed, epoch)``.
+
+    Every pair is in one batch. Which pairs of a width come together, and which batch comes when,
+    changes with the epoch; how many batches there are does not.
+
+    Args:
+      corpus: the pairs.
+      seed: in ``[0, 2**32)``.
+      epoch: counted from 0.
+      shapes: see :func:`batch_shapes`.
+    """
+    order = np.asarray(epoch_order(seed, epoch, len(corpus.source)))
+    widths = corpus.widths[order]
+    places = []
+    for width, rows in shapes.items():
+        pairs = order[widths == width]
+        lines = -(-len(pairs) // rows)
+        filled = np.full(lines * rows, -1, order.dtype)
+        filled[: len(pairs)] = pairs
+        places += [Place(width, line) for line in filled.reshape(lines, rows)]
+    key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _BATCHES), epoch)
+    turns = jax.random.permutation(key, jnp.arange(len(places)))
+    return [places[turn] for turn in np.asarray(turns)]
+
+
+def batch_of(corpus: Corpus, place: Place) -> dict[str, np.ndarray]:
+    """The arrays of a batch.
+
+    Returns:
+      int32 ``[rows, width]`` each: ``source``; ``inputs``, the target after ``BEGIN``, which the
+      decoder reads; ``targets``, the target with its ``END``, which it is to predict.
+
+    Example:
+      >>> corpus = Corpus(((5, 6, 2),), ((7, 2),), max_length=3)
+      >>> batch = batch_of(corpus, Place(3, np.array([0])))
+      >>> [batch[name][0].tolist() for name in ("source", "inputs", "targets")]
+      [[5, 6, 2], [1, 7, 0], [7, 2, 0]]
+    """
+    rows = len(place.pairs)
+    pairs = [pair for pair in place.pairs if pair >= 0]
+    targets = [corpus.target[pair] for pair in pairs]
+    return {
+        "source": padded([corpus.source[pair] for pair in pairs], rows, place.width),
+        "inputs": padded([[BEGIN, *target[:-1]] for target in targets], rows, place.width),
+        "targets": padded(targets, rows, place.width),
+    }
+
+
+__all__ = [
+    "WIDTHS",
+    "Corpus",
+    "Place",
+    "batch_of",
+    "batch_shapes",
+    "encode",
+    "epoch_batches",
+    "fitting_width",
+    "padded",
+]

@@ -1,0 +1,42 @@
+"""How likely a network finds the translations that are there."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets import models
+from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
+from nf_resnets.translation.loss import token_losses
+
+
+def mean_likelihood(
+    model: models.Transformer, params: Any, corpus: Corpus, *, max_tokens: int = 4096
+) -> float:
+    """The mean negative log-likelihood of a token, in nats; its exponential is the perplexity.
+
+    Args:
+      model: the network.
+      params: its parameters.
+      corpus: the pairs; every token counts once.
+      max_tokens: of a batch; see :func:`batch_shapes`.
+    """
+    shapes = batch_shapes(corpus, max_tokens=max_tokens)
+    total, count = 0.0, 0
+    for place in epoch_batches(corpus, 0, 0, shapes):
+        batch = batch_of(corpus, place)
+        total += float(_sum(model, params, batch))
+        count += int(np.count_nonzero(batch["targets"]))
+    return total / count
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _sum(model: models.Transformer, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    logits: Any = model.apply({"params": params}, batch["source"], batch["inputs"])
+    return token_losses(logits, batch["targets"])[1].sum()
+
+
+__all__ = ["mean_likelihood"]

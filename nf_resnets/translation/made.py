@@ -1,0 +1,95 @@
+"""Sentences of a small part of German with their translations, for where there are no others.
+
+The part is small but of the real language: numbers as one word with the ones before the tens, verbs
+at the end, time before the subject. A translator has to reorder, and copying gets it nowhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nf_resnets.translation.numerals import english_numeral, german_numeral
+
+_NAMES = ("Anna", "Paul", "Maria", "Jonas", "Lena", "Emil", "Clara", "Felix")
+_THINGS = (
+    ("Äpfel", "apples"), ("Bücher", "books"), ("Eier", "eggs"), ("Blumen", "flowers"),
+    ("Stühle", "chairs"), ("Karten", "cards"), ("Tassen", "cups"), ("Hüte", "hats"),
+)  # fmt: skip
+_KINDS = (
+    ("rote", "red"), ("grüne", "green"), ("neue", "new"), ("alte", "old"), ("große", "large"),
+    ("kleine", "small"), ("schöne", "beautiful"), ("billige", "cheap"),
+)  # fmt: skip
+_DEEDS = (
+    ("gekauft", "bought"), ("verkauft", "sold"), ("gefunden", "found"), ("verloren", "lost"),
+    ("gezählt", "counted"), ("gesehen", "saw"),
+)  # fmt: skip
+_TIMES = (
+    ("heute", "today"), ("gestern", "yesterday"), ("im Mai", "in May"), ("im Winter", "in winter"),
+    ("am Montag", "on Monday"), ("am Abend", "in the evening"),
+)  # fmt: skip
+
+
+def made_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Makes German sentences with their English translations, no sentence twice.
+
+    Args:
+      count: how many, up to 20,000.
+      seed: from which they follow.
+
+    Returns:
+      ``(German, English)`` pairs.
+
+    Raises:
+      ValueError: if ``count`` is below 1 or above 20,000.
+
+    Example:
+      >>> german, english = made_pairs(1)[0]
+      >>> german.endswith(".") and english.endswith(".")
+      True
+    """
+    if not 1 <= count <= 20_000:
+        raise ValueError(f"count={count} found; expected 1 to 20,000.")
+    rng = np.random.default_rng(seed)
+    found: dict[str, str] = {}
+    while len(found) < count:
+        german, english = _sentence(rng)
+        found[german] = english
+    return list(found.items())
+
+
+def _sentence(rng: np.random.Generator) -> tuple[str, str]:
+    def one(words: tuple) -> tuple:  # type: ignore[type-arg]
+        return words[int(rng.integers(len(words)))]
+
+    name, other = (str(word) for word in rng.permutation(_NAMES)[:2])
+    thing, things = one(_THINGS)
+    kind, kind_english = one(_KINDS)
+    deed, did = one(_DEEDS)
+    time, time_english = one(_TIMES)
+    # Half of the numbers have two digits: those whose order differs.
+    number = int(rng.integers(2, 100) if rng.random() < 0.5 else rng.integers(100, 1000))
+    german, english = german_numeral(number), english_numeral(number)
+    match int(rng.integers(4)):
+        case 0:
+            return (
+                f"{time[0].upper()}{time[1:]} hat {name} {german} {kind} {thing} {deed}.",
+                f"{name} {did} {english} {kind_english} {things} {time_english}.",
+            )
+        case 1:
+            return (
+                f"{name} hat {time} {german} {thing} {deed}.",
+                f"{name} {did} {english} {things} {time_english}.",
+            )
+        case 2:
+            return (
+                f"{name} und {other} haben zusammen {german} {kind} {thing}.",
+                f"{name} and {other} have {english} {kind_english} {things} together.",
+            )
+        case _:
+            return (
+                f"Die {kind}n {thing} kosten {german} Euro.",
+                f"The {kind_english} {things} cost {english} euros.",
+            )
+
+
+__all__ = ["made_pairs"]

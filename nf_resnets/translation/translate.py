@@ -1,0 +1,112 @@
+"""From sentences to sentences, by a trained Transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from nf_resnets import models
+from nf_resnets.translation.batches import fitting_width, padded
+from nf_resnets.translation.beam import beam_search
+from nf_resnets.translation.vocabulary import Vocabulary
+
+LONGER = 50
+"""By how many tokens a translation may be longer than its source: Vaswani et al., section 6.1."""
+
+
+def translate(
+    model: models.Transformer,
+    params: Any,
+    vocabulary: Vocabulary,
+    sentences: Sequence[str],
+    *,
+    beam: int = 4,
+    alpha: float = 0.6,
+    offset: float = 5.0,
+    max_tokens: int = 4096,
+    too_long: Literal["refuse", "cut"] = "refuse",
+) -> list[str]:
+    """Translates sentences by beam search.
+
+    Sentences of similar length are translated together; what comes out does not depend on which.
+    A sentence without words gives an empty one. Characters that the vocabulary does not have are
+    read as its unknown token, or as bytes if it was made so.
+
+    Args:
+      model: the network, as it was trained.
+      params: its parameters.
+      vocabulary: the tokens it was trained with.
+      sentences: in the source's language, any number of them.
+      beam: ``K``, hypotheses that are followed; 1 takes the likeliest token at every step.
+      alpha: exponent of the length penalty; see :func:`beam_search`.
+      offset: of the length penalty; 5 is Wu et al.'s, 0 fairseq's.
+      max_tokens: the most tokens, padding and all hypotheses counted, that are computed together.
+      too_long: what is done with a sentence of more tokens than ``model.max_length``: it is
+        refused, or the tokens that are too many are cut off.
+
+    Returns:
+      As many sentences, in the same order.
+
+    Raises:
+      ValueError: if a sentence is too long, or the vocabulary's sizes are not the model's; from
+        :func:`beam_search`, if ``beam`` or ``alpha`` is out of its range.
+
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
+    """
+    if isinstance(sentences, str):
+        raise ValueError("one string found; expected a list of sentences.")
+    _check_sizes(model, vocabulary)
+    encoded = vocabulary.encode_source(sentences)
+    for number, (sentence, tokens) in enumerate(zip(sentences, encoded, strict=True), start=1):
+        if len(tokens) > model.max_length:
+            if too_long == "refuse":
+                raise ValueError(
+                    f"sentence {number} ({sentence[:30]!r}...) has {len(tokens):,} tokens; "
+                    f"expected at most max_length={model.max_length:,}."
+                )
+            del tokens[model.max_length - 1 : -1]
+    found = [""] * len(encoded)
+    widths: dict[int, list[int]] = {}
+    for index, tokens in enumerate(encoded):
+        if len(tokens) > 1:  # more than the end
+            widths.setdefault(fitting_width(len(tokens), model.max_length), []).append(index)
+    for width, indices in widths.items():
+        longest = min(width + LONGER, model.max_length)
+        # A power of two, so that any number of sentences is computed in one of a few shapes.
+        most = max(1, max_tokens // (beam * longest))
+        rows = min(1 << (most.bit_length() - 1), 1 << (len(indices) - 1).bit_length())
+        for start in range(0, len(indices), rows):
+            part = indices[start : start + rows]
+            source = padded([encoded[index] for index in part], rows, width)
+            limits = np.minimum((source != 0).sum(axis=1) + LONGER, longest).astype(np.int32)
+            tokens, _ = jax.device_get(
+                beam_search(
+                    model,
+                    params,
+                    source,
+                    limits,
+                    length=longest,
+                    beam=beam,
+                    alpha=alpha,
+                    offset=offset,
+                )
+            )
+            for row, index in enumerate(part):
+                found[index] = vocabulary.decode(tokens[row, 0])
+    return found
+
+
+def _check_sizes(model: models.Transformer, vocabulary: Vocabulary) -> None:
+    sizes = (model.source_vocab_size or model.vocab_size, model.vocab_size)
+    found = (vocabulary.source_size, vocabulary.target_size)
+    if found != sizes:
+        raise ValueError(
+            f"a vocabulary of {found[0]:,} source and {found[1]:,} target tokens found; expected "
+            f"{sizes[0]:,} and {sizes[1]:,}, those of the model."
+        )
+
+
+__all__ = ["LONGER", "translate"]

@@ -1,0 +1,111 @@
+"""Batches by tokens: every pair once, in few shapes, in an order that only the seed decides."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from nf_resnets import translation
+from nf_resnets.translation import BEGIN, END, PADDING, batch_of, batch_shapes, epoch_batches
+from nf_resnets.translation.batches import WIDTHS, fitting_width
+from tests.translation.small import corpus, vocabulary
+
+
+def order_of(places):
+    return [place.pairs.tolist() for place in places]
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_every_pair_is_in_one_batch_that_is_no_larger_than_allowed(devices):
+    pairs = corpus(count=203)
+    shapes = batch_shapes(pairs, max_tokens=500, devices=devices)
+    seen = collections.Counter()
+    for place in epoch_batches(pairs, 3, 5, shapes):
+        batch = batch_of(pairs, place)
+        assert {array.shape for array in batch.values()} == {(shapes[place.width], place.width)}
+        assert shapes[place.width] % devices == 0 and batch["source"].size <= 500
+        for row, pair in enumerate(place.pairs):
+            if pair < 0:
+                assert not any(array[row].any() for array in batch.values())
+                continue
+            seen[int(pair)] += 1
+            source, target = pairs.source[pair], pairs.target[pair]
+            for name, expected in (
+                ("source", source), ("targets", target), ("inputs", (BEGIN, *target[:-1]))
+            ):  # fmt: skip
+                found = batch[name][row]
+                assert tuple(found[: len(expected)]) == expected
+                assert (found[len(expected) :] == PADDING).all()
+            # A narrower batch would not have done.
+            longest = max(len(source), len(target))
+            assert place.width == min(w for w in (*WIDTHS[:4], 32) if w >= longest)
+    assert seen == collections.Counter(range(203))
+
+
+def test_the_order_is_that_of_seed_and_epoch():
+    pairs = corpus()
+    shapes = batch_shapes(pairs, max_tokens=200)
+    first = order_of(epoch_batches(pairs, 0, 0, shapes))
+    assert first == order_of(epoch_batches(pairs, 0, 0, shapes))
+    others = [order_of(epoch_batches(pairs, *where, shapes)) for where in ((0, 1), (1, 0))]
+    assert first not in others and others[0] != others[1]
+    # As many batches in every epoch, so that a step knows its epoch.
+    assert {len(other) for other in others} == {len(first)}
+    # Wide and narrow ones alternate, and who meets whom changes.
+    widths = [place.width for place in epoch_batches(pairs, 0, 0, shapes)]
+    assert widths != sorted(widths)
+    together = [{frozenset(batch) for batch in order} for order in (first, others[0])]
+    assert together[0] != together[1]
+
+
+def test_a_sentence_longer_than_a_batch_has_one_of_its_own():
+    pairs = corpus(count=5)
+    assert batch_shapes(pairs, max_tokens=1, devices=4) == dict.fromkeys(
+        sorted(set(pairs.widths.tolist())), 4
+    )
+
+
+def test_widths_are_wide_enough_and_at_most_half_as_wide_again_as_the_next():
+    assert [fitting_width(length, 1024) for length in range(1, 1025)] == [
+        min(width for width in WIDTHS if width >= length) for length in range(1, 1025)
+    ]
+    assert all(wide <= 1.5 * narrow for narrow, wide in zip(WIDTHS, WIDTHS[1:], strict=False))
+    assert fitting_width(40, 40) == 40 and fitting_width(5_000, 5_000) == 5_000
+    for length in (0, 41):
+        with pytest.raises(ValueError, match="expected 1 to 40"):
+            fitting_width(length, 40)
+
+
+def test_pairs_without_words_or_with_too_many_are_counted():
+    source = ["Anna", "", "Anna " * 50, "Paul", "  ", "Emil"]
+    target = ["Anna", "Anna", "Anna", "Anna " * 50, "Paul", ""]
+    found = translation.encode(source, target, vocabulary(), max_length=20)
+    assert len(found.source) == len(found.target) == 1 and found.dropped == 5
+    assert found.source[0][-1] == found.target[0][-1] == END
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (["a", "b"], ["a"], "2 source and 1 target sentences found"),
+        (["", ""], ["a", "b"], "none of 2 sentence pairs has words on both sides"),
+    ],
+)
+def test_pairs_that_are_none_are_refused(source, target, message):
+    with pytest.raises(ValueError, match=message):
+        translation.encode(source, target, vocabulary(), max_length=20)
+
+
+def test_impossible_sizes_are_refused():
+    for options in ({"max_tokens": 0}, {"max_tokens": 9, "devices": 0}):
+        with pytest.raises(ValueError, match="expected at least 1"):
+            batch_shapes(corpus(count=3), **options)
+
+
+def test_the_mean_width_wastes_little():
+    pairs = corpus(count=500)
+    shapes = batch_shapes(pairs, max_tokens=600)
+    batches = [batch_of(pairs, place) for place in epoch_batches(pairs, 0, 0, shapes)]
+    filled = sum(np.count_nonzero(batch["source"]) for batch in batches)
+    # Random lengths on both sides, unlike those of translations; all 30 wide would be 0.48.
+    assert filled / sum(batch["source"].size for batch in batches) > 0.55

@@ -1,0 +1,108 @@
+"""Sentence pairs: the made ones, and real TFDS folders that the tests write."""
+
+import pytest
+
+from nf_resnets.translation import Pairs, PairSet, load_pairs, made_pairs
+
+SIZES = {"train": 12, "validation": 3, "test": 4}
+
+
+def write(data_dir, name, languages, sizes):
+    """Writes made sentences as TFDS does, and returns them by split."""
+    import tensorflow_datasets as tfds
+
+    pairs = iter(made_pairs(sum(sizes.values())))
+    written = {split: [next(pairs) for _ in range(size)] for split, size in sizes.items()}
+
+    def examples(split):
+        for index, pair in enumerate(written[split]):
+            yield index, dict(zip(languages, pair, strict=True))
+
+    name, config = name.split("/")
+    builder = tfds.dataset_builders.AdhocBuilder(
+        name=name,
+        version="1.0.0",
+        data_dir=data_dir,
+        config=config,
+        features=tfds.features.Translation(languages),
+        split_datasets={},
+    )
+    builder._split_generators = lambda *_: {split: examples(split) for split in sizes}
+    tfds.disable_progress_bar()
+    builder.download_and_prepare(
+        file_format="array_record",
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+    )
+    return written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("tfds")
+    written = write(data_dir, "wmt16_translate/de-en", ("de", "en"), SIZES)
+    hrlr = write(data_dir, "ted_hrlr_translate/pt_to_en", ("pt", "en"), SIZES)
+    return data_dir, written, hrlr
+
+
+def test_what_tfds_has_written_is_read(folder):
+    data_dir, written, hrlr = folder
+    found = load_pairs("wmt16_translate/de-en", data_dir)
+    assert found.languages == ("de", "en")
+    for split, pairs in written.items():
+        # TFDS shuffles what it writes.
+        assert sorted(zip(*getattr(found, split), strict=True)) == sorted(pairs)
+    other = load_pairs("ted_hrlr_translate/pt_to_en", data_dir)
+    assert other.languages == ("pt", "en")
+    assert sorted(zip(*other.test, strict=True)) == sorted(hrlr["test"])
+
+
+def test_the_direction_and_the_limit(folder):
+    data_dir, _, _ = folder
+    name = "wmt16_translate/de-en"
+    forth, back = load_pairs(name, data_dir), load_pairs(name, data_dir, source="en", limit=5)
+    assert back.languages == ("en", "de")
+    assert back.test == Pairs(forth.test.target, forth.test.source)
+    assert back.train.source == forth.train.target[:5]
+    assert len(back.validation.source) == SIZES["validation"]
+
+
+def test_what_is_not_there_is_said(folder, tmp_path):
+    data_dir, _, _ = folder
+    with pytest.raises(FileNotFoundError, match="wmt16_translate/de-en is not in .*prepare"):
+        load_pairs("wmt16_translate/de-en", tmp_path)
+    with pytest.raises(FileNotFoundError, match="multi30k_translate/de-en is not in .*Translation"):
+        load_pairs("multi30k_translate/de-en", tmp_path)
+    with pytest.raises(ValueError, match="source='fr' found; wmt16_translate/de-en has the langua"):
+        load_pairs("wmt16_translate/de-en", data_dir, source="fr")
+
+
+def test_damaged_files_are_one_sentence(tmp_path):
+    write(tmp_path, "wmt16_translate/de-en", ("de", "en"), SIZES)
+    for path in tmp_path.rglob("*-train.array_record-*"):
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(OSError, match="cannot be read"):
+        load_pairs("wmt16_translate/de-en", tmp_path)
+
+
+def test_a_set_without_one_of_the_splits_is_refused(tmp_path):
+    write(tmp_path, "wmt16_translate/de-en", ("de", "en"), {"train": 3, "test": 2})
+    with pytest.raises(ValueError, match="has the splits train, test; expected validation too"):
+        load_pairs("wmt16_translate/de-en", tmp_path)
+
+
+def test_the_made_set_is_one_language_to_the_other_with_no_sentence_in_two_splits():
+    found, back = load_pairs("made"), load_pairs("made", source="en", limit=10)
+    assert found.languages == ("de", "en") and back.languages == ("en", "de")
+    assert back.test == Pairs(found.test.target, found.test.source)
+    assert len(back.train.source) == 10
+    parts = [set(pairs.source) for pairs in (found.train, found.validation, found.test)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 6_400
+
+
+def test_a_set_that_cannot_be_used_is_refused():
+    fine, none, uneven = Pairs(("a",), ("b",)), Pairs((), ()), Pairs(("a",), ())
+    for bad in (none, uneven):
+        with pytest.raises(ValueError, match="mine, validation split: "):
+            PairSet("mine", ("de", "en"), fine, bad, fine)
+    with pytest.raises(ValueError, match="limit=0 found"):
+        load_pairs("made", limit=0)

@@ -1,0 +1,149 @@
+"""The step: the gradient of the mean over all tokens, on one device as on eight."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import training
+from nf_resnets.translation import PADDING, adam, make_train_step, replica_step, token_losses
+from tests.models.trees import assert_close, quick_jit
+from tests.translation.small import SIZE, random_params, transformer
+
+RNG = np.random.default_rng(0)
+ROWS, WIDTH = 8, 6
+RATE = 0.01  # random parameters without a norm have gradients of up to 100
+
+
+def make_batch():
+    """Rows of one to six tokens, and one of padding: devices have unlike numbers of tokens."""
+    arrays = {name: np.zeros((ROWS, WIDTH), np.int32) for name in ("source", "inputs", "targets")}
+    for row, length in enumerate((1, 6, 2, 6, 3, 1, 5, 0)):
+        for array in arrays.values():
+            array[row, :length] = RNG.integers(4, SIZE, length)
+    return arrays
+
+
+BATCH = make_batch()
+
+
+def sgd(hyper):
+    return optax.sgd(hyper["learning_rate"])
+
+
+@functools.cache
+def alone(model):
+    """The step of one replica without a mesh."""
+    return quick_jit(functools.partial(replica_step, model=model, optimizer=sgd))
+
+
+def state_of(model, optimizer=sgd, **options):
+    params = random_params(model, 1)
+    return training.create_state(params, optimizer, {"learning_rate": RATE}, seed=3, **options)
+
+
+def after_steps(model, devices, *, optimizer=sgd, steps=2, runs=1, sweep=1):
+    mesh = training.make_mesh(sweep=sweep, devices=jax.devices()[: devices * sweep])
+    states = training.stack([state_of(model, optimizer) for _ in range(runs)])
+    states = training.spread_runs(states, mesh)
+    step = make_train_step(model, optimizer, mesh, label_smoothing=0.1)
+    for _ in range(steps):
+        states, metrics = step(states, BATCH)
+    return jax.device_get((states, metrics))
+
+
+def test_one_step_is_the_gradient_of_the_mean_over_tokens():
+    model = transformer()
+    state, metrics = alone(model)(state_of(model), BATCH)
+    params = random_params(model, 1)
+
+    def mean_loss(params):
+        logits = model.apply({"params": params}, BATCH["source"], BATCH["inputs"])
+        losses, _ = token_losses(logits, jnp.asarray(BATCH["targets"]), label_smoothing=0.1)
+        return losses.sum() / np.count_nonzero(BATCH["targets"])
+
+    loss, grads = quick_jit(jax.value_and_grad(mean_loss))(params)
+    expected = jax.tree.map(lambda p, g: p - RATE * g, params, grads)
+    # The same float32 arithmetic in another order.
+    assert_close(state.params, expected, 1e-5)
+    assert float(metrics["loss"]) == pytest.approx(float(loss), rel=1e-5)
+    assert float(metrics["tokens"]) == 24
+    assert int(state.step) == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dropout"),
+    [
+        ("fixup", 0.3),
+        pytest.param("fixup", 0.0, marks=pytest.mark.slow),
+        pytest.param("layernorm_post", 0.0, marks=pytest.mark.slow),
+        pytest.param("layernorm_post", 0.3, marks=pytest.mark.slow),
+    ],
+)
+def test_eight_devices_do_what_one_does(scheme, dropout):
+    model = transformer(scheme, dropout=dropout)
+    one, eight = (after_steps(model, devices) for devices in (1, 8))
+    # Sums of eight parts in another order, twice; an error of 24 / 8 in the normalisation, or
+    # another dropout, changes the first digit.
+    assert_close(eight[0].params, one[0].params, 2e-5)
+    for name in one[1]:
+        np.testing.assert_allclose(eight[1][name], one[1][name], rtol=2e-5, atol=1e-6)
+    # Something was learnt, by every matrix.
+    start = random_params(model, 1)
+    for path, after in jax.tree_util.tree_leaves_with_path(one[0].params):
+        if path[-1].key == "kernel":
+            before = functools.reduce(lambda tree, part: tree[part.key], path, start)
+            assert np.abs(after[0] - before).max() > 1e-5, path
+
+
+def test_rows_seeds_and_steps_have_dropout_of_their_own():
+    model = transformer(dropout=0.5)
+    state = state_of(model)
+    row = {name: np.repeat(array[1:2], ROWS, axis=0) for name, array in BATCH.items()}
+
+    def loss(where=0, **change):
+        """That of the sentence where it stands in the one row, all others being padding."""
+        there = np.arange(ROWS)[:, None] == where
+        batch = {name: np.where(there, array, PADDING) for name, array in row.items()}
+        return float(alone(model)(state.replace(**change), batch)[1]["loss"])
+
+    found = [loss(), loss(where=1), loss(seed=jnp.uint32(4)), loss(step=jnp.int32(1))]
+    assert loss() == found[0] and len(set(found)) == 4
+
+
+def test_runs_of_a_sweep_are_those_by_themselves():
+    model = transformer()
+    by_itself = training.unstack(after_steps(model, 1)[0].params, 0)
+    together = after_steps(model, 2, runs=4, sweep=2)[0].params
+    for run in range(4):
+        assert_close(training.unstack(together, run), by_itself, 2e-5)
+
+
+def test_the_average_moves():
+    model = transformer()
+    state = state_of(model, average_decay=0.75)
+    new, _ = alone(model)(state, BATCH)
+    expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, state.params, new.params)
+    assert_close(new.average.params, expected, 1e-6)
+
+
+def test_the_scalars_learn_slower():
+    model = transformer()
+    slow = after_steps(model, 1, optimizer=lambda hyper: adam(hyper["learning_rate"]), steps=1)
+    start = random_params(model, 1)
+    moved = jax.tree.map(lambda a, b: np.abs(a[0] - b).max(), slow[0].params, start)
+    layers = moved["encoder"]["layers"]["feed_forward"]
+    # Adam's first step is the rate for whatever has a gradient.
+    assert layers["multiplier"] == pytest.approx(0.1 * RATE, rel=1e-3)
+    assert layers["linear_1"]["kernel"] == pytest.approx(RATE, rel=1e-3)
+
+
+def test_a_batch_of_other_rows_is_refused():
+    model = transformer()
+    mesh = training.make_mesh(devices=jax.devices()[:3])
+    states = training.spread_runs(training.stack([state_of(model)]), mesh)
+    with pytest.raises(ValueError, match="8 rows found; expected a multiple of the 3 devices"):
+        make_train_step(model, sgd, mesh)(states, BATCH)
