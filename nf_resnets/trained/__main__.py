@@ -1,0 +1,27 @@
+"""`python -m nf_resnets.trained`: train, show, predict with, fine-tune and export a network.
+
+python -m nf_resnets.trained train --out digits.safetensors --samples digits
+python -m nf_resnets.trained predict digits.safetensors digits/*.png
+"""
+
+from __future__ import annotations
+
+import tyro
+
+from nf_resnets.trained import command
+
+
+def main() -> int:
+    """Does what the command line says; returns the exit code."""
+    wanted = tyro.cli(
+        command.Command,  # type: ignore[arg-type]
+        prog="python -m nf_resnets.trained",
+        description="Make and use a trained network, kept in one safetensors file.",
+    )
+    return command.run(wanted)
+
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,428 @@
+"""The commands: each is a dataclass of options and a function that returns the exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import tyro
+
+from nf_resnets import data, models, schemes, translation
+from nf_resnets.trained import export as exports
+from nf_resnets.trained import file, fit, pictures, predict, transfer
+from nf_resnets.trained import settings as settings_of
+from nf_resnets.trained.file import Trained, TrainedError
+from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
+from nf_resnets.trained.inputs import Images, Sentences
+
+MISTAKE = 2
+"""The exit code of what the user can mend."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train a network for images without normalisation, and keep it in one file.
+
+    The handwritten digits inside scikit-learn need no download and take about a minute; the other
+    data sets are read with tensorflow-datasets.
+    """
+
+    out: Path = Path("digits.safetensors")
+    """The file to write."""
+    dataset: str = "digits"
+    """digits, cifar10, cifar100, svhn_cropped or fashion_mnist."""
+    network: str = "wrn-16-1"
+    """A network by its usual name: wrn-16-4, cifar-resnet-110, resnet-50, resnet-50-v2, vgg-16."""
+    scheme: str = "fixup"
+    """How it is initialised: fixup, skipinit, rescalenet, batchnorm, ..."""
+    stem_channels: int = 0
+    """Channels of the first convolution, of which the others are multiples; 0 for the published."""
+    recipe: Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=fit.Recipe
+    )
+    samples: Path | None = None
+    """A folder for ten images of the test split, to try predict on."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainTranslator:
+    """Train a Transformer without LayerNorm to translate, and keep it with its vocabulary.
+
+    The sentences that the code makes (German to English) need no download and take a few minutes;
+    others are read with tensorflow-datasets. It needs the extra nf_resnets[translation].
+    """
+
+    out: Path = Path("translator.safetensors")
+    """The file to write."""
+    dataset: str = "made"
+    """A set with its languages, such as wmt16_translate/de-en, or "made"."""
+    source: str | None = None
+    """The language to translate from; by default the one named first."""
+    scheme: str = "fixup"
+    """fixup, layernorm_post, layernorm_pre, t_fixup, rezero or plain."""
+    tested: int = 100
+    """Test pairs that are translated at the end, for BLEU."""
+    recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=TranslationRecipe
+    )
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Say what a network's file holds; its weights are checked."""
+
+    file: tyro.conf.Positional[Path]
+    """A network's file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Predict:
+    """Say what a network sees in images, or translate sentences.
+
+    Images are turned as their camera says, cropped in the middle, resized, and made grey or
+    coloured as the network needs them. A line for each: the likeliest classes with their
+    probabilities. Sentences come from --sentence, or a line each from standard input.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """A network's file."""
+    images: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """PNG, JPEG or other image files."""
+    top: int = 3
+    """How many classes to name."""
+    invert: bool = False
+    """Let dark and light change places: the digits are light on black, a photographed page dark on
+    white."""
+    sentence: tuple[str, ...] = ()
+    """Sentences to translate."""
+    beam: int = 4
+    """Hypotheses that a translation follows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    """Fine-tune a network on another data set: its head is new, the rest goes on from the file."""
+
+    file: tyro.conf.Positional[Path]
+    """The network's file; it is not changed."""
+    out: Path
+    """The file to write."""
+    dataset: str = "digits"
+    """digits, cifar10, cifar100, svhn_cropped or fashion_mnist."""
+    learn: transfer.Learn = "all"
+    """What is trained: all; small: the head, and the biases, multipliers and norms; head. The rest
+    stays as it is."""
+    recipe: Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=lambda: fit.Recipe(epochs=5.0, learning_rate=0.02)
+    )
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a network for images as a StableHLO program, weights inside, for batches of any size.
+
+    jax.export.deserialize(bytes).call(pixels) runs it without this library.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """A network's file."""
+    out: Path
+    """The file to write, such as net.stablehlo."""
+    platforms: tuple[str, ...] = exports.PLATFORMS
+    """What it is to run on: cpu, cuda, tpu."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[TrainTranslator, tyro.conf.subcommand("train-translator")]
+    | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[Tune, tyro.conf.subcommand("tune")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+)
+
+
+def run(command: Any) -> int:
+    """Does what a command says; returns the exit code, 2 for what the user can mend."""
+    functions: dict[type, Callable[[Any], int]] = {
+        Train: train,
+        TrainTranslator: train_translator,
+        Predict: predictions,
+        Tune: tune,
+        Export: export_,
+        Show: show,
+    }
+    try:
+        code = functions[type(command)](command)
+        sys.stdout.flush()
+        return code
+    except (TrainedError, ValueError, OSError, ImportError) as error:
+        if isinstance(error, BrokenPipeError):
+            # Nobody reads on (`| head`).
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        print(error, file=sys.stderr)
+        return MISTAKE
+    except KeyboardInterrupt:
+        print("Stopped; nothing was written.", file=sys.stderr)
+        return 130
+
+
+def train(command: Train) -> int:
+    """Trains a network and saves it."""
+    file.refuse_existing(command.out, overwrite=command.overwrite)
+    dataset = data.load(command.dataset, command.data_dir)
+    model = _network(command, dataset)
+    inputs = Images.of(dataset)
+    where = f"{command.network} ({command.scheme}) on {command.dataset}"
+    print(f"Training {where}, {jax.devices()[0].device_kind}", flush=True)
+    start = time.monotonic()
+    variables = fit.initial(model, dataset, command.recipe.seed)
+    made = fit.fit(model, variables, dataset, command.recipe, on_epoch=_say_epoch)
+    notes = {
+        "network": command.network,
+        "dataset": command.dataset,
+        "recipe": dataclasses.asdict(command.recipe),
+        "steps": made.steps,
+        "test_accuracy": made.test_accuracy,
+        "test_loss": made.test_loss,
+    }
+    path = file.save(
+        command.out, model, made.variables, inputs=inputs, notes=notes, overwrite=command.overwrite
+    )
+    _say_result(made, path, time.monotonic() - start)
+    if command.samples is not None:
+        _write_samples(command.samples, dataset, inputs)
+        print(f"Images to try it on: python -m nf_resnets.trained predict {path} "
+              f"{command.samples}/*.png")  # fmt: skip
+    return 0
+
+
+def train_translator(command: TrainTranslator) -> int:
+    """Trains a Transformer and saves it with its vocabulary."""
+    file.refuse_existing(command.out, overwrite=command.overwrite)
+    schemes.fitting(command.scheme, "transformer")
+    pairs = translation.load_pairs(command.dataset, command.data_dir, source=command.source)
+    if command.tested < 1:
+        raise ValueError(f"--tested {command.tested} found; expected at least 1.")
+    source, target = pairs.languages
+    print(
+        f"Training a Transformer ({command.scheme}) on {command.dataset}, {source} to {target}, "
+        f"{len(pairs.train.source):,} pairs, {jax.devices()[0].device_kind}",
+        flush=True,
+    )
+    steps, start = command.recipe.steps, time.monotonic()
+
+    def told(made: int, metrics: dict[str, float]) -> None:
+        if made % 50 == 0 or made == steps:
+            print(f"  step {made:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
+                  f"token {metrics['likelihood']:.3f}", flush=True)  # fmt: skip
+
+    made = fit_translation(
+        pairs, command.scheme, command.recipe, tested=command.tested, on_step=told
+    )
+    notes = {
+        "dataset": command.dataset,
+        "recipe": dataclasses.asdict(command.recipe),
+        "test_bleu": made.bleu.score,
+        "test_bleu_of_copies": made.copy_bleu.score,
+        "signature": made.bleu.signature,
+    }
+    path = file.save(
+        command.out,
+        made.model,
+        {"params": made.params},
+        inputs=Sentences(source, target, made.vocabulary.source, made.vocabulary.target),
+        notes=notes,
+        overwrite=command.overwrite,
+    )
+    print(f"BLEU {made.bleu.score:.1f} on test pairs ({made.copy_bleu.score:.1f} of copies; "
+          f"{made.bleu.signature})")  # fmt: skip
+    print(f"{time.monotonic() - start:.0f} s; in {path}")
+    print(f'python -m nf_resnets.trained predict {path} --sentence "{pairs.test.source[0]}"')
+    return 0
+
+
+def show(command: Show) -> int:
+    """Prints what a file holds."""
+    trained = file.load(command.file)
+    leaves = jax.tree.leaves(trained.variables["params"])
+    dtypes = ", ".join(sorted({leaf.dtype.name for leaf in leaves}))
+    print(f"{type(trained.model).__name__}, {sum(leaf.size for leaf in leaves):,} parameters in "
+          f"{len(leaves)} leaves ({dtypes})")  # fmt: skip
+    settings = settings_of.to_json(trained.model)["fields"]
+    scheme = settings["scheme"]
+    settings["scheme"] = scheme["name"] if isinstance(scheme, dict) else scheme
+    print("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
+    if isinstance(trained.inputs, Images):
+        height, width, channels = trained.inputs.shape
+        colour = "grey" if channels == 1 else "colour"
+        print(f"takes {colour} images of {height} x {width} pixels")
+        print(f"classes: {', '.join(trained.inputs.class_names)}")
+    else:
+        print(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+    for name, value in trained.notes.items():
+        print(f"{name}: {value}")
+    print("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
+    return 0
+
+
+def predictions(command: Predict) -> int:
+    """Prints a line for each image or sentence."""
+    trained = file.load(command.file)
+    if isinstance(trained.inputs, Sentences):
+        if command.images:
+            raise TrainedError(
+                f"{command.file} holds a network that translates, and {command.images[0]} was "
+                "given; expected --sentence, or lines on standard input."
+            )
+        return _translations(trained, trained.inputs, command)
+    if command.sentence:
+        raise TrainedError(
+            f"{command.file} holds a network for images, and --sentence was given; expected image "
+            "files."
+        )
+    if not command.images:
+        raise TrainedError("no image given; expected one image file or more after the network's.")
+    if command.top < 1:
+        raise TrainedError(f"--top {command.top} found; expected at least 1.")
+    pixels, places, faults = pictures.read_pictures(
+        command.images, trained.inputs, invert=command.invert
+    )
+    found = predict.predict(trained, pixels)
+    wide = max((len(str(command.images[place])) for place in places), default=0)
+    for place, probabilities in zip(places, found, strict=True):
+        best = predict.ranked(probabilities, trained.inputs.class_names, command.top)
+        words = "   ".join(f"{name} {100 * share:.1f}%" for name, share in best)
+        print(f"{command.images[place]!s:<{wide}}  {words}")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return MISTAKE if faults else 0
+
+
+def tune(command: Tune) -> int:
+    """Fine-tunes a network and saves it under another name."""
+    file.refuse_existing(command.out, overwrite=command.overwrite)
+    old = file.load(command.file)
+    dataset = data.load(command.dataset, command.data_dir)
+    key = jax.random.key(command.recipe.seed)
+    new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
+    labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], command.learn))
+    learning = labels.count("learns")
+    print(f"Fine-tuning {command.file} on {command.dataset}: {learning} of {len(labels)} leaves "
+          f"learn, {jax.devices()[0].device_kind}", flush=True)  # fmt: skip
+    start = time.monotonic()
+    made = fit.fit(
+        new.model, new.variables, dataset, command.recipe, learn=command.learn, on_epoch=_say_epoch
+    )
+    notes = {
+        "network": old.notes.get("network", type(new.model).__name__),
+        "dataset": command.dataset,
+        "tuned_from": dict(old.notes),
+        "learn": command.learn,
+        "recipe": dataclasses.asdict(command.recipe),
+        "steps": made.steps,
+        "test_accuracy": made.test_accuracy,
+        "test_loss": made.test_loss,
+    }
+    path = file.save(
+        command.out,
+        new.model,
+        made.variables,
+        inputs=new.inputs,
+        notes=notes,
+        overwrite=command.overwrite,
+    )
+    _say_result(made, path, time.monotonic() - start)
+    return 0
+
+
+def export_(command: Export) -> int:
+    """Writes a StableHLO program."""
+    file.refuse_existing(command.out, overwrite=command.overwrite)
+    trained = file.load(command.file)
+    path = exports.save_export(
+        command.out, trained, overwrite=command.overwrite, platforms=command.platforms
+    )
+    inputs = predict.images_of(trained)
+    shape = ", ".join(map(str, inputs.shape))
+    print(f"{path}: {path.stat().st_size:,} bytes, for {', '.join(command.platforms)}")
+    print(f"  from pixels float32 [b, {shape}], 0 to {inputs.max_value:g}, "
+          f"to logits float32 [b, {len(inputs.class_names)}]")  # fmt: skip
+    print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
+    return 0
+
+
+def _network(command: Train, dataset: data.Dataset) -> Any:
+    if command.network.startswith("transformer"):
+        raise ValueError(f"--network {command.network} found; expected a network for images.")
+    options: dict[str, Any] = {"num_classes": dataset.num_classes}
+    if command.stem_channels:
+        options["stem_channels"] = command.stem_channels
+    model = models.make(command.network, command.scheme, **options)
+    # What the network has against the images is said before the first step.
+    image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
+    jax.eval_shape(model.init, jax.random.key(0), image)
+    return model
+
+
+def _say_epoch(made: int, steps: int, loss: float, accuracy: float) -> None:
+    print(f"  step {made:>{len(str(steps))}} of {steps}: training loss {loss:.3f}, "
+          f"accuracy {100 * accuracy:.1f}%", flush=True)  # fmt: skip
+
+
+def _say_result(made: fit.Fit, path: Path, seconds: float) -> None:
+    print(f"{100 * made.test_accuracy:.1f}% of the test images right after {made.steps} steps, "
+          f"{seconds:.0f} s; in {path}")  # fmt: skip
+
+
+def _write_samples(folder: Path, dataset: data.Dataset, inputs: Images) -> None:
+    """Ten images of the test split, by index and class; none that is there is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(min(10, len(dataset.test.labels))):
+        name = dataset.class_names[dataset.test.labels[index]]
+        path = folder / f"test_{index}_is_{name.replace('/', '_').replace(' ', '_')}.png"
+        if not path.exists():
+            pictures.write_picture(path, dataset.test.images[index], inputs)
+
+
+def _translations(trained: Trained, inputs: Sentences, command: Predict) -> int:
+    sentences = list(command.sentence)
+    if not sentences:
+        try:
+            sentences = [line.rstrip("\r\n") for line in sys.stdin]
+        except UnicodeDecodeError:
+            raise TrainedError("standard input is no text in UTF-8; expected sentences.") from None
+    if not sentences:
+        raise TrainedError("no sentence given; expected --sentence, or lines on standard input.")
+    vocabulary = translation.Vocabulary(inputs.source_vocabulary, inputs.target_vocabulary)
+    params = trained.variables["params"]
+    for sentence in translation.translate(
+        trained.model, params, vocabulary, sentences, beam=command.beam
+    ):
+        print(sentence)
+    return 0
+
+
+__all__ = ["Command", "Export", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run"]

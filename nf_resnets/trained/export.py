@@ -1,0 +1,94 @@
+"""A trained network as a StableHLO program, which runs without this library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from nf_resnets.trained.file import Trained, TrainedError, write_whole
+from nf_resnets.trained.predict import images_of, logits_of
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""What an exported program runs on."""
+
+
+def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.export.Exported:
+    """Lowers a network with its weights to StableHLO, for batches of any size.
+
+    The program goes from raw pixels, float32 ``[b, H, W, C]`` from 0 to
+    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``; mean, standard deviation and
+    weights are inside. ``export(...).serialize()`` is what :func:`jax.export.deserialize` reads,
+    wherever there is JAX; its ``mlir_module_serialized`` is the StableHLO for other compilers.
+
+    Args:
+      trained: a network for images.
+      platforms: what it is to run on, of :data:`PLATFORMS`.
+
+    Raises:
+      TrainedError: if the network does not take images, or a platform is none of the three.
+    """
+    inputs = images_of(trained)
+    unknown = [name for name in platforms if name not in PLATFORMS]
+    if unknown or not platforms:
+        raise TrainedError(
+            f"platforms={', '.join(platforms)!r} found; expected some of {', '.join(PLATFORMS)}."
+        )
+    logits = logits_of(trained)
+    variables = jax.device_put(trained.variables)
+
+    def program(pixels: jax.Array) -> jax.Array:
+        return logits(variables, pixels)
+
+    (batch,) = jax.export.symbolic_shape("b")
+    pixels = jax.ShapeDtypeStruct((batch, *inputs.shape), jnp.float32)
+    return jax.export.export(jax.jit(program), platforms=tuple(platforms))(pixels)
+
+
+def save_export(
+    path: str | os.PathLike[str], trained: Trained, *, overwrite: bool = False, **options: Any
+) -> Path:
+    """Writes what :func:`export` makes into a file, whole or not at all.
+
+    Args:
+      path: the file.
+      trained: a network for images.
+      overwrite: whether a file that is there may be replaced.
+      **options: of :func:`export`.
+
+    Raises:
+      TrainedError: if the file is there or cannot be written, or the network cannot be exported.
+      ImportError: if flatbuffers is not installed, of which JAX makes its format.
+    """
+    path = Path(path)
+    write_whole(path, bytes(export(trained, **options).serialize()), overwrite=overwrite)
+    return path
+
+
+def load_export(path: str | os.PathLike[str]) -> jax.export.Exported:
+    """Reads a program that :func:`save_export` wrote; ``.call(pixels)`` runs it.
+
+    Raises:
+      TrainedError: if there is no such file, or it is no exported program.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    try:
+        return jax.export.deserialize(bytearray(data))
+    except ImportError:
+        raise
+    except Exception:  # the reader of its format raises whatever it stumbles over
+        raise TrainedError(
+            f"{path} is no exported program; expected one written by nf_resnets.trained export."
+        ) from None
+
+
+__all__ = ["PLATFORMS", "export", "load_export", "save_export"]

@@ -1,0 +1,382 @@
+"""A trained network in one safetensors file: weights, settings, and what it takes; no pickle.
+
+The tensors are the leaves of the variables, by their keys joined by ``/``, and for a translation
+network the SentencePiece models under ``inputs/``, as bytes. The header's metadata has one entry,
+``nf_resnets``: a manifest in JSON with all settings and the SHA-256 of every tensor, and the
+SHA-256 of that manifest itself, so that every flipped bit is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from nf_resnets import models
+from nf_resnets.roles import path_name
+from nf_resnets.trained.inputs import Images, Sentences
+from nf_resnets.trained.leaves import (
+    flatten,
+    refuse_not_finite,
+    refuse_other_leaves,
+    unflatten,
+)
+from nf_resnets.trained.settings import from_json, to_json
+
+FORMAT = 1
+"""The version of the manifest; a file of another one is refused."""
+
+ENTRY = "nf_resnets"
+INPUTS = "inputs"
+
+_KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
+_VOCABULARIES = ("source_vocabulary", "target_vocabulary")
+_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
+    "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+class TrainedError(Exception):
+    """A network that cannot be saved, loaded or used; one sentence says why."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """A network with its weights, and what it takes.
+
+    Attributes:
+      model: the Flax module.
+      variables: ``{"params": ...}``, of a network with BatchNorm with ``"batch_stats"`` too; nested
+        dicts of NumPy arrays (``jax.device_put`` puts them on a device).
+      inputs: what it takes.
+      notes: whatever was noted about it, JSON values.
+      versions: of the packages that wrote the file, by name.
+    """
+
+    model: Any
+    variables: dict[str, Any] = dataclasses.field(repr=False)
+    inputs: Images | Sentences
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def save(
+    path: str | os.PathLike[str],
+    model: Any,
+    variables: Any,
+    *,
+    inputs: Images | Sentences,
+    notes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Writes a network with its settings into one file, whole or not at all.
+
+    Args:
+      path: the file; folders that are missing are made.
+      model: a network of :mod:`nf_resnets.models`.
+      variables: ``{"params": ...}`` and ``"batch_stats"`` where there are any: nested dicts of
+        arrays, of every dtype that they have.
+      inputs: what it takes: :class:`Images` or :class:`Sentences`.
+      notes: what else is to be known about it, such as data set and accuracy: JSON values.
+      overwrite: whether a file that is there may be replaced.
+
+    Returns:
+      The file.
+
+    Raises:
+      TrainedError: if the file is there, cannot be written, or cannot hold what it is given; the
+        sentence names the file, and the leaf or field.
+
+    Example:
+      >>> import tempfile
+      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
+      >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+      >>> inputs = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
+      >>> path = save(Path(tempfile.mkdtemp(), "net.safetensors"), model, variables, inputs=inputs)
+      >>> load(path).model == model
+      True
+    """
+    path = Path(path)
+    refuse_existing(path, overwrite=overwrite)
+    try:
+        settings = to_json(model)
+        _refuse_unfitting(model, inputs)
+        leaves = flatten(variables)
+        refuse_other_leaves(leaves, _expected(model, inputs))
+        tensors = {**leaves, **_vocabularies(inputs)}
+        data = _packed(tensors, settings, inputs, notes or {})
+    except (TypeError, ValueError) as error:
+        raise TrainedError(f"{path} cannot be written: {error}") from None
+    write_whole(path, data, overwrite=overwrite)
+    return path
+
+
+def load(path: str | os.PathLike[str]) -> Trained:
+    """Reads a network that :func:`save` wrote.
+
+    Args:
+      path: the file.
+
+    Returns:
+      The network; structure, dtypes and every bit of the variables are those that were saved.
+
+    Raises:
+      TrainedError: if there is no such file, it is no safetensors file, was not written by
+        :func:`save`, is damaged, or is of a version that this one does not know; the sentence names
+        the file, and the leaf or field.
+    """
+    path = Path(path)
+    with _reading(path):
+        data = path.read_bytes()
+    try:
+        tensors = _tensors(data)
+        manifest = _manifest(data)
+        _refuse_damaged(tensors, manifest["leaves"])
+        model = from_json(manifest["model"])
+        inputs = _inputs(manifest["inputs"], tensors)
+        leaves = {n: a for n, a in tensors.items() if not n.startswith(f"{INPUTS}/")}
+        for name, array in leaves.items():
+            refuse_not_finite(name, array)
+        _refuse_unfitting(model, inputs)
+        refuse_other_leaves(leaves, _expected(model, inputs))
+        notes, versions = manifest["notes"], manifest["versions"]
+    except safetensors.SafetensorError:
+        raise TrainedError(
+            f"{path} ({len(data):,} bytes) is no safetensors file, or it is cut off; expected a "
+            "network written by nf_resnets.trained.save."
+        ) from None
+    except KeyError as error:
+        raise TrainedError(f"{path} cannot be read: its manifest has no {error}.") from None
+    except (TypeError, ValueError) as error:
+        raise TrainedError(f"{path} cannot be read: {error}") from None
+    return Trained(model, unflatten(leaves), inputs, notes, versions)
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Refuses a path where a file is already, or where none can be.
+
+    Raises:
+      TrainedError: that says which it is.
+    """
+    if path.is_dir():
+        raise TrainedError(f"{path} is a folder; expected the name of a file.")
+    if not overwrite and os.path.lexists(path):
+        raise TrainedError(
+            f"{path} is there already, and is left as it is; choose another name, or ask for it to "
+            "be overwritten."
+        )
+
+
+def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
+    """Writes a file whole or not at all: beside it first, then under its name.
+
+    Raises:
+      TrainedError: if it is there already and must not be overwritten, or cannot be written.
+    """
+    refuse_existing(path, overwrite=overwrite)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(part, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            _put_in_place(part, path, overwrite=overwrite)
+        finally:
+            part.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except (FileExistsError, NotADirectoryError):
+        raise TrainedError(f"{path} cannot be written: it does not lie in a folder.") from None
+    except OSError as error:
+        raise TrainedError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _put_in_place(part: Path, path: Path, *, overwrite: bool) -> None:
+    if not overwrite:
+        # A link, unlike a rename, does not replace what another process has put there meanwhile.
+        try:
+            os.link(part, path)
+            return
+        except FileExistsError:
+            refuse_existing(path, overwrite=False)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+            refuse_existing(path, overwrite=False)
+    os.replace(part, path)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise TrainedError(f"{path} is not there; expected a network's file.") from None
+    except IsADirectoryError:
+        raise TrainedError(f"{path} is a folder; expected a network's file.") from None
+    except OSError as error:
+        raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _packed(
+    tensors: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+    inputs: Images | Sentences,
+    notes: Mapping[str, Any],
+) -> bytes:
+    kind = next(name for name, each in _KINDS.items() if isinstance(inputs, each))
+    plain = {
+        field.name: getattr(inputs, field.name)
+        for field in dataclasses.fields(inputs)
+        if field.name not in _VOCABULARIES
+    }
+    try:
+        manifest = json.dumps(
+            {
+                "format": FORMAT,
+                "versions": _versions(),
+                "model": settings,
+                "inputs": {"kind": kind, **plain},
+                "notes": dict(notes),
+                "leaves": {name: _digest(array) for name, array in tensors.items()},
+            },
+            sort_keys=True,
+            separators=(",", ":"),
+            allow_nan=False,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a note that is no JSON value found ({error}).") from None
+    digest = hashlib.sha256(manifest.encode()).hexdigest()
+    entry = f'{{"sha256":"{digest}","manifest":{manifest}}}'
+    return safetensors.numpy.save(dict(tensors), {ENTRY: entry})
+
+
+def _versions() -> dict[str, str]:
+    found = {"jax": jax.__version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["nf_resnets"] = importlib.metadata.version("nf_resnets")
+    return found
+
+
+def _digest(array: np.ndarray) -> str:
+    head = f"{array.dtype.name} {list(array.shape)} ".encode()
+    return hashlib.sha256(head + array.tobytes()).hexdigest()
+
+
+def _tensors(data: bytes) -> dict[str, np.ndarray]:
+    found = {}
+    for name, tensor in safetensors.deserialize(data):
+        if tensor["dtype"] not in _DTYPES:
+            raise ValueError(f"leaf {name!r} has dtype {tensor['dtype']}, which no network has.")
+        dtype = jnp.dtype(_DTYPES[tensor["dtype"]])
+        found[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
+    return dict(sorted(found.items()))
+
+
+def _manifest(data: bytes) -> dict[str, Any]:
+    """The manifest in the header, of which safetensors has found that it is whole."""
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    if ENTRY not in metadata:
+        raise ValueError(
+            f"it has no metadata {ENTRY!r}; expected a network written by nf_resnets.trained.save."
+        )
+    entry = metadata[ENTRY]
+    head, found, manifest = entry.partition('","manifest":')
+    digest = hashlib.sha256(manifest[:-1].encode()).hexdigest()
+    if not found or head != f'{{"sha256":"{digest}':
+        raise ValueError("its manifest does not have the SHA-256 that was written with it.")
+    read: dict[str, Any] = json.loads(manifest[:-1])
+    if read["format"] != FORMAT:
+        raise ValueError(
+            f"its format is {read['format']}; this version reads {FORMAT}, and the file was "
+            f"written by nf_resnets {read.get('versions', {}).get('nf_resnets', 'of another')}."
+        )
+    return read
+
+
+def _refuse_damaged(tensors: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> None:
+    for name in sorted(tensors.keys() | digests.keys()):
+        if name not in tensors or name not in digests:
+            where = "manifest" if name in digests else "tensors"
+            raise ValueError(f"leaf {name!r} is in its {where} only.")
+        if _digest(tensors[name]) != digests[name]:
+            raise ValueError(f"leaf {name!r} does not have the SHA-256 that was written with it.")
+
+
+def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
+    if not isinstance(inputs, Sentences):
+        return {}
+    models_of = {name: getattr(inputs, name) for name in _VOCABULARIES}
+    if models_of["source_vocabulary"] == models_of["target_vocabulary"]:
+        del models_of["target_vocabulary"]
+    return {f"{INPUTS}/{name}": np.frombuffer(model, np.uint8) for name, model in models_of.items()}
+
+
+def _inputs(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Images | Sentences:
+    values = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
+    kind = values.pop("kind")
+    if kind not in _KINDS:
+        raise ValueError(f"inputs of kind {kind!r} found; expected {' or '.join(_KINDS)}.")
+    if kind == "sentences":
+        source = tensors[f"{INPUTS}/source_vocabulary"]
+        target = tensors.get(f"{INPUTS}/target_vocabulary", source)
+        values |= {"source_vocabulary": source.tobytes(), "target_vocabulary": target.tobytes()}
+    found: Images | Sentences = _KINDS[kind](**values)
+    return found
+
+
+def _refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
+    translates = isinstance(model, models.Transformer)
+    if not isinstance(inputs, Sentences if translates else Images):
+        raise ValueError(
+            f"inputs={type(inputs).__name__} found for a {type(model).__name__}; expected "
+            f"{'Sentences' if translates else 'Images'}."
+        )
+    if isinstance(inputs, Images) and hasattr(model, "num_classes"):
+        count = len(inputs.class_names)
+        if model.num_classes != count:
+            raise ValueError(
+                f"{count} class_names found for num_classes={model.num_classes}; expected as many."
+            )
+
+
+def _expected(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
+    """The leaves that the network has, as shapes, by their names."""
+    return _leaves_of(model, inputs.shape if isinstance(inputs, Images) else None)
+
+
+@functools.lru_cache(maxsize=32)
+def _leaves_of(model: Any, image: tuple[int, ...] | None) -> dict[str, jax.ShapeDtypeStruct]:
+    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    if image is None:
+        arguments = (jax.ShapeDtypeStruct((1, 2), jnp.int32),) * 2
+    else:
+        arguments = (jax.ShapeDtypeStruct((1, *image), jnp.float32),)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *arguments)
+    flat = jax.tree_util.tree_flatten_with_path(shapes)[0]
+    return {path_name(path): leaf for path, leaf in flat}
+
+
+__all__ = ["FORMAT", "Trained", "TrainedError", "load", "refuse_existing", "save", "write_whole"]

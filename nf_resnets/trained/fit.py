@@ -1,0 +1,209 @@
+"""A short training for the commands: SGD with warm-up and halving, on one data set, with a test."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import data, init, optim, schemes, training
+from nf_resnets.trained.file import TrainedError
+from nf_resnets.trained.transfer import Learn, partly
+
+CALIBRATION_IMAGES = 128  # RescaleNet's authors found that many to be enough
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a network is trained."""
+
+    epochs: float = 10.0
+    """Passes over the training images."""
+    batch_size: int = 64
+    """Images in a step."""
+    learning_rate: float = 0.1
+    """The rate of the first half, after a warm-up of one epoch (or half of the run, if that is
+    shorter); then it is halved ten times."""
+    momentum: float = 0.9
+    """The share of the last update's velocity that is kept."""
+    weight_decay: float = 5e-4
+    """The coefficient of L2 in the gradient."""
+    padding: int = 0
+    """Pixels of padding before the random crop; 0 for no crop."""
+    flip: bool = False
+    """Whether half of the images are mirrored; digits must not be."""
+    seed: int = 0
+    """From which weights, order and augmentation follow, below 2^32."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("epochs", 0.0, math.inf),
+            ("batch_size", 0, math.inf),
+            ("learning_rate", 0.0, math.inf),
+        ):
+            if not low < getattr(self, name) < high:
+                raise ValueError(f"{name}={getattr(self, name)} found; expected more than {low:g}.")
+        for name, low, high in (
+            ("momentum", 0, 1), ("weight_decay", 0, math.inf), ("padding", 0, math.inf),
+            ("seed", 0, 2**32),
+        ):  # fmt: skip
+            if not low <= getattr(self, name) < high:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} found; expected {low} <= {name} < {high}."
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What came of a training.
+
+    Attributes:
+      variables: parameters and running statistics after the last step.
+      steps: how many there were.
+      test_accuracy: on the whole test split, in ``[0, 1]``.
+      test_loss: mean cross-entropy on it.
+    """
+
+    variables: dict[str, Any] = dataclasses.field(repr=False)
+    steps: int
+    test_accuracy: float
+    test_loss: float
+
+
+def initial(model: Any, dataset: data.Dataset, seed: int) -> dict[str, Any]:
+    """Variables as the network's scheme draws them, set from images where it asks for that.
+
+    Schemes that are no draw of their own change He (fan_in), the draw with which the sweeps and
+    most experiments begin.
+    """
+    scheme = schemes.get(model.scheme)
+    image = jnp.zeros((1, *dataset.train.images.shape[1:]))
+
+    @jax.jit
+    def drawn(key: jax.Array) -> dict[str, Any]:
+        variables = model.init(key, image)
+        params = variables["params"]
+        if scheme.own_draw:
+            params = scheme.init(params, model.num_branches, key=key)
+        else:
+            params = scheme.init(init.he(params, key, mode="fan_in"), model.num_branches)
+        return {**variables, "params": params}
+
+    variables = drawn(jax.random.key(seed))
+    if scheme.calibrate is not None:
+        images = jnp.asarray(dataset.train.images[:CALIBRATION_IMAGES])
+        images = data.normalize(images, dataset.mean, dataset.std)
+        variables["params"] = scheme.calibrate(model.apply, variables["params"], images)
+    return variables
+
+
+def fit(
+    model: Any,
+    variables: dict[str, Any],
+    dataset: data.Dataset,
+    recipe: Recipe,
+    *,
+    learn: Learn = "all",
+    on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
+) -> Fit:
+    """Trains a network and tests it once.
+
+    Args:
+      model: a network for images.
+      variables: its parameters, and BatchNorm's statistics.
+      dataset: what it is trained and tested on.
+      recipe: how.
+      learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
+      on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
+        means of the epoch's training loss and accuracy.
+
+    Raises:
+      TrainedError: if the run diverges.
+      ValueError: if the batch does not fit the data.
+    """
+    per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
+    steps = max(1, round(recipe.epochs * per_epoch))
+    mesh = training.make_mesh(devices=_devices(model, recipe.batch_size))
+    shards = mesh.shape[training.DATA]
+    schedule = functools.partial(_schedule, steps=steps, warmup_steps=min(per_epoch, steps // 2))
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        rule = optim.sgd(
+            schedule(hyper["learning_rate"]),
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        return partly(rule, learn)
+
+    step = training.make_train_step(
+        training.train_apply(model, shards=shards),
+        optimizer,
+        mesh,
+        batch_size=recipe.batch_size,
+        augmentation=data.Augmentation(recipe.padding, recipe.flip),
+    )
+    state = training.create_state(
+        variables["params"],
+        optimizer,
+        {"learning_rate": recipe.learning_rate},
+        batch_stats=variables.get("batch_stats"),
+        seed=recipe.seed,
+    )
+    epoch: list[dict[str, float]] = []
+
+    def told(made: int, metrics: dict[str, float]) -> None:
+        epoch.append(metrics)
+        if made % per_epoch == 0 or made == steps:
+            means = [sum(m[name] for m in epoch) / len(epoch) for name in ("loss", "accuracy")]
+            on_epoch(made, steps, *means)
+            epoch.clear()
+
+    run = training.train(
+        step,
+        state,
+        training.replicate(data.DeviceData.of(dataset, dataset.train), mesh),
+        mesh,
+        num_steps=steps,
+        batch_size=recipe.batch_size,
+        on_step=told,
+    )
+    if run.status != "finished":
+        raise TrainedError(
+            f"the run diverged at step {len(run.curve)} of {steps}, and no network is kept; lower "
+            f"learning_rate={recipe.learning_rate:g}."
+        )
+    found = {"params": run.state.params}
+    if variables.get("batch_stats"):
+        found["batch_stats"] = run.state.batch_stats
+    evaluate = training.make_evaluate(training.eval_apply(model), mesh, batch_size=500)
+    test_data = training.replicate(data.DeviceData.of(dataset, dataset.test), mesh)
+    stacked = training.stack([run.state])
+    test = evaluate(stacked.params, stacked.batch_stats, test_data)
+    accuracy, loss = (float(test[name][0]) for name in ("accuracy", "loss"))
+    if not math.isfinite(loss):
+        raise TrainedError(
+            f"the run diverged at its last step, and no network is kept; lower learning_rate="
+            f"{recipe.learning_rate:g}."
+        )
+    return Fit(jax.device_get(found), steps, accuracy, loss)
+
+
+def _devices(model: Any, batch_size: int) -> list[jax.Device]:
+    """As many as divide the batch; with BatchNorm, as divide its slices, by default one."""
+    normalized = schemes.get(model.scheme).anatomy.norm == "batch"
+    slices = model.bn_groups if normalized else batch_size
+    if jax.default_backend() == "cpu":
+        return jax.devices()[:1]  # the devices of a CPU share its cores
+    return jax.devices()[: math.gcd(slices, batch_size, len(jax.devices()))]
+
+
+def _schedule(learning_rate: Any, *, steps: int, warmup_steps: int) -> Callable[[Any], jax.Array]:
+    return optim.warmup(optim.halving(learning_rate, steps), warmup_steps, steps)
+
+
+__all__ = ["CALIBRATION_IMAGES", "Fit", "Recipe", "fit", "initial"]

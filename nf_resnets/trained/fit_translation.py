@@ -1,0 +1,161 @@
+"""A short training of a Transformer for the command: Adam with warm-up on one set of pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import models, optim, schemes, training, translation
+from nf_resnets.trained.file import TrainedError
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationRecipe:
+    """How a Transformer is made and trained; the size of a sentence or two, for a CPU."""
+
+    layers: int = 2
+    """Layers of the encoder, and of the decoder."""
+    channels: int = 64
+    """Channels between the layers; the feed-forward branches have twice as many inside."""
+    heads: int = 4
+    """Of every attention."""
+    vocabulary: int = 200
+    """Tokens, both languages together."""
+    max_length: int = 64
+    """Tokens of a sentence, at most; longer pairs are left out."""
+    steps: int = 600
+    """Updates."""
+    max_tokens: int = 1_500
+    """Tokens in a batch, padding counted."""
+    learning_rate: float = 3e-3
+    """The rate at the end of the warm-up, a fifth of the steps; then it falls as 1/sqrt(step)."""
+    dropout: float = 0.0
+    """At the end of every branch."""
+    label_smoothing: float = 0.1
+    """The share of the target that is spread over the vocabulary."""
+    seed: int = 0
+    """From which weights and order follow, below 2^32."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "channels", "heads", "vocabulary", "max_length", "steps",
+                     "max_tokens", "learning_rate"):  # fmt: skip
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} found; expected more than 0.")
+        for name, high in (("dropout", 1), ("label_smoothing", 1), ("seed", 2**32)):
+            if not 0 <= getattr(self, name) < high:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} found; expected 0 <= {name} < {high}."
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationFit:
+    """What came of a training.
+
+    Attributes:
+      model: the Transformer.
+      params: its parameters after the last step.
+      vocabulary: its tokens.
+      bleu: of the first test pairs.
+      copy_bleu: of their sources, left as they are.
+    """
+
+    model: models.Transformer
+    params: Any = dataclasses.field(repr=False)
+    vocabulary: translation.Vocabulary = dataclasses.field(repr=False)
+    bleu: translation.Bleu
+    copy_bleu: translation.Bleu
+
+
+def fit_translation(
+    pairs: translation.PairSet,
+    scheme: str,
+    recipe: TranslationRecipe,
+    *,
+    tested: int = 100,
+    on_step: Callable[[int, dict[str, float]], Any] | None = None,
+) -> TranslationFit:
+    """Trains vocabulary and network, and measures BLEU on some test pairs.
+
+    Args:
+      pairs: sentence pairs.
+      scheme: the name of a scheme for Transformers.
+      recipe: how.
+      tested: how many test pairs are translated.
+      on_step: called after each step with the number of steps made and its metrics.
+
+    Raises:
+      TrainedError: if the run diverges.
+      ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
+    """
+    sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
+    # First, since it says if a package is missing.
+    copied = translation.bleu(sources, targets)
+    vocabulary = translation.train_vocabulary(
+        pairs.train.source, pairs.train.target, size=recipe.vocabulary
+    )
+    corpus = translation.encode(
+        pairs.train.source, pairs.train.target, vocabulary, max_length=recipe.max_length
+    )
+    model = models.Transformer(
+        vocab_size=vocabulary.target_size,
+        num_layers=recipe.layers,
+        d_model=recipe.channels,
+        num_heads=recipe.heads,
+        d_ff=2 * recipe.channels,
+        scheme=scheme,
+        padding_id=translation.PADDING,
+        # Room for a translation that is longer than its source.
+        max_length=recipe.max_length + translation.LONGER,
+        dropout=recipe.dropout,
+    )
+
+    @jax.jit
+    def initial(key: jax.Array) -> Any:
+        tokens = jnp.ones((1, 2), jnp.int32)
+        params = model.init(key, tokens, tokens)["params"]
+        found = schemes.get(scheme)
+        return found.init(params, model.num_branches, key=key if found.own_draw else None)
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return translation.adam(
+            optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5))
+        )
+
+    # The devices of a CPU share its cores.
+    on_cpu = jax.default_backend() == "cpu"
+    mesh = training.make_mesh(devices=jax.devices()[:1] if on_cpu else None)
+    step = translation.make_train_step(
+        model, optimizer, mesh, label_smoothing=recipe.label_smoothing
+    )
+    state = training.create_state(
+        initial(jax.random.key(recipe.seed)),
+        optimizer,
+        {"learning_rate": recipe.learning_rate},
+        seed=recipe.seed,
+    )
+    run = translation.train(
+        step,
+        state,
+        corpus,
+        mesh,
+        num_steps=recipe.steps,
+        max_tokens=recipe.max_tokens,
+        on_step=on_step,
+    )
+    if run.status != "finished":
+        raise TrainedError(
+            f"the run diverged at step {len(run.curve)} of {recipe.steps}, and no network is kept; "
+            f"lower learning_rate={recipe.learning_rate:g}."
+        )
+    params = jax.device_get(run.state.params)
+    found = translation.translate(model, params, vocabulary, sources, too_long="cut")
+    return TranslationFit(model, params, vocabulary, translation.bleu(found, targets), copied)
+
+
+__all__ = ["TranslationFit", "TranslationRecipe", "fit_translation"]

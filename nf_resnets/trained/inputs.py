@@ -1,0 +1,101 @@
+"""What a trained network takes: images of one shape and scale, or sentences of one vocabulary."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from nf_resnets.data import Dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Images as a network was trained on them, and what their classes are called.
+
+    Attributes:
+      shape: ``(H, W, C)``.
+      mean: of the training pixels, for each channel, in raw pixel units.
+      std: of the training pixels, for each channel, in raw pixel units.
+      max_value: the raw value of a white pixel: 16 for digits, 255 for most others.
+      class_names: one for each class, in the order of the logits.
+      crop: the share of an image's shorter side that is looked at, in its middle; 0.875 where
+        networks are tested on 224 of 256 pixels.
+
+    Raises:
+      ValueError: if a number is out of its range, or there is not one mean and std a channel.
+
+    Example:
+      >>> Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog")).crop
+      1.0
+    """
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    max_value: float
+    class_names: tuple[str, ...]
+    crop: float = 1.0
+
+    def __post_init__(self) -> None:
+        sizes = (
+            len(self.shape) == 3
+            and all(isinstance(n, int) and n >= 1 for n in self.shape)
+            and self.shape[-1] in (1, 3)
+        )
+        if not sizes:
+            raise ValueError(
+                f"shape={self.shape!r} found; expected (H, W, C) with 1 channel, or 3."
+            )
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != self.shape[-1] or not all(map(math.isfinite, values)):
+                raise ValueError(
+                    f"{name}={values!r} found; expected a finite number for each of the "
+                    f"{self.shape[-1]} channels."
+                )
+        if not min(self.std) > 0:
+            raise ValueError(f"std={self.std!r} found; expected numbers above 0.")
+        if not 0 < self.max_value < math.inf:
+            raise ValueError(f"max_value={self.max_value!r} found; expected a number above 0.")
+        if not 0 < self.crop <= 1:
+            raise ValueError(f"crop={self.crop!r} found; expected a number above 0 and up to 1.")
+        if len(self.class_names) < 2:
+            raise ValueError(f"class_names={self.class_names!r} found; expected two or more.")
+
+    @classmethod
+    def of(cls, dataset: Dataset, *, crop: float = 1.0) -> Images:
+        """Those of a data set."""
+        height, width, channels = dataset.train.images.shape[1:]
+        return cls(
+            shape=(height, width, channels),
+            mean=tuple(dataset.mean),
+            std=tuple(dataset.std),
+            max_value=float(dataset.max_value),
+            class_names=tuple(dataset.class_names),
+            crop=crop,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences, and the SentencePiece models that cut them into tokens.
+
+    Attributes:
+      source: the source language, such as ``"de"``.
+      target: the target language.
+      source_vocabulary: the serialized SentencePiece model of the source.
+      target_vocabulary: that of the target; the same bytes where the two share one.
+    """
+
+    source: str
+    target: str
+    source_vocabulary: bytes = dataclasses.field(repr=False)
+    target_vocabulary: bytes = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("source_vocabulary", "target_vocabulary"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty; expected a serialized SentencePiece model.")
+
+
+__all__ = ["Images", "Sentences"]

@@ -1,0 +1,119 @@
+"""Image files as the raw pixels that a network was trained on."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nf_resnets.trained.file import TrainedError
+from nf_resnets.trained.inputs import Images
+
+
+def read_picture(
+    path: str | os.PathLike[str], inputs: Images, *, invert: bool = False
+) -> np.ndarray:
+    """Reads an image file, and brings it to the shape and the scale that a network takes.
+
+    The picture is turned as its camera says, laid on white where it is transparent, made grey or
+    coloured as the network needs it, cropped in the middle to the network's proportions and
+    ``inputs.crop``, and resized with a bicubic filter, which averages where pixels get fewer. White
+    is ``inputs.max_value``.
+
+    Args:
+      path: of a PNG, JPEG or any other file that Pillow reads.
+      inputs: what the network takes.
+      invert: whether dark and light change places: the handwritten digits are light on black.
+
+    Returns:
+      Raw pixels, float32 ``[H, W, C]``.
+
+    Raises:
+      TrainedError: if there is no such file, it is no image, or its range of values is unknown.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    path = Path(path)
+    try:
+        with warnings.catch_warnings():
+            # What Pillow warns of from so many pixels on, it refuses from twice as many.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as opened:
+                picture = _of_bytes(path, ImageOps.exif_transpose(opened))
+    except FileNotFoundError:
+        raise TrainedError(f"{path} is not there; expected an image file.") from None
+    except IsADirectoryError:
+        raise TrainedError(f"{path} is a folder; expected an image file.") from None
+    except UnidentifiedImageError:
+        raise TrainedError(
+            f"{path} is no image that can be read; expected a PNG, a JPEG or the like."
+        ) from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise TrainedError(f"{path} cannot be read as an image: {error}.") from None
+    height, width, channels = inputs.shape
+    if "A" in picture.getbands():
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    picture = ImageOps.fit(
+        picture.convert("L" if channels == 1 else "RGB"),
+        (width, height),
+        method=Image.Resampling.BICUBIC,
+        bleed=(1 - inputs.crop) / 2,
+    )
+    pixels = np.asarray(picture, np.float32).reshape(inputs.shape) / 255
+    return np.float32(inputs.max_value) * (1 - pixels if invert else pixels)
+
+
+def write_picture(path: str | os.PathLike[str], pixels: np.ndarray, inputs: Images) -> None:
+    """Writes raw pixels as a PNG, which :func:`read_picture` reads back to half a grey level.
+
+    Args:
+      path: the file.
+      pixels: ``[H, W, C]``, from 0 to ``inputs.max_value``.
+      inputs: what the network takes.
+    """
+    from PIL import Image
+
+    bytes_ = np.rint(np.asarray(pixels, np.float64) * (255 / inputs.max_value)).astype(np.uint8)
+    Image.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_).save(path, format="PNG")
+
+
+def read_pictures(
+    paths: Sequence[str | os.PathLike[str]], inputs: Images, *, invert: bool = False
+) -> tuple[np.ndarray, list[int], list[TrainedError]]:
+    """Reads several; what cannot be read does not keep the others from it.
+
+    Returns:
+      Raw pixels ``[n, H, W, C]``, the places in ``paths`` of those that were read, and what was
+      wrong with the others.
+    """
+    found, places, faults = [], [], []
+    for place, path in enumerate(paths):
+        try:
+            found.append(read_picture(path, inputs, invert=invert))
+            places.append(place)
+        except TrainedError as fault:
+            faults.append(fault)
+    return np.stack(found) if found else np.empty((0, *inputs.shape), np.float32), places, faults
+
+
+def _of_bytes(path: Path, picture: Any) -> Any:
+    """The picture in a mode of one byte a channel; those of 16 bits keep their upper one."""
+    from PIL import Image
+
+    if picture.mode.startswith("I;16"):
+        values = np.asarray(picture).astype(np.uint16)
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise TrainedError(
+            f"{path} has pixels of 32 bits (mode {picture.mode}), of which white is not known; "
+            "expected 8 or 16 bits a channel."
+        )
+    transparent = "A" in picture.getbands() or "transparency" in picture.info
+    return picture.convert("RGBA" if transparent else "RGB")
+
+
+__all__ = ["read_picture", "read_pictures", "write_picture"]

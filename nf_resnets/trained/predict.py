@@ -1,0 +1,110 @@
+"""What a trained network says of images: probabilities of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets import data, training
+from nf_resnets.trained.file import Trained, TrainedError
+from nf_resnets.trained.inputs import Images
+
+
+def logits_of(trained: Trained) -> Any:
+    """The function from raw pixels ``[B, H, W, C]`` to logits ``[B, c]``, for :func:`jax.jit`.
+
+    It is ``logits(variables, pixels)``; mean and standard deviation are inside.
+
+    Raises:
+      TrainedError: if the network does not take images.
+    """
+    inputs = images_of(trained)
+    apply_fn = training.eval_apply(trained.model)
+
+    def logits(variables: Any, pixels: jax.Array) -> jax.Array:
+        x = data.normalize(pixels, inputs.mean, inputs.std)
+        found, _ = apply_fn(variables["params"], variables.get("batch_stats"), x, None)
+        return found
+
+    return logits
+
+
+def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarray:
+    """The probability of every class for every image.
+
+    Args:
+      trained: a network for images.
+      pixels: raw pixels ``[B, H, W, C]``, from 0 to ``trained.inputs.max_value``.
+      batch_size: how many images are computed at a time, at most.
+
+    Returns:
+      float32 ``[B, c]``, each row with the sum 1.
+
+    Raises:
+      TrainedError: if the network does not take images, or images of another shape.
+
+    Example:
+      >>> from nf_resnets import models, trained
+      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
+      >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+      >>> inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
+      >>> network = trained.Trained(model, variables, inputs)
+      >>> predict(network, np.zeros((5, 8, 8, 1))).shape
+      (5, 2)
+    """
+    inputs = images_of(trained)
+    pixels = np.asarray(pixels)
+    if pixels.ndim != 4 or pixels.shape[1:] != inputs.shape:
+        raise TrainedError(
+            f"images of shape {pixels.shape} found; expected [B, "
+            f"{', '.join(map(str, inputs.shape))}], as the network was trained on."
+        )
+    if batch_size < 1:
+        raise TrainedError(f"batch_size={batch_size} found; expected at least 1.")
+    if not len(pixels):
+        return np.zeros((0, len(inputs.class_names)), np.float32)
+    size = min(batch_size, len(pixels))
+    logits = jax.jit(logits_of(trained))
+    variables = jax.device_put(trained.variables)
+    found = []
+    for start in range(0, len(pixels), size):
+        part = pixels[start : start + size]
+        # The last batch is filled up, so that one program serves all.
+        filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
+        probabilities = jax.nn.softmax(logits(variables, jnp.asarray(filled)), axis=-1)
+        found.append(np.asarray(probabilities)[: len(part)])
+    return np.concatenate(found)
+
+
+def ranked(
+    probabilities: np.ndarray, class_names: Sequence[str], top: int
+) -> list[tuple[str, float]]:
+    """The most probable classes of one image, from the first.
+
+    Example:
+      >>> ranked(np.array([0.2, 0.7, 0.1]), ("a", "b", "c"), 2)
+      [('b', 0.7), ('a', 0.2)]
+    """
+    order = np.argsort(-probabilities, kind="stable")[:top]
+    return [(class_names[i], float(probabilities[i])) for i in order]
+
+
+def images_of(trained: Trained) -> Images:
+    """What a network for images takes.
+
+    Raises:
+      TrainedError: if it takes sentences.
+    """
+    if not isinstance(trained.inputs, Images):
+        raise TrainedError(
+            f"a {type(trained.model).__name__} found, which takes sentences; expected a network "
+            "for images."
+        )
+    return trained.inputs
+
+
+__all__ = ["images_of", "logits_of", "predict", "ranked"]

@@ -1,0 +1,161 @@
+"""A network's settings as JSON values, and the network again from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from nf_resnets import models, schemes
+
+CLASSES: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        models.CifarResNet,
+        models.ResNet,
+        models.Transformer,
+        models.VGG,
+        models.WideResNet,
+    )
+}
+"""The networks that a file can hold, by the names of their classes."""
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""What a network may compute in."""
+
+_OF_FLAX = ("parent", "name")
+
+
+def to_json(model: Any) -> dict[str, Any]:
+    """Writes down all that a network of this library is made from.
+
+    A registered scheme is written by its name, another one by its anatomy, if that is made of plain
+    values.
+
+    Args:
+      model: a network of :mod:`nf_resnets.models`.
+
+    Raises:
+      ValueError: if it is a network of another class, or a field cannot be written; it is named.
+
+    Example:
+      >>> to_json(models.WideResNet(depth=10, scheme="skipinit"))["fields"]["scheme"]
+      'skipinit'
+    """
+    kind = type(model).__name__
+    if CLASSES.get(kind) is not type(model):
+        raise ValueError(
+            f"a network of class {kind} found; expected one of this library, {', '.join(CLASSES)}."
+        )
+    fields = {
+        field.name: _value_to_json(f"{kind}.{field.name}", getattr(model, field.name))
+        for field in dataclasses.fields(model)
+        if field.name not in _OF_FLAX
+    }
+    return {"class": kind, "fields": fields}
+
+
+def from_json(settings: Mapping[str, Any]) -> Any:
+    """Makes the network again.
+
+    Raises:
+      ValueError: if there is no such class, field or scheme, or a value is not one for it.
+    """
+    kind, fields = settings.get("class"), settings.get("fields")
+    if kind not in CLASSES:
+        close = difflib.get_close_matches(str(kind), CLASSES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"a network of class {kind!r} found; expected one of {', '.join(CLASSES)}{hint}."
+        )
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"fields={fields!r} found for class {kind}; expected names and values.")
+    known = {field.name for field in dataclasses.fields(CLASSES[kind])} - set(_OF_FLAX)
+    unknown = sorted(set(fields) - known)
+    if unknown:
+        raise ValueError(
+            f"field {unknown[0]!r} found, which {kind} of this version does not have; a newer one "
+            "may have written it."
+        )
+    values = {name: _value_of_json(name, value) for name, value in fields.items()}
+    try:
+        return CLASSES[kind](**values)
+    except TypeError as error:
+        raise ValueError(f"the fields of {kind} do not make one: {error}.") from None
+
+
+def _value_to_json(name: str, value: Any) -> Any:
+    if isinstance(value, schemes.Scheme):
+        return _scheme_to_json(name, value)
+    if name.endswith(".dtype"):
+        dtype = jnp.dtype(value).name
+        if dtype not in DTYPES:
+            raise ValueError(f"{name}={dtype} found; expected one of {', '.join(DTYPES)}.")
+        return dtype
+    if isinstance(value, tuple):
+        return [_value_to_json(name, each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"{name}={value!r} found; expected numbers, text, or tuples of them, which a file can hold."
+    )
+
+
+def _value_of_json(name: str, value: Any) -> Any:
+    if name == "dtype":
+        if value not in DTYPES:
+            raise ValueError(f"dtype={value!r} found; expected one of {', '.join(DTYPES)}.")
+        return getattr(jnp, value)
+    if name == "scheme" and isinstance(value, Mapping):
+        return _scheme_of_json(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _scheme_to_json(name: str, scheme: schemes.Scheme) -> Any:
+    if scheme.name in schemes.names() and schemes.get(scheme.name) == scheme:
+        return scheme.name
+    anatomy = {
+        field.name: getattr(scheme.anatomy, field.name)
+        for field in dataclasses.fields(scheme.anatomy)
+    }
+    for part, value in anatomy.items():
+        if callable(value):
+            raise ValueError(
+                f"{name}={scheme.name!r} is no registered scheme, and {part} of its anatomy is a "
+                "function, which a file cannot hold; register it with nf_resnets.schemes.register."
+            )
+    return {
+        "name": scheme.name,
+        "title": scheme.title,
+        "reference": scheme.reference,
+        "fits": sorted(scheme.fits),
+        "anatomy": anatomy,
+    }
+
+
+def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
+    name = value.get("name")
+
+    def init(*arguments: Any, **options: Any) -> Any:
+        raise ValueError(
+            f"scheme={name!r} was read from a file, which holds its anatomy and not its "
+            "initialisation; expected a registered scheme."
+        )
+
+    try:
+        return schemes.Scheme(
+            name=value["name"],
+            title=value["title"],
+            init=init,
+            anatomy=schemes.Anatomy(**value["anatomy"]),
+            reference=value["reference"],
+            fits=frozenset(value["fits"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"scheme={name!r} is not whole: {error}.") from None
+
+
+__all__ = ["CLASSES", "DTYPES", "from_json", "to_json"]

@@ -1,0 +1,125 @@
+"""Fine-tuning: a trained network with a new head, and the leaves that are to stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from nf_resnets import roles, schemes
+from nf_resnets.roles import Leaf, Role
+from nf_resnets.trained.file import Trained, TrainedError
+from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.predict import images_of
+
+Learn = Literal["all", "small", "head"]
+
+LEARNS: dict[str, frozenset[Role]] = {
+    "all": frozenset(Role),
+    "small": frozenset(
+        {
+            Role.HEAD, Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM
+        }
+    ),
+    "head": frozenset({Role.HEAD}),
+}  # fmt: skip
+"""Which roles are trained: of all leaves; of head, biases, multipliers and norms; of the head."""
+
+
+def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
+    """Gives a network a new head, for other classes; all other leaves stay as they are.
+
+    The head starts as the network's scheme has it: with Fixup at 0 (rule 1 of section 3), so that
+    the first loss is ``ln c`` and the first step moves the head alone; elsewhere drawn.
+
+    Args:
+      trained: a network for images.
+      inputs: what it is to take: :meth:`Images.of` of the new data set, whose mean and standard
+        deviation give the network inputs of the size that it is used to.
+      key: a JAX PRNG key to draw the head.
+
+    Returns:
+      The network with ``num_classes = len(inputs.class_names)``, of which all arrays but the head's
+      are those of the old one.
+
+    Raises:
+      TrainedError: if the network is not for images, or not for images of that many channels.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, for the head.
+    """
+    old = images_of(trained)
+    if inputs.shape[-1] != old.shape[-1]:
+        raise TrainedError(
+            f"images of {inputs.shape[-1]} channels found; expected {old.shape[-1]}, as the "
+            "network was trained on."
+        )
+    model = trained.model.clone(num_classes=len(inputs.class_names))
+    scheme = schemes.get(model.scheme)
+    image = jnp.zeros((1, *inputs.shape))
+
+    @jax.jit
+    def head_of(key: jax.Array) -> dict[str, jax.Array]:
+        params = model.init(key, image)["params"]
+        # A scheme that was read from a file has no initialisation: its head is the usual draw.
+        if scheme.name in schemes.names():
+            params = scheme.init(params, model.num_branches, key=key)
+        leaves = zip(roles.assign(params).leaves, jax.tree.leaves(params), strict=True)
+        return {leaf.path: value for leaf, value in leaves if leaf.role is Role.HEAD}
+
+    head = jax.device_get(head_of(key))
+
+    def renewed(path: Any, value: Any) -> Any:
+        name = roles.path_name(path)
+        return head[name].astype(value.dtype) if name in head else value
+
+    params = jax.tree_util.tree_map_with_path(renewed, trained.variables["params"])
+    return Trained(model, {**trained.variables, "params": params}, inputs)
+
+
+def label_tree(params: Any, learn: Learn) -> Any:
+    """Labels each leaf ``"learns"`` or ``"stays"``.
+
+    Args:
+      params: the parameters of a network of this library.
+      learn: ``"all"``; ``"small"`` for the head and all scalars, vectors beside layers and norms
+        (biases, multipliers, alphas, scales); ``"head"``.
+
+    Example:
+      >>> import numpy as np
+      >>> params = {"head": {"kernel": np.ones((4, 2))}, "stem": {"kernel": np.ones((3, 3, 1, 4))}}
+      >>> label_tree(params, "head")
+      {'head': {'kernel': 'learns'}, 'stem': {'kernel': 'stays'}}
+    """
+
+    def label(leaf: Leaf) -> str:
+        vector = learn == "small" and not leaf.weight and leaf.role in roles.LAYER_ROLES
+        return "learns" if vector or leaf.role in LEARNS[learn] else "stays"
+
+    return roles.assign(params).labels(label)
+
+
+def partly(
+    transformation: optax.GradientTransformation, learn: Learn
+) -> optax.GradientTransformation:
+    """The same update rule for the leaves that learn; the others do not move, nor decay.
+
+    (BatchNorm's running statistics are no parameters, and go on following the batches.)
+
+    Args:
+      transformation: an optax gradient transformation.
+      learn: see :func:`label_tree`.
+    """
+    if learn == "all":
+        return transformation
+
+    # Gradients of what stays are set to 0 before, for clipping and the like; updates, after.
+    def stays(params: Any) -> Any:
+        return jax.tree.map(lambda label: label == "stays", label_tree(params, learn))
+
+    frozen = optax.masked(optax.set_to_zero(), stays)
+    return optax.chain(frozen, transformation, frozen)
+
+
+__all__ = ["LEARNS", "Learn", "label_tree", "partly", "transfer"]

@@ -1,0 +1,106 @@
+"""Small networks with drawn weights, and the file format taken apart by hand."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+
+import jax
+import numpy as np
+
+from nf_resnets import models, trained
+
+
+@functools.cache
+def shapes(model, image=(8, 8, 1)):
+    inputs = [jax.ShapeDtypeStruct((1, *image), np.float32)]
+    if isinstance(model, models.Transformer):
+        inputs = [jax.ShapeDtypeStruct((1, 2), np.int32)] * 2
+    return jax.eval_shape(model.init, jax.random.key(0), *inputs)
+
+
+def drawn(model, image=(8, 8, 1), seed=0):
+    """Variables of the network's shapes, all leaves different; variances positive."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        value = 0.3 * rng.standard_normal(leaf.shape)
+        return (np.abs(value) + 0.5 if path[-1].key == "var" else value).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes(model, image))
+
+
+def takes(image=(8, 8, 1), classes=10, **changes):
+    channels = image[-1]
+    return trained.Images(
+        **{
+            "shape": image,
+            "mean": (4.9,) * channels,
+            "std": (6.0,) * channels,
+            "max_value": 16.0,
+            "class_names": tuple(f"class {i}" for i in range(classes)),
+            **changes,
+        }
+    )
+
+
+def wide_resnet(scheme="fixup", **options):
+    return models.WideResNet(**{"depth": 10, "scheme": scheme, "stem_channels": 4, **options})
+
+
+def network(scheme="fixup", image=(8, 8, 1), **options):
+    model = wide_resnet(scheme, **options)
+    inputs = takes(image, model.num_classes)
+    return trained.Trained(model, drawn(model, image), inputs)
+
+
+def saved(path, scheme="fixup", **options):
+    made = network(scheme, **options)
+    return trained.save(path, made.model, made.variables, inputs=made.inputs), made
+
+
+def assert_same(found, expected):
+    """The same structure, dtypes, shapes and bits."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        one, other = np.asarray(one), np.asarray(other)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.tobytes() == other.tobytes()
+
+
+def taken_apart(path):
+    """Header and tensors of a safetensors file, by its documented format alone."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    return header, data[8 + length :]
+
+
+def put_together(path, header, body):
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+
+def forge(path, change, tensor=None):
+    """Writes the file again with another manifest, and digests that fit it.
+
+    ``change(manifest)`` edits the manifest; ``tensor = (name, array)`` replaces a tensor's bytes
+    (of the same length), or its shape.
+    """
+    header, body = taken_apart(path)
+    entry = json.loads(header["__metadata__"]["nf_resnets"])
+    manifest = entry["manifest"]
+    if tensor is not None:
+        name, array = tensor
+        start, end = header[name]["data_offsets"]
+        assert array.nbytes == end - start
+        body = body[:start] + array.tobytes() + body[end:]
+        header[name]["shape"] = list(array.shape)
+        head = f"{array.dtype.name} {list(array.shape)} ".encode()
+        manifest["leaves"][name] = hashlib.sha256(head + array.tobytes()).hexdigest()
+    change(manifest)
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    header["__metadata__"]["nf_resnets"] = f'{{"sha256":"{digest}","manifest":{text}}}'
+    put_together(path, header, body)

@@ -1,0 +1,262 @@
+"""The commands as a user meets them: what they write and say, and what they refuse."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from nf_resnets import trained
+from nf_resnets.trained import command
+from nf_resnets.trained.fit import Recipe
+from nf_resnets.trained.fit_translation import TranslationRecipe
+from tests.trained.networks import drawn, saved
+
+ROOT = Path(__file__).parents[2]
+QUICK = Recipe(epochs=6.0, batch_size=32)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder in which digits.safetensors and sample images were made."""
+    folder = tmp_path_factory.mktemp("trained")
+    wanted = command.Train(out=folder / "digits.safetensors", network="wrn-10-1", recipe=QUICK,
+                           stem_channels=8, samples=folder / "digits")  # fmt: skip
+    assert command.run(wanted) == 0
+    return folder
+
+
+def said(capsys):
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def fails(wanted, capsys):
+    """The one sentence on stderr with which a command ends with code 2."""
+    capsys.readouterr()
+    assert command.run(wanted) == 2
+    out, err = said(capsys)
+    assert err.count("\n") == 1 and "Traceback" not in err, err
+    return err
+
+
+def test_a_trained_network_names_digits(home, capsys):
+    files = sorted((home / "digits").glob("*.png"))
+    assert len(files) == 10
+    assert command.run(command.Predict(home / "digits.safetensors", tuple(files), top=2)) == 0
+    lines = said(capsys)[0].splitlines()
+    assert len(lines) == 10
+    right = sum(line.split()[1] == file.stem[-1] for line, file in zip(lines, files, strict=True))
+    accuracy = trained.load(home / "digits.safetensors").notes["test_accuracy"]
+    # Of ten test images as many as the accuracy on all promises, four standard deviations off.
+    assert accuracy > 0.7
+    assert right >= 10 * accuracy - 4 * (10 * accuracy * (1 - accuracy)) ** 0.5 - 0.5
+    assert all(line.count("%") == 2 for line in lines)
+
+
+def test_predictions_are_those_of_the_network(home, capsys):
+    """Compared with the network applied to the raw test images."""
+    from nf_resnets import data
+
+    found = trained.load(home / "digits.safetensors")
+    dataset = data.load("digits")
+    images = (dataset.test.images[:10] - np.float32(dataset.mean)) / np.float32(dataset.std)
+    logits = np.asarray(found.model.apply(found.variables, images), np.float64)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for index in range(10):
+        (file,) = (home / "digits").glob(f"test_{index}_is_*.png")
+        command.run(command.Predict(home / "digits.safetensors", (file,), top=1))
+        name, share = said(capsys)[0].split()[1:3]
+        assert name == str(probabilities[index].argmax())
+        # Pixels are rounded to 256 levels, shares to a tenth of a percent.
+        assert abs(float(share[:-1]) / 100 - probabilities[index].max()) < 0.02
+
+
+def test_what_a_file_holds_is_shown(home, capsys):
+    assert command.run(command.Show(home / "digits.safetensors")) == 0
+    out = said(capsys)[0]
+    found = trained.load(home / "digits.safetensors")
+    count = sum(leaf.size for leaf in jax.tree.leaves(found.variables["params"]))
+    assert f"WideResNet, {count:,} parameters" in out
+    assert "scheme fixup" in out and "takes grey images of 8 x 8 pixels" in out
+    assert "test_accuracy: 0." in out
+
+
+def test_fine_tuning(home, capsys):
+    wanted = command.Tune(home / "digits.safetensors", home / "tuned.safetensors", learn="head",
+                          recipe=Recipe(epochs=2.0, learning_rate=0.1))  # fmt: skip
+    assert command.run(wanted) == 0
+    out = said(capsys)[0]
+    assert "2 of " in out and "leaves learn" in out
+    old, new = (trained.load(home / f"{name}.safetensors") for name in ("digits", "tuned"))
+    stem = [each.variables["params"]["stem"]["kernel"] for each in (old, new)]
+    head = [each.variables["params"]["head"]["kernel"] for each in (old, new)]
+    assert np.array_equal(*stem) and not np.array_equal(*head)
+    assert new.notes["tuned_from"]["steps"] == old.notes["steps"]
+    # A new head on features of the same digits.
+    assert new.notes["test_accuracy"] > 0.6
+    assert "is there already" in fails(wanted, capsys)
+
+
+def test_export(home, capsys):
+    wanted = command.Export(home / "digits.safetensors", home / "net.stablehlo")
+    assert command.run(wanted) == 0
+    assert "from pixels float32 [b, 8, 8, 1], 0 to 16" in said(capsys)[0]
+    program = jax.export.deserialize(bytearray((home / "net.stablehlo").read_bytes()))
+    assert program.call(np.zeros((2, 8, 8, 1), np.float32)).shape == (2, 10)
+    assert "is there already" in fails(wanted, capsys)
+
+
+def test_a_file_that_is_there_is_not_trained_over(home, capsys):
+    before = (home / "digits.safetensors").read_bytes()
+    message = fails(command.Train(out=home / "digits.safetensors"), capsys)
+    assert "is there already, and is left as it is" in message
+    assert (home / "digits.safetensors").read_bytes() == before
+
+
+def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
+    net = home / "digits.safetensors"
+    text = tmp_path / "text.png"
+    text.write_text("no image\n")
+    good = next((home / "digits").glob("*.png"))
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(net.read_bytes()[:-10])
+    for wanted, message in (
+        (command.Predict(net, (text,)), "text.png is no image that can be read"),
+        (command.Predict(net, (tmp_path / "gone.png",)), "gone.png is not there"),
+        (command.Predict(net), "no image given"),
+        (command.Predict(net, (good,), top=0), "--top 0 found"),
+        (command.Predict(net, sentence=("hello",)), "holds a network for images, and --sentence"),
+        (command.Predict(cut, (good,)), "is no safetensors file, or it is cut off"),
+        (command.Predict(good, (good,)), "is no safetensors file"),
+        (command.Predict(tmp_path / "gone", (good,)), "gone is not there"),
+        (command.Show(text), "is no safetensors file"),
+        (command.Export(net, tmp_path / "x", platforms=("gpu",)), "platforms='gpu' found"),
+        (command.Export(tmp_path / "gone", tmp_path / "x"), "gone is not there"),
+        (command.Tune(net, tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
+        (command.Train(tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
+        (command.Train(tmp_path / "x", network="resnet-110"), "did you mean 'cifar-resnet-110'"),
+        (command.Train(tmp_path / "x", network="transformer-6"), "expected a network for images"),
+        (command.Train(tmp_path / "x", network="vgg-16", scheme="plain"), "32 or more"),
+        (command.Train(tmp_path / "x", scheme="fixupp"), "did you mean 'fixup'"),
+        (command.Train(tmp_path), "is a folder"),
+    ):
+        assert message in fails(wanted, capsys), wanted
+    assert not (tmp_path / "x").exists()
+
+
+def test_one_bad_image_does_not_keep_the_others_from_being_named(home, tmp_path, capsys):
+    good = next((home / "digits").glob("*.png"))
+    (tmp_path / "text.png").write_text("no image\n")
+    wanted = command.Predict(home / "digits.safetensors", (tmp_path / "text.png", good))
+    assert command.run(wanted) == 2
+    out, err = said(capsys)
+    assert out.startswith(str(good)) and out.count("\n") == 1 and "no image" in err
+
+
+def test_any_picture_is_taken(home, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (300, 500, 3), np.uint8)).save(tmp_path / "a.jpg")
+    assert command.run(command.Predict(home / "digits.safetensors", (tmp_path / "a.jpg",))) == 0
+    assert said(capsys)[0].count("%") == 3
+
+
+def test_a_network_that_diverges_is_not_kept(tmp_path, capsys):
+    wanted = command.Train(tmp_path / "x", network="wrn-10-1", scheme="alpha_one",
+                           recipe=Recipe(learning_rate=1e6), stem_channels=4)  # fmt: skip
+    assert "the run diverged at" in fails(wanted, capsys)
+    assert not (tmp_path / "x").exists()
+
+
+def test_images_are_no_sentences(tmp_path, capsys):
+    path, _ = saved(tmp_path / "net")
+    assert "holds a network for images" in fails(command.Predict(path, sentence=("a",)), capsys)
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    pytest.importorskip("sentencepiece")
+    from nf_resnets import models
+    from nf_resnets.translation.vocabulary import train_vocabulary
+
+    vocabulary = train_vocabulary(["ein haus am see"] * 3, ["a house by the lake"] * 3, size=24)
+    model = models.Transformer(vocab_size=vocabulary.target_size, num_layers=1, d_model=8,
+                               num_heads=2, d_ff=8, max_length=32)  # fmt: skip
+    inputs = trained.Sentences("de", "en", vocabulary.source, vocabulary.target)
+    path = tmp_path_factory.mktemp("translator") / "net.safetensors"
+    return trained.save(path, model, drawn(model), inputs=inputs)
+
+
+def test_sentences_are_translated(translator, capsys):
+    """As the library's function does it: the words of an untrained network mean nothing."""
+    from nf_resnets.translation.translate import translate
+    from nf_resnets.translation.vocabulary import Vocabulary
+
+    sentences = ("ein haus", "am see")
+    assert command.run(command.Predict(translator, sentence=sentences, beam=2)) == 0
+    out = said(capsys)[0]
+    found = trained.load(translator)
+    vocabulary = Vocabulary(found.inputs.source_vocabulary, found.inputs.target_vocabulary)
+    expected = translate(found.model, found.variables["params"], vocabulary, sentences, beam=2)
+    assert out.splitlines() == [sentence or "" for sentence in expected]
+    long = fails(command.Predict(translator, sentence=("haus " * 10_000,)), capsys)
+    assert "tokens; expected at most max_length=32" in long
+    assert "expected --sentence" in fails(command.Predict(translator, (Path("a.png"),)), capsys)
+    assert "which takes sentences" in fails(
+        command.Export(translator, translator.parent / "x"), capsys
+    )
+
+
+def test_a_translator_is_trained_and_translates(tmp_path, capsys):
+    """Twelve steps of a tiny network: what it says means nothing, but it is said."""
+    pytest.importorskip("sentencepiece")
+    pytest.importorskip("sacrebleu")
+    recipe = TranslationRecipe(
+        layers=1, channels=8, heads=2, steps=12, max_tokens=600, vocabulary=200
+    )
+    wanted = command.TrainTranslator(tmp_path / "net", recipe=recipe, tested=2)
+    assert command.run(wanted) == 0
+    out = said(capsys)[0]
+    assert "step 12 of 12: negative log-likelihood" in out and "of copies; nrefs:1" in out
+    found = trained.load(tmp_path / "net")
+    assert found.model.scheme == "fixup" and (found.inputs.source, found.inputs.target) == (
+        "de",
+        "en",
+    )
+    assert command.run(command.Predict(tmp_path / "net", sentence=("Anna hat drei Hüte.",))) == 0
+    assert said(capsys)[0].count("\n") == 1
+    for change, message in (
+        ({"scheme": "batchnorm"}, "expected one for transformer networks"),
+        ({"dataset": "made", "source": "fr"}, "fr"),
+        ({"tested": 0}, "--tested 0 found"),
+        ({"recipe": TranslationRecipe(channels=6, heads=4)}, "d_model=6 found"),
+    ):
+        assert message in fails(
+            command.TrainTranslator(tmp_path / "x", **{"recipe": recipe, **change}), capsys
+        )
+
+
+def test_the_command_line():
+    """One process for all: help, what tyro refuses, and sentences of standard input."""
+    code = (
+        "import sys; from nf_resnets.trained.__main__ import main\n"
+        "for line in (['--help'], ['predict', '--help'], ['train', '--help'], ['nonsense'],\n"
+        "             ['predict', 'gone.safetensors', 'a.png']):\n"
+        "    sys.argv = ['x', *line]\n"
+        "    try: print('code', main())\n"
+        "    except SystemExit as end: print('code', end.code)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    codes = [line.split()[1] for line in process.stdout.splitlines() if line.startswith("code ")]
+    assert codes == ["0", "0", "0", "2", "2"]
+    for word in ("train", "predict", "tune", "export", "show", "--learning-rate", "--invert"):
+        assert word in process.stdout
+    assert "gone.safetensors is not there" in process.stderr

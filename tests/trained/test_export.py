@@ -1,0 +1,75 @@
+"""An exported network computes what the network does, for batches of any size."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import trained
+from nf_resnets.models import ARCHITECTURES
+from nf_resnets.trained import TrainedError
+from nf_resnets.trained.export import export, load_export, save_export
+from tests.trained.networks import drawn, network, takes
+
+# The same operations in float32 of a network of at most 19 layers, fused otherwise: some roundings
+# of 2**-24 a layer, on the scale of the largest logit.
+TOLERANCE = 1e-5
+
+
+def pixels(count, image=(8, 8, 1)):
+    return np.random.default_rng(1).uniform(0, 16, (count, *image)).astype(np.float32)
+
+
+def assert_near(found, expected):
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "batchnorm", "groupnorm"])
+def test_the_round_trip_through_a_file(tmp_path, scheme):
+    made = network(scheme)
+    path = save_export(tmp_path / "net.stablehlo", made)
+    program = load_export(path)
+    assert program.platforms == ("cpu", "cuda", "tpu")
+    for count in (1, 3):
+        images = pixels(count)
+        expected = made.model.apply(made.variables, (images - np.float32(4.9)) / np.float32(6))
+        found = program.call(images)
+        assert found.shape == (count, 10) and found.dtype == jnp.float32
+        assert_near(np.asarray(found), np.asarray(expected))
+    with pytest.raises(TrainedError, match="is there already"):
+        save_export(path, made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "transformer"])
+def test_every_architecture_is_exported(architecture):
+    image = (32, 32, 3)
+    model = ARCHITECTURES[architecture].smallest("plain")
+    made = trained.Trained(model, drawn(model, image), takes(image, model.num_classes))
+    program = jax.export.deserialize(export(made).serialize())
+    images = pixels(2, image)
+    expected = made.model.apply(made.variables, (images - np.float32(4.9)) / np.float32(6))
+    assert_near(np.asarray(program.call(images)), np.asarray(expected))
+
+
+def test_the_program_is_stablehlo_for_its_platforms():
+    program = export(network(), platforms=("cpu",))
+    assert program.platforms == ("cpu",)
+    assert "stablehlo.convolution" in program.mlir_module()
+    assert str(program.in_avals[0].shape) == "(b, 8, 8, 1)"
+
+
+def test_what_cannot_be_exported_or_read_is_refused(tmp_path):
+    with pytest.raises(TrainedError, match="platforms='gpu' found; expected some of cpu, cuda, t"):
+        export(network(), platforms=("gpu",))
+    model = ARCHITECTURES["transformer"].smallest("fixup")
+    inputs = trained.Sentences("de", "en", b"a", b"b")
+    with pytest.raises(TrainedError, match="which takes sentences"):
+        export(trained.Trained(model, drawn(model), inputs))
+    with pytest.raises(TrainedError, match="gone cannot be read: No such file"):
+        load_export(tmp_path / "gone")
+    for name, text in (("text", b"hello " * 50), ("empty", b"")):
+        (tmp_path / name).write_bytes(text)
+        with pytest.raises(TrainedError, match=f"{name} is no exported program"):
+            load_export(tmp_path / name)

@@ -1,0 +1,362 @@
+"""One file for a network: what goes in comes back, and whatever is wrong is said in a sentence."""
+
+import json
+import os
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from nf_resnets import init, models, schemes, trained
+from nf_resnets.models import ARCHITECTURES
+from nf_resnets.trained import TrainedError
+from tests.trained.networks import (
+    assert_same,
+    drawn,
+    forge,
+    network,
+    put_together,
+    saved,
+    taken_apart,
+    takes,
+    wide_resnet,
+)
+
+PAIRS = [
+    (architecture, scheme)
+    for architecture in ARCHITECTURES
+    for scheme in schemes.names(ARCHITECTURES[architecture].family)
+]
+
+
+def quick(architecture, scheme):
+    """Every scheme on one architecture, the smallest for it, and every architecture once."""
+    first = {"pre_activation": "wrn", "post_activation": "cifar-resnet"}
+    fits = schemes.get(scheme).fits
+    small = [first.get(family, family) for family in schemes.FAMILIES if family in fits]
+    names = {"plain": "vgg"}
+    return architecture == names.get(small[0], small[0]) or scheme == "plain"
+
+
+def image_of(architecture):
+    return {"wrn": (8, 8, 3), "cifar-resnet": (8, 8, 3)}.get(architecture, (32, 32, 3))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "scheme"),
+    [pytest.param(*pair, marks=() if quick(*pair) else pytest.mark.slow) for pair in PAIRS],
+)
+def test_every_network_comes_back_as_it_was(tmp_path, architecture, scheme):
+    model = ARCHITECTURES[architecture].smallest(scheme)
+    if architecture == "transformer":
+        inputs = trained.Sentences("de", "en", b"model of de", b"model of en")
+    else:
+        inputs = takes(image_of(architecture), model.num_classes)
+    variables = drawn(model, image_of(architecture))
+    path = trained.save(tmp_path / "net.safetensors", model, variables, inputs=inputs)
+    found = trained.load(path)
+    assert found.model == model and type(found.model) is type(model)
+    assert found.inputs == inputs
+    assert_same(found.variables, variables)
+
+
+def test_every_setting_comes_back(tmp_path):
+    model = wide_resnet("batchnorm", width=2, num_classes=3, bn_groups=4, unroll=2, remat=True,
+                        dtype=jax.numpy.bfloat16)  # fmt: skip
+    inputs = takes((8, 10, 3), classes=3, crop=0.875)
+    notes = {"accuracy": 0.5, "steps": 3, "tags": ["a", None], "ü": {"x": True}}
+    path = trained.save(tmp_path / "a" / "net.safetensors", model, drawn(model, (8, 10, 3)),
+                        inputs=inputs, notes=notes)  # fmt: skip
+    found = trained.load(path)
+    assert found.model == model
+    assert (found.model.bn_groups, found.model.dtype) == (4, jax.numpy.bfloat16)
+    assert (found.inputs, found.notes) == (inputs, notes)
+    assert found.versions["jax"] == jax.__version__
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64])
+def test_dtypes_come_back_bit_for_bit(tmp_path, dtype):
+    made = network()
+    variables = jax.tree.map(lambda leaf: leaf.astype(dtype), made.variables)
+    path = trained.save(tmp_path / "net", made.model, variables, inputs=made.inputs)
+    assert_same(trained.load(path).variables, variables)
+
+
+def test_arrays_of_jax_and_transposed_ones_come_back(tmp_path):
+    made = network()
+    params = dict(made.variables["params"])
+    kernel = params["head"]["kernel"]
+    params["head"] = {"kernel": np.asfortranarray(kernel), "bias": params["head"]["bias"]}
+    params["stem"] = jax.tree.map(jax.numpy.asarray, params["stem"])
+    path = trained.save(tmp_path / "net", made.model, {"params": params}, inputs=made.inputs)
+    assert_same(trained.load(path).variables, made.variables)
+
+
+def test_the_file_is_what_the_format_says(tmp_path):
+    """Read by hand, and the same bytes for the same network."""
+    path, made = saved(tmp_path / "one")
+    header, body = taken_apart(path)
+    kernel = made.variables["params"]["stage_1"]["first"]["conv_1"]["kernel"]
+    entry = header["params/stage_1/first/conv_1/kernel"]
+    start, end = entry["data_offsets"]
+    assert (entry["dtype"], entry["shape"]) == ("F32", list(kernel.shape))
+    assert np.array_equal(np.frombuffer(body[start:end], "<f4").reshape(kernel.shape), kernel)
+    manifest = json.loads(header["__metadata__"]["nf_resnets"])["manifest"]
+    assert manifest["model"]["class"] == "WideResNet"
+    assert manifest["model"]["fields"]["scheme"] == "fixup"
+    assert manifest["inputs"]["mean"] == [4.9]
+    assert saved(tmp_path / "two")[0].read_bytes() == path.read_bytes()
+
+
+def test_one_vocabulary_for_both_languages_is_kept_once(tmp_path):
+    model = ARCHITECTURES["transformer"].smallest("fixup")
+    variables = drawn(model)
+    names = set()
+    for target in (b"one", b"another"):
+        inputs = trained.Sentences("de", "en", b"one", target)
+        path = trained.save(tmp_path / target.decode(), model, variables, inputs=inputs)
+        assert trained.load(path).inputs == inputs
+        names ^= {name for name in taken_apart(path)[0] if name.startswith("inputs/")}
+    assert names == {"inputs/target_vocabulary"}
+
+
+def test_a_scheme_of_ones_own_is_kept_by_its_anatomy(tmp_path):
+    model = wide_resnet(init.constant_alpha(0.25))
+    path = trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
+    found = trained.load(path)
+    assert found.model.scheme.anatomy == model.scheme.anatomy
+    images = np.random.default_rng(0).standard_normal((2, 8, 8, 1)).astype(np.float32)
+    logits = [each.apply(drawn(model), images) for each in (model, found.model)]
+    np.testing.assert_array_equal(*logits)
+    with pytest.raises(ValueError, match="holds its anatomy and not its initialisation"):
+        found.model.scheme.init({}, 3)
+
+
+def test_what_a_file_cannot_hold_is_refused(tmp_path):
+    by_branch = schemes.Scheme(
+        "mine", "mine", init.standard, schemes.Anatomy(residual=lambda t: np.ones(len(t))), "none"
+    )
+    model = wide_resnet(by_branch)
+    with pytest.raises(TrainedError, match="residual of its anatomy is a function"):
+        trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
+
+    class Mine:
+        num_classes = 10
+
+    with pytest.raises(TrainedError, match="of class Mine found; expected one of this library"):
+        trained.save(tmp_path / "net", Mine(), {}, inputs=takes())
+    made = network()
+    with pytest.raises(TrainedError, match=r"a note that is no JSON value .*set"):
+        trained.save(tmp_path / "net", made.model, made.variables, inputs=made.inputs,
+                     notes={"a": {1}})  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def changed(variables, name, value):
+    *outer, last = name.split("/")
+    copy = jax.tree.map(lambda leaf: leaf, variables)
+    place = copy
+    for key in outer:
+        place = place[key]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("params/head/bias", None, r"leaf 'params/head/bias' \[10\] is missing"),
+        ("params/head/bias", np.zeros(9, np.float32), r"'params/head/bias' has shape \[9\]; exp"),
+        ("params/more", np.zeros(1), "leaf 'params/more' found, which the network does not have"),
+        ("params/head/bias", [0.0] * 10, "leaf 'params/head/bias' is a list; expected an array"),
+        ("params/head/bias", np.zeros(10, complex), "'params/head/bias' has dtype complex128"),
+        ("params/a/b", np.zeros(1), "the key 'a/b' found in 'params'"),
+        (
+            "params/head/bias",
+            np.array([0, 0, np.nan, *[0] * 7], np.float32),
+            r"leaf 'params/head/bias' has nan at \(2,\); expected finite numbers",
+        ),
+        (
+            "params/head/bias",
+            np.array([np.inf, *[0] * 9]).astype(ml_dtypes.bfloat16),
+            r"leaf 'params/head/bias' has inf at \(0,\)",
+        ),
+    ],
+)
+def test_wrong_variables_are_refused_by_leaf(tmp_path, name, value, message):
+    made = network()
+    if name == "params/a/b":
+        variables = {"params": {**made.variables["params"], "a/b": value}}
+    else:
+        variables = changed(made.variables, name, value)
+    with pytest.raises(TrainedError, match=message) as found:
+        trained.save(tmp_path / "net", made.model, variables, inputs=made.inputs)
+    assert str(tmp_path / "net") in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_must_fit_the_network(tmp_path):
+    made = network()
+    with pytest.raises(TrainedError, match="3 class_names found for num_classes=10"):
+        trained.save(tmp_path / "net", made.model, made.variables, inputs=takes(classes=3))
+    sentences = trained.Sentences("de", "en", b"a", b"b")
+    with pytest.raises(TrainedError, match="inputs=Sentences found for a WideResNet; expected Im"):
+        trained.save(tmp_path / "net", made.model, made.variables, inputs=sentences)
+
+
+def test_a_file_that_is_there_is_left_alone(tmp_path):
+    path, made = saved(tmp_path / "net")
+    before = path.read_bytes()
+    other = jax.tree.map(lambda leaf: leaf + 1, made.variables)
+    with pytest.raises(TrainedError, match="is there already, and is left as it is"):
+        trained.save(path, made.model, other, inputs=made.inputs)
+    assert path.read_bytes() == before
+    trained.save(path, made.model, other, inputs=made.inputs, overwrite=True)
+    assert_same(trained.load(path).variables, other)
+    # A link that leads nowhere is a name that somebody has taken, too.
+    os.symlink(tmp_path / "nowhere", tmp_path / "link")
+    with pytest.raises(TrainedError, match="is there already"):
+        trained.save(tmp_path / "link", made.model, other, inputs=made.inputs)
+    with pytest.raises(TrainedError, match="is a folder; expected the name of a file"):
+        trained.save(tmp_path, made.model, other, inputs=made.inputs, overwrite=True)
+    with pytest.raises(TrainedError, match="net/below cannot be written: it does not lie in"):
+        trained.save(path / "below", made.model, other, inputs=made.inputs)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "net"]
+
+
+def refused(path):
+    """The one sentence with which a file is refused; it names the file."""
+    with pytest.raises(TrainedError) as found:
+        trained.load(path)
+    text = str(found.value)
+    assert str(path) in text and text.endswith(".") and "\n" not in text
+    return text
+
+
+def test_what_is_no_network_is_refused(tmp_path):
+    assert "is not there" in refused(tmp_path / "gone")
+    assert "is a folder" in refused(tmp_path)
+    for name, data in (("empty", b""), ("text", b"hello\n" * 100), ("zip", b"PK\x03\x04" * 9)):
+        (tmp_path / name).write_bytes(data)
+        assert "is no safetensors file, or it is cut off" in refused(tmp_path / name)
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(safetensors.numpy.save({"w": np.zeros(3, np.float32)}))
+    assert "it has no metadata 'nf_resnets'" in refused(foreign)
+
+
+def test_a_file_that_is_cut_off_is_refused_wherever(tmp_path):
+    path, _ = saved(tmp_path / "net")
+    data = path.read_bytes()
+    for length in (0, 7, 8, 100, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:length])
+        assert "cut off" in refused(path)
+    path.write_bytes(data + b"\0")
+    assert "cut off" in refused(path)
+
+
+def test_a_flipped_bit_is_noticed_wherever(tmp_path):
+    path, _ = saved(tmp_path / "net", num_classes=2)
+    data = path.read_bytes()
+    header, body = taken_apart(path)
+    rng = np.random.default_rng(0)
+    # In the header more often than its share: its length, names, offsets, settings, digests.
+    length = len(data) - len(body)
+    places = [*range(8), *rng.integers(8, length, 150), *rng.integers(length, len(data), 50)]
+    for place in places:
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(flipped)
+        refused(path)
+    for name in ("params/stem/kernel", "params/head/bias"):
+        flipped = bytearray(data)
+        flipped[length + header[name]["data_offsets"][0]] ^= 1
+        path.write_bytes(flipped)
+        assert f"leaf {name!r} does not have the SHA-256" in refused(path)
+    path.write_bytes(data)
+    trained.load(path)
+
+
+def set_model(**changes):
+    return lambda manifest: manifest["model"].update(changes)
+
+
+def set_field(**changes):
+    return lambda manifest: manifest["model"]["fields"].update(changes)
+
+
+def set_inputs(**changes):
+    return lambda manifest: manifest["inputs"].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_model(**{"class": "WideResnet"}), "class 'WideResnet' found; .*mean 'WideResNet'"),
+        (set_model(fields=3), "fields=3 found for class WideResNet"),
+        (set_field(scheme="fixupp"), "scheme='fixupp' found; .*did you mean 'fixup'"),
+        (set_field(scheme={"name": "x"}), "scheme='x' is not whole: 'title'"),
+        (set_field(scheme="t_fixup"), "scheme='t_fixup' is for transformer networks"),
+        (set_field(depth=11), "depth=11 found; a WRN-n-k has n = 6N"),
+        (set_field(depth="ten"), "the fields of WideResNet do not make one"),
+        (set_field(dtype="int7"), "dtype='int7' found; expected one of float32"),
+        (set_field(colour="red"), "field 'colour' found, which WideResNet of this version does"),
+        (set_field(width=2), r"leaf 'params/\S+' has shape \[.*\]; expected"),
+        (set_field(scheme="plain"), r"leaf 'params/\S+'.*"),
+        (set_inputs(kind="sounds"), "inputs of kind 'sounds' found"),
+        (set_inputs(kind="sentences"), "inputs/source_vocabulary"),
+        (set_inputs(std=[0.0]), r"std=\(0.0,\) found; expected numbers above 0"),
+        (set_inputs(class_names=["a", "b"]), "2 class_names found for num_classes=10"),
+        (lambda manifest: manifest.update(format=2), "its format is 2; this version reads 1"),
+        (lambda manifest: manifest.pop("notes"), "its manifest has no 'notes'"),
+        (lambda manifest: manifest["leaves"].pop("params/head/bias"), "'params/head/bias' is in "),
+    ],
+)
+def test_a_whole_file_of_something_else_is_refused(tmp_path, change, message):
+    """The digests fit, so that only what they vouch for is wrong."""
+    path, _ = saved(tmp_path / "net")
+    forge(path, change)
+    assert pytest.raises(TrainedError, trained.load, path).match(message)
+    refused(path)
+
+
+def test_forging_nothing_is_no_damage(tmp_path):
+    path, made = saved(tmp_path / "net")
+    forge(path, lambda manifest: None)
+    assert_same(trained.load(path).variables, made.variables)
+
+
+def test_wrong_tensors_are_refused_by_leaf(tmp_path):
+    path, made = saved(tmp_path / "net")
+    bias = made.variables["params"]["head"]["bias"]
+    bad = bias.copy()
+    bad[3] = np.nan
+    forge(path, lambda manifest: None, ("params/head/bias", bad))
+    assert "leaf 'params/head/bias' has nan at (3,)" in refused(path)
+    forge(path, lambda manifest: None, ("params/head/bias", bias.reshape(2, 5)))
+    assert "leaf 'params/head/bias' has shape [2, 5]; expected [10]" in refused(path)
+    header, body = taken_apart(path)
+    header["params/foot/bias"] = header.pop("params/head/bias")
+    put_together(path, header, body)
+    assert "leaf 'params/foot/bias' is in its tensors only" in refused(path)
+
+
+def test_nothing_of_it_can_run_code():
+    """No module of the package uses pickle, or what is made of it."""
+    from pathlib import Path
+
+    import nf_resnets.trained
+
+    for source in Path(nf_resnets.trained.__file__).parent.glob("*.py"):
+        for name in ("pickle", "marshal", "np.load", "joblib", "eval(", "exec("):
+            assert name not in source.read_text().replace("no pickle", ""), (source, name)
+
+
+def test_a_transformer_needs_its_vocabulary(tmp_path):
+    model = models.Transformer(vocab_size=7, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    with pytest.raises(TrainedError, match="inputs=Images found for a Transformer; expected Sent"):
+        trained.save(tmp_path / "net", model, drawn(model), inputs=takes())

@@ -1,0 +1,40 @@
+"""What a network takes is checked where it is written down."""
+
+import pytest
+
+from nf_resnets import data
+from nf_resnets.trained import Images, Sentences
+from tests.trained.networks import takes
+
+
+def test_those_of_a_data_set():
+    dataset = data.load("digits")
+    found = Images.of(dataset, crop=0.5)
+    assert found.shape == (8, 8, 1) and found.max_value == 16.0 and found.crop == 0.5
+    assert found.class_names == tuple("0123456789")
+    assert (found.mean, found.std) == (dataset.mean, dataset.std)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": (8, 8)}, r"shape=\(8, 8\) found; expected \(H, W, C\)"),
+        ({"shape": (8, 8, 2)}, "with 1 channel, or 3"),
+        ({"shape": (0, 8, 1)}, r"shape=\(0, 8, 1\)"),
+        ({"mean": (1.0, 2.0)}, "a finite number for each of the 1 channels"),
+        ({"mean": (float("nan"),)}, r"mean=\(nan,\) found"),
+        ({"std": (0.0,)}, "expected numbers above 0"),
+        ({"max_value": 0.0}, "max_value=0.0 found"),
+        ({"crop": 0.0}, "crop=0.0 found"),
+        ({"crop": 1.1}, "crop=1.1 found"),
+        ({"class_names": ("one",)}, "expected two or more"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        takes(**changes)
+
+
+def test_sentences_need_vocabularies():
+    with pytest.raises(ValueError, match="target_vocabulary is empty"):
+        Sentences("de", "en", b"a", b"")

@@ -1,0 +1,41 @@
+"""Leaves by name and back."""
+
+import flax.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets.trained.leaves import flatten, refuse_other_leaves, unflatten
+
+
+def test_there_and_back():
+    tree = {"b": {"c": np.arange(3), "a": np.float32(1)}, "a": {"x": {"y": np.zeros((2, 0))}}}
+    flat = flatten(tree)
+    assert list(flat) == ["a/x/y", "b/a", "b/c"]
+    back = unflatten(flat)
+    assert back.keys() == tree.keys() and back["b"].keys() == tree["b"].keys()
+    assert back["b"]["a"].shape == () and back["a"]["x"]["y"].shape == (2, 0)
+
+
+def test_frozen_dicts_and_arrays_of_jax_are_taken():
+    flat = flatten(flax.core.freeze({"a": {"b": jnp.ones(2, jnp.bfloat16)}}))
+    assert flat["a/b"].dtype.name == "bfloat16"
+
+
+def test_empty_dicts_leave_no_trace():
+    assert flatten({"params": {"w": np.ones(1)}, "batch_stats": {}}).keys() == {"params/w"}
+
+
+@pytest.mark.parametrize("bad", [{1: np.ones(1)}, {"": np.ones(1)}, {"a": None}, {"a": object()}])
+def test_what_has_no_name_or_no_numbers_is_refused(bad):
+    with pytest.raises(TypeError, match="found|leaf 'a' is a"):
+        flatten(bad)
+
+
+def test_the_first_difference_is_named():
+    one = {"a": np.ones(2), "b": np.ones(3)}
+    refuse_other_leaves(one, {"a": np.ones(2, np.float16), "b": np.ones(3)})
+    with pytest.raises(ValueError, match=r"leaf 'b' \[3\] is missing"):
+        refuse_other_leaves({"a": np.ones(2)}, one)
+    with pytest.raises(ValueError, match=r"leaf 'a' has shape \[1\]; expected \[2\]"):
+        refuse_other_leaves({**one, "a": np.ones(1)}, one)

@@ -1,0 +1,119 @@
+"""Image files come to the network as it was trained on them; what is no image is said so."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nf_resnets import data
+from nf_resnets.trained import Images, TrainedError
+from nf_resnets.trained.pictures import read_picture, read_pictures, write_picture
+from tests.trained.networks import takes
+
+GREY, COLOUR = takes((8, 8, 1)), takes((8, 8, 3), max_value=255.0)
+
+
+def kept(path, array, **options):
+    Image.fromarray(np.asarray(array, np.uint8)).save(path, **options)
+    return path
+
+
+def test_digits_come_back(tmp_path):
+    """16 levels of grey as 256 and back: rounded to half of one of the 256, 16 / 255 / 2."""
+    dataset = data.load("digits")
+    inputs = Images.of(dataset)
+    for index in range(5):
+        write_picture(tmp_path / "digit.png", dataset.test.images[index], inputs)
+        found = read_picture(tmp_path / "digit.png", inputs)
+        assert found.shape == (8, 8, 1) and found.dtype == np.float32
+        assert np.abs(found - dataset.test.images[index]).max() <= 16 / 255 / 2 + 1e-6
+
+
+def test_grey_and_colour_become_each_other(tmp_path):
+    grey = kept(tmp_path / "grey.png", np.full((8, 8), 100))
+    np.testing.assert_array_equal(read_picture(grey, COLOUR), np.full((8, 8, 3), 100, np.float32))
+    colour = kept(tmp_path / "colour.png", np.full((8, 8, 3), (200, 100, 50)))
+    # ITU-R 601 luma, rounded to a whole grey level.
+    luma = 0.299 * 200 + 0.587 * 100 + 0.114 * 50
+    assert np.abs(read_picture(colour, GREY) / 16 * 255 - luma).max() <= 0.51
+    palette = Image.open(colour).quantize(4)
+    palette.save(tmp_path / "palette.gif")
+    assert np.abs(read_picture(tmp_path / "palette.gif", COLOUR) - (200, 100, 50)).max() <= 8
+
+
+def test_the_middle_is_looked_at(tmp_path):
+    """A picture twice as wide as high: its outer quarters are cut off."""
+    wide = np.zeros((40, 80), np.uint8)
+    wide[:, 20:60] = 200
+    path = kept(tmp_path / "wide.png", wide)
+    # The filter reaches two pixels of the result beyond the edge, and overshoots there a little.
+    inner = read_picture(path, GREY)[:, 2:-2] / 16 * 255
+    np.testing.assert_allclose(inner, 200, atol=1e-3)
+    assert read_picture(path, GREY).min() / 16 * 255 > 150
+    # Of a picture with a frame of an eighth, the crop of 3/4 leaves what is inside.
+    framed = np.zeros((80, 80), np.uint8)
+    framed[10:70, 10:70] = 160
+    path = kept(tmp_path / "framed.png", framed)
+    cropped = read_picture(path, takes((8, 8, 1), crop=0.75))
+    np.testing.assert_allclose(cropped[2:-2, 2:-2] / 16 * 255, 160, atol=1e-3)
+    assert cropped.min() / 16 * 255 > 120
+    assert read_picture(path, GREY).min() < 1
+
+
+def test_fewer_pixels_are_averages(tmp_path):
+    """A checkerboard of single pixels is even grey at an eighth of its size."""
+    board = np.indices((64, 64)).sum(axis=0) % 2 * 255
+    found = read_picture(kept(tmp_path / "board.png", board), GREY)
+    assert np.abs(found / 16 - 0.5).max() < 0.02
+
+
+def test_cameras_and_transparency_are_heeded(tmp_path):
+    left = np.zeros((64, 64), np.uint8)
+    left[:, :32] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by a quarter, clockwise: left is up
+    path = kept(tmp_path / "turned.png", left, exif=exif)
+    found = read_picture(path, GREY)[..., 0]
+    assert found[0].min() > 15 and found[-1].max() < 1
+    clear = np.zeros((8, 8, 4), np.uint8)
+    clear[..., 3] = np.where(np.arange(8) < 4, 0, 255)
+    path = kept(tmp_path / "clear.png", clear)
+    found = read_picture(path, COLOUR)
+    assert (found[:, :4] == 255).all() and (found[:, 4:] == 0).all()
+
+
+def test_sixteen_bits_keep_their_upper_ones(tmp_path):
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    found = read_picture(tmp_path / "deep.png", takes((8, 8, 1), max_value=255.0))[..., 0]
+    np.testing.assert_array_equal(found, values // 256)
+
+
+def test_light_and_dark_change_places(tmp_path):
+    path = kept(tmp_path / "a.png", np.arange(64).reshape(8, 8))
+    both = [read_picture(path, GREY, invert=invert) for invert in (False, True)]
+    np.testing.assert_allclose(both[0] + both[1], 16, atol=1e-5)
+
+
+def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "text.png").write_text("not an image\n")
+    (tmp_path / "empty.png").touch()
+    whole = kept(tmp_path / "whole.png", np.random.default_rng(0).integers(0, 256, (64, 64)))
+    (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:-2000])
+    Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "float.tiff")
+    messages = {
+        "text.png": "is no image that can be read; expected a PNG, a JPEG or the like.",
+        "empty.png": "is no image that can be read",
+        "cut.png": "cannot be read as an image",
+        "gone.png": "is not there; expected an image file.",
+        ".": "is a folder; expected an image file.",
+        "float.tiff": "has pixels of 32 bits (mode F), of which white is not known",
+    }
+    for name, message in messages.items():
+        with pytest.raises(TrainedError) as found:
+            read_picture(tmp_path / name, GREY)
+        text = str(found.value)
+        assert message in text and str(tmp_path / name) in text and "\n" not in text
+    paths = [tmp_path / "text.png", whole, tmp_path / "gone.png"]
+    pixels, places, faults = read_pictures(paths, GREY)
+    assert (pixels.shape, places, len(faults)) == ((1, 8, 8, 1), [1], 2)
+    assert read_pictures(paths[:1], GREY)[0].shape == (0, 8, 8, 1)

@@ -1,0 +1,52 @@
+"""Probabilities are the softmax of what the network computes of normalised pixels."""
+
+import numpy as np
+import pytest
+
+from nf_resnets import trained
+from nf_resnets.models import ARCHITECTURES
+from nf_resnets.trained import TrainedError
+from nf_resnets.trained.predict import predict
+from tests.trained.networks import drawn, network
+
+
+def pixels(count, channels=1):
+    return np.random.default_rng(0).uniform(0, 16, (count, 8, 8, channels)).astype(np.float32)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "batchnorm"])
+def test_probabilities_are_the_softmax_of_the_logits(scheme):
+    made = network(scheme)
+    images = pixels(5)
+    logits = np.asarray(made.model.apply(made.variables, (images - 4.9) / 6.0), np.float64)
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    # Float32 rounding of a ten-layer network, compiled as one program and not.
+    np.testing.assert_allclose(predict(made, images), expected, rtol=2e-4, atol=1e-6)
+
+
+def test_no_image_depends_on_its_batch():
+    made = network("batchnorm")
+    images = pixels(7)
+    whole = predict(made, images)
+    np.testing.assert_allclose(whole.sum(axis=1), 1, atol=1e-6)
+    # 7 images by 3 are filled up to 9; rounding alone may differ.
+    np.testing.assert_allclose(predict(made, images, batch_size=3), whole, rtol=1e-4, atol=1e-7)
+    assert predict(made, images[:0]).shape == (0, 10)
+
+
+def test_images_of_another_shape_are_refused():
+    made = network()
+    with pytest.raises(TrainedError, match=r"shape \(5, 8, 8, 3\) found; expected \[B, 8, 8, 1\]"):
+        predict(made, pixels(5, 3))
+    with pytest.raises(TrainedError, match=r"shape \(8, 8, 1\) found"):
+        predict(made, pixels(1)[0])
+    with pytest.raises(TrainedError, match="batch_size=0 found"):
+        predict(made, pixels(1), batch_size=0)
+
+
+def test_a_network_for_sentences_is_refused():
+    model = ARCHITECTURES["transformer"].smallest("fixup")
+    inputs = trained.Sentences("de", "en", b"a", b"b")
+    made = trained.Trained(model, drawn(model), inputs)
+    with pytest.raises(TrainedError, match="a Transformer found, which takes sentences"):
+        predict(made, pixels(1))
