@@ -1,0 +1,69 @@
+"""`python -m notebooks [NAME ...]`: runs notebooks from their sources, and writes their .ipynb.
+
+Needs the extra `nf_resnets[notebooks]`; all of them take some minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("[a-z]*.py")))
+
+
+def executed(name: str, folder: str | Path, timeout: int = 600) -> Any:
+    """Runs a notebook's source from the top, in a kernel of its own that begins in ``folder``."""
+    import jupytext
+    import nbclient
+
+    notebook = jupytext.read(FOLDER / f"{name}.py")
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        record_timing=False,
+    )
+    client.execute()
+    return notebook
+
+
+def write(name: str, notebook: Any) -> Path:
+    """Writes a notebook that was run beside its source, without what changes from run to run."""
+    import jupytext
+
+    for index, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{index}"
+        for data in (output.get("data", {}) for output in cell.get("outputs", [])):
+            if "image/png" in data:
+                # What a picture is called where it cannot be shown.
+                data.pop("text/plain", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    path = FOLDER / f"{name}.ipynb"
+    text = jupytext.writes(notebook, fmt="ipynb")
+    path.write_text(json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        known = ", ".join(NAMES)
+        print(f"{unknown[0]!r} is no notebook; expected some of {known}.", file=sys.stderr)
+        return 2
+    for name in names or NAMES:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            path = write(name, executed(name, folder))
+        seconds, size = time.monotonic() - start, path.stat().st_size
+        print(f"{path}: {seconds:.0f} s, {size:,} bytes", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

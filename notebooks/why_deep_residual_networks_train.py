@@ -1,0 +1,222 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Why deep residual networks train, or do not
+#
+# Three measurements on networks that have not made a single step, each next to what theory says:
+#
+# 1. **The signal**: how its variance grows from block to block.
+# 2. **The branch's share**: what BatchNorm really does for a residual network: it makes deep blocks
+#    almost the identity, and any initialisation that does the same can take its place.
+# 3. **The first step**: how far it moves the network as a function, and what depth has to do with
+#    it.
+#
+# Everything is in `nf_resnets.analysis`, as pure functions of a network, its parameters and a
+# batch, for your own networks, too.
+
+# %%
+import sys
+
+if "google.colab" in sys.modules:
+    # %pip install -q "nf_resnets @ git+https://github.com/nf-resnets/nf_resnets"
+    pass
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from IPython.display import Image
+
+from nf_resnets import analysis, data, models, schemes
+from nf_resnets.plotting.signal import Quantity, signal_figure
+from nf_resnets.plotting.theory import Curves, theory_figure
+
+SMOKE = "NF_RESNETS_SMOKE" in os.environ  # set by the tests: small, and nothing to be seen
+LAYERS, CHANNELS, BATCH = (16, 4, 4) if SMOKE else (100, 16, 16)
+DEPTHS = (10, 16) if SMOKE else (10, 28, 100, 304)
+FIGURES = Path(tempfile.mkdtemp())
+
+digits = data.load("digits")
+images = data.normalize(digits.train.images[:BATCH], digits.mean, digits.std)
+labels = jnp.asarray(digits.train.labels[:BATCH])
+
+
+def drawn(scheme, layers):
+    """A wide residual network of one scheme, its parameters drawn, and BatchNorm's statistics."""
+    model = models.WideResNet(depth=layers, scheme=scheme, stem_channels=CHANNELS)
+
+    @jax.jit
+    def draw(key):
+        variables = model.init(key, images[:1])
+        params = schemes.get(scheme).init(
+            variables["params"], model.num_branches, key=jax.random.fold_in(key, 1)
+        )
+        return params, variables.get("batch_stats")
+
+    return model, *draw(jax.random.key(0))
+
+
+# %% [markdown]
+# ## 1 The signal
+#
+# A block computes $x_k = x_{k-1} + F_k(x_{k-1})$. With He's initialisation a branch gives out as
+# much variance as it takes in, and since branch and skip path are uncorrelated, the variances add:
+#
+# $$\mathrm{Var}\,x_k = 2\,\mathrm{Var}\,x_{k-1} = 2^k .$$
+#
+# Forty-eight blocks multiply the signal's variance by up to $2^{48}$, and its gradient as well; on
+# images as small as these, where zeros are padded around a large part of the pixels, by $2^{29}$.
+# A factor $\alpha = L^{-1/2}$ on the branches keeps the growth below $e$; BatchNorm in the branch
+# makes it linear, $\mathrm{Var}\,x_k = 1 + k$; with Fixup and SkipInit the branches are 0 at first,
+# and nothing grows.
+#
+# Dots are measured on a batch of digits in one drawn network of 100 layers, one dot a block; the
+# lines are the closed form with the padding and the sizes of the drawn weights. The vertical lines
+# are where a stage begins, with a convolution on the skip path.
+
+# %%
+rows = []
+for scheme in ("alpha_one", "alpha_rsqrt_depth", "batchnorm", "fixup"):
+    model, params, batch_stats = drawn(scheme, LAYERS)
+    _, taps = jax.jit(analysis.observe(model, batch_stats=batch_stats))(params, images)
+    measured = analysis.signal_of(taps)
+    form = analysis.predicted(params, scheme, taps, family="pre_activation")
+    per_stage = model.num_branches // 3
+    rows += [
+        {
+            "title": schemes.get(scheme).title,
+            "k": k + 1,
+            "transition": k in (0, per_stage, 2 * per_stage),
+            "var": float(measured.sum.second[k]),
+            "form": float(form.sum[k]),
+            "share": float(measured.share[k]),
+            "form_share": float(form.share[k]),
+        }
+        for k in range(model.num_branches)
+    ]
+signal_figure(
+    [("the signal", rows, Quantity("var", "Var of the sum", "form", scale="log2"))],
+    FIGURES / "signal.png",
+    title="What a block adds decides how the signal grows",
+    subtitle=f"WRN-{LAYERS}-1 of {CHANNELS} channels at initialisation, {BATCH} digits",
+    columns=1,
+)
+Image(FIGURES / "signal.png", width=560)
+
+# %% [markdown]
+# ## 2 The branch's share
+#
+# De and Smith (NeurIPS 2020) ask what of BatchNorm it is that deep residual networks need. Their
+# answer: the *share* of the branch in the sum. In a network with BatchNorm the skip path has
+# accumulated a variance of $k$ when the branch adds its 1, so that the branch's share is
+#
+# $$\frac{\mathrm{Var}\,F_k}{\mathrm{Var}\,x_k} = \frac{1}{k+1}$$
+#
+# (counted anew where a stage begins): the deeper, the nearer a block is to the identity. Without
+# BatchNorm, $\alpha = 1$ leaves each branch half of its sum, at every depth (less on padded small
+# images, and scattered about it in a narrow network: a branch as large as its sum has cancelled a
+# part of the skip path). That is the difference, and a scalar $\alpha = 0$ at the end of each
+# branch (SkipInit), or Fixup's zeros, make up for it.
+
+# %%
+quantity = Quantity("share", "the branch's share of the sum", "form_share", scale="linear")
+signal_figure(
+    [("the branch's share", rows, quantity)],
+    FIGURES / "share.png",
+    title="BatchNorm makes deep blocks nearly the identity",
+    subtitle=f"WRN-{LAYERS}-1 of {CHANNELS} channels at initialisation, {BATCH} digits",
+    columns=1,
+)
+Image(FIGURES / "share.png", width=560)
+
+# %% [markdown]
+# ## 3 The first step
+#
+# A network can have a well-behaved signal and still not train: every layer of every branch takes a
+# step, and all of them add up in the output. Fixup (Zhang, Dauphin, Ma, ICLR 2019) asks that one
+# step of gradient descent with the rate $\eta$ changes the function by $\Theta(\eta)$,
+# *independently of the depth*:
+#
+# $$\lVert \Delta f(x) \rVert / \eta \quad\text{does not grow with } L .$$
+#
+# So each of the $L$ branches may move the output by $\Theta(\eta/L)$ only. For branches of $m$
+# layers whose last one is 0 that gives the factor $L^{-1/(2m-2)}$ on the others. Without that
+# factor (rule 2 of the paper), zeros or no zeros, the update grows like $L$.
+#
+# Here the head is drawn at random, since Fixup's zero head would hide the branches in the very
+# first step. The update is the limit $\eta \to 0$, in one pass back and one through it.
+
+
+# %%
+def update_size(scheme, layers, *, with_rule_2=True):
+    model, params, batch_stats = drawn(scheme, layers)
+    params = analysis.random_head(params, jax.random.key(2))
+    if not with_rule_2:
+        # Rule 2 divided the layers of a branch by the square root of L.
+        params = scaled_branches(params, model.num_branches**0.5)
+    rest = {} if batch_stats is None else {"batch_stats": batch_stats}
+
+    def logits(params, images):
+        variables = {"params": params, **rest}
+        return model.apply(variables, images, train=True, mutable=["batch_stats"])[0]
+
+    sizes = jax.jit(lambda params: analysis.update_size(logits, params, images, labels))(params)
+    return float(sizes.mean())
+
+
+def scaled_branches(params, factor):
+    from nf_resnets import roles
+
+    return roles.assign(params).map(
+        lambda leaf, value: value * factor if leaf.role is roles.Role.BRANCH else value, params
+    )
+
+
+updates = []
+for title, scheme, with_rule_2 in (
+    ("α = 1, He", "alpha_one", True),
+    ("Fixup without rule 2", "fixup", False),
+    ("Fixup", "fixup", True),
+):
+    for layers in DEPTHS:
+        size = update_size(scheme, layers, with_rule_2=with_rule_2)
+        if np.isfinite(size):
+            updates.append({"title": title, "depth": layers, "size": size})
+
+# %%
+theory_figure(
+    [Curves("one step of gradient descent", updates, "depth", "size", "layers", "‖Δf‖ / η")],
+    FIGURES / "updates.png",
+    title="Fixup: a step moves the network alike at any depth",
+    subtitle=f"WRN-n-1 of {CHANNELS} channels, random head, mean over {BATCH} digits, η → 0",
+)
+Image(FIGURES / "updates.png", width=820)
+
+# %% [markdown]
+# ## What to take away
+#
+# - A residual network without normalisation does not train when its branches start too large: the
+#   signal explodes, or the first step does.
+# - BatchNorm repairs that by downscaling deep branches by $1/\sqrt{k}$; SkipInit, Fixup and
+#   RescaleNet do it by construction.
+# - What is left of BatchNorm is that it allows larger learning rates at large batches, and that it
+#   regularises: see `sweep_learning_rate_and_batch_size`.
+#
+# `python -m nf_resnets.analysis --model wrn-100-1 --scheme rescalenet` draws a page like this one
+# for any network of the library, and `python -m experiments.theory_signal`, `theory_updates`,
+# `theory_bounds` and `theory_stable_rate` measure the theorems with means over draws.
