@@ -29,6 +29,7 @@ TABLES = (
     "results/skipinit_table1_depth-laptop",
     "results/skipinit_table2_placement-laptop",
     "results/skipinit_lr_batch-laptop",
+    "results/fixup_table3_translation-laptop",
     "results/bench-cpu",
 )
 
