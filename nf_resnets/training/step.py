@@ -66,7 +66,8 @@ def replica_step(
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
         logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
-        return losses.mean(), (_accuracy(logits, part), batch_stats)
+        correct = _correct(logits, part)
+        return losses.mean(), (correct.mean(dtype=jnp.float32), batch_stats)
 
     # Replicated parameters must become this replica's own before the gradient is taken: otherwise
     # shard_map sums the gradients over the replicas by itself, and the mean below is D times off.
@@ -83,31 +84,30 @@ def replica_step(
         )
 
     updates, opt_state = optimizer(state.hyper).update(grads, state.opt_state, state.params)
-    new_params = optax.apply_updates(state.params, updates)
-    average = state.average
-    if average is not None:
-        average = moved_average(average, new_params)
     new_state = dataclasses.replace(
         state,
         step=state.step + 1,
-        params=new_params,
+        params=optax.apply_updates(state.params, updates),
         batch_stats=_as_before(batch_stats, state.batch_stats),
         opt_state=_as_before(opt_state, state.opt_state),
-        average=average,
     )
+    if new_state.average is not None:
+        average = moved_average(new_state.average, new_state.params)
+        new_state = dataclasses.replace(new_state, average=average)
     metrics = {
         "loss": loss, "accuracy": accuracy, "grad_norm": _norm(grads), "update_norm": _norm(updates)
     }  # fmt: skip
     return new_state, metrics
 
 
-def _accuracy(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    """Whether each prediction is right; of a mixed image, by what share it is, ``[b]``."""
     predicted = jnp.argmax(logits.astype(jnp.float32), axis=-1)
     correct = predicted == batch["label"]
     if "share" not in batch:
-        return correct.mean(dtype=jnp.float32)
+        return correct
     share = batch["share"]
-    return (share * correct + (1 - share) * (predicted == batch["other_label"])).mean()
+    return share * correct + (1 - share) * (predicted == batch["other_label"])
 
 
 def _mean_over_parts(
