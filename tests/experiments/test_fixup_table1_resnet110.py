@@ -7,6 +7,7 @@ from experiments import fixup_table1_resnet110 as table1
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke_makes_the_rows_of_the_table(tmp_path):
     out = tmp_path / "out"
     variants = ("fixup", "xavier_tenth", "xavier_hundredth")

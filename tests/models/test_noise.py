@@ -69,6 +69,7 @@ def test_a_block_without_its_branch_is_its_shortcut():
     assert 0 < there.mean() < 1
 
 
+@pytest.mark.slow
 def test_recomputed_blocks_draw_the_same():
     model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, survival=0.5, conv_dropout=0.2)
     params = small.he_variables(model)["params"]
@@ -115,6 +116,7 @@ def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
         assert np.all(np.isfinite(found)) and np.abs(found - plain).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_two_devices_draw_what_one_draws():
     model = small.wide_resnet("fixup").clone(survival=0.6, conv_dropout=0.2)
     losses = {}

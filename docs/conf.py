@@ -1,0 +1,102 @@
+"""How Sphinx builds the documentation: offline, from the checkout, leaving it as it was.
+
+NF_DOCS_QUICKLY=1 leaves out what takes time: pictures are not drawn, and code is not run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+# The pages' code is run by processes of its own, which are to find the checkout, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import nf_resnets  # noqa: E402
+from docs.machinery import pages, reference  # noqa: E402
+
+QUICKLY = os.environ.get("NF_DOCS_QUICKLY", "") not in ("", "0")
+
+project = "nf_resnets"
+author = "The nf_resnets authors"
+copyright = "The nf_resnets authors, Apache-2.0"
+release = version = nf_resnets.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "docs.machinery.mathml",
+]
+exclude_patterns = ["_build", "generated/schemes", "machinery", "**/.ipynb_checkpoints"]
+# What a cell is written in is known once it has run.
+suppress_warnings = ["myst-nb.lexer"] if QUICKLY else []
+
+# --- Pages and the code in them ----------------------------------------------------------------
+
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off" if QUICKLY else "cache"
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_execution_cache_path = str(Path(__file__).parent / "_build" / "executed")
+
+# --- The reference -----------------------------------------------------------------------------
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Source", "returns_style")]
+# What our own names link to must be there; those of other projects are not looked up.
+nitpicky = True
+# (The command line's annotations are no names.)
+nitpick_ignore_regex = [("py:.*", r"(?!nf_resnets\.).*|.*Annotated\[.*")]
+
+# --- Looks -------------------------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = "nf_resnets"
+html_static_path = ["_static"]
+html_css_files = ["house.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0062a3", "color-brand-content": "#0062a3"},
+    "dark_css_variables": {"color-brand-primary": "#6cb8ee", "color-brand-content": "#6cb8ee"},
+}
+
+
+def setup(app: Any) -> None:
+    """Writes the generated pages, and keeps fields of tuples out of the reference."""
+    pages.write_all(with_pictures=not QUICKLY)
+    app.connect("autodoc-skip-member", _skip)
+    app.connect("missing-reference", _by_another_place)
+
+
+def _skip(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    # A NamedTuple's fields stand in its docstring; what Python says of them is their number.
+    return True if type(value).__name__ == "_tuplegetter" else None
+
+
+def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:
+    target = node.get("reftarget", "")
+    place = reference.documented_place(target) if target.startswith("nf_resnets.") else target
+    if node.get("refdomain") != "py" or place == target:
+        return None
+    domain = env.get_domain("py")
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, child)

@@ -1,0 +1,1 @@
+"""What the documentation makes of the package, its experiments and their committed results."""

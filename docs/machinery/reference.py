@@ -1,0 +1,222 @@
+"""The pages of the API reference: one for each package, from what its modules export."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from sphinx.pycode import ModuleAnalyzer
+
+import nf_resnets
+
+
+def module_names() -> tuple[str, ...]:
+    """The package's public modules, packages before what is in them; commands are left out."""
+    found = ["nf_resnets"]
+    for info in pkgutil.walk_packages(nf_resnets.__path__, "nf_resnets."):
+        if not any(part.startswith("_") for part in info.name.split(".")):
+            found.append(info.name)
+    return tuple(found)
+
+
+def commands() -> tuple[str, ...]:
+    """The packages that ``python -m`` runs."""
+    return tuple(
+        info.name.removesuffix(".__main__")
+        for info in pkgutil.walk_packages(nf_resnets.__path__, "nf_resnets.")
+        if info.name.endswith(".__main__")
+    )
+
+
+def page_name(module: str) -> str:
+    """The name of the page that a module is on, that of its package.
+
+    Example:
+      >>> page_name("nf_resnets.init.fixup")
+      'init'
+    """
+    return module.split(".")[1] if "." in module else "index"
+
+
+def public_place(module: ModuleType, name: str) -> tuple[str, str]:
+    """From where users import what a module defines: from its package, if that exports it."""
+    package = module.__name__.rpartition(".")[0]
+    above = importlib.import_module(package) if package else module
+    value = getattr(module, name)
+    exported = package != "nf_resnets" and name in getattr(above, "__all__", ())
+    if exported and getattr(above, name) is value:
+        return package, name
+    return module.__name__, name
+
+
+def documented_place(target: str) -> str:
+    """Where an entry stands that a docstring calls by another of its places.
+
+    Functions are entered under the package that exports them, constants under the module that sets
+    them.
+
+    Example:
+      >>> documented_place("nf_resnets.analysis.observe.observe")
+      'nf_resnets.analysis.observe'
+    """
+    module_name, _, name = target.rpartition(".")
+    if module_name not in module_names():
+        return target
+    module = importlib.import_module(module_name)
+    if name not in getattr(module, "__all__", ()):
+        return target
+    if _kind(importlib.import_module(_defined_in(module, name)), name) == "data":
+        return f"{_defined_in(module, name)}.{name}"
+    return ".".join(public_place(module, name))
+
+
+def pages() -> dict[str, str]:
+    """The text of every page of the reference, in reStructuredText, by the page's name."""
+    names = module_names()
+    found = {"index": _index(names)}
+    for name in names:
+        if name.count(".") == 1:
+            inside = [other for other in names if other.startswith(f"{name}.")]
+            found[page_name(name)] = _page(name, inside)
+    return found
+
+
+def _index(names: tuple[str, ...]) -> str:
+    lines = [
+        "Reference",
+        "=========",
+        "",
+        ".. py:module:: nf_resnets",
+        "",
+        "From the docstrings, whose examples are run by the tests. Names are listed under the",
+        "place from which they are imported; modules are below their packages.",
+        "",
+        ".. list-table::",
+        "   :widths: 30 70",
+        "",
+    ]
+    top = [name for name in names if name.count(".") == 1]
+    for name in top:
+        lines += [f"   * - :doc:`{name} <{page_name(name)}>`", f"     - {_sentence(name)}"]
+    lines += ["", "Commands, each with ``--help``:", ""]
+    for name in commands():
+        lines.append(f"- ``python -m {name}``: {_sentence(f'{name}.__main__')}")
+    lines += ["", ".. toctree::", "   :hidden:", ""]
+    lines += [f"   {name} <{page_name(name)}>" for name in top]
+    return "\n".join(lines) + "\n"
+
+
+def _page(name: str, inside: list[str]) -> str:
+    """A package: what it exports, then its modules one after another."""
+    lines = _section(name, "=")
+    for module in inside:
+        lines += _section(module, "-")
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, underline: str) -> list[str]:
+    module = importlib.import_module(name)
+    # nf_resnets.init.fixup, for one, is a function too, and no module may be declared beside it.
+    package, _, last = name.rpartition(".")
+    above = importlib.import_module(package)
+    exported_too = package != "nf_resnets" and last in getattr(above, "__all__", ())
+    declared = "currentmodule" if exported_too else "module"
+    lines = ["", f".. _module-{name}:", "", name, underline * len(name), ""]
+    lines += [f".. py:{declared}:: {name}", "", inspect.getdoc(module) or "", ""]
+    own, exported = [], []
+    for public in _public(module):
+        defined = _defined_in(module, public)
+        (own if defined == name else exported).append((public, defined))
+    if exported:
+        lines += [".. list-table::", "   :widths: 30 70", ""]
+        for public, defined in exported:
+            lines += [
+                f"   * - {_link(module, public, defined)}",
+                f"     - {_summary(module, public)}",
+            ]
+        lines.append("")
+    for public, _ in own:
+        lines += _entry(module, public)
+    return lines
+
+
+def _public(module: ModuleType) -> list[str]:
+    return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+
+
+def _defined_in(module: ModuleType, name: str) -> str:
+    """The public module that a name comes from; for constants the one whose source sets it."""
+    defined = getattr(getattr(module, name), "__module__", None)
+    if (
+        isinstance(defined, str)
+        and defined.startswith("nf_resnets")
+        and callable(getattr(module, name))
+    ):
+        return defined if defined in module_names() else module.__name__
+    if hasattr(module, "__path__"):
+        for info in pkgutil.iter_modules(module.__path__, f"{module.__name__}."):
+            other = importlib.import_module(info.name) if "__" not in info.name else None
+            if other and name in getattr(other, "__all__", ()):
+                return info.name
+    return module.__name__
+
+
+def _link(module: ModuleType, name: str, defined: str) -> str:
+    place, _ = public_place(importlib.import_module(defined), name)
+    if _kind(module, name) is None:
+        return f":ref:`{name} <module-{defined}>`"
+    return f":py:obj:`{name} <{place}.{name}>`"
+
+
+def _entry(module: ModuleType, name: str) -> list[str]:
+    kind = _kind(module, name)
+    if kind is None:
+        return []
+    place, _ = public_place(module, name)
+    lines = [f".. auto{kind}:: {place}::{name}"]
+    if kind == "class":
+        lines += ["   :members:"]
+    if kind == "data":
+        lines += ["   :no-value:"] if len(repr(getattr(module, name))) > 60 else []
+        lines[0] = f".. auto{kind}:: {module.__name__}::{name}"
+    return [*lines, ""]
+
+
+def _kind(module: ModuleType, name: str) -> str | None:
+    """What autodoc calls it; None for constants that say nothing of themselves."""
+    value = getattr(module, name)
+    if inspect.isclass(value):
+        return "exception" if issubclass(value, BaseException) else "class"
+    if inspect.isroutine(value):
+        return "function"
+    return "data" if _constant_docs(module.__name__, name) else None
+
+
+def _constant_docs(module: str, name: str) -> str:
+    documented = ModuleAnalyzer.for_module(module).find_attr_docs()
+    return " ".join(documented.get(("", name), [])).strip()
+
+
+def _summary(module: ModuleType, name: str) -> str:
+    value = getattr(module, name)
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        return _constant_docs(_defined_in(module, name), name) or "A constant."
+    return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _sentence(module: str) -> str:
+    """The first sentence of a module's docstring; a command is not imported for it."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+    return docstring.split("\n\n")[0].replace("\n", " ")
+
+
+__all__ = [
+    "commands", "documented_place", "module_names", "page_name", "pages", "public_place",
+]  # fmt: skip

@@ -1,0 +1,186 @@
+"""The committed results, read from ``results/``: tables, figures, and what made them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SCALES = ("smoke", "laptop", "reduced", "paper")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of text, taken apart.
+
+    Attributes:
+      header: the names of the columns; empty where the table has none.
+      rows: its cells.
+      notes: lines below the rows that are no rows.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A folder of committed results.
+
+    Attributes:
+      folder: where they are.
+      module: the experiment that made them, as ``python -m`` takes it.
+      command: the whole command that makes them again.
+      title: the first sentence of the experiment's docstring.
+      claim: the paragraph of it that says what is claimed, or the one after the title.
+      made: when and on what, and with which versions.
+    """
+
+    folder: Path
+    module: str
+    command: str
+    title: str
+    claim: str
+    made: str
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def figures(self) -> tuple[Path, ...]:
+        """Its pictures."""
+        return tuple(sorted(self.folder.glob("*.png")))
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What ``table.txt`` holds; nothing where there is none."""
+        path = self.folder / "table.txt"
+        return parse_tables(path.read_text()) if path.exists() else ()
+
+
+def committed(root: Path = ROOT) -> tuple[Result, ...]:
+    """All results of experiments and benchmarks, by the names of their folders.
+
+    Raises:
+      ValueError: if a folder names no experiment or benchmark that there is.
+    """
+    found = []
+    for folder in sorted(path for path in (root / "results").iterdir() if path.is_dir()):
+        # A folder without a table or a figure is one that is still being made.
+        if any(folder.glob("*.png")) or (folder / "table.txt").exists():
+            found.append(_result(folder, root))
+    return tuple(found)
+
+
+def parse_tables(text: str) -> tuple[Table, ...]:
+    r"""Takes apart what ``experiments.table.text_table`` lays out.
+
+    Columns are two spaces apart or more, tables an empty line. The first line is the header if it
+    is about as wide as the others; its first cell may be empty.
+
+    Example:
+      >>> parse_tables("scheme    10   34\nFixup   95.0  8.0\n")[0].header
+      ('scheme', '10', '34')
+    """
+    found = []
+    for block in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = [re.split(r" {2,}", line.strip()) for line in block.splitlines()]
+        width = max(map(len, lines))
+        rows = [tuple(cells) for cells in lines if len(cells) == width]
+        notes = tuple("  ".join(cells) for cells in lines[1:] if len(cells) < width)
+        if len(lines[0]) == width - 1:
+            header: tuple[str, ...] = ("", *lines[0])
+        elif not re.search(r"\d", rows[0][-1]) or all(
+            re.fullmatch(r"[\d,.\-]+", cell) for cell in rows[0][1:]
+        ):
+            header, rows = rows[0], rows[1:]
+        else:
+            header = ()
+        found.append(Table(header, tuple(rows), notes))
+    return tuple(found)
+
+
+def lines_of(results: tuple[Result, ...], titles: tuple[str, ...]) -> list[tuple[Result, Table]]:
+    """The parts of all tables whose rows are called by one of some titles."""
+    found = []
+    for result in results:
+        for table in result.tables:
+            rows = tuple(row for row in table.rows if row[0] in titles)
+            if rows and table.header:
+                found.append((result, dataclasses.replace(table, rows=rows, notes=())))
+    return found
+
+
+def markdown_table(table: Table) -> str:
+    """A table in Markdown, its numbers to the right."""
+    width = max(len(row) for row in (table.header, *table.rows))
+    header = table.header or ("",) * width
+    marks = [":--"] + ["--:"] * (width - 1)
+    lines = [header, tuple(marks), *table.rows]
+    text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    return "\n\n".join([text, *(_cell(note) for note in table.notes)])
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([|*_`$\\<>\[\]])", r"\\\1", text)
+
+
+def _result(folder: Path, root: Path) -> Result:
+    settings: dict[str, Any] = {}
+    for name in ("settings.json", "bench.json"):
+        if (folder / name).exists():
+            settings = json.loads((folder / name).read_text())
+    if folder.name.startswith("bench"):
+        module, source = "benchmarks", root / "benchmarks" / "__main__.py"
+        command = "make bench" + (" BENCH_ARGS=--quick" if "quick" in folder.name else "")
+    else:
+        source, rest = _experiment(folder, root)
+        module = f"experiments.{source.stem}"
+        command = f"python -m {module}"
+        scale = [word for word in rest.split("-") if word in SCALES]
+        command += f" --scale {scale[0]}" if scale else ""
+        dataset = settings.get("settings", {}).get("dataset")
+        # Digits are what the small scales take by themselves.
+        if dataset not in (None, "digits") and "--dataset" in source.read_text():
+            command += f" --dataset {dataset}"
+    docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
+    paragraphs = re.split(r"\n\s*\n", docstring)
+    claims = [text for text in paragraphs if text.startswith("Claim")] or paragraphs[1:2]
+    claim = re.sub(r"^Claim:?\s*", "", claims[0]) if claims else ""
+    return Result(folder, module, command, paragraphs[0].replace("\n", " "), claim, _made(settings))
+
+
+def _experiment(folder: Path, root: Path) -> tuple[Path, str]:
+    """The experiment whose name begins a folder's, and what follows it."""
+    for source in (root / "experiments").glob("*.py"):
+        if folder.name.startswith(f"{source.stem}-"):
+            return source, folder.name.removeprefix(f"{source.stem}-")
+    raise ValueError(
+        f"results/{folder.name} found; expected the name of an experiment and a scale, as in "
+        "fixup_fig3_depth-laptop."
+    )
+
+
+def _made(settings: dict[str, Any]) -> str:
+    machine = settings.get("machine") or settings.get("made") or {}
+    machine = machine[-1] if isinstance(machine, list) and machine else machine
+    if not isinstance(machine, dict):
+        return ""
+    when = machine.get("date") or machine.get("last")
+    parts = [str(when)[:10]] if when else []
+    if machine.get("device"):
+        parts.append(str(machine["device"]))
+    parts += [f"{name} {machine[name]}" for name in ("python", "jax", "flax") if name in machine]
+    return ", ".join(parts)
+
+
+__all__ = [
+    "ROOT", "Result", "Table", "committed", "lines_of", "markdown_table", "parse_tables",
+]  # fmt: skip
