@@ -55,6 +55,8 @@ class OneStage(nn.Module):
     unroll: int = 1
     remat: bool = False
     dropout: float = 0.0
+    survival: float = 1.0
+    conv_dropout: float = 0.0
     dtype: Any = jnp.float32
 
     @nn.compact

@@ -108,7 +108,8 @@ class Stage(nn.Module):
             with flax.core.bind(variables, rngs, written).temporary() as scope:
                 # Where the block stands in the network, for those who ask a module for its path.
                 scope.path = path
-                return block.clone(parent=scope)(carry, scalars, draws), scope.mutable_variables()
+                x = _call(block.clone(parent=scope), carry, scalars, draws)
+                return x, scope.mutable_variables()
 
         run = _grouped if self.remat else _scan
         x, found = run(step, x, (stacked, keys, constants, noise), self.num_blocks - 1, self.unroll)
@@ -118,7 +119,8 @@ class Stage(nn.Module):
 
 
 def _call(block: Any, x: jax.Array, constants: BranchConstants, noise: BranchNoise) -> jax.Array:
-    return block(x, constants, noise)
+    # A block of somebody's own need not know of noise.
+    return block(x, constants) if noise.keys is None else block(x, constants, noise)
 
 
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
