@@ -8,6 +8,7 @@ from experiments.rescale_multipliers import blocks_of, decays
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke_keeps_every_block_of_every_look(tmp_path):
     out = tmp_path / "out"
     make("rescale_multipliers", "--scale", "smoke", "--out", out)

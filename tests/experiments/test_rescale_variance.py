@@ -14,6 +14,7 @@ from tests.experiments.as_a_user import one_device
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_smoke_scale_runs_and_shows_the_claim(tmp_path):
     command = [
         *(sys.executable, "-m", "experiments.rescale_variance", "--scale", "smoke"),

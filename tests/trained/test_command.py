@@ -211,6 +211,7 @@ def test_sentences_are_translated(translator, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_translator_is_trained_and_translates(tmp_path, capsys):
     """Twelve steps of a tiny network: what it says means nothing, but it is said."""
     pytest.importorskip("sentencepiece")
