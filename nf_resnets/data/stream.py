@@ -278,6 +278,12 @@ def _read(examples: Any, batch_size: int, reading: Reading) -> Iterator[Batch]:
 
     source = grain.MapDataset.source(examples)
     if reading.workers:
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():
+            # Grain asks for flags of its own when it starts a process; with absl's `app.run` they
+            # would have been read by now.
+            flags.FLAGS.mark_as_parsed()
         # A worker makes whole batches, so that how many there are does not change what is in them.
         one_ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         batches = source.batch(batch_size).to_iter_dataset(one_ahead)

@@ -7,6 +7,7 @@ from experiments import theory_bounds
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_no_bound_is_violated_and_a_second_start_measures_nothing(tmp_path):
     arguments = ("--scale", "smoke", "--depths", 10, "--inits", "he", "fixup", "--out", tmp_path)
     output = make("theory_bounds", *arguments)

@@ -68,7 +68,8 @@ def alone(tmp_path_factory):
     return rows(out)
 
 
-@pytest.mark.parametrize("devices_per_run", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices_per_run", [1, 4])
 def test_the_numbers_are_those_of_one_process(devices_per_run, alone, tmp_path):
     out = tmp_path / "out"
     processes = start(out, "--epochs", "2", "--devices-per-run", str(devices_per_run))
