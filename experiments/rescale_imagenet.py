@@ -31,7 +31,6 @@ import dataclasses
 import time
 from typing import Any
 
-import optax
 import tyro
 
 from experiments import grid, imagenet
@@ -48,7 +47,7 @@ from experiments.folder import ResultsFolder, Row
 from experiments.imagenet import Command, Images, StreamedProgram
 from experiments.table import text_table
 from experiments.training_run import OnStep
-from nf_resnets import models, optim, roles, schemes
+from nf_resnets import models, optim, schemes
 
 NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
 PUBLISHED = {"resnet50": 76.57, "resnet101": 77.55}
@@ -167,11 +166,6 @@ def make_model(settings: Settings, network: str, scheme: schemes.Scheme, num_cla
     )
 
 
-def only_weights_decay(params: Any) -> Any:
-    """A tree of bools: whether L2 holds for a leaf, which is for weights, not for biases."""
-    return roles.assign(params).labels(lambda leaf: leaf.weight)
-
-
 def make_program(
     settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: int
 ) -> StreamedProgram:
@@ -185,13 +179,12 @@ def make_program(
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         schedule = optim.step_decay(hyper["learning_rate"], boundaries, 0.1)
-        return optax.chain(
-            optax.masked(optax.add_decayed_weights(settings.weight_decay), only_weights_decay),
-            optim.sgd(
-                optim.warmup(schedule, warmup, steps),
-                momentum=settings.momentum,
-                scalar_factor=1.0,
-            ),
+        return optim.sgd(
+            optim.warmup(schedule, warmup, steps),
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            undecayed=optim.UNDECAYED,
+            scalar_factor=1.0,
         )
 
     return imagenet.build_program(

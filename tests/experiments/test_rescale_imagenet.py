@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import rescale_imagenet as rescale
+from nf_resnets import optim
 from tests.experiments.as_a_user import lines_of, make
 
 
@@ -37,7 +38,7 @@ def test_biases_and_multipliers_do_not_decay():
     settings = rescale.SCALES["smoke"]
     model = rescale.make_model(settings, "resnet50", rescale.VARIANTS["rescalenet"], 10)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
-    decays = rescale.only_weights_decay(shapes)
+    decays = optim.decay_mask(shapes, undecayed=optim.UNDECAYED)
     named = {
         "/".join(key.key for key in path): value
         for path, value in jax.tree_util.tree_flatten_with_path(decays)[0]
