@@ -1,4 +1,4 @@
-"""The curves of the runs of a results folder: many lines a run, in a file beside ``rows.csv``."""
+"""The curves of the runs of a results folder: thinned, kept in ``curves.csv``, and their mean."""
 
 from __future__ import annotations
 
@@ -59,5 +59,43 @@ class CurvesFile:
         """The lines of a run, as text."""
         return self._curves[self._name(key)]
 
+    def mean(self, keys: Sequence[Mapping[str, Any]], column: str) -> tuple[list[int], list[float]]:
+        """The steps and the mean of a column over several runs, as far as all of them went."""
+        paths = [self.of(key) for key in keys]
+        steps = [int(line["step"]) for line in min(paths, key=len)]
+        means = [
+            sum(float(line[column]) for line in at) / len(at) for at in zip(*paths, strict=False)
+        ]
+        return steps, means
 
-__all__ = ["CurvesFile"]
+
+MEANS = ("loss", "accuracy")
+
+
+def thinned(
+    curve: Sequence[Mapping[str, float]], points: int, *, first_step: int = 0
+) -> list[dict[str, float]]:
+    """A run's curve with at most that many points, each the mean of as many steps, and the last.
+
+    Args:
+      curve: ``loss`` and ``accuracy`` of every step.
+      points: how many, at most.
+      first_step: the steps that were made before those of the curve.
+
+    Returns:
+      ``step``, the last one of those that the point is the mean of, ``loss`` and ``accuracy``.
+
+    >>> steps = [{"loss": float(step), "accuracy": 0.5} for step in range(5)]
+    >>> [(point["step"], point["loss"]) for point in thinned(steps, 3)]
+    [(2, 0.5), (4, 2.5), (5, 4.0)]
+    """
+    length = -(-len(curve) // points)
+    found = []
+    for start in range(0, len(curve), length or 1):
+        part = curve[start : start + length]
+        means = {name: sum(step[name] for step in part) / len(part) for name in MEANS}
+        found.append({"step": first_step + start + len(part), **means})
+    return found
+
+
+__all__ = ["CurvesFile", "thinned"]

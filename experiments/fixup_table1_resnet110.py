@@ -47,10 +47,10 @@ from experiments.command import (
     resolve,
     workers_of,
 )
-from experiments.curves import CurvesFile
+from experiments.curves import CurvesFile, thinned
 from experiments.folder import Row
 from experiments.program import Program
-from experiments.recipe import Recipe, num_steps, recipe_program, thinned
+from experiments.recipe import Recipe, num_steps, recipe_program
 from experiments.table import error_cells, text_table
 from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import data, models, schemes
@@ -208,14 +208,10 @@ def plot(
     """Draws the mean training accuracy over the seeds, as far as all of them went."""
     drawn = []
     for name, of_variant in rows.items():
-        paths = [curves.of(row) for row in of_variant]
-        steps = [int(point["step"]) for point in min(paths, key=len)]
-        mean = [
-            100 * sum(float(point["accuracy"]) for point in at) / len(at)
-            for at in zip(*paths, strict=False)
-        ]
+        steps, means = curves.mean(of_variant, "accuracy")
         gone = any(row["status"] == "diverged" for row in of_variant)
-        drawn.append(Curve(VARIANTS[name].title, steps, mean, diverged=gone))
+        percent = [100 * accuracy for accuracy in means]
+        drawn.append(Curve(VARIANTS[name].title, steps, percent, diverged=gone))
     curves_figure(
         [
             Panel(

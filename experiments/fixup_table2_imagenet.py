@@ -32,25 +32,17 @@ nothing.
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any, NamedTuple
 
 import tyro
 
 from experiments import grid, imagenet
-from experiments.command import (
-    first_words,
-    keep_failures,
-    last_words,
-    open_folder,
-    resolve,
-    workers_of,
-)
-from experiments.curves import CurvesFile
-from experiments.folder import ResultsFolder, Row
-from experiments.imagenet import Command, Images, StreamedProgram
-from experiments.table import text_table
-from experiments.training_run import OnStep
+from experiments.command import resolve
+from experiments.folder import Row
+from experiments.imagenet import Command, Images
+from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
+from experiments.streamed_table import Train, make_table, show_table
+from experiments.table import accuracy_cell, text_table
 from nf_resnets import models, optim, schemes
 
 
@@ -115,7 +107,7 @@ SCALES = {
 }
 GRID = ("depths", "variants", "seeds")
 KEY = ("variant", "depth", "seed")
-COLUMNS = (*KEY, "title", "mixup", "published_accuracy", *imagenet.OUTCOME)
+COLUMNS = (*KEY, "title", "mixup", "published_accuracy", *OUTCOME)
 
 
 def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
@@ -166,7 +158,7 @@ def make_program(
             scalar_factor=settings.scalar_factor,
         )
 
-    return imagenet.build_program(
+    return build_program(
         model,
         dataset,
         settings.images,
@@ -178,34 +170,15 @@ def make_program(
     )
 
 
-def run(
-    settings: Settings,
-    program: StreamedProgram,
-    point: grid.Point,
-    folder: ResultsFolder,
-    curves: CurvesFile,
-    on_step: OnStep,
-) -> Row:
+def make_row(settings: Settings, point: grid.Point, train: Train) -> Row:
     """Trains and tests one network, and returns its row."""
     variant = VARIANTS[point.key["variant"]]
     published = variant.published.get(point.key["depth"])
-    checkpoints = imagenet.checkpoints_of(folder, settings, point.key, grid=GRID)
-    found = imagenet.make_run(
-        program,
-        schemes.get(variant.scheme),
-        point.key["seed"],
-        {"learning_rate": settings.learning_rate},
-        on_step,
-        checkpoints=checkpoints,
-        curves=curves,
-        key=point.key,
-    )
     return {
-        **point.key,
         "title": variant.title,
         "mixup": variant.mixup,
         "published_accuracy": "" if published is None else round(100 - published, 1),
-        **found,
+        **train(schemes.get(variant.scheme), {"learning_rate": settings.learning_rate}),
     }
 
 
@@ -223,8 +196,8 @@ def table(rows: list[Row], settings: Settings) -> str:
                     f"ResNet-{depth}",
                     VARIANTS[name].title,
                     f"{VARIANTS[name].mixup:g}",
-                    imagenet.mean_cell(found, "train_accuracy"),
-                    imagenet.mean_cell(found, "test_accuracy", error=True),
+                    accuracy_cell(found, "train_accuracy"),
+                    accuracy_cell(found, "test_accuracy", error=True),
                     "-" if published is None else f"{published:.1f}",
                 ]
             )
@@ -257,41 +230,33 @@ def main(command: Command) -> int:
         for depth in settings.depths
     }
     reading = imagenet.reading_of(command)
-    folder = open_folder(
-        "fixup_table2_imagenet", command, settings, grid=GRID, columns=COLUMNS, key=KEY
+    made = make_table(
+        "fixup_table2_imagenet",
+        "Fixup table 2",
+        command,
+        settings,
+        points(settings, steps),
+        lambda point: make_program(settings, dataset, reading, point, steps),
+        lambda point, train: make_row(settings, point, train),
+        dataset=dataset,
+        grid_settings=GRID,
+        key=KEY,
+        columns=COLUMNS,
     )
-    curves = CurvesFile(folder, columns=(*KEY, *imagenet.CURVE_COLUMNS), key=KEY)
-    wanted = points(settings, steps)
-    first_words("Fixup table 2", command, dataset.name, f"{len(wanted)} runs", folder)
-    start = time.monotonic()
-    failures = grid.make_rows(
-        wanted,
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, dataset, reading, point, steps),
-        run=lambda program, point, on_step: run(settings, program, point, folder, curves, on_step),
+    return show_table(
+        made,
+        table(made.rows, settings),
+        {
+            f"ResNet-{depth}": [row for row in made.rows if row["depth"] == str(depth)]
+            for depth in settings.depths
+        },
+        dataset=dataset,
+        shows=WHAT_IT_SHOWS[command.scale],
+        title="Training accuracy with and without normalisation and mixup",
+        subtitle=(
+            f"{dataset.name}, batch {settings.batch_size}, learning rate {settings.learning_rate:g}"
+        ),
     )
-    keep_failures(folder, failures)
-    keys = [point.key for point in wanted]
-    imagenet.drop_checkpoints(folder, settings, keys, grid=GRID)
-
-    rows = imagenet.rows_of(folder, keys)
-    text = table(rows, settings)
-    print(f"\nTop-1 (%) on {dataset.name}; published: on ImageNet, by the paper:\n\n{text}\n")
-    print("\n".join(filter(None, [WHAT_IT_SHOWS[command.scale], imagenet.stalls(rows)])))
-    folder.write_text("table.txt", text + "\n")
-    panels = {
-        f"ResNet-{depth}": [row for row in rows if row["depth"] == str(depth)]
-        for depth in settings.depths
-    }
-    imagenet.plot_accuracy(
-        panels,
-        curves,
-        folder.path / "figure.png",
-        "Training accuracy with and without normalisation and mixup",
-        f"{dataset.name}, batch {settings.batch_size}, learning rate {settings.learning_rate:g}",
-    )
-    return last_words(folder, failures, start)
 
 
 if __name__ == "__main__":

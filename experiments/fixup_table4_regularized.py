@@ -52,10 +52,10 @@ from experiments.command import (
     resolve,
     workers_of,
 )
-from experiments.curves import CurvesFile
+from experiments.curves import CurvesFile, thinned
 from experiments.folder import Row
 from experiments.program import Program
-from experiments.recipe import Recipe, num_steps, recipe_program, thinned
+from experiments.recipe import Recipe, num_steps, recipe_program
 from experiments.table import error_cells, text_table
 from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import data, models, schemes
@@ -312,14 +312,9 @@ def plot(
             if (part, name) not in rows:
                 continue
             of_key = rows[part, name]
-            paths = [curves.of(row) for row in of_key]
-            steps = [int(point["step"]) for point in min(paths, key=len)]
-            mean = [
-                sum(float(point["loss"]) for point in at) / len(at)
-                for at in zip(*paths, strict=False)
-            ]
+            steps, losses = curves.mean(of_key, "loss")
             gone = any(row["status"] == "diverged" for row in of_key)
-            drawn.append(Curve(VARIANTS[name].title, steps, mean, diverged=gone))
+            drawn.append(Curve(VARIANTS[name].title, steps, losses, diverged=gone))
         if drawn:
             title = f"{part}, {network_name(settings.networks[part])}"
             panels.append(Panel(f"step ({title})", "training loss", drawn))

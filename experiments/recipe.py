@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from experiments.program import Program, build_program
@@ -90,29 +89,4 @@ def recipe_program(model: Any, dataset: data.Dataset, recipe: Recipe, steps: int
     )
 
 
-def thinned(curve: Sequence[dict[str, float]], points: int) -> list[dict[str, float]]:
-    """A run's curve with at most that many points, each the mean of as many steps, and the last.
-
-    Args:
-      curve: ``loss`` and ``accuracy`` of every step.
-      points: how many, at most.
-
-    Returns:
-      ``step``, the last one of those that the point is the mean of, ``loss`` and ``accuracy``.
-
-    >>> steps = [{"loss": float(step), "accuracy": 0.5} for step in range(5)]
-    >>> [(point["step"], point["loss"]) for point in thinned(steps, 3)]
-    [(2, 0.5), (4, 2.5), (5, 4.0)]
-    """
-    length = -(-len(curve) // points)
-    found = []
-    for start in range(0, len(curve), length):
-        part = curve[start : start + length]
-        means = {name: sum(step[name] for step in part) / len(part) for name in MEANS}
-        found.append({"step": start + len(part), **means})
-    return found
-
-
-MEANS = ("loss", "accuracy")
-
-__all__ = ["Recipe", "boundaries", "num_steps", "recipe_program", "thinned"]
+__all__ = ["Recipe", "boundaries", "num_steps", "recipe_program"]

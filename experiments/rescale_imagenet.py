@@ -28,25 +28,17 @@ normalisation, and what the calibration does for the first steps; accuracies of 
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 import tyro
 
 from experiments import grid, imagenet
-from experiments.command import (
-    first_words,
-    keep_failures,
-    last_words,
-    open_folder,
-    resolve,
-    workers_of,
-)
-from experiments.curves import CurvesFile
-from experiments.folder import ResultsFolder, Row
-from experiments.imagenet import Command, Images, StreamedProgram
-from experiments.table import text_table
-from experiments.training_run import OnStep
+from experiments.command import resolve
+from experiments.folder import Row
+from experiments.imagenet import Command, Images
+from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
+from experiments.streamed_table import Train, make_table, show_table
+from experiments.table import accuracy_cell, text_table
 from nf_resnets import models, optim, schemes
 
 NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
@@ -118,7 +110,7 @@ SCALES = {
 }
 GRID = ("networks", "variants", "seeds")
 KEY = ("network", "variant", "seed")
-COLUMNS = (*KEY, "title", "published_accuracy", *imagenet.OUTCOME)
+COLUMNS = (*KEY, "title", "published_accuracy", *OUTCOME)
 
 
 def points(settings: Settings, steps: int) -> list[grid.Point]:
@@ -187,7 +179,7 @@ def make_program(
             scalar_factor=1.0,
         )
 
-    return imagenet.build_program(
+    return build_program(
         model,
         dataset,
         settings.images,
@@ -199,32 +191,13 @@ def make_program(
     )
 
 
-def run(
-    settings: Settings,
-    program: StreamedProgram,
-    point: grid.Point,
-    folder: ResultsFolder,
-    curves: CurvesFile,
-    on_step: OnStep,
-) -> Row:
+def make_row(settings: Settings, point: grid.Point, train: Train) -> Row:
     """Trains and tests one network, and returns its row."""
     network, name = point.key["network"], point.key["variant"]
-    checkpoints = imagenet.checkpoints_of(folder, settings, point.key, grid=GRID)
-    found = imagenet.make_run(
-        program,
-        VARIANTS[name],
-        point.key["seed"],
-        {"learning_rate": settings.rate * settings.batch_size / 256},
-        on_step,
-        checkpoints=checkpoints,
-        curves=curves,
-        key=point.key,
-    )
     return {
-        **point.key,
         "title": VARIANTS[name].title,
         "published_accuracy": published(network, name) or "",
-        **found,
+        **train(VARIANTS[name], {"learning_rate": settings.rate * settings.batch_size / 256}),
     }
 
 
@@ -246,8 +219,8 @@ def table(rows: list[Row], settings: Settings) -> str:
                 [
                     NETWORKS[network],
                     VARIANTS[name].title,
-                    imagenet.mean_cell(found, "train_accuracy"),
-                    imagenet.mean_cell(found, "test_accuracy"),
+                    accuracy_cell(found, "train_accuracy"),
+                    accuracy_cell(found, "test_accuracy"),
                     "-" if known is None else f"{known:.2f}",
                 ]
             )
@@ -273,39 +246,31 @@ def main(command: Command) -> int:
     dataset = imagenet.open_images(settings.images, command.data_dir)
     steps = settings.steps or imagenet.steps_of(dataset, settings.batch_size, settings.epochs)
     reading = imagenet.reading_of(command)
-    folder = open_folder("rescale_imagenet", command, settings, grid=GRID, columns=COLUMNS, key=KEY)
-    curves = CurvesFile(folder, columns=(*KEY, *imagenet.CURVE_COLUMNS), key=KEY)
-    wanted = points(settings, steps)
-    first_words("RescaleNet on ImageNet", command, dataset.name, f"{len(wanted)} runs", folder)
-    start = time.monotonic()
-    failures = grid.make_rows(
-        wanted,
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, dataset, reading, point, steps),
-        run=lambda program, point, on_step: run(settings, program, point, folder, curves, on_step),
+    made = make_table(
+        "rescale_imagenet",
+        "RescaleNet on ImageNet",
+        command,
+        settings,
+        points(settings, steps),
+        lambda point: make_program(settings, dataset, reading, point, steps),
+        lambda point, train: make_row(settings, point, train),
+        dataset=dataset,
+        grid_settings=GRID,
+        key=KEY,
+        columns=COLUMNS,
     )
-    keep_failures(folder, failures)
-    keys = [point.key for point in wanted]
-    imagenet.drop_checkpoints(folder, settings, keys, grid=GRID)
-
-    rows = imagenet.rows_of(folder, keys)
-    text = table(rows, settings)
-    print(f"\nTop-1 (%) on {dataset.name}; published: on ImageNet, by the paper:\n\n{text}\n")
-    print("\n".join(filter(None, [WHAT_IT_SHOWS[command.scale], imagenet.stalls(rows)])))
-    folder.write_text("table.txt", text + "\n")
-    panels = {
-        NETWORKS[network]: [row for row in rows if row["network"] == network]
-        for network in settings.networks
-    }
-    imagenet.plot_accuracy(
-        panels,
-        curves,
-        folder.path / "figure.png",
-        "RescaleNet beside BatchNorm and plain networks",
-        f"{dataset.name}, batch {settings.batch_size}",
+    return show_table(
+        made,
+        table(made.rows, settings),
+        {
+            NETWORKS[network]: [row for row in made.rows if row["network"] == network]
+            for network in settings.networks
+        },
+        dataset=dataset,
+        shows=WHAT_IT_SHOWS[command.scale],
+        title="RescaleNet beside BatchNorm and plain networks",
+        subtitle=f"{dataset.name}, batch {settings.batch_size}",
     )
-    return last_words(folder, failures, start)
 
 
 if __name__ == "__main__":

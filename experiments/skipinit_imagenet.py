@@ -32,25 +32,17 @@ and shows nothing.
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 import tyro
 
 from experiments import grid, imagenet
-from experiments.command import (
-    first_words,
-    keep_failures,
-    last_words,
-    open_folder,
-    resolve,
-    workers_of,
-)
-from experiments.curves import CurvesFile
-from experiments.folder import ResultsFolder, Row
-from experiments.imagenet import Command, Images, StreamedProgram
-from experiments.table import text_table
-from experiments.training_run import OnStep
+from experiments.command import resolve
+from experiments.folder import Row
+from experiments.imagenet import Command, Images
+from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
+from experiments.streamed_table import Train, make_table, show_table
+from experiments.table import accuracy_cell, text_table
 from nf_resnets import models, optim, schemes
 
 PUBLISHED = {
@@ -111,7 +103,7 @@ SCALES = {
 }
 GRID = ("batches", "rates", "variants", "seeds")
 KEY = ("variant", "batch", "rate", "seed")
-COLUMNS = (*KEY, "title", "learning_rate", "published_accuracy", *imagenet.OUTCOME)
+COLUMNS = (*KEY, "title", "learning_rate", "published_accuracy", *OUTCOME)
 
 
 def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
@@ -175,7 +167,7 @@ def make_program(
             scalar_factor=settings.scalar_factor,
         )
 
-    return imagenet.build_program(
+    return build_program(
         model,
         dataset,
         settings.images,
@@ -187,35 +179,16 @@ def make_program(
     )
 
 
-def run(
-    settings: Settings,
-    program: StreamedProgram,
-    point: grid.Point,
-    folder: ResultsFolder,
-    curves: CurvesFile,
-    on_step: OnStep,
-) -> Row:
+def make_row(point: grid.Point, train: Train) -> Row:
     """Trains and tests one network, and returns its row."""
     name, batch = point.key["variant"], point.key["batch"]
     scheme = schemes.get(name)
     rate = learning_rate(point.key["rate"], batch)
-    checkpoints = imagenet.checkpoints_of(folder, settings, point.key, grid=GRID)
-    found = imagenet.make_run(
-        program,
-        scheme,
-        point.key["seed"],
-        {"learning_rate": rate},
-        on_step,
-        checkpoints=checkpoints,
-        curves=curves,
-        key=point.key,
-    )
     return {
-        **point.key,
         "title": scheme.title,
         "learning_rate": rate,
         "published_accuracy": PUBLISHED.get(name, {}).get(batch, ""),
-        **found,
+        **train(scheme, {"learning_rate": rate}),
     }
 
 
@@ -249,7 +222,7 @@ def table(rows: list[Row], settings: Settings) -> str:
                 [
                     chosen[0]["title"],
                     str(batch),
-                    imagenet.mean_cell(chosen, "test_accuracy"),
+                    accuracy_cell(chosen, "test_accuracy"),
                     f"{float(chosen[0]['learning_rate']):g}",
                     f"{len(gone)} of {len(tried)}",
                     "-" if published is None else f"{published:.1f}",
@@ -280,41 +253,33 @@ def main(command: Command) -> int:
         for batch in settings.batches
     }
     reading = imagenet.reading_of(command)
-    folder = open_folder(
-        "skipinit_imagenet", command, settings, grid=GRID, columns=COLUMNS, key=KEY
+    made = make_table(
+        "skipinit_imagenet",
+        "SkipInit on ImageNet",
+        command,
+        settings,
+        points(settings, steps),
+        lambda point: make_program(settings, dataset, reading, point, steps),
+        make_row,
+        dataset=dataset,
+        grid_settings=GRID,
+        key=KEY,
+        columns=COLUMNS,
     )
-    curves = CurvesFile(folder, columns=(*KEY, *imagenet.CURVE_COLUMNS), key=KEY)
-    wanted = points(settings, steps)
-    first_words("SkipInit on ImageNet", command, dataset.name, f"{len(wanted)} runs", folder)
-    start = time.monotonic()
-    failures = grid.make_rows(
-        wanted,
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, dataset, reading, point, steps),
-        run=lambda program, point, on_step: run(settings, program, point, folder, curves, on_step),
+    return show_table(
+        made,
+        table(made.rows, settings),
+        {
+            f"batch {batch}": [
+                row for name in settings.variants for row in best(made.rows, name, batch)
+            ]
+            for batch in settings.batches
+        },
+        dataset=dataset,
+        shows=WHAT_IT_SHOWS[command.scale],
+        title=f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
+        subtitle=dataset.name,
     )
-    keep_failures(folder, failures)
-    keys = [point.key for point in wanted]
-    imagenet.drop_checkpoints(folder, settings, keys, grid=GRID)
-
-    rows = imagenet.rows_of(folder, keys)
-    text = table(rows, settings)
-    print(f"\nTop-1 (%) on {dataset.name}; published: on ImageNet, by the paper:\n\n{text}\n")
-    print("\n".join(filter(None, [WHAT_IT_SHOWS[command.scale], imagenet.stalls(rows)])))
-    folder.write_text("table.txt", text + "\n")
-    panels = {
-        f"batch {batch}": [row for name in settings.variants for row in best(rows, name, batch)]
-        for batch in settings.batches
-    }
-    imagenet.plot_accuracy(
-        panels,
-        curves,
-        folder.path / "figure.png",
-        f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
-        dataset.name,
-    )
-    return last_words(folder, failures, start)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,28 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
     )
 
 
-def accuracy_cell(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The mean test accuracy in percent of those runs that finished; the others are counted."""
-    finished = [float(row["test_accuracy"]) for row in rows if row["status"] == "finished"]
+def accuracy_cell(
+    rows: Sequence[Mapping[str, Any]], column: str = "test_accuracy", *, error: bool = False
+) -> str:
+    """The mean of an accuracy, or the error, in percent of those runs that finished.
+
+    The others are counted: ``"93.1 (2 diverged)"``.
+    """
+    finished = [100 * float(row[column]) for row in rows if row["status"] == "finished"]
     gone = len(rows) - len(finished)
-    mean = f"{100 * sum(finished) / len(finished):.1f}" if finished else ""
-    return " ".join(filter(None, [mean, f"({gone} diverged)" if gone else ""])) or "-"
+    mean = sum(finished) / len(finished) if finished else 0.0
+    return (
+        " ".join(
+            filter(
+                None,
+                [
+                    f"{100 - mean if error else mean:.1f}" if finished else "",
+                    f"({gone} diverged)" if gone else "",
+                ],
+            )
+        )
+        or "-"
+    )
 
 
 def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -95,12 +95,14 @@ def quiet() -> Iterator[None]:
 
 def _missing(name: str, builder: Any) -> str:
     folder = builder.data_path
-    root = folder.parent.parent
+    configuration = builder.builder_config
+    inside = [builder.name, *([configuration.name] if configuration else [])]
+    root = folder.parents[len(inside)]
     children = sorted(root.iterdir()) if root.is_dir() else []
     found = [
         str(near)
         for near in (*children, root.parent, root.parent.parent)
-        if near.is_dir() and any((near / name).glob("*/dataset_info.json"))
+        if near.is_dir() and any(near.joinpath(*inside).glob("*/dataset_info.json"))
     ]
     if found:
         return f"{name} is not in {folder}, but it is in {found[0]}: pass data_dir={found[0]!r}."

@@ -14,6 +14,7 @@ import functools
 import glob
 import importlib.util
 import json
+import math
 import os
 import socket
 import sys
@@ -210,6 +211,39 @@ def broadcast(value: Any) -> Any:
     return json.loads(content) if kind == _JSON else content
 
 
+def share(found: Any, like: Any) -> Any:
+    """Gives the leader's tree of arrays to every process, or None where the leader has none.
+
+    All processes must call it, in the same order as each other's collectives.
+
+    Args:
+      found: on the leader, a tree of arrays or None; of no account on the others.
+      like: on every process, a tree of the same structure, of anything with shapes and dtypes.
+
+    Returns:
+      The leader's own tree on the leader of several processes and where there is but one; NumPy
+      arrays on the others.
+
+    Example:
+      >>> import numpy as np
+      >>> share(None, {"w": np.zeros(2)}) is None
+      True
+    """
+    if jax.process_count() == 1 or not broadcast(found is not None):
+        return found if is_leader() else None
+    whole = b"" if found is None else b"".join(x.tobytes() for x in jax.tree.leaves(found))
+    whole = broadcast(whole)
+    if is_leader():
+        return found
+    leaves, start = [], 0
+    for leaf in jax.tree.leaves(like):
+        dtype = np.dtype(leaf.dtype)
+        size = math.prod(leaf.shape) * dtype.itemsize
+        leaves.append(np.frombuffer(whole[start : start + size], dtype).reshape(leaf.shape))
+        start += size
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
 def _encode(value: Any) -> tuple[int, bytes]:
     if isinstance(value, bytes):
         return _BYTES, value
@@ -317,4 +351,12 @@ def failing_together() -> Iterator[None]:
         os._exit(1)
 
 
-__all__ = ["anywhere", "broadcast", "failing_together", "gather", "initialize", "is_leader"]
+__all__ = [
+    "anywhere",
+    "broadcast",
+    "failing_together",
+    "gather",
+    "initialize",
+    "is_leader",
+    "share",
+]

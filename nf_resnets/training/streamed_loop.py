@@ -206,19 +206,8 @@ def _restored(checkpoints: Checkpoints, state: TrainState) -> TrainState:
     """The newest checkpoint on every process, or the state itself if there is none."""
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
     found = checkpoints.restore(like) if hosts.is_leader() else None
-    if jax.process_count() == 1:
-        return state if found is None else found[1]
-    if hosts.broadcast(None if found is None else found[0]) is None:
-        return state
-    whole = b"" if found is None else b"".join(x.tobytes() for x in jax.tree.leaves(found[1]))
-    whole = hosts.broadcast(whole)
-    leaves, start = [], 0
-    for leaf in jax.tree.leaves(like):
-        size = math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
-        part = np.frombuffer(whole[start : start + size], leaf.dtype)
-        leaves.append(part.reshape(leaf.shape))
-        start += size
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    shared = hosts.share(None if found is None else found[1], like)
+    return state if shared is None else shared
 
 
 __all__ = ["StreamFn", "StreamedRun", "train_streamed"]

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.data import DATASETS, Dataset, Split, from_splits, load
+from nf_resnets.data.prepared import open_builder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("NF_RESNETS_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -418,6 +419,16 @@ def test_a_data_dir_that_is_off_by_a_level_is_named(tiny, tmp_path, given):
         f" pass data_dir={str(found)!r}."
     )
     assert load("svhn_cropped", found).num_classes == 10
+
+
+def test_a_missing_configuration_names_the_folder_above_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        open_builder("mnist_corrupted/identity", tmp_path)
+    message = str(error.value)
+    assert message.startswith(
+        f"mnist_corrupted/identity is not in {tmp_path}/mnist_corrupted/identity/1.0.0; "
+    )
+    assert _builder_call(message) == ("mnist_corrupted/identity", str(tmp_path))
 
 
 def test_tfrecord_without_tensorflow_says_what_to_do(tiny, tmp_path, monkeypatch):

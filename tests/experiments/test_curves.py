@@ -1,8 +1,9 @@
 """The curves file: whole, resumable, and in step with the rows."""
 
+import numpy as np
 import pytest
 
-from experiments.curves import CurvesFile
+from experiments.curves import CurvesFile, thinned
 from experiments.folder import ResultsFolder
 
 COLUMNS = ("variant", "seed", "step", "loss")
@@ -52,3 +53,31 @@ def test_a_row_without_its_curve_is_refused(tmp_path):
     (tmp_path / "curves.csv").unlink()
     with pytest.raises(SystemExit, match="has no lines of the run a, 0, whose row is in rows.csv"):
         curves(held)
+
+
+def test_a_thinned_curve_keeps_the_mean():
+    losses = np.random.default_rng(0).uniform(size=60)
+    curve = [{"loss": loss, "accuracy": 1 - loss} for loss in losses]
+    for points in (1, 7, 20, 60, 100):
+        found = thinned(curve, points)
+        assert len(found) <= points and found[-1]["step"] == 60
+        weights = np.diff([0, *(point["step"] for point in found)])
+        means = [point["loss"] for point in found]
+        np.testing.assert_allclose(np.average(means, weights=weights), losses.mean(), rtol=1e-12)
+
+
+def test_the_points_of_a_run_that_went_on_count_from_its_first_step():
+    curve = [{"loss": float(step), "accuracy": step / 1000} for step in range(1000)]
+    found = thinned(curve, 200, first_step=50)
+    assert len(found) == 200 and found[-1]["step"] == 1050
+    assert found[0] == {"step": 55, "loss": 2.0, "accuracy": pytest.approx(0.002)}
+    assert [point["step"] for point in thinned(curve[:3], 200)] == [1, 2, 3]
+    assert thinned([], 200) == []
+
+
+def test_the_mean_goes_as_far_as_all_of_them(tmp_path):
+    kept = curves(folder(tmp_path))
+    kept.put({"variant": "a", "seed": 0}, steps(1.0, 2.0, 9.0))
+    kept.put({"variant": "a", "seed": 1}, steps(3.0, 5.0))
+    keys = [{"variant": "a", "seed": seed} for seed in (0, 1)]
+    assert kept.mean(keys, "loss") == ([1, 2], [2.0, 3.5])

@@ -1,4 +1,4 @@
-"""What the ImageNet experiments share: the digits as JPEG files, curves, runs that go on."""
+"""What the ImageNet experiments share: the digits as JPEG files, options, runs that go on."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments import imagenet
-from experiments.imagenet import open_images, thinned
+from experiments.imagenet import open_images
 from nf_resnets import data
 from nf_resnets.data import imagenet as encoded
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
@@ -36,14 +36,6 @@ def test_the_digits_are_streamed_as_they_are(tmp_path):
             wanted = np.asarray(Image.fromarray(grey).resize((32, 32), Image.Resampling.BICUBIC))
             # What a JPEG of quality 95 loses of so small an image: two or three levels of 255.
             assert abs(pixels - wanted[:, :, None]).mean() < 4
-
-
-def test_a_curve_is_thinned_to_means():
-    curve = [{"loss": float(step), "accuracy": step / 1000} for step in range(1000)]
-    found = list(thinned(curve, first_step=50))
-    assert len(found) == imagenet.CURVE_POINTS and found[-1]["step"] == 1050
-    assert found[0] == {"step": 55, "loss": 2.0, "accuracy": pytest.approx(0.002)}
-    assert [point["step"] for point in thinned(curve[:3], 0)] == [1, 2, 3]
 
 
 def test_what_cannot_be_used_is_refused_with_one_sentence(tmp_path):

@@ -1,12 +1,10 @@
-"""The recipe's steps and drops, and its thinned curves."""
+"""The recipe's steps and drops."""
 
 import dataclasses
 
-import numpy as np
-
 from experiments import fixup_table1_resnet110 as table1
 from experiments import fixup_table4_regularized as table4
-from experiments.recipe import Recipe, boundaries, num_steps, thinned
+from experiments.recipe import Recipe, boundaries, num_steps
 from nf_resnets import data
 
 
@@ -19,17 +17,6 @@ def test_the_published_epochs():
     assert boundaries(svhn, 160 * 4_721) == (80 * 4_721, 120 * 4_721)
     assert (cifar.factor, svhn.factor) == (0.2, 0.1)
     assert num_steps(Recipe(batch_size=64, epochs=3), data.load("digits")) == 3 * 22
-
-
-def test_a_thinned_curve_keeps_the_mean():
-    losses = np.random.default_rng(0).uniform(size=60)
-    curve = [{"loss": loss, "accuracy": 1 - loss} for loss in losses]
-    for points in (1, 7, 20, 60, 100):
-        found = thinned(curve, points)
-        assert len(found) <= points and found[-1]["step"] == 60
-        weights = np.diff([0, *(point["step"] for point in found)])
-        means = [point["loss"] for point in found]
-        np.testing.assert_allclose(np.average(means, weights=weights), losses.mean(), rtol=1e-12)
 
 
 def test_a_variant_without_mixup_and_cutout_differs_in_these_alone():

@@ -52,6 +52,18 @@ def talk(process):
     else:
         raise AssertionError("a set was sent")
     assert [hosts.anywhere(flag) for flag in (False, process == 1, True)] == [False, True, True]
+    tree = {
+        "kernel": np.linspace(0, 1, 3000, dtype=np.float32).reshape(30, 100),
+        "step": np.int32(7),
+        "half": np.arange(4).astype(jax.numpy.bfloat16),
+        "none": np.zeros((0, 2), np.float32),
+    }
+    found = hosts.share(tree if process == 0 else None, jax.eval_shape(lambda: tree))
+    jax.tree.map(np.testing.assert_array_equal, found, tree)
+    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [
+        leaf.dtype for leaf in jax.tree.leaves(tree)
+    ]
+    assert hosts.share(None if process == 0 else tree, tree) is None
 
 
 def gather(process):
