@@ -59,14 +59,43 @@ class CurvesFile:
         """The lines of a run, as text."""
         return self._curves[self._name(key)]
 
+    def found(self, key: Mapping[str, Any]) -> list[Row]:
+        """The lines of a run, or none, also of one that was cut off before its row was written."""
+        return self._curves.get(self._name(key), [])
+
     def mean(self, keys: Sequence[Mapping[str, Any]], column: str) -> tuple[list[int], list[float]]:
-        """The steps and the mean of a column over several runs, as far as all of them went."""
-        paths = [self.of(key) for key in keys]
-        steps = [int(line["step"]) for line in min(paths, key=len)]
-        means = [
-            sum(float(line[column]) for line in at) / len(at) for at in zip(*paths, strict=False)
-        ]
-        return steps, means
+        """The steps that all of several runs have, and there the mean of a column."""
+        runs = [{int(line["step"]): float(line[column]) for line in self.of(key)} for key in keys]
+        steps = sorted(set.intersection(*map(set, runs)))
+        return steps, [sum(run[step] for run in runs) / len(runs) for step in steps]
+
+
+class GrowingCurve:
+    """The curve of a run on its way, joined to what an earlier start of the same run has kept.
+
+    Args:
+      file: where it is kept; what there is of the run is read, and replaced by :meth:`keep`.
+      key: the columns that name the run.
+      points: of the part that this process makes, at most.
+    """
+
+    def __init__(self, file: CurvesFile, key: Mapping[str, Any], points: int):
+        self._file, self._key, self._points = file, key, points
+        self._earlier = file.found(key)
+        self._made: list[Mapping[str, float]] = []
+        self._step = 0
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes what a step gave; ``step`` counts from 1, and from a resumed run's first on."""
+        self._step = step
+        self._made.append(metrics)
+
+    def keep(self) -> None:
+        """Writes the curve up to the latest step."""
+        first_step = self._step - len(self._made)
+        earlier = [line for line in self._earlier if int(line["step"]) <= first_step]
+        made = thinned(self._made, self._points, first_step=first_step)
+        self._file.put(self._key, [*earlier, *made])
 
 
 MEANS = ("loss", "accuracy")
@@ -98,4 +127,4 @@ def thinned(
     return found
 
 
-__all__ = ["CurvesFile", "thinned"]
+__all__ = ["CurvesFile", "GrowingCurve", "thinned"]

@@ -22,6 +22,10 @@ rate divided by 10 after 30, 60 and 90; ResNet-101: 200 epochs, for which the pa
 boundaries: twice those. It is 500,000 steps a run for ResNet-50: days on a GPU. Runs are saved
 every 1,000 steps, and the same command goes on with those that were cut.
 
+Not as published, or not known: whether Fixup without mixup had its scalars at a tenth of the rate,
+too (the paper found that "beneficial [...] when additional large regularization is used"); how
+GroupNorm's groups were cut in layers of 64 channels, here 16 groups.
+
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-50 with an eighth of the channels. It can show that Fixup trains this bottleneck network at
 BatchNorm's learning rate without normalisation, and what mixup does to the training; the gap by

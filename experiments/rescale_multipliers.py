@@ -13,8 +13,9 @@ that of its start, with multipliers and without; what the two make of a branch's
 feedback's need its number of steps; that the deeper blocks get larger ones may need its network.
 
 Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, 200 epochs, learning rate
-0.1 B / 256 = 0.05, momentum 0.9, weight decay 5e-4, crop and flip. ImageNet does not fit into the
-memory in which this library keeps a data set. Nobody here has run it yet; it needs a GPU.
+0.1 B / 256 = 0.05, momentum 0.9, weight decay 5e-4, crop and flip. On ImageNet, where the paper has
+it, `rescale_imagenet` trains the networks, and does not draw this. Nobody here has run it yet; it
+needs a GPU.
 
 `--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: batch 64, 1,200
 steps, weight decay 5e-3, ten times as large, since its effect grows with the number of steps; one

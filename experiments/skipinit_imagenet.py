@@ -13,20 +13,20 @@ learning rate of each); nobody here has reproduced them:
 Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
 of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; ResNet-50
 version 2 (pre-activation); learning rates 0.05, 0.1 and 0.2 at batch 256, in
-proportion to the batch, of which the table takes the best by test accuracy; momentum 0.9, weight
-decay 1e-4; BatchNorm's statistics over slices of 64; dropout of 0.2 before the head where SkipInit
-is regularised; Fixup's scalars at a tenth of the rate. It is 36 runs, each of them days on a GPU.
+proportion to the batch, of which the table takes the best by test accuracy; dropout of 0.2 before
+the head where SkipInit is regularised. It is 36 runs, each of them days on a GPU.
 
-Not as published, or not known: how long the networks were trained, and with which schedule, the
-text at hand does not say. Here it is the schedule that the same paper has for CIFAR, over 90
-epochs: constant for the first half, then halved in ten equal parts, after 5 epochs of warm-up; and
-three rates are tried.
+Not as published, or not known: how long the networks were trained, with which schedule, momentum
+and weight decay, the text at hand does not say. Here it is what the same paper has for CIFAR:
+momentum 0.9, BatchNorm's statistics over slices of 64, and over 90 epochs a rate that is constant
+for the first half, then halved in ten equal parts, after 5 epochs of warm-up; weight decay 1e-4;
+Fixup's scalars at a tenth of the rate; and three rates are tried.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256. It can show that
-SkipInit trains without normalisation at the smaller batch, that alpha = 1 does worse, and which
-rates are too large for whom; accuracies of ImageNet it cannot. `--scale smoke` takes seconds a run
-and shows nothing.
+regularised SkipInit trains without normalisation at the smaller batch, that alpha = 1 does worse,
+and which rates are too large for whom; accuracies of ImageNet it cannot. `--scale smoke` takes
+seconds a run and shows nothing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.curves import CurvesFile, thinned
+from experiments.curves import CurvesFile, GrowingCurve
 from experiments.folder import Row
 from experiments.imagenet import Images, steps_of
 from experiments.training_run import OnStep
@@ -183,7 +183,7 @@ def make_run(
       checkpoints: where it is saved.
       curves: where its curve goes.
       key: the columns that name the run.
-      save_every: steps between two checkpoints.
+      save_every: steps between two checkpoints, at least 1; the curve is kept as often.
 
     Returns:
       The columns of ``OUTCOME``.
@@ -209,6 +209,7 @@ def make_run(
         crop=crop,
         reading=program.reading,
     )
+    curve = GrowingCurve(curves, key, CURVE_POINTS)
     times: list[float] = []
     share = math.nan
 
@@ -216,6 +217,9 @@ def make_run(
         nonlocal share
         share = metrics["input_share"]
         times[1:] = [time.perf_counter()]  # the first and the latest
+        curve.add(step, metrics)
+        if step % save_every == 0 or step == program.steps:
+            curve.keep()  # ahead of the checkpoint, so that a resumed run finds all of it
         on_step(step, metrics)
 
     made = train_streamed(
@@ -229,8 +233,8 @@ def make_run(
         save_every=save_every,
         on_step=tick,
     )
-    if made.curve:
-        curves.put(key, thinned(made.curve, CURVE_POINTS, first_step=made.first_step))
+    if made.status == "diverged":
+        curve.keep()
     test = {"accuracy": math.nan, "loss": math.nan}
     status = made.status
     if status == "finished":
@@ -238,7 +242,7 @@ def make_run(
         # The last update itself may have been the one too many.
         if not math.isfinite(test["loss"]):
             status, test["accuracy"] = "diverged", math.nan
-    last = made.curve[-max(1, len(made.curve) // 10) :]
+    last = made.curve[-max(1, len(made.curve) // 10) :] or _last_tenth(curves.found(key))
     per_step = (times[-1] - times[0]) / (len(made.curve) - 1) if len(times) > 1 else math.nan
     return {
         "status": status,
@@ -275,6 +279,16 @@ def _test(program: StreamedProgram, state: training.TrainState) -> dict[str, flo
     finally:
         feed.close()
     return {name: float(value[0]) for name, value in found.items()}
+
+
+def _last_tenth(lines: Sequence[Row]) -> list[dict[str, float]]:
+    """Of a run whose steps were all made by an earlier process, which was cut off in the test."""
+    last = max((int(line["step"]) for line in lines), default=0)
+    return [
+        {name: float(line[name]) for name in ("loss", "accuracy")}
+        for line in lines
+        if int(line["step"]) > 0.9 * last
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:

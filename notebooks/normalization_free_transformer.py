@@ -178,8 +178,11 @@ for source, target, words in zip(
     print(f"{source}\n  should be: {target}\n  is:        {words}")
 
 # %% [markdown]
+# The order of the words is there, the right words are not yet: so few steps are too few for that.
+#
 # ## Where to go
 #
-# - `python -m experiments.fixup_table3_translation` trains the three for longer, and measures BLEU
-#   with its signature; with `--data-dir` on Multi30k.
+# - `python -m experiments.fixup_table3_translation` trains these and the network with LayerNorm
+#   before each branch, for longer, and measures BLEU with its signature; with `--data-dir` on
+#   Multi30k.
 # - `--scale paper` is the published setting of the Fixup paper's table 3, for a GPU.

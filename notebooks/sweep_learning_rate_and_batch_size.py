@@ -129,5 +129,5 @@ Image(FOLDER / "rates.png", width=820)
 # - **Both rows.** Look at training loss, too: a rate that is best for the test accuracy but not for
 #   the training loss is regularising.
 #
-# The figure with more batch sizes, two seeds and eight times as many runs is in
+# The figure with more batch sizes, two seeds and nine times as many runs is in
 # `results/skipinit_lr_batch-laptop`, and `python -m experiments.skipinit_lr_batch` makes it.

@@ -16,6 +16,7 @@ from nf_resnets.data.prepared import (
     prepare_command,
     quiet,
     readable,
+    root_of,
 )
 
 IMAGENET = "imagenet2012"
@@ -136,7 +137,7 @@ def open_encoded(
         raise ModuleNotFoundError(
             f"{name} in {folder} is in {info.file_format.value} format; expected array_record,"
             " whose images can be read in any order: prepare a copy in another folder with"
-            f" {prepare_command(name, folder.parent.parent / 'array_record')}."
+            f" {prepare_command(name, root_of(builder) / 'array_record')}."
         )
     features = info.features
     kinds = (("image", tfds.features.Image), ("label", tfds.features.ClassLabel))

@@ -93,16 +93,19 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def root_of(builder: Any) -> Any:
+    """Returns the folder that holds `<name>/<version>`, or `<name>/<configuration>/<version>`."""
+    return builder.data_path.parents[2 if builder.builder_config else 1]
+
+
 def _missing(name: str, builder: Any) -> str:
-    folder = builder.data_path
-    configuration = builder.builder_config
-    inside = [builder.name, *([configuration.name] if configuration else [])]
-    root = folder.parents[len(inside)]
+    folder, root = builder.data_path, root_of(builder)
+    inside = folder.parent.relative_to(root)
     children = sorted(root.iterdir()) if root.is_dir() else []
     found = [
         str(near)
         for near in (*children, root.parent, root.parent.parent)
-        if near.is_dir() and any(near.joinpath(*inside).glob("*/dataset_info.json"))
+        if near.is_dir() and any((near / inside).glob("*/dataset_info.json"))
     ]
     if found:
         return f"{name} is not in {folder}, but it is in {found[0]}: pass data_dir={found[0]!r}."
@@ -117,4 +120,4 @@ def _missing(name: str, builder: Any) -> str:
     )
 
 
-__all__ = ["has_random_access", "open_builder", "prepare_command", "quiet", "readable"]
+__all__ = ["has_random_access", "open_builder", "prepare_command", "quiet", "readable", "root_of"]

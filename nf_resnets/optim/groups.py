@@ -8,7 +8,8 @@ from nf_resnets import roles
 from nf_resnets.roles import LAYER_ROLES, Leaf, Role, Rules
 
 SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER)
-"""The roles that train at a tenth of the learning rate, by the Fixup paper's code."""
+"""The roles that train at a tenth of the learning rate, as Fixup's paper has it. Its published code
+takes every parameter with "bias" in its name, and so the head's vector of biases, too."""
 
 UNDECAYED = (
     Role.SCALAR_BIAS,

@@ -175,7 +175,8 @@ def warmup(
 ) -> Callable[[Any], jax.Array]:
     r"""Lets a schedule's rate rise linearly from 0 over the first steps.
 
-    ``eta(t) = schedule(t) min(1, (t + 1) / W)`` with ``W = warmup_steps``.
+    ``eta(t) = schedule(t) min(1, (t + 1) / W)`` with ``W = warmup_steps``. Goyal et al. begin at
+    the rate of one GPU's batch, an eighth or less of the last, and not near 0.
 
     Args:
       schedule: the rate of the step counted from 0.

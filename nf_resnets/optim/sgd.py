@@ -16,6 +16,7 @@ def sgd(
     learning_rate: Any,
     *,
     momentum: float = 0.9,
+    nesterov: bool = False,
     weight_decay: Any = 0.0,
     scalar_factor: float = 0.1,
     scalars: tuple[Role, ...] = SCALARS,
@@ -26,11 +27,14 @@ def sgd(
 
     ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``: the L2 term goes
     through the momentum, as in Fixup's published code, and holds for every parameter whose role is
-    not in ``undecayed``; ``eta`` is multiplied by ``scalar_factor`` for the roles in ``scalars``.
+    not in ``undecayed``; with Nesterov's momentum ``theta <- theta - eta (g + weight_decay theta +
+    momentum v)``, ``v`` being the new one; ``eta`` is multiplied by ``scalar_factor`` for the roles
+    in ``scalars``.
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
       momentum: the share of the last velocity that is kept, in ``[0, 1)``.
+      nesterov: whether it is Nesterov's, as in Wide ResNets' published code.
       weight_decay: the coefficient of ``theta`` in the gradient; it may be traced.
       scalar_factor: what ``eta`` is multiplied by for Fixup's scalar biases and multipliers; users
         who left it at 1 saw divergence in the middle of training.
@@ -80,7 +84,7 @@ def sgd(
 
     transformation = optax.chain(
         optax.add_decayed_weights(weight_decay, mask=mask if undecayed else None),
-        optax.trace(decay=momentum),
+        optax.trace(decay=momentum, nesterov=nesterov),
         optax.multi_transform(
             {
                 "weight": optax.scale_by_learning_rate(rate(1.0)),

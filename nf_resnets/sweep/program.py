@@ -365,6 +365,7 @@ def fetch(tree: Any) -> Any:
 
 
 def _optimizer(plan: Plan, hyper: dict[str, Any]) -> Any:
+    rescaled = schemes.get(plan.settings.scheme).anatomy.channel_biases
     return optim.sgd(
         _schedule(
             plan.settings.schedule, hyper["learning_rate"], plan.num_steps, plan.warmup_steps
@@ -372,6 +373,8 @@ def _optimizer(plan: Plan, hyper: dict[str, Any]) -> Any:
         momentum=hyper["momentum"],
         weight_decay=hyper["weight_decay"],
         scalar_factor=hyper["scalar_factor"],
+        # RescaleNet's recipe: no weight decay on its biases and multipliers.
+        undecayed=optim.UNDECAYED if rescaled else (),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,11 @@ def logits_of(trained: Trained) -> Any:
     Raises:
       TrainedError: if the network does not take images.
     """
-    inputs = images_of(trained)
-    apply_fn = training.eval_apply(trained.model)
+    return _logits_of(trained.model, images_of(trained))
+
+
+def _logits_of(model: Any, inputs: Images) -> Any:
+    apply_fn = training.eval_apply(model)
 
     def logits(variables: Any, pixels: jax.Array) -> jax.Array:
         x = data.normalize(pixels, inputs.mean, inputs.std)
@@ -31,6 +35,12 @@ def logits_of(trained: Trained) -> Any:
         return found
 
     return logits
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(model: Any, inputs: Images) -> Any:
+    """One function for all calls, so that one image at a time is compiled for once."""
+    return jax.jit(_logits_of(model, inputs))
 
 
 def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarray:
@@ -68,7 +78,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     if not len(pixels):
         return np.zeros((0, len(inputs.class_names)), np.float32)
     size = min(batch_size, len(pixels))
-    logits = jax.jit(logits_of(trained))
+    logits = _compiled(trained.model, inputs)
     variables = jax.device_put(trained.variables)
     found = []
     for start in range(0, len(pixels), size):

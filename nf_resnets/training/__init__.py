@@ -4,10 +4,11 @@ from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.average import Average, moved_average, start_average
 from nf_resnets.training.evaluate import make_evaluate
 from nf_resnets.training.feed import Feed, local_rows
-from nf_resnets.training.loop import Run, train
+from nf_resnets.training.loop import train
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.place import replicate, spread_runs
+from nf_resnets.training.run import Run
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import make_train_step, replica_step, stack, unstack

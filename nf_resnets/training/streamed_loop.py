@@ -1,34 +1,28 @@
-"""The loop over a run's steps on streamed batches: feeds, saves, resumes, and tells of stalls."""
+"""Training one run on streamed batches, and telling how long it waited for them."""
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.feed import Feed, local_rows
-from nf_resnets.training.place import spread_runs
 from nf_resnets.training.preemption import Preemption
+from nf_resnets.training.run import Advance, Status, run_steps
 from nf_resnets.training.state import TrainState
-from nf_resnets.training.step import stack, unstack
 from nf_resnets.training.streamed import StreamedStepFn
 
 StreamFn = Callable[[int, np.ndarray], Iterator[dict[str, Any]]]
 """``stream(first_step, rows)``: this process's parts of the batches from a step on, ``rows`` being
 the positions in the global batch that it holds."""
-
-# Processes that share a run ask each other so seldom whether one was told to stop: it is a message
-# to all.
-_ASK_EVERY = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +40,7 @@ class StreamedRun:
       seconds: of the whole loop, compilation included.
     """
 
-    status: Literal["finished", "diverged", "stopped"]
+    status: Status
     state: TrainState
     first_step: int
     curve: tuple[dict[str, float], ...]
@@ -93,44 +87,20 @@ def train_streamed(
       The :class:`StreamedRun`.
 
     Raises:
-      ValueError: if ``num_steps`` or ``save_every`` is out of range, or the stream ends early;
-        from the stream, at an example that cannot be used.
+      ValueError: if ``num_steps`` or ``save_every`` is out of range, the state has made more steps,
+        or the stream ends early; from the stream, at an example that cannot be used.
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
-    if save_every < 0:
-        raise ValueError(f"save_every={save_every} found; expected at least 0.")
-    if checkpoints is not None:
-        state = _restored(checkpoints, state)
-    first = int(state.step)
-    # On a CPU every step is waited for: steps dispatched ahead on several virtual devices can
-    # deadlock. Elsewhere a few steps run ahead of the host, so that reading metrics costs nothing.
-    lag = 0 if mesh.devices.flat[0].platform == "cpu" else 8
-
-    states = spread_runs(stack([state]), mesh)
-    feed = Feed(stream(first, local_rows(mesh, batch_size)), mesh, batch_size)
-    pending: collections.deque[tuple[Any, float]] = collections.deque()
-    curve: list[dict[str, float]] = []
     clock = _Clock()
+    opened = contextlib.ExitStack()
 
-    def finite() -> bool:
-        """Reads the oldest pending metrics; tells whether the run is still alive after them."""
-        metrics, wait = pending.popleft()
-        numbers = {name: float(value[0]) for name, value in jax.device_get(metrics).items()}
-        curve.append(numbers)
-        clock.stepped(wait)
-        if on_step is not None:
-            times = {"input_wait": wait, "input_share": clock.share}
-            on_step(first + len(curve), {**numbers, **times})
-        return all(math.isfinite(value) for value in numbers.values())
+    def begin(state: TrainState) -> Advance:
+        feed = Feed(stream(int(state.step), local_rows(mesh, batch_size)), mesh, batch_size)
+        opened.callback(feed.close)
+        latest: jax.Array | None = None  # the loss of the step before
 
-    def end(status: Literal["finished", "diverged", "stopped"]) -> StreamedRun:
-        last = unstack(states, 0)
-        return StreamedRun(status, last, first, tuple(curve), clock.waited, clock.seconds)
-
-    try:
-        for index in range(first, num_steps):
+        def advance(states: TrainState, index: int) -> Any:
+            nonlocal latest
             try:
                 batch = next(feed)
             except StopIteration:
@@ -139,28 +109,32 @@ def train_streamed(
                     f"{num_steps - 1}."
                 ) from None
             # A device that is still computing has not waited, however long the host has.
-            idle = not pending or pending[-1][0]["loss"].is_ready()
+            idle = latest is None or latest.is_ready()
             states, metrics = step(states, batch)
-            pending.append((metrics, feed.last_wait if idle else 0.0))
-            made = index + 1
-            stopping = made < num_steps and _told_to_stop(stop, made)
-            saving = checkpoints is not None and (
-                stopping or made == num_steps or (save_every and made % save_every == 0)
-            )
-            # Before it is saved, a state must have been seen to be finite.
-            while len(pending) > (0 if saving or stopping else lag):
-                if not finite():
-                    return end("diverged")
-            if saving:
-                _save(checkpoints, made, states)
-            if stopping:
-                return end("stopped")
-        while pending:
-            if not finite():
-                return end("diverged")
-    finally:
-        feed.close()
-    return end("finished")
+            latest = metrics["loss"]
+            return states, metrics, feed.last_wait if idle else 0.0
+
+        return advance
+
+    def told(made: int, metrics: dict[str, float], wait: float) -> None:
+        clock.stepped(wait)
+        if on_step is not None:
+            on_step(made, {**metrics, "input_wait": wait, "input_share": clock.share})
+
+    with opened:
+        run = run_steps(
+            begin,
+            state,
+            mesh,
+            num_steps=num_steps,
+            on_step=told,
+            checkpoints=checkpoints,
+            save_every=save_every,
+            stop=stop,
+        )
+    return StreamedRun(
+        run.status, run.state, run.first_step, run.curve, clock.waited, clock.seconds
+    )
 
 
 class _Clock:
@@ -186,28 +160,6 @@ class _Clock:
         self.waited += wait
         if math.isnan(self._second):
             self._second, self._first_wait = time.perf_counter(), wait
-
-
-def _told_to_stop(stop: Preemption | None, made: int) -> bool:
-    if stop is None:
-        return False
-    if jax.process_count() == 1:
-        return stop.requested
-    return made % _ASK_EVERY == 0 and hosts.anywhere(stop.requested)
-
-
-def _save(checkpoints: Checkpoints | None, made: int, states: TrainState) -> None:
-    tree = hosts.gather(unstack(states, 0))
-    if checkpoints is not None and hosts.is_leader():
-        checkpoints.save(made, tree)
-
-
-def _restored(checkpoints: Checkpoints, state: TrainState) -> TrainState:
-    """The newest checkpoint on every process, or the state itself if there is none."""
-    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-    found = checkpoints.restore(like) if hosts.is_leader() else None
-    shared = hosts.share(None if found is None else found[1], like)
-    return state if shared is None else shared
 
 
 __all__ = ["StreamFn", "StreamedRun", "train_streamed"]

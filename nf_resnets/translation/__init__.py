@@ -24,7 +24,7 @@ from nf_resnets.translation.batches import (
 from nf_resnets.translation.beam import beam_search, length_penalty
 from nf_resnets.translation.bleu import Bleu, bleu
 from nf_resnets.translation.evaluate import mean_likelihood
-from nf_resnets.translation.loop import Run, train
+from nf_resnets.translation.loop import train
 from nf_resnets.translation.loss import token_losses
 from nf_resnets.translation.made import made_pairs
 from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
@@ -52,7 +52,6 @@ __all__ = [
     "PairSet",
     "Pairs",
     "Place",
-    "Run",
     "Vocabulary",
     "adam",
     "batch_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -12,6 +12,8 @@ from nf_resnets import models
 from nf_resnets.translation.batches import fitting_width, padded
 from nf_resnets.translation.beam import beam_search
 from nf_resnets.translation.vocabulary import Vocabulary
+
+TooLong = Literal["refuse", "cut"]
 
 LONGER = 50
 """By how many tokens a translation may be longer than its source: Vaswani et al., section 6.1."""
@@ -27,7 +29,7 @@ def translate(
     alpha: float = 0.6,
     offset: float = 5.0,
     max_tokens: int = 4096,
-    too_long: Literal["refuse", "cut"] = "refuse",
+    too_long: TooLong = "refuse",
 ) -> list[str]:
     """Translates sentences by beam search.
 
@@ -51,13 +53,18 @@ def translate(
       As many sentences, in the same order.
 
     Raises:
-      ValueError: if a sentence is too long, or the vocabulary's sizes are not the model's; from
-        :func:`beam_search`, if ``beam`` or ``alpha`` is out of its range.
+      ValueError: if a sentence is too long, the vocabulary's sizes are not the model's, or
+        ``beam``, ``max_tokens``, ``too_long`` or ``alpha`` is out of its range.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
     """
     if isinstance(sentences, str):
         raise ValueError("one string found; expected a list of sentences.")
+    if too_long not in get_args(TooLong):
+        raise ValueError(f"too_long={too_long!r} found; expected {' or '.join(get_args(TooLong))}.")
+    for name, number in (("beam", beam), ("max_tokens", max_tokens)):
+        if number < 1:
+            raise ValueError(f"{name}={number} found; expected at least 1.")
     _check_sizes(model, vocabulary)
     encoded = vocabulary.encode_source(sentences)
     for number, (sentence, tokens) in enumerate(zip(sentences, encoded, strict=True), start=1):

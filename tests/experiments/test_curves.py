@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.curves import CurvesFile, thinned
+from experiments.curves import CurvesFile, GrowingCurve, thinned
 from experiments.folder import ResultsFolder
 
 COLUMNS = ("variant", "seed", "step", "loss")
@@ -75,9 +75,38 @@ def test_the_points_of_a_run_that_went_on_count_from_its_first_step():
     assert thinned([], 200) == []
 
 
-def test_the_mean_goes_as_far_as_all_of_them(tmp_path):
+def test_a_resumed_run_keeps_what_was_made_before(tmp_path):
+    columns, key = (*KEY, "step", "loss", "accuracy"), {"variant": "a", "seed": 0}
+
+    def grow(first, last, points):
+        file = CurvesFile(held, columns=columns, key=KEY)
+        curve = GrowingCurve(file, key, points)
+        for step in range(first, last + 1):
+            curve.add(step, {"loss": float(step), "accuracy": 0.5, "grad_norm": 1.0})
+            if step in (10, 20):  # checkpoints
+                curve.keep()
+        return [(int(line["step"]), float(line["loss"])) for line in file.found(key)]
+
+    held = folder(tmp_path)
+    assert grow(1, 14, 5) == [(step, step - 0.5) for step in (2, 4, 6, 8, 10)]
+    # Cut off at step 14: it goes on from the checkpoint of step 10, with other points.
+    assert grow(11, 20, 2) == [
+        *[(step, step - 0.5) for step in (2, 4, 6, 8, 10)],
+        (15, 13.0),
+        (20, 18.0),
+    ]
+    # A damaged newest checkpoint: it goes on from an earlier one, and what came after it is gone.
+    assert grow(7, 10, 4) == [(2, 1.5), (4, 3.5), (6, 5.5), *[(s, float(s)) for s in range(7, 11)]]
+    assert grow(1, 0, 4)[-1] == (10, 10.0)
+
+
+def test_the_mean_is_that_of_the_steps_that_all_of_them_have(tmp_path):
     kept = curves(folder(tmp_path))
     kept.put({"variant": "a", "seed": 0}, steps(1.0, 2.0, 9.0))
     kept.put({"variant": "a", "seed": 1}, steps(3.0, 5.0))
     keys = [{"variant": "a", "seed": seed} for seed in (0, 1)]
     assert kept.mean(keys, "loss") == ([1, 2], [2.0, 3.5])
+    # A short run is thinned less: its positions are other steps.
+    kept.put({"variant": "a", "seed": 2}, [{"step": 2, "loss": 0.0}, {"step": 4, "loss": 0.0}])
+    keys = [{"variant": "a", "seed": seed} for seed in (0, 2)]
+    assert kept.mean(keys, "loss") == ([2], [1.0])

@@ -67,6 +67,16 @@ def test_closed_form(momentum, decay, factor):
     assert_follows(walk(optimizer, PARAMS, 6), [0.3] * 6, momentum, decay, factor)
 
 
+def test_nesterovs_momentum_looks_one_step_ahead():
+    path = walk(sgd(0.3, momentum=0.9, nesterov=True, weight_decay=0.2), PARAMS, 6)
+    theta, v = np.float64(PARAMS["head"]["kernel"]), 0.0
+    for found, grad in zip(path, gradients(6), strict=True):
+        g = np.float64(grad["head"]["kernel"]) + 0.2 * theta
+        v = 0.9 * v + g
+        theta = theta - 0.3 * (g + 0.9 * v)
+        np.testing.assert_allclose(found["head"]["kernel"], theta, **CLOSE)
+
+
 def test_a_constant_gradient_and_no_decay():
     # theta_t = theta_0 - eta g sum_{s <= t} (1 - mu^s) / (1 - mu).
     params = {"head": {"kernel": jnp.zeros((1, 1))}}

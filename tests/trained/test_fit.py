@@ -54,6 +54,21 @@ def test_what_is_frozen_stays(digits):
     assert all(jax.tree.leaves(same))
 
 
+def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
+    model = wide_resnet("rescalenet")
+    start = initial(model, digits, seed=0)
+    one_step = Recipe(epochs=1 / 7, batch_size=32, learning_rate=0.01)
+    found = [
+        fit(model, start, digits, dataclasses.replace(one_step, weight_decay=decay)).variables
+        for decay in (0.0, 5.0)
+    ]
+    same = jax.tree_util.tree_map_with_path(
+        lambda path, a, b: (path[-1].key == "kernel") != np.array_equal(a, b),
+        *(variables["params"] for variables in found),
+    )
+    assert all(jax.tree.leaves(same))
+
+
 def test_a_run_that_diverges_gives_no_network(digits):
     model = wide_resnet("alpha_one")
     with pytest.raises(TrainedError, match=r"the run diverged at .*; lower learning_rate=1e\+06"):

@@ -2,8 +2,10 @@
 
 import jax
 import numpy as np
+import pytest
 
 from nf_resnets import training
+from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.translation import (
     adam,
     batch_shapes,
@@ -54,6 +56,19 @@ def test_a_run_in_two_parts_is_the_run_in_one():
     assert sum(tokens[:per_epoch]) == sum(tokens[per_epoch : 2 * per_epoch]) == everything
 
 
+def test_a_run_that_is_cut_goes_on_from_its_checkpoint(tmp_path):
+    def cut(made, metrics):
+        if made == 5:
+            raise KeyboardInterrupt
+
+    whole = run(state_of(0.01), 7)
+    with pytest.raises(KeyboardInterrupt):
+        run(state_of(0.01), 7, checkpoints=Checkpoints(tmp_path, {}), save_every=2, on_step=cut)
+    resumed = run(state_of(0.01), 7, checkpoints=Checkpoints(tmp_path, {}))
+    assert resumed.first_step == 4 and resumed.curve == whole.curve[4:]
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+
+
 def test_it_learns_by_heart():
     before = mean_likelihood(MODEL, random_params(MODEL, 2), PAIRS, max_tokens=100)
     state = run(state_of(0.01), 60).state
@@ -64,3 +79,9 @@ def test_a_diverged_run_stops_at_its_step():
     found = run(state_of(float("inf")), 20)
     assert found.status == "diverged" and len(found.curve) == 2
     assert not np.isfinite(found.curve[-1]["loss"])
+
+
+def test_a_state_that_is_further_on_is_refused():
+    state = state_of(1e-3).replace(step=np.int32(3))
+    with pytest.raises(ValueError, match="^num_steps=2 found; expected at least the 3 made"):
+        run(state, 2)

@@ -55,3 +55,8 @@ def test_what_does_not_belong_together_is_refused():
         translate(transformer(), PARAMS, VOCABULARY, SENTENCES)
     with pytest.raises(ValueError, match="one string found"):
         translate(MODEL, PARAMS, VOCABULARY, "Anna.")
+    for name in ("beam", "max_tokens"):
+        with pytest.raises(ValueError, match=f"^{name}=0 found; expected at least 1"):
+            translate(MODEL, PARAMS, VOCABULARY, ["Anna."], **{name: 0})
+    with pytest.raises(ValueError, match="^too_long='Refuse' found; expected refuse or cut"):
+        translate(MODEL, PARAMS, VOCABULARY, ["Anna."], too_long="Refuse")
