@@ -1,4 +1,4 @@
-"""The loop over a run's steps: cut and resumed it ends where it would have; what diverged is lost."""
+"""The loop over a run's steps: cut and resumed it ends where it would have; divergence ends it."""
 
 import functools
 import math
