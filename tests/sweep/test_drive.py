@@ -134,6 +134,21 @@ def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
     assert float(states[4].hyper["weight_decay"]) == 0
 
 
+@pytest.mark.parametrize("scheme", ["fixup", "rescalenet"])
+def test_rescalenets_biases_and_multipliers_do_not_decay(scheme):
+    plan = program.plan(make({**small.BASE, "scheme": scheme}), small.load("digits"))
+    model = program.make_model(plan, small.load("digits"))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 1)))["params"]
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+    optimizer = program._optimizer(plan, program.hyper_of(plan.settings))
+    zeros = jax.tree.map(np.zeros_like, params)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+    for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
+        # Without a gradient, whatever moves has decayed; Fixup's code decays all.
+        expected = scheme == "fixup" or path[-1].key == "kernel"
+        assert bool(np.abs(update).max() > 0) == expected, jax.tree_util.keystr(path)
+
+
 def _begun(plan):
     model = program.make_model(plan, small.load("digits"))
     numbers = program._numbers(plan.settings)
