@@ -31,6 +31,7 @@ TABLES = (
     "results/skipinit_lr_batch-laptop",
     "results/fixup_table3_translation-laptop",
     "results/bench-cpu",
+    "results/bench-cpu-rest",
 )
 
 
@@ -50,14 +51,15 @@ def test_the_results_tables_are_those_of_the_files():
         assert text.strip() == (ROOT / file).read_text().strip(), file
 
 
-def test_the_table_of_the_benchmarks_is_that_of_its_rows():
-    kept = json.loads((ROOT / "results/bench-cpu/bench.json").read_text())
+@pytest.mark.parametrize("folder", ["bench-cpu", "bench-cpu-rest"])
+def test_the_table_of_the_benchmarks_is_that_of_its_rows(folder):
+    kept = json.loads((ROOT / f"results/{folder}/bench.json").read_text())
     rows = []
     for row in kept["rows"]:
         held = row.pop("held")
         rows.append(Row(**{**row, "ratio": Ratio(**row["ratio"])}))
         assert rows[-1].held is held
-    assert promises(rows).strip() == (ROOT / "results/bench-cpu/table.txt").read_text().strip()
+    assert promises(rows).strip() == (ROOT / f"results/{folder}/table.txt").read_text().strip()
 
 
 def test_the_main_table_is_that_of_its_rows():
