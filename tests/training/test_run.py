@@ -29,10 +29,10 @@ def compiled():
     return mesh, step, training.replicate(small.split(COUNT), mesh)
 
 
-def begin(rate=0.01):
+def begin():
     kernel = 0.1 * np.random.default_rng(0).standard_normal((64, 10))
     params = {"params": {"head": {"kernel": jnp.asarray(kernel, jnp.float32)}}}
-    return small.state_of(params, learning_rate=rate)
+    return small.state_of(params, learning_rate=0.01)
 
 
 def train(state=None, steps=STEPS, **options):
@@ -89,7 +89,9 @@ def test_a_run_that_is_told_to_stop_saves_first(tmp_path):
 
 
 def test_a_state_that_is_not_finite_is_never_saved(tmp_path):
-    made = train(begin(rate=np.inf), checkpoints=Checkpoints(tmp_path, {}), save_every=1)
+    begun = begin()
+    begun = begun.replace(hyper={**begun.hyper, "learning_rate": jnp.float32(np.inf)})
+    made = train(begun, checkpoints=Checkpoints(tmp_path, {}), save_every=1)
     assert made.status == "diverged" and len(made.curve) == 1
     assert not all(math.isfinite(value) for value in made.curve[-1].values())
     assert Checkpoints(tmp_path, {}).steps() == []

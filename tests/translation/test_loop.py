@@ -77,8 +77,10 @@ def test_it_learns_by_heart():
 
 def test_a_diverged_run_stops_at_its_step():
     found = run(state_of(float("inf")), 20)
-    assert found.status == "diverged" and len(found.curve) == 2
-    assert not np.isfinite(found.curve[-1]["loss"])
+    # The first step's loss is still that of the state it began with; its update is not finite.
+    assert found.status == "diverged" and len(found.curve) == 1
+    assert np.isfinite(found.curve[-1]["loss"])
+    assert not np.isfinite(found.curve[-1]["update_norm"])
 
 
 def test_a_state_that_is_further_on_is_refused():
