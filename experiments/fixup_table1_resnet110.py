@@ -19,16 +19,16 @@ hundredth. Nobody here has run it yet; it needs a GPU. `--depth 20 --steps 7800`
 network and a shorter run of it, in which the rate falls after the same parts of the run.
 
 `--scale laptop` takes a ResNet-110 with half the channels to the 8x8 digits inside scikit-learn:
-batch 64, 220 steps (ten epochs), three seeds. It can show which networks train and at which rate,
-the third column of the table, and no more: the errors on the digits say nothing about those on
-CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
+batch 64, 220 steps (ten epochs), three seeds, three minutes on two cores. It can show which
+networks train and at which rate, the third column of the table, and no more: the errors on the
+digits say nothing about those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: the pixels are divided by the standard deviation over all of the training images
 (0.25), the published code by a smaller one (0.20); an epoch has 390 steps, and the 80 images left
 over make none; the head's biases train at the full rate, there at a tenth as all biases. He et al.
-trained BatchNorm's network for 64,000 steps, which are 164 epochs, and
-began with a hundredth of a rate; Shang et al. do not say at what rate theirs was trained. `laptop`
-tests BatchNorm with the statistics of four training batches at the final weights.
+trained BatchNorm's network for 64,000 steps, which are 164 epochs, and began with a hundredth of a
+rate; Shang et al. do not say at what rate theirs was trained. `laptop` tests BatchNorm with the
+statistics of four training batches at the final weights.
 """
 
 from __future__ import annotations

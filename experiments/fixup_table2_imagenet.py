@@ -106,7 +106,14 @@ SCALES = {
         stem_channels=4,
         batch_size=32,
     ),
-    "laptop": Settings(imagenet.SMALL_IMAGES, epochs=10, stem_channels=8, batch_size=64),
+    "laptop": Settings(
+        imagenet.SMALL_IMAGES,
+        epochs=15,
+        stem_channels=8,
+        batch_size=64,
+        learning_rate=0.05,
+        drops=(0.7, 0.9),
+    ),
     "paper": Settings(Images(), epochs=100, depths=(50, 101)),
 }
 GRID = ("depths", "variants", "seeds")

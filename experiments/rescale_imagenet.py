@@ -20,8 +20,9 @@ RescaleNet (BatchNorm; the same network with the biases left at 0; the plain one
 have RescaleNet's recipe but for its dropout, BatchNorm its statistics over slices of 32.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
-ResNet-50 and VGG-19 with an eighth of the channels. It can show that RescaleNet trains both without
-normalisation, and what the calibration does for the first steps; accuracies of ImageNet it cannot.
+ResNet-50 and VGG-19 with an eighth of the channels, in six minutes on two cores. It can show that
+RescaleNet trains both without normalisation where the plain networks do not, and what the
+calibration does for the first steps; accuracies of ImageNet it cannot.
 `--scale smoke` takes seconds a run and shows nothing.
 """
 

@@ -30,6 +30,7 @@ TABLES = (
     "results/skipinit_table2_placement-laptop",
     "results/skipinit_lr_batch-laptop",
     "results/fixup_table3_translation-laptop",
+    "results/fixup_table1_resnet110-laptop",
     "results/bench-cpu",
     "results/bench-cpu-rest",
 )
