@@ -27,10 +27,11 @@ too (the paper found that "beneficial [...] when additional large regularization
 GroupNorm's groups were cut in layers of 64 channels, here 16 groups.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
-ResNet-50 with an eighth of the channels. It can show that Fixup trains this bottleneck network at
-BatchNorm's learning rate without normalisation, and what mixup does to the training; the gap by
-overfitting, and that mixup closes it, take ImageNet. `--scale smoke` takes seconds a run and shows
-nothing.
+ResNet-50 with an eighth of the channels, for 15 epochs, whose rate falls after 70 and 90% of the
+steps, in six minutes on two cores. It shows whether this bottleneck network begins to train without
+normalisation at BatchNorm's learning rate, with and without mixup; at batch 64 the rate of 0.1 is
+four times the published one, and not all of the rows bear it. The gap by overfitting, and that
+mixup closes it, take ImageNet. `--scale smoke` takes seconds a run and shows nothing.
 """
 
 from __future__ import annotations
@@ -111,7 +112,6 @@ SCALES = {
         epochs=15,
         stem_channels=8,
         batch_size=64,
-        learning_rate=0.05,
         drops=(0.7, 0.9),
     ),
     "paper": Settings(Images(), epochs=100, depths=(50, 101)),
