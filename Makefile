@@ -10,8 +10,10 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 # Workers for pytest: one a core, and no more than four, since each holds a JAX of its own. A file
-# stays with one worker, so that what it compiles is compiled once.
-PYTEST := .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+# stays with one worker, so that what it compiles is compiled once. A worker that crashes ends the
+# run: in its place xdist would wait for ever for the rest of its file.
+PYTEST := .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile \
+  --max-worker-restart 0
 PINS := setup.cfg pyproject.toml requirements.txt
 CODE := nf_resnets experiments tests benchmarks notebooks docs
 
