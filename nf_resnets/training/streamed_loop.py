@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -97,7 +96,8 @@ def train_streamed(
     def begin(state: TrainState) -> Advance:
         feed = Feed(stream(int(state.step), local_rows(mesh, batch_size)), mesh, batch_size)
         opened.callback(feed.close)
-        latest: jax.Array | None = None  # the loss of the step before
+        # The loss of the step before: Any, since the type of arrays that JAX ships lacks is_ready.
+        latest: Any = None
 
         def advance(states: TrainState, index: int) -> Any:
             nonlocal latest
