@@ -4,6 +4,7 @@ The file is at the root because the doctests of the package need it as much as t
 settings are environment variables, so that processes which a test starts have them too.
 """
 
+import collections
 import os
 import sys
 
@@ -72,3 +73,20 @@ def compiled_quickly(request):
         # What other files have compiled in the other way is not to be met here.
         jax.clear_caches()
         jax.config.update(UNOPTIMIZED.lower(), quickly)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test marked ``every(k)``, leaves each ``k``-th case to the quick runs.
+
+    Its other cases are slow ones: large tables of alike cases, of which a few show most mistakes.
+    """
+    seen = collections.Counter()
+    for item in items:
+        every = item.get_closest_marker("every")
+        if every is None or item.get_closest_marker("slow"):
+            continue
+        function = item.nodeid.partition("[")[0]
+        if seen[function] % every.args[0]:
+            item.add_marker("slow")
+        seen[function] += 1

@@ -97,6 +97,7 @@ def largest(logits, batch_axis):
     return size if batch_axis else size.max(axis=-1)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", INITS)
 @pytest.mark.parametrize("kind", MODELS)
 def test_theorem_1_holds_at_every_block_of_every_draw(kind, name):
@@ -152,6 +153,7 @@ def test_the_directional_derivative_is_the_loss_less_the_entropy(kind, name):
         assert identity_error(bound, -excess.mean(axis=-1), largest(logits, False)) > 1e3, where
 
 
+@pytest.mark.slow
 def test_examples_do_not_see_each_other():
     # With seven other images beside it, an example's numbers are the same.
     images, labels = digits(2 * BATCH)
@@ -165,6 +167,7 @@ def test_examples_do_not_see_each_other():
         assert (np.abs(one[:, 1:] - other[:, 1:]) > 1e-3 * np.abs(other[:, 1:])).all()
 
 
+@pytest.mark.slow
 def test_with_its_zero_head_both_sides_are_zero_for_fixup():
     images, labels = digits(BATCH)
     params = init.fixup(init.he(parameters("wide"), jax.random.key(0)), 6)

@@ -53,6 +53,7 @@ def test_a_page_is_written_as_from_the_command_line(tmp_path):
     assert image.size[0] > 1500 and len(image.convert("RGB").getcolors(1 << 24)) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["batchnorm", "rescalenet"])
 def test_normalised_and_calibrated_networks_have_a_page(tmp_path, scheme):
     page = command.analyse(options(tmp_path, scheme=scheme, model="cifar-resnet-8"))

@@ -22,6 +22,7 @@ def started(model, *inputs, scheme="plain", depth=None):
     return quick(start)(jax.random.key(0))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["wrn", "resnet"])
 def test_each_branch_begins_where_the_one_before_ends(name):
     architecture = architectures.ARCHITECTURES[name]

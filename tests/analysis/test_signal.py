@@ -73,6 +73,7 @@ CASES = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", CASES)
 def test_var_of_skip_branch_and_sum_is_the_closed_form(name):
     right, wrong = CASES[name]
@@ -120,6 +121,7 @@ def test_skip_and_branch_contribute_alike_where_both_are_divided_by_sqrt_2():
     assert np.abs(ratio / (right.branch / right.skip) - 1).mean() < 0.1
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["skipinit", "fixup"])
 @pytest.mark.parametrize("family", ["pre_activation", "post_activation"])
 def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
@@ -245,6 +247,7 @@ def test_an_interior_of_nothing_is_refused():
         analysis.cropped(jnp.ones((2, 3)), 1)
 
 
+@pytest.mark.slow
 def test_what_is_predicted_from_weights_and_taps_is_what_is_measured_across_stages():
     scheme = schemes.get("alpha_rsqrt_depth")
     model = models.WideResNet(depth=16, width=2, scheme=scheme)

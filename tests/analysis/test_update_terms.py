@@ -141,6 +141,7 @@ def test_traces_of_branches_are_the_sums_of_their_layers():
     np.testing.assert_allclose(found["head"][0], jnp.trace(terms.head), rtol=FLOAT32)
 
 
+@pytest.mark.slow
 def test_traces_of_a_network_add_up_to_that_of_its_jacobian():
     images, _ = digits(2)
     model = models.WideResNet(depth=16, stem_channels=4, scheme="fixup", num_classes=3)

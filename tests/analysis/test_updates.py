@@ -71,6 +71,7 @@ def test_of_a_linear_network_the_update_is_known():
     np.testing.assert_allclose(updates.update_size(*arguments, 0.5), sizes, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_small_step_and_the_first_order_agree():
     _, params, *_ = network()
     rate = compiled()(params, 0.0)["small_rate"]
@@ -155,6 +156,7 @@ def update_sizes(blocks):
     return float(run(1.0)), float(run(L**0.5))
 
 
+@pytest.mark.slow
 def test_the_update_is_flat_in_depth_for_fixup_and_linear_without_rule_2():
     sizes = np.array([update_sizes(blocks) for blocks in DEPTHS])
     L = 3 * np.array(DEPTHS)

@@ -13,6 +13,7 @@ TINY = Case("cifar-resnet-8", batch=4, side=8)
 SMALL = Case("cifar-resnet-8", batch=32, side=16)
 
 
+@pytest.mark.slow
 def test_the_rows_compare_both_schemes_with_fixup():
     rows = list(against_batch_norm.compare(SMALL, steps=2, rounds=2, compilations=1))
     found = {row.compared: row for row in rows}
@@ -35,6 +36,7 @@ def test_other_networks_are_no_twins():
         against_batch_norm.check_same_products(twins)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_an_error(monkeypatch):
     twins = {"fixup": TINY}
     programs, _ = against_batch_norm.compile_in_turn(twins, 1, 1)

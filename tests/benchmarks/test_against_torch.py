@@ -31,6 +31,7 @@ def test_both_compute_the_same_losses(case):
     assert abs(functions["ours"]()[0] - np.log(case.num_classes)) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["rate", "scalars", "decay"])
 def test_another_update_is_noticed(monkeypatch, broken):
     case = Case("wrn-16-1", 8, 8)

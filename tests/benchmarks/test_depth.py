@@ -10,6 +10,7 @@ from benchmarks import cases, depth
 from benchmarks.cases import Case
 
 
+@pytest.mark.slow
 def test_the_forms_take_turns_on_one_network():
     found = depth.in_turns("wrn-10-1", 4, 8, rounds=2)
     assert {name: len(values) for name, values in found["seconds"].items()} == {
@@ -18,6 +19,7 @@ def test_the_forms_take_turns_on_one_network():
     assert all(found[f"{form}_compile_s"] > 0 for form in depth.FORMS)
 
 
+@pytest.mark.slow
 def test_another_network_among_the_forms_is_noticed(monkeypatch):
     weights = iter((1.0, 1.0, 2.0))
 

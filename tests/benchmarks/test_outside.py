@@ -19,6 +19,7 @@ def program():
     return sweep_program.build(plan, data.load("digits"), mesh)
 
 
+@pytest.mark.slow
 def test_a_lane_knows_where_the_time_went(program, tmp_path):
     lane = outside.Lane(program, TINY, tmp_path / "lane", runs=2)
     lane()
@@ -49,6 +50,7 @@ def test_per_cent_of_the_time():
     assert found.value == 37.5 and (found.low, found.high) == (31.25, 43.75)  # of 50 and 25
 
 
+@pytest.mark.slow
 def test_tiny_runs():
     shares, growth = outside.of_tiny_runs(12)
     assert 0 < shares.ratio.value < 100 and growth.ratio.value > 0

@@ -68,6 +68,7 @@ def test_a_cache_that_does_not_do_what_it_says_is_an_error(name, hits, misses):
         startup.check_warmth(bad)
 
 
+@pytest.mark.slow
 def test_torch_makes_the_same_step():
     pytest.importorskip("torch")
     from benchmarks.cases import HYPER

@@ -17,6 +17,7 @@ def alone():
     return trainer, trainer.losses()
 
 
+@pytest.mark.slow
 def test_a_row_says_which_is_faster(alone):
     row = together.on_one_device(*alone, 2, "vmap", 2)
     assert row.part == "together" and row.at_least and row.limit is None  # no GPU here

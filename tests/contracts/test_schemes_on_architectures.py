@@ -127,6 +127,7 @@ def _results(architecture, scheme):
     return at_start, run(away, *inputs), (lambda *inputs: run(away, *inputs))
 
 
+@pytest.mark.every(3)
 @every_pair_computed
 def test_the_tree_is_kept(architecture, scheme):
     params, result, _ = _initialised(architecture, scheme)
@@ -145,6 +146,7 @@ def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     assert [branch.k for branch in role_map.branches] == [*range(1, model.num_branches + 1)]
 
 
+@pytest.mark.every(3)
 @every_pair_computed
 def test_it_is_finite_and_moves(architecture, scheme):
     (_, logits), gradients = _results(architecture, scheme)[0]
@@ -159,6 +161,7 @@ def test_it_is_finite_and_moves(architecture, scheme):
     assert [roles.path_name(path) for path, leaf in flat if not np.any(leaf)] == []
 
 
+@pytest.mark.every(3)
 @every_pair
 def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(architecture, scheme):
     model, inputs, shapes = _network(architecture, scheme, BATCH)
@@ -172,6 +175,7 @@ def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(archit
     assert found == [expected]
 
 
+@pytest.mark.every(3)
 @every_pair_computed
 def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
     _, inputs, _ = _network(architecture, scheme)

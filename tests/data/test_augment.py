@@ -145,6 +145,7 @@ def test_keys_are_pinned():
 PINNED = [[2392960368, 2912453650]]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("sweep", "data", "check_vma"), [(1, 2, True), (2, 4, True), (2, 4, False), (1, 8, True)]
 )

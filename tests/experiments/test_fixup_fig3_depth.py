@@ -71,6 +71,7 @@ def test_a_killed_run_goes_on_and_ends_like_its_twin(tmp_path):
     assert Image.open(cut / "figure.png").size[0] > 800
 
 
+@pytest.mark.slow
 def test_the_claimed_columns_are_filled(tmp_path):
     settings = fig3.SCALES["smoke"]
     dataset = fig3.data.load("digits")

@@ -13,6 +13,7 @@ from nf_resnets import models
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke_keeps_a_row_and_a_curve_of_every_variant(tmp_path):
     out = tmp_path / "out"
     shown = make("fixup_fig4_ablation", "--scale", "smoke", "--steps", 3, "--out", out)

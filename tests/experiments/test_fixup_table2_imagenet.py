@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from PIL import Image
 
 from experiments import fixup_table2_imagenet as table2
@@ -9,6 +10,7 @@ from nf_resnets import optim
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke_streams_trains_and_keeps_a_row_of_each(tmp_path):
     out = tmp_path / "out"
     options = ("--scale", "smoke", "--variants", "fixup_mixup", "--out", out)

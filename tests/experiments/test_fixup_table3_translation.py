@@ -11,6 +11,7 @@ from nf_resnets import translation
 from tests.experiments.as_a_user import ROOT, lines_of, make, one_device
 
 
+@pytest.mark.slow
 def test_smoke_keeps_a_row_a_curve_and_the_vocabulary(tmp_path):
     out = tmp_path / "out"
     name = "fixup_table3_translation"

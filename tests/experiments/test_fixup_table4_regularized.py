@@ -7,6 +7,7 @@ from experiments import fixup_table4_regularized as table4
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke_makes_the_twins(tmp_path):
     out = tmp_path / "out"
     shown = make(

@@ -16,6 +16,7 @@ from nf_resnets.sweep import grid
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_smoke_makes_every_point_and_draws_it(tmp_path):
     command = [sys.executable, "-m", "experiments.skipinit_lr_batch", "--scale", "smoke",
                "--out", str(tmp_path / "out")]  # fmt: skip

@@ -1,5 +1,7 @@
 """SkipInit's table 1 as a user runs it; started again it makes only what is missing."""
 
+import pytest
+
 from experiments import grid
 from experiments import skipinit_table1_depth as table1
 from experiments.command import Command
@@ -7,6 +9,7 @@ from nf_resnets import models, schemes
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke_and_a_second_start_that_finds_all_there(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     shown = make("skipinit_table1_depth", "--scale", "smoke", "--out", out)

@@ -1,10 +1,13 @@
 """The BatchNorm variants as a user runs them."""
 
+import pytest
+
 from experiments import skipinit_table2_placement as table2
 from nf_resnets import schemes
 from tests.experiments.as_a_user import lines_of, make
 
 
+@pytest.mark.slow
 def test_smoke(tmp_path):
     out = tmp_path / "out"
     make("skipinit_table2_placement", "--scale", "smoke", "--out", out)

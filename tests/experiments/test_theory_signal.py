@@ -17,6 +17,7 @@ from tests.experiments.as_a_user import one_device
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_smoke_scale_runs_and_a_second_start_makes_nothing_anew(tmp_path):
     command = [
         *(sys.executable, "-m", "experiments.theory_signal", "--scale", "smoke"),

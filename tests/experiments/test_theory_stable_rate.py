@@ -77,6 +77,7 @@ def test_a_rate_that_always_trains_is_an_error():
         theory_stable_rate.border(trains_up_to(math.inf), SETTINGS, 2.0)
 
 
+@pytest.mark.slow
 def test_training_is_that_of_sgd_with_slower_scalars():
     settings = dataclasses.replace(SETTINGS, stem_channels=4, batch_size=16, steps=10)
     dataset = data.load("digits")

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from experiments.program import build_program
 from experiments.training_run import OUTCOME, describe, outcome, train_and_test
@@ -21,6 +22,7 @@ def make_program(steps):
     )
 
 
+@pytest.mark.slow
 def test_looks_see_the_states_on_the_way_and_change_nothing():
     program, scheme, hyper = make_program(5), schemes.get("fixup"), {"learning_rate": 0.1}
     plain = train_and_test(program, scheme, 0, hyper, lambda step, metrics: None)
@@ -58,6 +60,7 @@ def test_a_run_that_diverges_is_not_tested_and_not_looked_at_again():
     assert describe(row).startswith(f"diverged at step {len(made.curve)}")
 
 
+@pytest.mark.slow
 def test_weights_come_from_one_draw_or_from_the_schemes_own():
     model = models.CifarResNet(depth=8, scheme="skipinit", stem_channels=2)
     digits, key = data.load("digits"), jax.random.key(0)

@@ -40,6 +40,7 @@ def killed_often(folder, axes, base, moments, rng, **options):
     return kills
 
 
+@pytest.mark.slow
 def test_three_kills(tmp_path, record_property):
     moments = [("compiling", 1), ("tested", 2), ("went_on", 5)]
     kills = killed_often(tmp_path, FOUR, {}, moments, random.Random(1), lanes=2)

@@ -64,9 +64,8 @@ def assert_diverged(folder, steps=STEP + 1):
     return row
 
 
-@pytest.mark.parametrize(
-    ("axes", "options"), [(TWO, {}), pytest.param(AXES, OPTIONS, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("axes", "options"), [(TWO, {}), (AXES, OPTIONS)])
 def test_it_ends_at_that_step_and_alone(tmp_path, axes, options):
     """By itself, and in one of two slots, which are filled again."""
     sweeping.run(tmp_path, axes, prepare=f"{HERE}:nan_loss", **{"lanes": 1, **options})

@@ -25,7 +25,8 @@ def killed_with_two_at_work(folder, axes):
     return process
 
 
-@pytest.mark.parametrize("axes", [FOUR, pytest.param(AXES, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", [FOUR, AXES])
 def test_nothing_twice_nothing_lost(tmp_path, axes):
     first = killed_with_two_at_work(tmp_path, axes)
     # At once, although the leases last for ten minutes.

@@ -19,6 +19,7 @@ def begun_once(folder):
     assert len(keys) == len(set(keys)), "a run was begun twice"
 
 
+@pytest.mark.slow
 def test_side_by_side_each_point_is_made_once(tmp_path, record_property):
     twin = sweeping.twin(FOUR)
     drivers = [sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2)]
@@ -102,6 +103,7 @@ def stopped(folder, moment):
     return first, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["saved", pytest.param("began", marks=pytest.mark.slow)])
 def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
     """With a checkpoint, whose folder the stopped process holds, and before it has any."""

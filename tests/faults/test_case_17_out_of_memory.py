@@ -48,6 +48,7 @@ def assert_out_of_memory(folder):
 PLACES = ("build", "empty", "begin", "steps", "test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", [p if p == "begin" else pytest.param(p, marks=pytest.mark.slow) for p in PLACES]
 )

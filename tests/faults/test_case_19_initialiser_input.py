@@ -41,6 +41,7 @@ def digest(tree):
     return found.hexdigest()
 
 
+@pytest.mark.slow
 def test_ten_thousand_branches():
     tree = deep(10_000, 2)
     before = digest(tree)

@@ -110,6 +110,7 @@ def test_a_transformer_is_drawn_from_xavier(scheme):
     assert 0.9 * limit < np.abs(query).max() < limit
 
 
+@pytest.mark.slow
 def test_xavier_and_orthogonal_leave_what_is_given():
     for scheme in ("xavier", "orthogonal", "lsuv"):
         model, shapes = _shapes("wrn", scheme)

@@ -249,6 +249,7 @@ def test_a_leaf_stays_on_its_device(scheme):
             assert leaf.devices() == {device}
 
 
+@pytest.mark.every(3)
 @every_scheme
 @with_and_without_key
 def test_under_jit(scheme, keyed):
@@ -267,6 +268,7 @@ def test_under_eval_shape(scheme, keyed):
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == expected
 
 
+@pytest.mark.every(4)
 @every_scheme
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "NumPy float32", "NumPy float64"])
 def test_under_vmap_over_keys(scheme, dtype):

@@ -57,6 +57,7 @@ def _deviations(model, params, images):
     return seen
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layer_has_deviation_one(name):
     model, params, images = _setting(name)

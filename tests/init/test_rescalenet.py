@@ -48,6 +48,7 @@ def _deviation(path, shape, sizes, m):
     return [(2 / fan_in) ** 0.5 * (depth / (k + depth)) ** (1 / (2 * m)) for k in ks]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_leaf(name):
     model, shapes = _shapes(name)

@@ -145,6 +145,7 @@ def _standards(net, key):
     yield init.standard(net.params, net.branches, **options)
 
 
+@pytest.mark.every(3)
 def test_standard_initialisations_draw_weights_zero_biases_and_keep_the_rest(net):
     before = by_path(net.params)
     for result in _standards(net, jax.random.key(5)):

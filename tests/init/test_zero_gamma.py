@@ -13,6 +13,7 @@ from nf_resnets.roles import path_name
 from tests.models.trees import quick_jit
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "last"), [("cifar-resnet", "norm_2"), ("resnet", "norm_3")])
 def test_every_branch_is_silent_and_no_other_scale_is_zero(name, last):
     architecture = ARCHITECTURES[name]

@@ -11,6 +11,7 @@ from nf_resnets.models import ARCHITECTURES, make
 PAIRS = [(name, scheme) for name, each in ARCHITECTURES.items() for scheme in each.schemes()]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("name", "scheme"), PAIRS)
 def test_the_smallest_network_takes_its_example(name, scheme):
     """Its tree has the roles that its depth states, and the logits are float32 and no constant."""

@@ -382,6 +382,7 @@ def forward_jaxpr(model, train):
     return jax.make_jaxpr(forward)(shapes(model, x.shape[1:]), x).jaxpr
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("network", "scheme"),
     [(CifarResNet(depth=20), name) for name in schemes.names("post_activation")]

@@ -52,6 +52,7 @@ def test_it_stands_before_the_head_in_training_only(network):
     )
 
 
+@pytest.mark.slow
 def test_two_devices_drop_what_one_drops():
     model = small.wide_resnet(DROPPING)
     rows = {}

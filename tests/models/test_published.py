@@ -284,6 +284,7 @@ class Reference:
         return x @ params["head"]["kernel"] + params["head"]["bias"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_wide_resnet_matches_torch(scheme):
     torch = pytest.importorskip("torch")

@@ -82,6 +82,7 @@ def everything(num_blocks: int, *, mutable: tuple[str, ...], dropped: bool = Fal
     return grad(variables["params"], x, random(shapes))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("num_blocks", NUM_BLOCKS)
 def test_groups_compute_what_a_loop_computes(num_blocks):
     """Values, gradients, running statistics and activations, with each block's own numbers."""

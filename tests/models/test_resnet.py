@@ -150,6 +150,7 @@ CASES = [(1, scheme) for scheme in POST] + [(2, scheme) for scheme in PRE]
 BASIC = [(1, "fixup"), (1, "rescalenet"), (1, "batchnorm"), (2, "fixup"), (2, "nf_resnet")]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("depth", "version", "scheme"),
     [(18, *case) for case in BASIC] + [(26, *case) for case in CASES],
@@ -336,6 +337,7 @@ NAMES = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("scheme", NAMES)
 @pytest.mark.parametrize(
     ("depth", "width"), [(18, 8), (26, 8), pytest.param(50, 64, marks=pytest.mark.slow)]

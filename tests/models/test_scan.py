@@ -79,6 +79,7 @@ def _quick(form, scheme):
     return form in SINGLE or scheme in IN_ALL_FORMS
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("block", "scheme"), STAGES)
 def test_forms_of_a_stage_agree(block, scheme):
     """Each form by itself on every anatomy, their combinations on some."""
@@ -119,6 +120,7 @@ def test_forms_of_a_network_agree(network):
     assert_close(found, expected, TOLERANCE)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("network", "scheme"), NETWORK_SCHEMES)
 def test_the_tree_is_the_same_in_all_forms(network, scheme):
     trees = [shapes(network(scheme=scheme, **options)) for options in FORMS.values()]

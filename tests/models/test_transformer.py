@@ -746,6 +746,7 @@ def test_a_sequence_that_is_too_long_is_refused():
 # --- learning ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fixup_transformer_learns_to_reverse():
     """Sequences of five of six letters; whoever knows nothing but the letters has ln 6 = 1.8."""
     model = Transformer(

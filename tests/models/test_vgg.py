@@ -153,6 +153,7 @@ def as_theirs(variables, names, channels):
             for k, a in flat.items()}  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("depth", "side", "scheme"),
     [

@@ -67,14 +67,8 @@ def test_it_begins_with_what_is_learnt_and_installs_itself_on_colab(name):
     assert re.search(r"%pip install -q \"nf_resnets", text)
 
 
-@pytest.mark.parametrize(
-    "name",
-    # Each takes up to a minute; a change that breaks one of them mostly breaks the first one.
-    [
-        pytest.param(name, marks=[] if name == "quickstart" else [pytest.mark.slow])
-        for name in NAMES
-    ],
-)
+@pytest.mark.slow
+@every_notebook
 def test_it_runs_from_the_top(name, tmp_path, monkeypatch):
     """With smoke parameters, in a kernel of its own; an error in a cell is an error here."""
     pytest.importorskip("jupytext")

@@ -86,6 +86,7 @@ def test_a_dry_run_measures_what_no_run_has_told(tmp_path):
     assert not new.exists()
 
 
+@pytest.mark.slow
 def test_exports_are_written_beside_the_sweep(made, tmp_path):
     out, _ = made
     done = call("--out", out, "--export", tmp_path / "all.csv")

@@ -44,6 +44,7 @@ def test_every_run_is_made_once_and_says_what_came_of_it(one_by_one):
     assert max(row["test_accuracy"] or 0 for row in rows) > 0.3
 
 
+@pytest.mark.slow
 def test_schemes_of_one_anatomy_rates_and_seeds_share_one_compiled_program(one_by_one, on_eight):
     for _, outcome, log in (one_by_one, on_eight):
         assert len(outcome.programs) == 1
@@ -87,6 +88,7 @@ def test_a_diverged_run_says_at_which_step_and_its_slot_is_refilled(one_by_one, 
     assert len(began) == 12 and ended_before
 
 
+@pytest.mark.slow
 def test_the_batch_of_a_run_can_be_spread_over_devices(one_by_one, tmp_path):
     axes = {"scheme": ("skipinit",), "peak_lr": (0.125,), "seed": (0, 1)}
     rows, outcome, _ = small.run(tmp_path, small.make(axes), devices=4, devices_per_run=2)
@@ -100,6 +102,7 @@ def test_the_batch_of_a_run_can_be_spread_over_devices(one_by_one, tmp_path):
         assert row["train_loss"] == pytest.approx(losses[1], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_second_start_makes_only_what_is_new(one_by_one, tmp_path):
     axes = {**AXES, "scheme": ("skipinit",), "seed": (0,)}
     first, _, _ = small.run(tmp_path, small.make({**axes, "peak_lr": (0.125,)}))
@@ -112,6 +115,7 @@ def test_a_second_start_makes_only_what_is_new(one_by_one, tmp_path):
     assert not log.events and not outcome.programs
 
 
+@pytest.mark.slow
 def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
     dataset = small.load("digits")
     plans = [
@@ -257,6 +261,7 @@ def test_retry_leaves_runs_of_other_grids_alone(tmp_path):
         assert [row["state"] for row in book.rows()] == ["failed", "waiting"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "saves"), [(1.0, 4), (0.02, 1)])
 def test_checkpoints_take_no_more_than_their_share(tmp_path, monkeypatch, share, saves):
     made = []

@@ -25,6 +25,7 @@ def assert_near(found, expected):
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", ["fixup", "batchnorm", "groupnorm"])
 def test_the_round_trip_through_a_file(tmp_path, scheme):
     made = network(scheme)

@@ -36,6 +36,7 @@ def test_it_learns(digits):
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.slow
 def test_statistics_of_batch_norm_come_along(digits):
     model = wide_resnet("batchnorm")
     made = fit(model, initial(model, digits, seed=0), digits, Recipe(epochs=0.3, batch_size=32))
@@ -54,6 +55,7 @@ def test_what_is_frozen_stays(digits):
     assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.slow
 def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
     model = wide_resnet("rescalenet")
     start = initial(model, digits, seed=0)

@@ -90,8 +90,9 @@ def test_the_numbers_are_those_of_single_steps(scheme):
     assert np.isnan(loss[0, 2:]).all()
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
-    ("sweep", "data", "together"), [(1, 1, "loop"), (1, 1, "vmap"), (4, 1, "auto"), (2, 2, "vmap")]
+    ("sweep", "data", "together"), [(2, 2, "vmap"), (1, 1, "loop"), (1, 1, "vmap"), (4, 1, "auto")]
 )
 def test_each_run_goes_as_far_as_it_is_told(sweep, data, together):
     mesh, split = one_mesh(sweep, data), small.split(COUNT)
@@ -123,7 +124,11 @@ def test_a_diverged_run_stops_at_its_step_and_its_neighbours_do_not_notice():
 
 @pytest.mark.parametrize(
     ("scheme", "data"),
-    [("batchnorm", 2), pytest.param("batchnorm", 1, marks=pytest.mark.slow), ("fixup", 1)],
+    [
+        pytest.param("batchnorm", 2, marks=pytest.mark.slow),
+        pytest.param("batchnorm", 1, marks=pytest.mark.slow),
+        ("fixup", 1),
+    ],
 )
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(scheme, data):
     mesh, split = one_mesh(1, data), small.split(COUNT)

@@ -104,6 +104,7 @@ def test_devices_change_nothing_but_rounding(data_dir, whole):
     )
 
 
+@pytest.mark.slow
 def test_two_hosts_read_their_own_halves(data_dir, whole, tmp_path):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -108,6 +108,7 @@ def test_the_cases_tell_the_penalties_apart():
     }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", ["fixup", "layernorm_post", "plain"])
 def test_a_beam_of_one_is_the_greedy_choice(scheme):
     model = transformer(scheme, vocab_size=20, source_vocab_size=9)

@@ -74,6 +74,7 @@ def test_one_step_is_the_gradient_of_the_mean_over_tokens():
     assert int(state.step) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "dropout"),
     [
@@ -114,6 +115,7 @@ def test_rows_seeds_and_steps_have_dropout_of_their_own():
     assert loss() == found[0] and len(set(found)) == 4
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_are_those_by_themselves():
     model = transformer()
     by_itself = training.unstack(after_steps(model, 1)[0].params, 0)
