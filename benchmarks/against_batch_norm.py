@@ -55,7 +55,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
         yield from compare(
             case,
             steps=10 if gpu else 1,
-            rounds=5 if quick else 7,
+            rounds=3 if quick else 7,
             compilations=1 if quick else 2,
         )
 

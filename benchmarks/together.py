@@ -47,7 +47,7 @@ def unavailable() -> str | None:
 def measure(*, quick: bool) -> Iterator[Row]:
     on_cpu = jax.default_backend() == "cpu"
     small = Small("wrn-10-1", 8, steps=2) if quick and on_cpu else Small("wrn-10-1", 16, steps=22)
-    rounds = 5 if quick else 9
+    rounds = 3 if quick else 9
     alone = Trainer(small, 1)
     by_itself = alone.losses()
     cases: list[tuple[int, How]] = [(runs, "auto") for runs in (1, 2, 4, 8, 16)]
