@@ -23,8 +23,8 @@ planned here; this makes it::
 
     python -m benchmarks.fresh benchmarks.depth:peak '["wrn-10000-1", 64, 32, true]'
 
-Cost on two cores: quarter of an hour; ``--quick`` a minute, in which 1 is measured with 22 layers, 3
-to 1,000 layers, and 4 not at all.
+Cost on two cores: quarter of an hour; ``--quick`` a minute, in which 1 is measured with 22 layers,
+3 to 1,000 layers, and 4 not at all.
 """
 
 from __future__ import annotations

@@ -112,6 +112,7 @@ SCALES = {
         epochs=15,
         stem_channels=8,
         batch_size=64,
+        learning_rate=0.05,
         drops=(0.7, 0.9),
     ),
     "paper": Settings(Images(), epochs=100, depths=(50, 101)),

@@ -203,7 +203,7 @@ def get(scheme: str | Scheme) -> Scheme:
     if isinstance(scheme, str) and scheme in _REGISTRY:
         return _REGISTRY[scheme]
     close = difflib.get_close_matches(str(scheme), _REGISTRY, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise ValueError(f"scheme={scheme!r} found; expected one of {', '.join(_REGISTRY)}{hint}.")
 
 

@@ -82,7 +82,7 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
       12
       >>> make("resnet-110", "fixup")
       Traceback (most recent call last):
-      ValueError: name='resnet-110' found; expected ... did you mean 'cifar-resnet-110'?.
+      ValueError: name='resnet-110' found; expected ... (did you mean 'cifar-resnet-110'?).
     """
     for architecture in ARCHITECTURES.values():
         match = re.fullmatch(architecture.pattern, str(name))
@@ -91,7 +91,7 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
             return architecture.build(*numbers, scheme=scheme, **options)
     forms = [architecture.form for architecture in ARCHITECTURES.values()]
     close = _closest(str(name))
-    hint = f"; did you mean {close!r}?" if close else ""
+    hint = f" (did you mean {close!r}?)" if close else ""
     raise ValueError(f"name={name!r} found; expected {', '.join(forms[:-1])} or {forms[-1]}{hint}.")
 
 

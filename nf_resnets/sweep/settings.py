@@ -122,7 +122,7 @@ def typed(name: str, value: Any) -> Any:
     """
     if name not in FIELDS:
         close = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
             f"{name!r} is no setting of a run; expected one of {', '.join(FIELDS)}{hint}."
         )

@@ -67,7 +67,7 @@ def from_json(settings: Mapping[str, Any]) -> Any:
     kind, fields = settings.get("class"), settings.get("fields")
     if kind not in CLASSES:
         close = difflib.get_close_matches(str(kind), CLASSES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
             f"a network of class {kind!r} found; expected one of {', '.join(CLASSES)}{hint}."
         )
