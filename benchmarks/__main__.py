@@ -1,6 +1,6 @@
 """All benchmarks: a table of ratios, each of two things measured side by side in this run.
 
-``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in about four minutes. Seconds depend
+``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in four to five minutes. Seconds depend
 on the machine and on what else it does; the ratios hardly do, since what is compared takes turns.
 """
 
