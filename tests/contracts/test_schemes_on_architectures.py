@@ -28,10 +28,10 @@ every_pair = pytest.mark.parametrize(("architecture", "scheme"), PAIRS)
 
 
 def _quick(architecture, scheme):
-    """Whether a pair's numbers are computed in every run.
+    """Whether a pair's numbers may be computed in quick runs, which take each third of these.
 
-    The ImageNet networks compile for seconds each; of them only those with parts of their own are,
-    and of ResNets for CIFAR those and the normalised ones. All are computed on wide ResNets.
+    The ImageNet networks compile for seconds each; of them only those with parts of their own may
+    be, and of ResNets for CIFAR those and the normalised ones. All may be on wide ResNets.
     """
     anatomy = schemes.get(scheme).anatomy
     own = anatomy.scalar_biases or anatomy.channel_biases or anatomy.standardized
