@@ -72,6 +72,8 @@ class Rules:
         feed-forward branch of a scanned Transformer layer.
       order: names that the groups of ``branch`` find, from the first to the last, where that is
         not the order of the names; they stand before all others.
+      optional: names of rules that may match nothing, for rules that serve many networks; any other
+        rule that matches nothing is an error.
       layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku),
         ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox).
 
@@ -98,6 +100,7 @@ class Rules:
     keep: str | None = None
     stacked: str | None = None
     order: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     layout: str = "HWIO"
 
     def __post_init__(self) -> None:
@@ -369,7 +372,7 @@ def _refuse_unmatched(leaves: list[Leaf], rules: Rules, *, given: bool) -> None:
     if rules.stacked is not None:
         named.append(("stacked", rules.stacked))
     for name, pattern in named:
-        if not any(re.search(pattern, leaf.path) for leaf in leaves):
+        if name not in rules.optional and not any(re.search(pattern, leaf.path) for leaf in leaves):
             raise ValueError(
                 f"rules.{name}={pattern!r} matches no leaf of params; its paths are like "
                 + ", ".join(repr(leaf.path) for leaf in leaves[:3])

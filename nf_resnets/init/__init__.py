@@ -7,6 +7,7 @@ from nf_resnets.init import nf_resnet as _nf_resnet
 from nf_resnets.init import normalized as _normalized
 from nf_resnets.init import rescalenet as _rescalenet
 from nf_resnets.init import rezero as _rezero
+from nf_resnets.init import rules
 from nf_resnets.init import skipinit as _skipinit
 from nf_resnets.init import standard as _standard
 from nf_resnets.init import t_fixup as _t_fixup
@@ -64,6 +65,7 @@ __all__ = [
     "orthogonal",
     "rescale_biases",
     "rescalenet",
+    "rules",
     "skipinit",
     "standard",
     "t_fixup",

@@ -1,0 +1,251 @@
+"""Ready rules for networks that are not this library's: Flax's, Haiku's, PyTorch's names.
+
+Each function returns the :class:`~nf_resnets.roles.Rules` of one family of networks. A network that
+adds names of its own, such as scalars, says so with ``dataclasses.replace``. The rules leave
+normalisation unnamed, so that an initialiser for networks without normalisation can object to a
+norm that was left in a branch; ``norm=True`` says that the network is meant to have it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nf_resnets.roles import Role, Rules
+
+# A path begins, and ends, at any of these: NNX adds a key to a Param's path, and the keys of a
+# state_dict are joined by dots.
+_START = r"(?:^|[./])"
+_END = r"[./](?:kernel|bias|weight|w|b)(?:/(?:raw_)?value)?$"
+_NORM = r"(?:[nN]orm|bn|BN)\w*"
+_OF_NORM = r"[./](?:scale|bias|offset|weight)(?:/(?:raw_)?value)?$"
+# A ready rule serves many networks, and not each has all of its parts.
+_OPTIONAL = tuple(role.value for role in Role if role is not Role.BRANCH)
+
+_ATTENTION = (
+    "MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention",
+    "self_attention", "self_attn", "attention", "attn", "mha",
+)  # fmt: skip
+_FEED_FORWARD = ("MlpBlock", "MLP", "Mlp", "mlp", "feed_forward", "ffn", "ff")
+_ORDER = (*_ATTENTION, *_FEED_FORWARD, "query", "key", "value", "out")
+
+
+def flax_resnet(*, norm: bool = False) -> Rules:
+    """The ResNets of the Flax ImageNet example, in Linen: ``ResNetBlock_0/Conv_0/kernel``.
+
+    Args:
+      norm: whether the network is meant to have normalisation.
+
+    Returns:
+      The rules; a network's parameters fit them under ``"params"`` too.
+
+    Source: the ImageNet example of the Flax repository, ``models.py``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import roles
+      >>> block = {"Conv_0": {"kernel": jnp.ones((3, 3, 4, 4))},
+      ...          "Conv_1": {"kernel": jnp.ones((3, 3, 4, 4))}}
+      >>> tree = {f"ResNetBlock_{number}": block for number in range(12)}
+      >>> [branch.name for branch in roles.assign(tree, flax_resnet()).branches][:3]
+      ['ResNetBlock_0', 'ResNetBlock_1', 'ResNetBlock_2']
+    """
+    return _rules(
+        norm,
+        branch=rf"{_START}(?:Bottleneck)?ResNetBlock_(\d+)/Conv(?:Local)?_(\d+){_END}",
+        stem=rf"{_START}conv_init{_END}",
+        shortcut=rf"/conv_proj{_END}",
+        head=rf"{_START}Dense_\d+{_END}",
+    )
+
+
+def nnx_resnet(*, norm: bool = False) -> Rules:
+    """ResNets in Flax NNX with the usual attribute names: ``layer1/0/conv1/kernel``.
+
+    Blocks stand in numbered groups (``layer1/0``, ``stages/0/blocks/1``) or in one list
+    (``blocks/3``), their convolutions are ``conv1``, ``conv2``, ..., the projection is
+    ``downsample``, ``shortcut``, ``proj`` or the like, the stem ``conv1``, ``stem`` or
+    ``conv_init``, the head ``fc``, ``head``, ``linear`` or ``classifier``.
+
+    Args:
+      norm: whether the network is meant to have normalisation.
+
+    Returns:
+      The rules, for ``nnx.state(model, nnx.Param)``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import roles
+      >>> block = {f"conv{j}": {"kernel": jnp.ones((3, 3, 4, 4))} for j in (1, 2)}
+      >>> tree = {"conv1": {"kernel": jnp.ones((3, 3, 3, 4))}, "layer1": {0: block, 1: block}}
+      >>> [leaf.role.value for leaf in roles.assign(tree, nnx_resnet()).leaves][:2]
+      ['stem', 'branch']
+    """
+    group = r"(?:layer|stage|group)s?[_/]?(\d+)/(?:(?:layers|blocks)/)?(?:blocks?_?)?"
+    return _rules(
+        norm,
+        norms=rf"{_NORM}|/downsample/(?:layers/)?1",
+        branch=rf"{_START}(?:{group}|blocks?[_/]?)(\d+)/(?:layers/)?conv_?(\d+){_END}",
+        stem=rf"^(?:params/)?(?:conv_?1|stem|conv_init|conv_stem|initial_conv)(?:/conv\w*)?{_END}",
+        shortcut=rf"/(?:downsample|shortcut|projection|proj)(?:_conv|/(?:layers/)?0|/conv\w*)?{_END}"
+        rf"|/conv_(?:proj|shortcut){_END}",
+        head=rf"{_START}(?:fc|head|linear|classifier|logits|dense){_END}",
+    )
+
+
+def torch_resnet(*, norm: bool = False, avg_down: bool = False) -> Rules:
+    """The ``state_dict`` of torchvision's and timm's ResNets: ``layer1.0.conv1.weight``.
+
+    Kernels are ``[C_out, C_in, H, W]``, dense weights ``[C_out, C_in]``. The keys of the tree may
+    be the dotted names themselves or dicts within dicts, as an Equinox module of those names has.
+
+    Args:
+      norm: whether the network is meant to have normalisation.
+      avg_down: whether the projection stands behind an average pool, as in timm's ResNet-D: it is
+        ``downsample.1`` then, and its norm ``downsample.2``.
+
+    Returns:
+      The rules.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import roles
+      >>> tree = {f"layer1.{block}.conv{j}.weight": jnp.ones((8, 8, 3, 3))
+      ...         for block in range(11) for j in (1, 2)}
+      >>> roles.assign(tree, torch_resnet()).branches[10].name
+      'layer1.10.conv1.weight'
+    """
+    projection = 1 if avg_down else 0
+    sequence = r"[./](?:layers[./])?"
+    return _rules(
+        norm,
+        norms=rf"{_NORM}|downsample{sequence}{projection + 1}|conv1{sequence}[14]",
+        branch=rf"{_START}layer(\d+){sequence}(\d+)[./]conv(\d+){_END}",
+        # A deep stem is a sequence in which each third module is a convolution.
+        stem=rf"^(?:(?!layer\d)\w+[./])*conv1(?:{sequence}[036])?{_END}",
+        shortcut=rf"[./]downsample{sequence}{projection}{_END}",
+        head=rf"{_START}fc{_END}",
+        layout="OIHW",
+    )
+
+
+def haiku_resnet(*, norm: bool = False) -> Rules:
+    """``haiku.nets.ResNet18`` to ``ResNet200``, of version 1 and 2.
+
+    Args:
+      norm: whether the network is meant to have normalisation.
+
+    Returns:
+      The rules.
+
+    Source: ``haiku.nets.ResNet``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import roles
+      >>> block = "res_net18/~/block_group_0/~/block_0/~"
+      >>> tree = {f"{block}/conv_{j}": {"w": jnp.ones((3, 3, 4, 4))} for j in (0, 1)}
+      >>> roles.assign(tree, haiku_resnet()).branches[0].m
+      2
+    """
+    # A scale has four axes, [1, 1, 1, C], and would be taken for a weight that no rule names.
+    named = {} if norm else {"keep": rf"/\w*batchnorm\w*{_OF_NORM}"}
+    return _rules(
+        norm,
+        **named,
+        branch=rf"/block_group_(\d+)/~/block_(\d+)/~/conv_(\d+){_END}",
+        stem=rf"/initial_conv(?:_\d+)?{_END}",
+        shortcut=rf"/shortcut_conv{_END}",
+        head=rf"/logits{_END}",
+    )
+
+
+def flax_vit(*, norm: bool = False) -> Rules:
+    """Vision Transformers in Flax: those of ``vit_jax`` and ``big_vision``, and their like in NNX.
+
+    A block has an attention (``query``, ``key``, ``value``, ``out``: m = 4) and a feed-forward
+    branch (m = 2): ``Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel``. In NNX its attributes
+    are ``blocks/0/attn`` and ``blocks/0/mlp`` or the like. The embedding of patches is the stem;
+    class token and positions stay as they are.
+
+    Args:
+      norm: whether the network is meant to have normalisation.
+
+    Returns:
+      The rules.
+
+    Source: ``vit_jax/models_vit.py`` of the Vision Transformer repository.
+    """
+    return _rules(
+        norm,
+        **_transformer(),
+        stem=rf"{_START}(?:embedding|patch_embed(?:ding)?s?(?:/proj)?|stem){_END}",
+        head=rf"{_START}(?:head|classifier|fc){_END}",
+        keep=rf"{_START}(?:cls|cls_token|class_token|pos\w*|pre_logits)(?:/|$)",
+    )
+
+
+def flax_gpt(*, norm: bool = False) -> Rules:
+    """Decoder-only Transformers in Flax: the LM1B example, and GPTs of the usual names.
+
+    As :func:`flax_vit`, but with a table of tokens, and a head that is absent where the table
+    serves as one: ``decoder/encoderdecoderblock_0/MlpBlock_0/Dense_1/kernel``,
+    ``decoder/Embed_0/embedding``, ``decoder/logitdense/kernel``.
+
+    Args:
+      norm: whether the network is meant to have normalisation.
+
+    Returns:
+      The rules.
+
+    Source: the LM1B example of the Flax repository, ``models.py``.
+    """
+    table = r"(?:Embed_\d+|shared_embedding|embed(?:ding)?s?|wte|tok\w*|word\w*)"
+    return _rules(
+        norm,
+        **_transformer(),
+        embedding=rf"{_START}{table}(?:/embeddings?)?(?:/(?:raw_)?value)?$",
+        head=rf"{_START}(?:logitdense|lm_head|head|logits){_END}",
+        keep=rf"{_START}(?:wpe|pos\w*)(?:/|$)",
+    )
+
+
+def scanned(rules: Rules, stacked: str) -> Rules:
+    """The same network with its blocks scanned: every leaf of a block has a leading axis.
+
+    Args:
+      rules: those of the network with separate blocks.
+      stacked: a regular expression for the paths of the stacked leaves; its match ends where the
+        path of one block begins.
+
+    Returns:
+      The rules with ``stacked``.
+
+    Example:
+      >>> scanned(flax_vit(), r"encoderblock/").stacked
+      'encoderblock/'
+    """
+    return dataclasses.replace(rules, stacked=stacked)
+
+
+def _transformer() -> dict[str, str]:
+    block = r"(?:\w*?(?:[bB]lock|[lL]ayer)s?|h)(?:[_/](\d+))?"
+    layer = r"(?:\w+/)*?(query|key|value|out|(?:[dD]ense|linear|fc|layers|c|w)[_/]?\w+)"
+    kind = "|".join((*_ATTENTION, *_FEED_FORWARD))
+    return {"branch": rf"{_START}{block}/({kind})(?:_\d+)?/{layer}{_END}"}
+
+
+def _rules(norm: bool, *, norms: str = _NORM, **patterns: str) -> Rules:
+    if norm:
+        patterns["norm"] = rf"(?:{norms}){_OF_NORM}"
+    return Rules(**patterns, order=_ORDER, optional=_OPTIONAL)
+
+
+__all__ = [
+    "flax_gpt",
+    "flax_resnet",
+    "flax_vit",
+    "haiku_resnet",
+    "nnx_resnet",
+    "scanned",
+    "torch_resnet",
+]

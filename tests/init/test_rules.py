@@ -1,0 +1,295 @@
+"""Ready rules on the networks they are for: roles of all leaves, order of branches, use."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nf_resnets import init, roles
+from nf_resnets.init import rules
+from nf_resnets.roles import Role
+from tests.trees.network import filled
+
+IMAGES = jnp.ones((1, 32, 32, 3))
+
+
+class ResNetBlock(nn.Module):
+    """A block under the names of the Flax ImageNet example."""
+
+    filters: int
+    sizes: tuple = (3, 3)
+    strides: int = 1
+    norm: type | None = None
+
+    @nn.compact
+    def __call__(self, x):
+        y = x
+        for number, size in enumerate(self.sizes, start=1):
+            last = number == len(self.sizes)
+            features = self.filters * (4 if last and last > 2 else 1)
+            strides = (self.strides if number == 1 else 1,) * 2
+            y = nn.Conv(features, (size, size), strides, use_bias=False)(y)
+            y = y if self.norm is None else self.norm(use_running_average=True)(y)
+            y = y if last else nn.relu(y)
+        if x.shape != y.shape:
+            x = nn.Conv(y.shape[-1], (1, 1), (self.strides,) * 2, use_bias=False, name="conv_proj")(
+                x
+            )
+            if self.norm is not None:
+                x = self.norm(use_running_average=True, name="norm_proj")(x)
+        return nn.relu(x + y)
+
+
+class BottleneckResNetBlock(ResNetBlock):
+    sizes: tuple = (1, 3, 1)
+
+
+class ResNet(nn.Module):
+    stages: tuple
+    block: type = ResNetBlock
+    norm: type | None = None
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Conv(4, (7, 7), (2, 2), use_bias=False, name="conv_init")(x)
+        if self.norm is not None:
+            x = self.norm(use_running_average=True, name="bn_init")(x)
+        for stage, blocks in enumerate(self.stages):
+            for number in range(blocks):
+                x = self.block(4 * 2**stage, strides=1 + (stage > 0 == number), norm=self.norm)(x)
+        return nn.Dense(5)(nn.relu(x).mean(axis=(1, 2)))
+
+
+def of_flax(**options):
+    shapes = jax.eval_shape(ResNet(**options).init, jax.random.key(0), IMAGES)
+    return filled(shapes["params"])
+
+
+def described(tree, ready):
+    """Each leaf's role by its path, without the kept ones; and the branches' names in order."""
+    role_map = roles.assign(tree, ready)
+    found = {leaf.path: leaf for leaf in role_map.leaves if leaf.role is not Role.KEEP}
+    return found, [branch.name for branch in role_map.branches]
+
+
+@pytest.mark.parametrize(("block", "m"), [(ResNetBlock, 2), (BottleneckResNetBlock, 3)])
+def test_flax_resnet(block, m):
+    tree = of_flax(stages=(10, 2), block=block, norm=nn.BatchNorm)
+    found, names = described(tree, rules.flax_resnet())
+    assert names == [f"{block.__name__}_{number}" for number in range(12)]
+    for path, leaf in found.items():
+        expected = {"conv_init": "stem", "Dense_0": "head"}.get(path.split("/")[0], "branch")
+        assert leaf.role == ("shortcut" if "conv_proj" in path else expected), path
+        assert expected != "branch" or leaf.role == "shortcut" or leaf.m == m, path
+    weights = {path for path, leaf in described_leaves(tree) if leaf.ndim > 1}
+    assert weights == {path for path, leaf in found.items() if leaf.weight}
+
+
+def described_leaves(tree):
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(roles.path_name(path), leaf) for path, leaf in flat]
+
+
+def test_norms_are_named_on_request():
+    """By their scales: in the Flax example nothing else has one."""
+    tree = of_flax(stages=(2, 1), norm=nn.BatchNorm)
+    scales = {path for path, _ in described_leaves(tree) if path.endswith("/scale")}
+    named, _ = described(tree, rules.flax_resnet(norm=True))
+    norms = {path for path, leaf in named.items() if leaf.role is Role.NORM}
+    assert norms == scales | {path.replace("/scale", "/bias") for path in scales}
+    assert not norms & set(described(tree, rules.flax_resnet())[0])
+
+
+def test_a_flax_resnet_without_norms_learns_under_fixup():
+    """In a branch that is zero for good neither the last layer nor the others ever move."""
+    model = ResNet(stages=(2, 1))
+    images = jax.random.normal(jax.random.key(1), (8, 16, 16, 3))
+    params = model.init(jax.random.key(0), images)["params"]
+    start = init.fixup(params, 3, key=jax.random.key(2), rules=rules.flax_resnet())
+
+    @jax.jit
+    def step(params):
+        def loss(params):
+            logits = model.apply({"params": params}, images)
+            return -jax.nn.log_softmax(logits)[jnp.arange(8), jnp.arange(8) % 5].mean()
+
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+    after = start
+    for _ in range(4):
+        after = step(after)
+    for (path, old), (_, new) in zip(described_leaves(start), described_leaves(after), strict=True):
+        assert not np.array_equal(old, new), path
+
+
+class NnxBlock(nnx.Module):
+    def __init__(self, c_in, c_out, rngs):
+        self.conv1 = nnx.Conv(c_in, c_out, (3, 3), use_bias=False, rngs=rngs)
+        self.bn1 = nnx.BatchNorm(c_out, rngs=rngs)
+        self.conv2 = nnx.Conv(c_out, c_out, (3, 3), use_bias=False, rngs=rngs)
+        self.bn2 = nnx.BatchNorm(c_out, rngs=rngs)
+        if c_in != c_out:
+            self.downsample = nnx.Sequential(
+                nnx.Conv(c_in, c_out, (1, 1), use_bias=False, rngs=rngs),
+                nnx.BatchNorm(c_out, rngs=rngs),
+            )
+
+
+class InGroups(nnx.Module):
+    def __init__(self, rngs):
+        self.conv1 = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+        self.layer1 = nnx.List([NnxBlock(4, 4, rngs) for _ in range(11)])
+        self.layer2 = nnx.List([NnxBlock(4 if number == 0 else 8, 8, rngs) for number in range(2)])
+        self.fc = nnx.Linear(8, 5, rngs=rngs)
+
+
+class InSequences(InGroups):
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.layer1, self.layer2 = (nnx.Sequential(*part) for part in (self.layer1, self.layer2))
+
+
+class InOneList(nnx.Module):
+    def __init__(self, rngs):
+        self.stem = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+        self.blocks = nnx.List([NnxBlock(4, 4, rngs) for _ in range(11)])
+        self.blocks += [NnxBlock(4, 8, rngs), NnxBlock(8, 8, rngs)]
+        self.head = nnx.Linear(8, 5, rngs=rngs)
+
+
+@pytest.mark.parametrize("network", [InGroups, InSequences, InOneList])
+def test_nnx_resnet(network):
+    state = nnx.eval_shape(lambda: nnx.state(network(nnx.Rngs(0)), nnx.Param))
+    found, names = described(state, rules.nnx_resnet())
+    assert len(names) == 13
+    numbers = [int(name.split("/")[-1]) for name in names]
+    assert numbers in ([*range(11), 0, 1], [*range(13)])
+    of_role = {role: {p for p, leaf in found.items() if leaf.role == role} for role in Role}
+    assert len(of_role["branch"]) == 26
+    assert {path.split("/")[0] for path in of_role["stem"]} in ({"conv1"}, {"stem"})
+    assert {path.split("/")[0] for path in of_role["head"]} in ({"fc"}, {"head"})
+    assert any("downsample/layers/0/kernel" in path for path in of_role["shortcut"])
+    norms, _ = described(state, rules.nnx_resnet(norm=True))
+    assert sum(leaf.role is Role.NORM for leaf in norms.values()) == 13 * 4 + 2
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+@pytest.mark.parametrize(("name", "blocks", "m"), [("ResNet18", 8, 2), ("ResNet50", 16, 3)])
+def test_haiku_resnet(name, blocks, m, version_2):
+    hk = pytest.importorskip("haiku", reason="dm-haiku is not installed")
+    network = getattr(hk.nets, name)
+    model = hk.transform_with_state(lambda x: network(10, resnet_v2=version_2)(x, is_training=True))
+    tree, _ = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
+    found, names = described(tree, rules.haiku_resnet())
+    assert names == sorted(names)  # no group has ten blocks
+    assert [len(names), *{leaf.m for leaf in found.values() if leaf.m}] == [blocks, m]
+    for path, leaf in found.items():
+        words = {"shortcut_conv": "shortcut", "initial_conv": "stem", "logits": "head"}
+        role = next((role for word, role in words.items() if word in path), "branch")
+        assert leaf.role == role, path
+    named, _ = described(tree, rules.haiku_resnet(norm=True))
+    norms = {path for path, leaf in named.items() if leaf.role is Role.NORM}
+    assert norms == {path for path, _ in described_leaves(tree) if "batchnorm" in path}
+    assert set(dict(described_leaves(tree))) == norms | set(found)
+
+
+def state_dict(blocks, deep=False):
+    """The names and shapes of a bottleneck ResNet in torchvision; ``deep``: of timm's ResNet-D."""
+
+    def conv(name, c_out, c_in, size):
+        tree[f"{name}.weight"] = (c_out, c_in, size, size)
+
+    def norm(name, channels):
+        tree[f"{name}.weight"] = tree[f"{name}.bias"] = (channels,)
+
+    tree = {}
+    if deep:
+        for number, (c_in, c_out) in zip((0, 3, 6), ((3, 2), (2, 2), (2, 4)), strict=True):
+            conv(f"conv1.{number}", c_out, c_in, 3)
+        norm("conv1.1", 2)
+        norm("conv1.4", 2)
+    else:
+        conv("conv1", 4, 3, 7)
+    norm("bn1", 4)
+    c_in = 4
+    for stage, number in enumerate(blocks, start=1):
+        width = 4 * 2 ** (stage - 1)
+        for block in range(number):
+            name = f"layer{stage}.{block}"
+            shapes = ((c_in, width, 1), (width, width, 3), (width, 4 * width, 1))
+            for j, (before, after, size) in enumerate(shapes, start=1):
+                conv(f"{name}.conv{j}", after, before, size)
+                norm(f"{name}.bn{j}", after)
+            if block == 0:
+                conv(f"{name}.downsample.{int(deep)}", 4 * width, c_in, 1)
+                norm(f"{name}.downsample.{1 + deep}", 4 * width)
+            c_in = 4 * width
+    tree |= {"fc.weight": (5, c_in), "fc.bias": (5,)}
+    return {name: jnp.ones(shape) for name, shape in tree.items()}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_torch_resnet(deep, nested):
+    flat = state_dict((3, 11), deep)
+    tree = flat
+    if nested:
+        tree = {}
+        for name, value in flat.items():
+            *keys, last = name.split(".")
+            inner = tree
+            for key in keys:
+                inner = inner.setdefault(key, {})
+            inner[last] = value
+    found, names = described(tree, rules.torch_resnet(avg_down=deep))
+    expected = [f"layer1.{n}" for n in range(3)] + [f"layer2.{n}" for n in range(11)]
+    assert [".".join(name.replace("/", ".").split(".")[:2]) for name in names] == expected
+    found = {path.replace("/", "."): leaf for path, leaf in found.items()}
+    layers = {path for path, value in flat.items() if value.ndim > 1} | {"fc.bias"}
+    assert set(found) == layers
+    for path, leaf in found.items():
+        stem = path.startswith("conv1")
+        role = "stem" if stem else "head" if path.startswith("fc") else "branch"
+        assert leaf.role == ("shortcut" if "downsample" in path else role), path
+    assert roles.fans(found["layer2.0.conv1.weight"]) == (16, 8)
+    wrong = "downsample.0" if deep else "downsample.1"
+    if deep:
+        with pytest.raises(ValueError, match="no rule says what the weight .*downsample"):
+            roles.assign(tree, rules.torch_resnet())
+    assert not any(wrong in path for path in found)
+    norms, _ = described(tree, rules.torch_resnet(norm=True, avg_down=deep))
+    norms = {path.replace("/", ".") for path, leaf in norms.items() if leaf.role is Role.NORM}
+    assert norms == set(flat) - layers
+
+
+def test_an_addition_of_the_user_s_own():
+    tree = of_flax(stages=(2,))
+    for number in range(2):
+        tree[f"ResNetBlock_{number}"]["gain"] = jnp.full((), 3.0)
+    ready = dataclasses.replace(rules.flax_resnet(), multiplier="/gain$")
+    after = init.fixup(tree, 2, rules=ready)
+    assert [float(after[f"ResNetBlock_{number}"]["gain"]) for number in range(2)] == [1, 1]
+
+
+def test_a_wrong_library_s_rules_are_refused():
+    tree = of_flax(stages=(2,))
+    for ready in (rules.haiku_resnet, rules.torch_resnet, rules.flax_vit, rules.flax_gpt):
+        with pytest.raises(ValueError, match=r"no rule says what the weight '\w+/"):
+            roles.assign(tree, ready())
+
+
+def test_scanned():
+    """A stage of blocks under ``nn.scan`` has the roles of separate blocks, in the same order."""
+    one = {"Conv_0": {"kernel": jnp.ones((12, 3, 3, 4, 4))}}
+    one["Conv_1"] = {"kernel": jnp.ones((12, 3, 3, 4, 4))}
+    tree = {"conv_init": {"kernel": jnp.ones((3, 3, 3, 4))}, "ResNetBlock_0": one}
+    ready = rules.scanned(rules.flax_resnet(), r"ResNetBlock_0/")
+    after = init.fixup(filled(tree), 12, rules=ready)
+    assert not np.any(after["ResNetBlock_0"]["Conv_1"]["kernel"])
+    found, names = described(tree, ready)
+    assert names == [f"ResNetBlock_0[{number}]" for number in range(12)]
+    assert found["ResNetBlock_0/Conv_0/kernel"].branches == tuple(range(1, 13))
