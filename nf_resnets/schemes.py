@@ -48,7 +48,11 @@ class Anatomy:
         begins; ``"post"``: after every sum.
       pooled_shortcut: where the shape changes, the shortcut is an average pool of the stride's
         size and a 1x1 convolution, instead of the architecture's own.
-      standardized: convolutions compute with scaled standardised weights.
+      standardized: convolutions compute with scaled standardised weights: ``True``, as the paper
+        has it, or as a published code has it, ``"deepmind"`` (the head's input is multiplied by the
+        ReLU's gain, too) or ``"timm"`` (the stem is, and epsilon is added to the variance).
+      same_padding: strided convolutions and pools pad as TensorFlow does, which begins every window
+        one pixel later where a side is even, instead of alike on all sides.
       branches: whether there are residual branches at all; without, a block is its shortcut.
       dropout: whether there is dropout before the head, at the rate of the model. (VGG and the
         Transformer have theirs by their own ``dropout=``.)
@@ -57,8 +61,8 @@ class Anatomy:
       beta: what a branch's input is divided by.
 
     Raises:
-      ValueError: if a branch is to have two scalars, a place two biases, or the norm or its place
-        is not one of those above.
+      ValueError: if a branch is to have two scalars, a place two biases, or the norm, its place or
+        the way to standardise weights is not one of those above.
     """
 
     scalar_biases: bool = False
@@ -69,7 +73,8 @@ class Anatomy:
     norm: Literal["batch", "group", "layer"] | None = None
     norm_place: Literal["usual", "last", "merge", "pre", "post"] = "usual"
     pooled_shortcut: bool = False
-    standardized: bool = False
+    standardized: bool | Literal["deepmind", "timm"] = False
+    same_padding: bool = False
     branches: bool = True
     dropout: bool = False
     residual: float | PerBranch = 1.0
@@ -88,6 +93,7 @@ class Anatomy:
         for name, known in (
             ("norm", (None, "batch", "group", "layer")),
             ("norm_place", ("usual", "last", "merge", "pre", "post")),
+            ("standardized", (False, True, "deepmind", "timm")),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(

@@ -114,6 +114,7 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
         (anatomy.alpha, "a learnable scalar on every branch"),
         (anatomy.conv_biases, "bias vectors in its layers"),
         (anatomy.standardized, "convolutions with standardised weights"),
+        (anatomy.same_padding, "padding as TensorFlow has it"),
         (anatomy.pooled_shortcut, "average-pooled shortcuts where the shape changes"),
         (anatomy.dropout, "dropout before the head"),
         (not anatomy.branches, "no residual branches"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,11 +12,15 @@ import numpy as np
 from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw
 from nf_resnets.init.skipinit import skipinit
+from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 ALPHA = 0.2
 """The constant on every branch: how fast the variance grows, by ``ALPHA**2`` a block."""
+
+OUR_GAINS = r"(stage_\d+/(?:first|rest))/conv_(\d+)/gain$"
+"""The convolutions' gains within the branches of this library's models."""
 
 
 def nf_resnet(
@@ -33,6 +38,9 @@ def nf_resnet(
     ``x`` would have with ``g = 1``: ``beta_k^2`` grows by ``0.2^2`` a block, and is ``1 + 0.2^2``
     after a block whose shortcut is a convolution, which takes ``x / beta_k`` too. The learnable
     scalar ``g`` of every branch starts at 0, as in the published code.
+
+    The draws are those of the published code too; what its network does otherwise, and timm's, is
+    in the schemes ``"nf_resnet_published"`` and ``"nf_resnet_timm"``.
 
     Args:
       params: a parameter tree with one scalar ``g`` (``rules.alpha``) for each residual branch, or
@@ -64,6 +72,22 @@ def nf_resnet(
     if isinstance(gain, int | float) and not math.isfinite(gain):
         raise ValueError(f"gain={gain!r} found; expected a finite number.")
     params = skipinit(params, depth, alpha=gain, rules=rules)
+    return _drawn(params, key, rules)
+
+
+def _timm(
+    params: Any,
+    depth: int,
+    *,
+    scales: str = OUR_GAINS,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    """The same draws; no branch has a scalar, and its last convolution's gains start at 0."""
+    return _drawn(zero_gamma(params, depth, scales=scales, rules=rules), key, rules)
+
+
+def _drawn(params: Any, key: jax.Array | None, rules: Rules | None) -> Any:
     if key is None:
         return params
 
@@ -94,5 +118,22 @@ SCHEME = Scheme(
     "unnormalized ResNets, ICLR 2021, section 3",
     fits=frozenset({"pre_activation"}),
 )
+PUBLISHED = dataclasses.replace(
+    SCHEME,
+    name="nf_resnet_published",
+    title="NF-ResNet, published code",
+    anatomy=dataclasses.replace(SCHEME.anatomy, standardized="deepmind", same_padding=True),
+    reference="google-deepmind/deepmind-research, nfnets/nf_resnet.py and nfnets/base.py",
+)
+TIMM = dataclasses.replace(
+    SCHEME,
+    name="nf_resnet_timm",
+    title="NF-ResNet, timm",
+    init=_timm,
+    anatomy=dataclasses.replace(
+        SCHEME.anatomy, alpha=False, standardized="timm", pooled_shortcut=True
+    ),
+    reference="huggingface/pytorch-image-models, timm/models/nfnet.py and timm/layers/std_conv.py",
+)
 
-__all__ = ["ALPHA", "SCHEME", "nf_resnet"]
+__all__ = ["ALPHA", "OUR_GAINS", "PUBLISHED", "SCHEME", "TIMM", "nf_resnet"]

@@ -192,6 +192,7 @@ def layers_for(
         Conv,
         use_bias=anatomy.conv_biases,
         standardized=anatomy.standardized,
+        same_padding=anatomy.same_padding,
         dtype=module.dtype,
     )
 

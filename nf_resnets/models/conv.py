@@ -24,13 +24,23 @@ _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 _TINY_IMAGE = 4  # pixels; measured: up to 2 x 2 the matrix form is several times faster
 
 
-def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto") -> jax.Array:
+def conv(
+    x: jax.Array,
+    kernel: jax.Array,
+    stride: int = 1,
+    *,
+    same_padding: bool = False,
+    form: str = "auto",
+) -> jax.Array:
     """Convolves images with a kernel of odd size, padded alike on all sides, as PyTorch pads.
 
     Args:
       x: images ``[B, H, W, C_in]``.
       kernel: ``[K, K, C_in, C_out]``, ``K`` odd; ``(K - 1) / 2`` pixels of padding on every side.
       stride: of the output positions, in both directions.
+      same_padding: whether the image is padded as TensorFlow's and JAX's ``"SAME"`` pads instead:
+        no more than the last window needs, the larger half behind. With stride 2 and sides of an
+        even length every window then begins one pixel later; else nothing differs.
       form: ``"plain"`` is XLA's convolution; ``"canonical"`` the form for CPUs, of which
         forward-mode derivatives (``jax.jvp``) cannot be taken unless it is a matrix product;
         ``"onednn"`` the same with oneDNN's kernels in forward and backward pass of what is
@@ -61,6 +71,12 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1, *, form: str = "auto"
             "form='onednn' found; it needs a processor with AVX2, Linux, and jaxlib "
             f"{' or '.join(onednn.VERSIONS)}."
         )
+    if same_padding:
+        pads = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (stride, stride), "SAME")
+        if any(before != after for before, after in pads):
+            # The plain form is slow inside loops only, and the first block of a stage, which alone
+            # has a stride, stands outside.
+            return _convolve(x, kernel, stride, pads)
     if form == "auto":
         form = _best_form()
     if form == "plain":
@@ -100,10 +116,10 @@ def _equally_varying(*arrays: jax.Array) -> list[jax.Array]:
     ]
 
 
-def _convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Any = None) -> jax.Array:
     padding = (kernel.shape[0] - 1) // 2
     return lax.conv_general_dilated(
-        x, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=_DIMENSIONS
+        x, kernel, (stride, stride), pads or [(padding, padding)] * 2, dimension_numbers=_DIMENSIONS
     )
 
 

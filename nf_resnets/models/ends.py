@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import Head, dropout
+from nf_resnets.models.layers import STANDARDIZATIONS, Head, dropout
 from nf_resnets.schemes import Anatomy
 
 
@@ -21,7 +21,7 @@ def head(
     train: bool,
     keys: jax.Array | None,
 ) -> jax.Array:
-    """Bias, mean over the image, dropout, classification layer.
+    """Bias, mean over the image, a ReLU's gain, dropout, classification layer.
 
     Args:
       network: the network it is part of; its ``num_classes`` and ``dropout`` are used.
@@ -38,6 +38,8 @@ def head(
         x = layers.center(x, "bias_head")
     x = x.mean(axis=(1, 2), dtype=jnp.float32)
     x = layers.shift(x, "bias_head")
+    if anatomy.standardized and STANDARDIZATIONS[anatomy.standardized].head:
+        x = x * STANDARDIZATIONS[anatomy.standardized].relu_gain
     if anatomy.dropout and train:
         x = dropout(x, keys, network.dropout)
     return Head(network.num_classes, name="head")(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,6 +15,34 @@ from nf_resnets.models.conv import conv
 
 RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5
 """``1 / std(relu(z))`` of ``z ~ N(0, 1)``, Brock, De, Smith, ICLR 2021, section 4.1."""
+
+
+class Standardization(NamedTuple):
+    """How convolutions standardise their weights, and where they make up for a ReLU.
+
+    Attributes:
+      relu_gain: what the kernel behind a ReLU is multiplied by.
+      epsilon: what keeps the quotient finite.
+      added: whether it is added to the variance, as in batch normalisation, instead of being the
+        least that ``fan_in`` times the variance is taken for.
+      stem: whether the stem's kernel is multiplied too, though no ReLU is before it.
+      head: whether the head's input is multiplied too.
+    """
+
+    relu_gain: float = RELU_GAIN
+    epsilon: float = 1e-4
+    added: bool = False
+    stem: bool = False
+    head: bool = False
+
+
+# The published codes' gain is that of a sample of random numbers.
+STANDARDIZATIONS: dict[bool | str, Standardization] = {
+    True: Standardization(),
+    "deepmind": Standardization(relu_gain=1.7139588594436646, head=True),
+    "timm": Standardization(relu_gain=1.7139588594436646, epsilon=1e-5, added=True, stem=True),
+}
+"""By what :class:`nf_resnets.schemes.Anatomy` calls them: the paper's, and those of two codes."""
 
 
 def he_fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -37,9 +65,10 @@ class Conv(nn.Module):
       stride: of the output positions.
       use_bias: whether it has a bias vector ``[C_out]``.
       standardized: whether it computes with :func:`standardized_kernel`, times a learnable
-        ``gain [C_out]``.
+        ``gain [C_out]``: ``True``, or a name of :data:`STANDARDIZATIONS`.
       after_relu: whether its input is the output of a ReLU, for which the standardised kernel
         makes up.
+      same_padding: whether it pads as TensorFlow does (see :func:`nf_resnets.models.conv.conv`).
       dtype: what it computes in; the parameters are float32.
     """
 
@@ -47,8 +76,9 @@ class Conv(nn.Module):
     size: int = 3
     stride: int = 1
     use_bias: bool = False
-    standardized: bool = False
+    standardized: bool | str = False
     after_relu: bool = True
+    same_padding: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -61,12 +91,14 @@ class Conv(nn.Module):
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", he_fan_out, shape)
         if self.standardized:
+            how = STANDARDIZATIONS[self.standardized]
             gain = self.param("gain", nn.initializers.ones, (self.features,))
-            scale = gain * (RELU_GAIN if self.after_relu else 1.0)
-            kernel = standardized_kernel(kernel) * scale.reshape(1, 1, 1, -1)
+            scale = gain * (how.relu_gain if self.after_relu or how.stem else 1.0)
+            kernel = standardized_kernel(kernel, how) * scale.reshape(1, 1, 1, -1)
         if scalar is not None:
             kernel = scalar * kernel
-        y = conv(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        y = conv(x, kernel, self.stride, same_padding=self.same_padding)
         # XLA's CPU compiler of jax 0.12 may merge several bfloat16 convolutions, and a pool, into
         # one kernel that returns NaN; over a barrier it merges nothing.
         if y.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
@@ -79,7 +111,9 @@ class Conv(nn.Module):
         return y
 
 
-def standardized_kernel(kernel: jax.Array) -> jax.Array:
+def standardized_kernel(
+    kernel: jax.Array, how: Standardization = STANDARDIZATIONS[True]
+) -> jax.Array:
     r"""``(W - mean) / (std sqrt(fan_in))`` of each output channel, scaled weight standardisation.
 
     Equation 1 of Brock, De, Smith, *Characterizing signal propagation to close the performance gap
@@ -87,21 +121,28 @@ def standardized_kernel(kernel: jax.Array) -> jax.Array:
 
     Args:
       kernel: ``[K, K, C_in, C_out]``.
+      how: where its epsilon stands, in ``max(std^2 fan_in, epsilon)`` or in ``std^2 + epsilon``.
     """
     fan_in = math.prod(kernel.shape[:3])
     centered = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
     variance = jnp.square(centered).mean(axis=(0, 1, 2), keepdims=True)
-    return centered * lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4))
+    if how.added:
+        return centered * lax.rsqrt((variance + how.epsilon) * fan_in)
+    return centered * lax.rsqrt(jnp.maximum(variance * fan_in, how.epsilon))
 
 
-def max_pool(x: jax.Array, size: int, stride: int, padding: int = 0) -> jax.Array:
+def max_pool(
+    x: jax.Array, size: int, stride: int, padding: int = 0, *, same_padding: bool = False
+) -> jax.Array:
     """The maxima over ``size x size`` windows of ``[B, H, W, C]``; padding never is one.
+
+    With ``same_padding`` it pads as TensorFlow does, whatever ``padding`` is.
 
     Example:
       >>> max_pool(-jnp.arange(1.0, 5).reshape(1, 2, 2, 1), 3, 2, padding=1).tolist()
       [[[[-1.0]]]]
     """
-    pads = ((padding, padding), (padding, padding))
+    pads = "SAME" if same_padding else ((padding, padding), (padding, padding))
     return nn.max_pool(x, (size, size), strides=(stride, stride), padding=pads)
 
 
@@ -267,12 +308,14 @@ class Head(nn.Module):
 
 __all__ = [
     "RELU_GAIN",
+    "STANDARDIZATIONS",
     "ChannelBias",
     "Conv",
     "Dense",
     "GhostBatchNorm",
     "GroupNorm",
     "Head",
+    "Standardization",
     "dropout",
     "he_fan_out",
     "max_pool",

@@ -35,12 +35,12 @@ BASIC = (18, 34)
 class ResNet(nn.Module):
     r"""The residual network of He et al. for ImageNet, with post- or pre-activation blocks.
 
-    A 7x7 convolution of stride 2 and a 3x3 max-pool of stride 2 (both padded alike on all sides),
-    four stages of 64, 128, 256 and 512 channels, in bottlenecks four times as many, the mean over
-    the image, the head. Where the shape changes the shortcut is a 1x1 convolution (with
-    RescaleNet's anatomy of the average pool), and a bottleneck's stride is its 3x3 convolution's.
-    ResNet-18 and ResNet-34 have basic blocks (``m = 2``), all others, ResNet-26 too, bottlenecks
-    (``m = 3``).
+    A 7x7 convolution of stride 2 and a 3x3 max-pool of stride 2 (both padded alike on all sides,
+    unless the anatomy asks for TensorFlow's padding), four stages of 64, 128, 256 and 512 channels,
+    in bottlenecks four times as many, the mean over the image, the head. Where the shape changes
+    the shortcut is a 1x1 convolution (with RescaleNet's anatomy of the average pool), and a
+    bottleneck's stride is its 3x3 convolution's. ResNet-18 and ResNet-34 have basic blocks
+    (``m = 2``), all others, ResNet-26 too, bottlenecks (``m = 3``).
 
     Version 1 has a ReLU after the stem and after each sum; version 2 none there, but one before
     each convolution of the branches and one before the mean. Fixup and RescaleNet were published
@@ -131,7 +131,7 @@ class ResNet(nn.Module):
         x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(images)
         if self.version == 1:
             x = nn.relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
-        x = max_pool(x, 3, 2, padding=1)
+        x = max_pool(x, 3, 2, padding=1, same_padding=anatomy.same_padding)
         basic = self.depth in BASIC
         expansion = 1 if basic else EXPANSION
         x = stages(

@@ -31,7 +31,7 @@ RULES = Rules(
 KEY = 7
 # What some initialisers want to know beside the rules, by the name of the argument: which branches
 # are a decoder's, which leaves are scales of norms within branches.
-PATHS = {"decoder": r"^(?:body|1)/[23](?:/|$)", "scales": r"^(?:body|1)/(\d+)/(norm|5)$"}
+PATHS = {"decoder": r"^(?:body|1)/[23](?:/|$)", "scales": r"^(?:body|1)/(\d+)/(norm|gain|5|7)$"}
 
 
 @jax.tree_util.register_dataclass

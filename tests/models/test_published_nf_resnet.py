@@ -1,0 +1,264 @@
+"""NF-ResNet as DeepMind's code and timm's have it, against networks of ``jax.lax`` and of PyTorch.
+
+The references are written after the published files: what differs from the paper's network is
+there by the frameworks' own means (``"SAME"``, ``F.batch_norm`` of the weights, ``ceil_mode``). All
+parameters are random.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init, schemes
+from nf_resnets.models import ResNet, conv
+from nf_resnets.models.blocks import layers_for
+from nf_resnets.models.layers import max_pool
+from tests.models.reference import torch_names
+from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
+
+# Of the largest logit: float32's rounding on both sides, through 26 layers; seen: 1e-6.
+ROUNDING = 1e-5
+GAMMA = 1.7139588594436646
+ALPHA = 0.2
+
+
+def model_of(scheme):
+    return ResNet(26, scheme, version=2, stem_channels=4, num_classes=10)
+
+
+def betas():
+    """Deviations of the blocks' inputs: 2 blocks a stage, after the first of which they restart."""
+    return [1.0, *[(1 + ALPHA**2) ** 0.5, (1 + 2 * ALPHA**2) ** 0.5] * 3, (1 + ALPHA**2) ** 0.5]
+
+
+# --- DeepMind's --------------------------------------------------------------------------------
+
+
+def published_logits(params, x):
+    """After ``nfnets/nf_resnet.py`` and ``nfnets/base.py``."""
+
+    def ws_conv(x, p, stride=1):
+        weight = p["kernel"]
+        mean = jnp.mean(weight, axis=(0, 1, 2), keepdims=True)
+        variance = jnp.var(weight, axis=(0, 1, 2), keepdims=True)
+        fan_in = np.prod(weight.shape[:-1])
+        scale = jax.lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4)) * p["gain"]
+        weight = weight * scale - mean * scale
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(
+            x, weight, (stride, stride), "SAME", dimension_numbers=dimensions
+        )
+        return y + p["bias"]
+
+    def act(x):
+        return jax.nn.relu(x) * GAMMA
+
+    x = ws_conv(x, params["stem"], 2)
+    x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+    of_branch = iter(betas())
+    for stage in (1, 2, 3, 4):
+        for index, p in enumerate(block_trees(params[f"stage_{stage}"])):
+            stride = 2 if stage > 1 and index == 0 else 1
+            h = act(x) * (1 / next(of_branch))
+            skip = ws_conv(h, p["shortcut"], stride) if "shortcut" in p else x
+            h = ws_conv(h, p["conv_1"])
+            h = ws_conv(act(h), p["conv_2"], stride)
+            h = ws_conv(act(h), p["conv_3"])
+            x = ALPHA * p["alpha"] * h + skip
+    return jnp.mean(act(x), axis=(1, 2)) @ params["head"]["kernel"] + params["head"]["bias"]
+
+
+@pytest.mark.parametrize("side", [64, pytest.param(50, marks=pytest.mark.slow)])
+def test_matches_the_published_network(side):
+    """With sides that are even where windows stride; that differs from the paper's by far."""
+    model = model_of("nf_resnet_published")
+    params, x = random_variables(model, 0)["params"], images(1, 2, side, side, 3)
+    logits = quick_jit(model.apply)({"params": params}, x)
+    with jax.numpy_rank_promotion("allow"):
+        expected = quick_jit(published_logits)(params, x)
+    assert_close(logits, expected, ROUNDING)
+    paper = quick_jit(model_of("nf_resnet").apply)({"params": params}, x)
+    assert np.abs(paper - expected).max() > 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.parametrize("sides", [(8, 8), (7, 7), (6, 9), (2, 1)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_same_padding(size, sides, stride):
+    x, kernel = images(0, 2, *sides, 3), images(1, size, size, 3, 4)
+    expected = jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    found = conv(x, kernel, stride, same_padding=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    uneven = stride == 2 and size > 1 and any(side % 2 == 0 for side in sides)
+    alike = conv(x, kernel, stride)
+    assert np.allclose(alike, expected, rtol=0, atol=1e-4) != uneven
+
+
+def test_same_padding_of_the_pool():
+    x = np.arange(36.0, dtype="f4").reshape(1, 6, 6, 1)
+    assert max_pool(x, 3, 2, 1, same_padding=True)[0, :, :, 0].tolist() == [
+        [14, 16, 17],
+        [26, 28, 29],
+        [32, 34, 35],
+    ]
+
+
+# --- timm's ------------------------------------------------------------------------------------
+
+
+def timm_nf_resnet(torch):
+    """After ``timm/models/nfnet.py`` (``nf_resnet26``) and ``timm/layers/std_conv.py``."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class ScaledStdConv2d(nn.Conv2d):
+        def __init__(self, c_in, c_out, size, stride=1):
+            super().__init__(c_in, c_out, size, stride=stride, padding=size // 2, bias=True)
+            self.gain = nn.Parameter(torch.ones(c_out, 1, 1, 1))
+
+        def forward(self, x):
+            flat = self.weight.reshape(1, self.out_channels, -1)
+            scale = (self.gain * GAMMA * flat.shape[-1] ** -0.5).view(-1)
+            weight = functional.batch_norm(
+                flat, None, None, weight=scale, training=True, momentum=0.0, eps=1e-5
+            ).reshape_as(self.weight)
+            return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+    class Downsample(nn.Module):
+        def __init__(self, c_in, c_out, stride):
+            super().__init__()
+            pool = nn.AvgPool2d(2, stride, ceil_mode=True, count_include_pad=False)
+            self.pool = pool if stride > 1 else nn.Identity()
+            self.conv = ScaledStdConv2d(c_in, c_out, 1)
+
+        def forward(self, x):
+            return self.conv(self.pool(x))
+
+    class Block(nn.Module):
+        def __init__(self, c_in, c_out, stride, beta):
+            super().__init__()
+            self.beta, inner = 1 / beta, c_out // 4
+            changes = stride > 1 or c_in != c_out
+            self.downsample = Downsample(c_in, c_out, stride) if changes else None
+            self.conv1 = ScaledStdConv2d(c_in, inner, 1)
+            self.conv2 = ScaledStdConv2d(inner, inner, 3, stride)
+            self.conv3 = ScaledStdConv2d(inner, c_out, 1)
+
+        def forward(self, x):
+            out = torch.relu(x) * self.beta
+            skip = x if self.downsample is None else self.downsample(out)
+            out = self.conv2(torch.relu(self.conv1(out)))
+            return self.conv3(torch.relu(out)) * ALPHA + skip
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.layers = ScaledStdConv2d(3, 4, 7, 2), nn.ModuleDict()
+            c_in, of_branch = 4, iter(betas())
+            for stage in (1, 2, 3, 4):
+                blocks, c_out = [], 16 * 2 ** (stage - 1)
+                for index in range(2):
+                    stride = 2 if stage > 1 and index == 0 else 1
+                    blocks.append(Block(c_in, c_out, stride, next(of_branch)))
+                    c_in = c_out
+                setattr(self, f"layer{stage}", nn.Sequential(*blocks))
+            self.fc = nn.Linear(c_in, 10)
+
+        def forward(self, x):
+            x = functional.max_pool2d(self.stem(x), 3, 2, 1)
+            for stage in (1, 2, 3, 4):
+                x = getattr(self, f"layer{stage}")(x)
+            return self.fc(torch.relu(x).mean((2, 3)))
+
+    return Network().double()
+
+
+NAMES = {
+    r"conv_(\d)": r"conv\1",
+    r"\.shortcut\.": ".downsample.conv.",
+    r"^head\.": "fc.",
+    r"\.kernel$": ".weight",
+}
+
+
+@pytest.mark.parametrize("side", [64, pytest.param(50, marks=pytest.mark.slow)])
+def test_matches_timms_network(side):
+    torch = pytest.importorskip("torch")
+    model = model_of("nf_resnet_timm")
+    params, x = random_variables(model, 0)["params"], images(1, 2, side, side, 3)
+    # So small that it counts where epsilon stands.
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: 0.01 * leaf if path[-1].key == "kernel" else leaf, params
+    )
+    named = torch_names({"params": params}, NAMES)
+    for name, leaf in named.items():
+        if name.endswith(".gain"):
+            named[name] = leaf.reshape(-1, 1, 1, 1)
+    network = timm_nf_resnet(torch)
+    network.load_state_dict({name: torch.tensor(leaf) for name, leaf in named.items()})
+    with torch.no_grad():
+        expected = network(torch.tensor(np.float64(x).transpose(0, 3, 1, 2))).numpy()
+    assert_close(quick_jit(model.apply)({"params": params}, x), expected, ROUNDING)
+
+
+def test_standardised_kernels_of_each_code():
+    """In NumPy, where torch is not: small weights, for which epsilon counts."""
+    kernel = 0.02 * images(3, 3, 3, 4, 8).astype("f8")
+    fan_in, centred = 36, kernel - kernel.mean((0, 1, 2))
+    variance = (centred**2).mean((0, 1, 2))
+    x = np.zeros((1, 3, 3, 4), "f4")
+    x[0, 1, 1, 0] = 1.0  # the output is the kernel, turned around
+    expected = {
+        "nf_resnet": 1.7128585504496627 * centred / np.sqrt(variance * fan_in),
+        "nf_resnet_published": GAMMA * centred / np.sqrt(variance * fan_in),
+        "nf_resnet_timm": GAMMA * fan_in**-0.5 * centred / np.sqrt(variance + 1e-5),
+    }
+    for scheme, weights in expected.items():
+
+        class Holder:
+            dtype, bn_groups = jnp.float32, 1
+
+        layers = layers_for(Holder, schemes.get(scheme).anatomy, train=False)
+        for after_relu in (True, False):
+            layer = layers.conv(8, after_relu=after_relu, parent=None)
+            params = layer.init(jax.random.key(0), x)["params"] | {"kernel": np.float32(kernel)}
+            found = layer.apply({"params": params}, x)[0, ::-1, ::-1]
+            gained = after_relu or scheme == "nf_resnet_timm"
+            size = weights[:, :, 0] / (1 if gained else 1.7128585504496627)
+            if scheme == "nf_resnet_published" and not gained:
+                size = weights[:, :, 0] / GAMMA
+            # The deviations of float32's sums.
+            np.testing.assert_allclose(found, size, rtol=0, atol=1e-6)
+
+
+def test_timms_branches_start_at_zero_by_their_last_gains():
+    model = model_of("nf_resnet_timm")
+    x = images(0, 1, 32, 32, 3)
+    params = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), params)
+    scheme = schemes.get("nf_resnet_timm")
+    result = scheme.init(params, model.num_branches, key=jax.random.key(1))
+    for stage in range(1, 5):
+        for part in ("first", "rest"):
+            block = result[f"stage_{stage}"][part]
+            assert "alpha" not in block
+            assert not np.any(block["conv_3"]["gain"])
+            assert np.all(block["conv_1"]["gain"] == 1) and np.all(block["conv_2"]["gain"] == 1)
+    # The draws are the paper's.
+    paper = init.nf_resnet(
+        jax.tree.map(np.copy, _with_alphas(params)), model.num_branches, key=jax.random.key(1)
+    )
+    np.testing.assert_array_equal(result["stem"]["kernel"], paper["stem"]["kernel"])
+    np.testing.assert_array_equal(result["head"]["kernel"], paper["head"]["kernel"])
+
+
+def _with_alphas(params):
+    def block(part, p):
+        return {**p, "alpha": np.ones((1,) if part == "rest" else (), "f4")}
+
+    return {
+        name: {part: block(part, p) for part, p in tree.items()} if "stage" in name else tree
+        for name, tree in params.items()
+    }
