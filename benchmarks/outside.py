@@ -361,6 +361,7 @@ def _optimizer(plan: sweep_program.Plan, hyper: dict[str, Any]) -> Any:
         optim.halving(hyper["learning_rate"], plan.num_steps),
         momentum=hyper["momentum"],
         weight_decay=hyper["weight_decay"],
+        scheme=plan.settings.scheme,
         scalar_factor=hyper["scalar_factor"],
     )
 
@@ -382,7 +383,9 @@ def of_an_experiment(
     steps = epochs * data.steps_per_epoch(len(dataset.train.labels), batch_size)
 
     def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(optim.halving(hyper["learning_rate"], steps), weight_decay=5e-4)
+        return optim.sgd(
+            optim.halving(hyper["learning_rate"], steps), weight_decay=5e-4, scheme="fixup"
+        )
 
     model = models.make(network, "fixup", num_classes=10, **options)
     program = build_program(model, dataset, optimizer, batch_size=batch_size, steps=steps)

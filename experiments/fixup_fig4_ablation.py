@@ -54,27 +54,20 @@ FIXUP = schemes.get("fixup")
 NO_BIAS = dataclasses.replace(FIXUP.anatomy, scalar_biases=False)
 NO_BRANCHES = dataclasses.replace(FIXUP.anatomy, branches=False, multiplier=False)
 
+
+def _of_fixup(name: str, title: str, **changes: Any) -> schemes.Scheme:
+    """Fixup with something changed; its slow leaves are the same."""
+    return dataclasses.replace(FIXUP, name=name, title=title, **changes)
+
+
+TENTH, TENFOLD = (functools.partial(init.fixup, scale=scale) for scale in (0.1, 10.0))
 VARIANTS = {
     "batchnorm": schemes.get("batchnorm"),
     "fixup": FIXUP,
-    "no_bias": schemes.Scheme("no_bias", "no bias", init.fixup, NO_BIAS, FIXUP.reference),
-    "tenth": schemes.Scheme(
-        "tenth",
-        "0.1x scale, no bias",
-        functools.partial(init.fixup, scale=0.1),
-        NO_BIAS,
-        FIXUP.reference,
-    ),
-    "tenfold": schemes.Scheme(
-        "tenfold",
-        "10x scale, no bias",
-        functools.partial(init.fixup, scale=10.0),
-        NO_BIAS,
-        FIXUP.reference,
-    ),
-    "no_branches": schemes.Scheme(
-        "no_branches", "no branches", init.standard, NO_BRANCHES, FIXUP.reference
-    ),
+    "no_bias": _of_fixup("no_bias", "no bias", anatomy=NO_BIAS),
+    "tenth": _of_fixup("tenth", "0.1x scale, no bias", anatomy=NO_BIAS, init=TENTH),
+    "tenfold": _of_fixup("tenfold", "10x scale, no bias", anatomy=NO_BIAS, init=TENFOLD),
+    "no_branches": _of_fixup("no_branches", "no branches", anatomy=NO_BRANCHES, init=init.standard),
 }
 
 
@@ -128,7 +121,7 @@ CURVE_COLUMNS = (*KEY, "step", "loss", "accuracy")
 
 
 def points(settings: Settings) -> list[grid.Point]:
-    """The runs of the figure; those of one anatomy share a program."""
+    """The runs of the figure; those of variants that compile alike share one."""
     found = []
     for name in settings.variants:
         anatomy = VARIANTS[name].anatomy
@@ -138,7 +131,7 @@ def points(settings: Settings) -> list[grid.Point]:
                 grid.Point(
                     key={"variant": name, "seed": seed},
                     label=f"{VARIANTS[name].title}, seed {seed}",
-                    program=anatomy,
+                    program=VARIANTS[name].compiles_as,
                     cost=grid.cost(depth, settings.steps, norm=bool(anatomy.norm)),
                 )
             )
@@ -159,6 +152,7 @@ def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Pro
             hyper["learning_rate"],
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            scheme=VARIANTS[variant],
             scalar_factor=settings.scalar_factor,
         )
 

@@ -128,17 +128,17 @@ class Table1Command(Command):
 
 
 def points(settings: Settings, steps: int) -> list[grid.Point]:
-    """The runs of the table; those of one anatomy share a program."""
+    """The runs of the table; those of schemes that compile alike share a program."""
     found = []
     for name in settings.variants:
-        anatomy = schemes.get(VARIANTS[name].scheme).anatomy
+        scheme = schemes.get(VARIANTS[name].scheme)
         for seed in settings.seeds:
             found.append(
                 grid.Point(
                     key={"variant": name, "seed": seed},
                     label=f"{VARIANTS[name].title}, seed {seed}",
-                    program=anatomy,
-                    cost=grid.cost(settings.depth, steps, norm=bool(anatomy.norm)),
+                    program=scheme.compiles_as,
+                    cost=grid.cost(settings.depth, steps, norm=bool(scheme.anatomy.norm)),
                 )
             )
     return found

@@ -168,6 +168,7 @@ def make_program(
             optim.step_decay(hyper["learning_rate"], sorted(set(boundaries)), 0.1),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            scheme=variant.scheme,
             scalar_factor=settings.scalar_factor,
         )
 

@@ -299,7 +299,10 @@ def make_program(settings: Settings, vocabulary: translation.Vocabulary, variant
     def optimizer(hyper: dict[str, Any]) -> Any:
         rate = optim.inverse_sqrt(hyper["learning_rate"], settings.warmup_steps)
         return translation.adam(
-            rate, weight_decay=settings.weight_decay, scalar_factor=settings.scalar_factor
+            rate,
+            weight_decay=settings.weight_decay,
+            scheme=scheme,
+            scalar_factor=settings.scalar_factor,
         )
 
     mesh = training.make_mesh()

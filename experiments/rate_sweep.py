@@ -79,22 +79,23 @@ COLUMNS = (*KEY, "title", "branches", "weight_decay", *OUTCOME)
 
 
 def points(settings: Settings, lines: Mapping[str, Line]) -> list[grid.Point]:
-    """The runs of a table, shallow networks first; those of one depth and anatomy share a program.
+    """The runs of a table, shallow networks first; those that compile alike share a program.
 
     Rates and weight decay are data of a run, no part of its program.
     """
     found = []
     for depth in settings.depths:
         for name in settings.lines:
-            anatomy = schemes.get(lines[name].scheme).anatomy
+            scheme = schemes.get(lines[name].scheme)
             for log2_rate in settings.log2_rates:
                 for seed in settings.seeds:
                     label = f"{lines[name].title}, {depth:,} layers, rate 2^{log2_rate}"
                     if len(settings.seeds) > 1:
                         label += f", seed {seed}"
                     key = {"line": name, "depth": depth, "log2_rate": log2_rate, "seed": seed}
-                    cost = grid.cost(depth, settings.steps, norm=bool(anatomy.norm))
-                    found.append(grid.Point(key, label, (depth, anatomy), cost, wave=depth))
+                    cost = grid.cost(depth, settings.steps, norm=bool(scheme.anatomy.norm))
+                    program = (depth, scheme.compiles_as)
+                    found.append(grid.Point(key, label, program, cost, wave=depth))
     return found
 
 
@@ -115,6 +116,7 @@ def make_program(settings: Settings, dataset: data.Dataset, depth: int, line: Li
             halving(hyper["learning_rate"], settings.steps),
             momentum=settings.momentum,
             weight_decay=hyper["weight_decay"],
+            scheme=line.scheme,
         )
 
     return build_program(

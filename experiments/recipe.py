@@ -21,7 +21,8 @@ class Recipe:
       factor: what the rate is multiplied by each time.
       momentum: of SGD.
       weight_decay: the coefficient of L2, which goes through the momentum.
-      scalar_factor: what the rate is multiplied by for Fixup's scalars.
+      scalar_factor: what the rate is multiplied by for the leaves that the scheme trains slowly,
+        Fixup's scalars.
       padding: pixels of zeros on each side before the random crop; 0 for no crop.
       flip: whether half of the images are mirrored left to right.
       mixup: ``alpha``; 0 for none.
@@ -74,6 +75,7 @@ def recipe_program(model: Any, dataset: data.Dataset, recipe: Recipe, steps: int
             optim.step_decay(hyper["learning_rate"], boundaries(recipe, steps), recipe.factor),
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
+            scheme=model.scheme,
             scalar_factor=recipe.scalar_factor,
         )
 

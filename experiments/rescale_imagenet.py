@@ -176,8 +176,7 @@ def make_program(
             optim.warmup(schedule, warmup, steps),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
-            undecayed=optim.UNDECAYED,
-            scalar_factor=1.0,
+            scheme=RESCALENET,  # whose recipe all rows have
         )
 
     return build_program(

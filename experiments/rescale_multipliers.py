@@ -36,7 +36,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import tyro
 
 from experiments import grid
@@ -57,7 +56,7 @@ from experiments.table import text_table
 from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import data, models, optim, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
-from nf_resnets.roles import LAYER_ROLES, Role
+from nf_resnets.roles import Role
 
 RESCALENET = schemes.get("rescalenet")
 VARIANTS = {
@@ -135,12 +134,6 @@ def blocks_of(params: Any) -> list[dict[str, float]]:
     return blocks
 
 
-def decays(params: Any) -> Any:
-    """Tells for each leaf whether weight decay is for it: weights, not biases or multipliers."""
-    role_map = roles.assign(params)
-    return role_map.map(lambda leaf, _: leaf.weight and leaf.role in LAYER_ROLES, params)
-
-
 def points(settings: Settings) -> list[grid.Point]:
     """The runs of the figure."""
     return [
@@ -165,10 +158,11 @@ def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Pro
     )
 
     def optimizer(hyper: dict[str, Any]) -> Any:
-        return optax.chain(
-            optax.masked(optax.add_decayed_weights(settings.weight_decay), decays),
-            # RescaleNet's multipliers train at the full rate.
-            optim.sgd(hyper["learning_rate"], momentum=settings.momentum, scalar_factor=1.0),
+        return optim.sgd(
+            hyper["learning_rate"],
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            scheme=VARIANTS[variant],
         )
 
     return build_program(

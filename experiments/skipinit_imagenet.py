@@ -164,6 +164,7 @@ def make_program(
             optim.warmup(schedule, warmup, steps[batch]),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            scheme=point.key["variant"],
             scalar_factor=settings.scalar_factor,
         )
 

@@ -51,7 +51,7 @@ from experiments.grid import stop_at_once
 from experiments.table import text_table
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
 from nf_resnets.plotting.theory import Curves, Dots, theory_figure
-from nf_resnets.roles import Role
+from nf_resnets.roles import Group, Role
 
 # Scheme, and what its scalars' rate is multiplied by.
 VARIANTS = (
@@ -89,7 +89,7 @@ SCALES = {
         lowest_log2_rate=-12, resolution=0.25, lanczos_steps=40,
     ),
 }  # fmt: skip
-SCALARS = (*optim.SCALARS, Role.ALPHA)
+SCALARS = optim.SCALARS | Group((Role.ALPHA,))
 GRID = ("variants", "depths", "seeds")
 KEY = ("title", "depth", "seed", "quantity", "rate")
 COLUMNS = (*KEY, "value")
@@ -179,7 +179,7 @@ def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: in
 def coordinates(params: Any, factor: float) -> tuple[Any, Any]:
     """``q = theta / s`` and ``s``, with which scalars learn at ``factor`` times the rate."""
     scales = roles.assign(params).map(
-        lambda leaf, _: jnp.float32(factor**0.5 if leaf.role in SCALARS else 1.0), params
+        lambda leaf, _: jnp.float32(factor**0.5 if leaf in SCALARS else 1.0), params
     )
     return jax.tree.map(lambda theta, scale: theta / scale, params, scales), scales
 

@@ -187,6 +187,46 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
+class Group:
+    """A choice among the leaves of a tree, by what they are for.
+
+    Attributes:
+      roles: the roles whose leaves are in it.
+      bias_vectors: the roles of layers whose bias vectors are in it, and not their weights.
+
+    Raises:
+      TypeError: if what is given is not a tuple of roles.
+
+    Example:
+      >>> group = Group((Role.MULTIPLIER,), bias_vectors=(Role.HEAD,))
+      >>> kernel = Leaf("head/kernel", Role.HEAD, (64, 10), weight=True)
+      >>> bias = Leaf("head/bias", Role.HEAD, (10,))
+      >>> kernel in group, bias in group, bias in group | Group((Role.HEAD,))
+      (False, True, True)
+    """
+
+    roles: tuple[Role, ...] = ()
+    bias_vectors: tuple[Role, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("roles", "bias_vectors"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(role, Role) for role in value):
+                raise TypeError(f"Group({name}={value!r}) found; expected a tuple of roles.")
+
+    def __contains__(self, leaf: Leaf) -> bool:
+        bias = leaf.role in self.bias_vectors and leaf.role in LAYER_ROLES and not leaf.weight
+        return bias or leaf.role in self.roles
+
+    def __or__(self, other: Group) -> Group:
+        """The leaves of one or of the other."""
+        return Group(self.roles + other.roles, self.bias_vectors + other.bias_vectors)
+
+    def __bool__(self) -> bool:
+        return bool(self.roles or self.bias_vectors)
+
+
+@dataclasses.dataclass(frozen=True)
 class Branch:
     """One residual branch: its number ``k = 1..L``, a name to call it by, its ``m`` layers."""
 
@@ -538,6 +578,7 @@ __all__: list[str] = [
     "LAYER_ROLES",
     "OUR_RULES",
     "Branch",
+    "Group",
     "Leaf",
     "Role",
     "RoleMap",

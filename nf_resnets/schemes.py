@@ -1,18 +1,23 @@
 """What a scheme is, and the registry through which models and experiments find one by name.
 
-A scheme is a value with two halves: an *initialisation*, a pure function of a parameter tree, and
-an *anatomy*, what a network must contain for it. The first half is used by whoever calls
-``init``, the second by the models; this module lies below both, so that neither imports the other.
+A scheme is a value with three parts: an *initialisation*, a pure function of a parameter tree; an
+*anatomy*, what a network must contain for it; and what its *training* asks for, which leaves learn
+slowly and which have no weight decay. The first is used by whoever calls ``init``, the second by
+the models, the third by the optimizers; this module lies below them all, so that none imports
+another.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from nf_resnets.roles import LAYER_ROLES, Group, Role
 
 PerBranch = Callable[[tuple[bool, ...]], Any]
 """Constants of the branches: from whether the shape changes at the k-th branch, a bool for each of
@@ -139,6 +144,18 @@ NO_CONSTANTS = BranchConstants()
 """Those of a network without any."""
 
 
+SCALARS = Group((Role.SCALAR_BIAS, Role.MULTIPLIER))
+"""The leaves that Fixup trains at a tenth of the learning rate, as its paper has it. Its published
+code takes every parameter with "bias" in its name, and so the head's vector of biases, too."""
+
+UNDECAYED = Group(
+    (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM),
+    bias_vectors=LAYER_ROLES,
+)
+"""The leaves that RescaleNet's recipe keeps from weight decay: biases, those of layers too, and
+multipliers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Scheme:
     """A way to start the training of a residual network.
@@ -155,9 +172,18 @@ class Scheme:
         ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
       own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
         is given; a comparison from one common draw must give such a scheme the key.
+      scalars: the leaves that learn at another rate than the rest; none in most schemes.
+      scalar_factor: what the learning rate is multiplied by for them.
+      undecayed: the leaves without weight decay; none in most schemes.
 
     Raises:
-      ValueError: if ``fits`` names a family that there is not.
+      ValueError: if ``fits`` names a family that there is not, or ``scalar_factor`` is not finite
+        and at least 0.
+
+    Example:
+      >>> import nf_resnets
+      >>> get("fixup").scalar_factor, Role.MULTIPLIER in get("rescalenet").scalars.roles
+      (0.1, False)
     """
 
     name: str
@@ -168,11 +194,23 @@ class Scheme:
     fits: frozenset[str] = frozenset({"pre_activation", "post_activation"})
     calibrate: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
     own_draw: bool = False
+    scalars: Group = dataclasses.field(default=Group(), repr=False)
+    scalar_factor: float = dataclasses.field(default=0.1, repr=False)
+    undecayed: Group = dataclasses.field(default=Group(), repr=False)
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.fits) - set(FAMILIES))
         if unknown:
             raise ValueError(f"fits={unknown} found; expected some of {', '.join(FAMILIES)}.")
+        if not 0 <= self.scalar_factor < math.inf:
+            raise ValueError(
+                f"scalar_factor={self.scalar_factor} found; expected a finite number, 0 or more."
+            )
+
+    @property
+    def compiles_as(self) -> tuple[Anatomy, Group, Group]:
+        """What a compiled training step depends on: schemes that are alike in it can share one."""
+        return self.anatomy, self.scalars, self.undecayed
 
 
 _REGISTRY: dict[str, Scheme] = {}
@@ -248,6 +286,8 @@ def names(family: str | None = None) -> tuple[str, ...]:
 __all__ = [
     "FAMILIES",
     "NO_CONSTANTS",
+    "SCALARS",
+    "UNDECAYED",
     "Anatomy",
     "BranchConstants",
     "PerBranch",

@@ -14,13 +14,14 @@ PACKAGE = ROOT / "nf_resnets"
 # A module may import its own package and those of a lower rank. Those of one rank know nothing of
 # each other: neither init of models, nor data of optim.
 RANKS = {
-    "schemes": 0, "roles": 0, "draws": 0, "taps": 0, "calibration": 0,
-    "init": 1, "models": 1,
-    "data": 2, "optim": 2,
-    "analysis": 3,
-    "training": 4,
-    "plotting": 5, "translation": 5,
-    "sweep": 6, "trained": 6,
+    "roles": 0, "draws": 0, "taps": 0, "calibration": 0,
+    "schemes": 1,
+    "init": 2, "models": 2,
+    "data": 3, "optim": 3,
+    "analysis": 4,
+    "training": 5,
+    "plotting": 6, "translation": 6,
+    "sweep": 7, "trained": 7,
 }  # fmt: skip
 # Rows in, figures out: of what rank it stands does not matter, since it may import nothing.
 ALONE = ("plotting",)

@@ -11,7 +11,7 @@ from nf_resnets import roles
 from nf_resnets.init.leaves import all_zero, is_concrete, like, refuse_shapes, scaled
 from nf_resnets.init.standard import usual
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
-from nf_resnets.schemes import Anatomy, Scheme
+from nf_resnets.schemes import SCALARS, Anatomy, Scheme
 
 
 def fixup(
@@ -126,6 +126,8 @@ SCHEME = Scheme(
     anatomy=Anatomy(scalar_biases=True, multiplier=True),
     reference="Zhang, Dauphin, Ma: Fixup Initialization, ICLR 2019, section 3",
     fits=frozenset({"pre_activation", "post_activation", "transformer"}),
+    scalars=SCALARS,
+    scalar_factor=0.1,
 )
 
 __all__ = ["SCHEME", "fixup"]

@@ -12,7 +12,7 @@ from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw, like, refuse_shapes, scaled
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.roles import Leaf, Role, Rules
-from nf_resnets.schemes import Anatomy, Scheme
+from nf_resnets.schemes import UNDECAYED, Anatomy, Scheme
 
 
 def rescalenet(
@@ -127,6 +127,8 @@ SCHEME = Scheme(
     "networks?, NeurIPS 2020, section 4",
     fits=frozenset({"pre_activation", "post_activation", "plain"}),
     calibrate=rescale_biases,
+    scalar_factor=1.0,  # of no leaf: the multipliers learn as all others do
+    undecayed=UNDECAYED,
 )
 
 __all__ = ["SCHEME", "rescalenet"]

@@ -1,15 +1,15 @@
-"""SGD with momentum and L2, with Fixup's slower group for scalars."""
+"""SGD with momentum and L2, whose slow and undecayed leaves are those of the scheme."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import optax
 
-from nf_resnets.optim.groups import SCALARS, decay_mask, label_tree
-from nf_resnets.roles import Role, Rules
+from nf_resnets.optim.groups import add_decay, checked, scale_by_rates
+from nf_resnets.roles import Group, Rules
+from nf_resnets.schemes import Scheme
 
 
 def sgd(
@@ -18,37 +18,44 @@ def sgd(
     momentum: float = 0.9,
     nesterov: bool = False,
     weight_decay: Any = 0.0,
-    scalar_factor: float = 0.1,
-    scalars: tuple[Role, ...] = SCALARS,
-    undecayed: tuple[Role, ...] = (),
+    scheme: str | Scheme | None = None,
+    scalars: Group | None = None,
+    scalar_factor: Any = None,
+    undecayed: Group | None = None,
     rules: Rules | None = None,
 ) -> optax.GradientTransformation:
-    r"""SGD with heavy-ball momentum and L2, the scalars at ``scalar_factor`` times the rate.
+    r"""SGD with heavy-ball momentum and L2, some leaves slower, some undecayed, as the scheme says.
 
     ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``: the L2 term goes
-    through the momentum, as in Fixup's published code, and holds for every parameter whose role is
-    not in ``undecayed``; with Nesterov's momentum ``theta <- theta - eta (g + weight_decay theta +
-    momentum v)``, ``v`` being the new one; ``eta`` is multiplied by ``scalar_factor`` for the roles
-    in ``scalars``.
+    through the momentum, as in Fixup's published code, and holds for every parameter that is not in
+    ``undecayed``; with Nesterov's momentum ``theta <- theta - eta (g + weight_decay theta +
+    momentum v)``, ``v`` being the new one; ``eta`` is multiplied by ``scalar_factor`` for the
+    leaves in ``scalars``.
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
       momentum: the share of the last velocity that is kept, in ``[0, 1)``.
       nesterov: whether it is Nesterov's, as in Wide ResNets' published code.
       weight_decay: the coefficient of ``theta`` in the gradient; it may be traced.
-      scalar_factor: what ``eta`` is multiplied by for Fixup's scalar biases and multipliers; users
-        who left it at 1 saw divergence in the middle of training.
-      scalars: the roles that the factor is for; ``(*SCALARS, Role.ALPHA)`` adds SkipInit's alpha,
-        which its paper trains at the full rate.
-      undecayed: the roles without weight decay (see :func:`nf_resnets.optim.decay_mask`); none, as
-        in Fixup's code, or :data:`nf_resnets.optim.UNDECAYED`, as RescaleNet asks for.
+      scheme: the scheme of the network, which says what is slow and what is not decayed: Fixup's
+        scalar biases and multipliers learn at a tenth of the rate (users who left them at the full
+        one saw divergence in the middle of training), RescaleNet's multipliers at the full rate and
+        without decay. Without it the groups are Fixup's, which have no effect on a network without
+        its scalars; a RescaleNet's tree is refused.
+      scalars: the slow leaves, if not as the scheme has it; ``optim.SCALARS |
+        roles.Group((Role.ALPHA,))`` adds SkipInit's alpha, which its paper trains at the full rate.
+      scalar_factor: what ``eta`` is multiplied by for them, if not as the scheme has it; it may be
+        traced.
+      undecayed: the leaves without weight decay (see :func:`nf_resnets.optim.decay_mask`), if not
+        as the scheme has it; ``optim.UNDECAYED`` is RescaleNet's choice.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
     Returns:
       An optax gradient transformation.
 
     Raises:
-      ValueError: if a number lies outside its range.
+      ValueError: if a number lies outside its range, or no scheme has that name; from ``init``, if
+        no scheme is given and the tree is neither Fixup's nor without multipliers.
       TypeError: if what should be a number is not one.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, and its published code (0.1 for scalars).
@@ -61,36 +68,15 @@ def sgd(
       >>> float(updates["head"]["kernel"][0, 0]), round(float(updates["bias_head"]), 6)
       (-0.5, -0.05)
     """
-    for name, value, low, high in (
-        ("learning_rate", learning_rate, 0.0, float("inf")),
-        ("momentum", momentum, 0.0, 1.0),
-        ("weight_decay", weight_decay, 0.0, float("inf")),
-        ("scalar_factor", scalar_factor, 0.0, float("inf")),
-    ):
-        if isinstance(value, jax.core.Tracer) or (name == "learning_rate" and callable(value)):
-            continue
-        number = _number(name, value)
-        if not low <= number < high:
-            raise ValueError(f"{name}={number:g} found; expected {low:g} <= {name} < {high:g}.")
-
-    def rate(factor: float) -> Any:
-        if callable(learning_rate):
-            schedule: Callable[[Any], Any] = learning_rate
-            return lambda count: factor * schedule(count)
-        return factor * learning_rate
-
-    def mask(params: Any) -> Any:
-        return decay_mask(params, rules, undecayed=undecayed)
-
+    if not callable(learning_rate):
+        checked("learning_rate", learning_rate)
+    checked("momentum", momentum, 1.0)
+    checked("weight_decay", weight_decay)
     transformation = optax.chain(
-        optax.add_decayed_weights(weight_decay, mask=mask if undecayed else None),
+        add_decay(weight_decay, rules, scheme=scheme, undecayed=undecayed),
         optax.trace(decay=momentum, nesterov=nesterov),
-        optax.multi_transform(
-            {
-                "weight": optax.scale_by_learning_rate(rate(1.0)),
-                "scalar": optax.scale_by_learning_rate(rate(scalar_factor)),
-            },
-            lambda params: label_tree(params, rules, scalars=scalars),
+        scale_by_rates(
+            learning_rate, rules, scheme=scheme, scalars=scalars, scalar_factor=scalar_factor
         ),
     )
 
@@ -100,13 +86,6 @@ def sgd(
         return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), new_state, state)
 
     return optax.GradientTransformation(transformation.init, update)
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r} found; expected a number.") from None
 
 
 __all__ = ["sgd"]

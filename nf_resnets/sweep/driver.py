@@ -132,7 +132,10 @@ def refuse_other_settings(sweep: Sweep, ledger: Ledger) -> None:
             there.setdefault(name, set()).add(value)
     if not there:
         return
-    now = json.loads(canonical(sweep.plans[0].settings))
+    first = sweep.plans[0].settings
+    now = json.loads(canonical(first))
+    if "scheme" in sweep.axes and first.scalar_factor == schemes.get(first.scheme).scalar_factor:
+        del now["scalar_factor"]  # each scheme has its own
     changed = [
         f"{name}: {', '.join(map(repr, sorted(there[name], key=str)))} there, {value!r} now"
         for name, value in now.items()

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data, init, models, optim, roles, schemes, training
-from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical
+from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, scalar_factor
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import DATA, SWEEP
 
@@ -124,9 +124,12 @@ def _program(settings: RunSettings) -> str:
         del values[name]
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
-    # Schemes of one anatomy share their programs; the first of them stands for all.
-    anatomy = schemes.get(settings.scheme).anatomy
-    values["scheme"] = next(n for n in schemes.names() if schemes.get(n).anatomy == anatomy)
+    # Schemes that compile alike share their programs; the first of them stands for all.
+    scheme = schemes.get(settings.scheme)
+    anatomy = scheme.anatomy
+    values["scheme"] = next(
+        name for name in schemes.names() if schemes.get(name).compiles_as == scheme.compiles_as
+    )
     if anatomy.norm != "batch":
         values["ghost_batch"] = values["bn_estimate_batches"] = 0
     if not anatomy.dropout:
@@ -173,7 +176,7 @@ def hyper_of(settings: RunSettings) -> dict[str, float]:
         "learning_rate": settings.peak_lr,
         "momentum": settings.momentum,
         "weight_decay": settings.weight_decay,
-        "scalar_factor": settings.scalar_factor,
+        "scalar_factor": scalar_factor(settings),
     }
 
 
@@ -365,16 +368,14 @@ def fetch(tree: Any) -> Any:
 
 
 def _optimizer(plan: Plan, hyper: dict[str, Any]) -> Any:
-    rescaled = schemes.get(plan.settings.scheme).anatomy.channel_biases
     return optim.sgd(
         _schedule(
             plan.settings.schedule, hyper["learning_rate"], plan.num_steps, plan.warmup_steps
         ),
         momentum=hyper["momentum"],
         weight_decay=hyper["weight_decay"],
+        scheme=plan.settings.scheme,
         scalar_factor=hyper["scalar_factor"],
-        # RescaleNet's recipe: no weight decay on its biases and multipliers.
-        undecayed=optim.UNDECAYED if rescaled else (),
     )
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from nf_resnets import schemes
+
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
@@ -47,8 +49,9 @@ class RunSettings:
     """The share of the last update's velocity that is kept."""
     weight_decay: float = 5e-4
     """The coefficient of L2 in the gradient."""
-    scalar_factor: float = 0.1
-    """What the rate is multiplied by for Fixup's scalar biases and multipliers."""
+    scalar_factor: float | None = None
+    """What the rate is multiplied by for the leaves that the scheme trains slowly, such as Fixup's
+    scalar biases and multipliers; none for what the scheme says, a tenth for Fixup's."""
     alpha: float | None = None
     """What the scalars of SkipInit's branches start from; none for what the scheme says."""
     branch_scale: float = 1.0
@@ -168,7 +171,19 @@ def make(values: Mapping[str, Any]) -> RunSettings:
         )
     if not settings.epochs and not settings.steps:
         settings = dataclasses.replace(settings, epochs=10.0)
-    return settings
+    # The text of a run has the number: whatever a scheme says later, the run was made with it.
+    return dataclasses.replace(settings, scalar_factor=scalar_factor(settings))
+
+
+def scalar_factor(settings: RunSettings) -> float:
+    """What the rate of a run's slow leaves is multiplied by: its own number, or its scheme's.
+
+    Raises:
+      ValueError: if it is the scheme's, and no scheme has that name.
+    """
+    if settings.scalar_factor is not None:
+        return settings.scalar_factor
+    return schemes.get(settings.scheme).scalar_factor
 
 
 def canonical(settings: RunSettings | Mapping[str, Any]) -> str:
@@ -188,4 +203,13 @@ def key(settings: RunSettings | Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(settings).encode()).hexdigest()
 
 
-__all__ = ["FIELDS", "NUMBERS", "RunSettings", "canonical", "key", "make", "typed"]
+__all__ = [
+    "FIELDS",
+    "NUMBERS",
+    "RunSettings",
+    "canonical",
+    "key",
+    "make",
+    "scalar_factor",
+    "typed",
+]

@@ -132,16 +132,12 @@ def fit(
     shards = mesh.shape[training.DATA]
     schedule = functools.partial(_schedule, steps=steps, warmup_steps=min(per_epoch, steps // 2))
 
-    # RescaleNet's biases and multipliers have no weight decay, and the rate of all the others.
-    rescaled = schemes.get(model.scheme).anatomy.channel_biases
-
     def optimizer(hyper: dict[str, Any]) -> Any:
         rule = optim.sgd(
             schedule(hyper["learning_rate"]),
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
-            scalar_factor=1.0 if rescaled else 0.1,
-            undecayed=optim.UNDECAYED if rescaled else (),
+            scheme=model.scheme,
         )
         return partly(rule, learn)
 

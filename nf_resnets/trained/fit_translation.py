@@ -124,7 +124,7 @@ def fit_translation(
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         return translation.adam(
-            optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5))
+            optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5)), scheme=scheme
         )
 
     # The devices of a CPU share its cores.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import rescale_multipliers as rescale
-from experiments.rescale_multipliers import blocks_of, decays
+from experiments.rescale_multipliers import blocks_of
 from tests.experiments.as_a_user import lines_of, make
 
 
@@ -48,11 +48,3 @@ def test_multiplier_norm_and_gain_of_every_block():
     # Kernels of four equal entries have norms of twice the entry: 6 and 8, then 2 and 1.
     assert first == pytest.approx({"block": 1, "multiplier": 2, "weight_norm": 10, "gain": 96})
     assert second == pytest.approx({"block": 2, "multiplier": 5, "weight_norm": 5**0.5, "gain": 10})
-
-
-def test_weight_decay_is_for_weights_only():
-    found = decays(TREE)
-    assert found["stem"]["kernel"] and found["head"]["kernel"]
-    assert found["stage_1"]["rest"]["conv_2"]["kernel"]
-    assert not found["head"]["bias"] and not found["stage_1"]["first"]["multiplier"]
-    assert not found["stage_1"]["rest"]["multiplier"]

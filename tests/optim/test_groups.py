@@ -9,14 +9,14 @@ import pytest
 from nf_resnets import models
 from nf_resnets.init import Rules
 from nf_resnets.optim import decay_mask, label_tree
-from nf_resnets.roles import Role
+from nf_resnets.roles import Group, Role
 
 
 def labels_of(scheme, model=models.WideResNet, depth=16):
     network = model(depth=depth, scheme=scheme, stem_channels=4)
     images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
     params = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
-    flat, treedef = jax.tree_util.tree_flatten_with_path(label_tree(params))
+    flat, treedef = jax.tree_util.tree_flatten_with_path(label_tree(params, scheme=scheme))
     assert treedef == jax.tree.structure(params)
     return {"/".join(key.key for key in path): label for path, label in flat}
 
@@ -90,8 +90,10 @@ def test_rescalenet_decays_weights_alone():
     assert {path[-1].key for path, decays in flat if not decays} == {"vector", "multiplier", "bias"}
 
 
-def test_without_roles_that_are_exempt_all_decay():
+def test_without_leaves_that_are_exempt_all_decay():
     params = {"head": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias_head": jnp.ones(())}
-    assert all(jax.tree.leaves(decay_mask(params, undecayed=())))
-    one = decay_mask(params, undecayed=(Role.SCALAR_BIAS,))
+    assert all(jax.tree.leaves(decay_mask(params, undecayed=Group())))
+    one = decay_mask(params, undecayed=Group((Role.SCALAR_BIAS,), bias_vectors=(Role.HEAD,)))
     assert one == {"head": {"kernel": True, "bias": False}, "bias_head": False}
+    one = decay_mask(params, undecayed=Group((Role.SCALAR_BIAS,)))
+    assert one == {"head": {"kernel": True, "bias": True}, "bias_head": False}

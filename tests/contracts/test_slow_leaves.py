@@ -1,0 +1,327 @@
+"""Which leaves learn slowly and which do not decay, at every entry point that makes an optimizer.
+
+Fixup's scalars learn at a tenth of the rate (its paper, section 4.2; its published code).
+SkipInit's alpha and RescaleNet's multipliers learn at the full rate, and RescaleNet's biases and
+multipliers have no weight decay (its published code).
+"""
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from experiments import (
+    fixup_fig3_depth,
+    fixup_fig4_ablation,
+    fixup_table2_imagenet,
+    fixup_table3_translation,
+    rate_sweep,
+    recipe,
+    rescale_imagenet,
+    rescale_multipliers,
+    skipinit_imagenet,
+)
+from experiments.grid import Point
+from nf_resnets import data, models, optim, schemes, sweep, training, translation
+from nf_resnets.roles import Group, Leaf, Role
+from nf_resnets.sweep import program as sweep_program
+from nf_resnets.sweep.settings import make
+from nf_resnets.trained import fit
+
+ROOT = Path(__file__).parents[2]
+HYPER = {"learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.5, "scalar_factor": 0.1}
+DIGITS = data.load("digits")
+
+
+class Caught(Exception):
+    """Carries the optimizer that an entry point would have trained with."""
+
+
+def catch(monkeypatch, module, name, place):
+    """Lets a function raise its ``place``-th argument, the optimizer."""
+
+    def caught(*arguments, **options):
+        raise Caught(arguments[place])
+
+    monkeypatch.setattr(module, name, caught)
+
+
+def caught(function, *arguments, **options):
+    with pytest.raises(Caught) as error:
+        function(*arguments, **options)
+    return error.value.args[0](HYPER)
+
+
+def of_sweep(scheme, monkeypatch):
+    settings = make({"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0, "scheme": scheme})
+    plan = sweep_program.plan(settings, DIGITS)
+    return sweep_program._optimizer(plan, sweep_program.hyper_of(settings))
+
+
+def of_fit(scheme, monkeypatch):
+    catch(monkeypatch, training, "make_train_step", 1)
+    network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
+    return caught(fit.fit, network, {}, DIGITS, fit.Recipe())
+
+
+def of_recipe(scheme, monkeypatch):
+    catch(monkeypatch, recipe, "build_program", 2)
+    network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
+    return caught(recipe.recipe_program, network, DIGITS, recipe.Recipe(), 4)
+
+
+def of_fig3(scheme, monkeypatch):
+    catch(monkeypatch, fixup_fig3_depth, "build_program", 2)
+    settings = dataclasses.replace(fixup_fig3_depth.SCALES["smoke"], slow_alpha=False)
+    return caught(fixup_fig3_depth.make_program, settings, DIGITS, 10, schemes.get(scheme))
+
+
+def of_rates(scheme, monkeypatch):
+    catch(monkeypatch, rate_sweep, "build_program", 2)
+    settings = rate_sweep.Settings("digits", (10,), ("line",), (-3,))
+    return caught(rate_sweep.make_program, settings, DIGITS, 10, rate_sweep.Line("", scheme))
+
+
+def of_skipinit_imagenet(scheme, monkeypatch):
+    catch(monkeypatch, skipinit_imagenet, "build_program", 4)
+    monkeypatch.setattr(skipinit_imagenet.imagenet, "steps_of", lambda *_: 10)
+    point = Point({"variant": scheme, "batch": 16}, "", None, 0)
+    settings = skipinit_imagenet.SCALES["smoke"]
+    return caught(skipinit_imagenet.make_program, settings, DIGITS, None, point, {16: 10})
+
+
+def of_rescale_imagenet(scheme, monkeypatch):
+    catch(monkeypatch, rescale_imagenet, "build_program", 4)
+    monkeypatch.setattr(rescale_imagenet.imagenet, "steps_of", lambda *_: 10)
+    point = Point({"network": "resnet50", "variant": scheme}, "", None, 0)
+    settings = rescale_imagenet.SCALES["smoke"]
+    return caught(rescale_imagenet.make_program, settings, DIGITS, None, point, 10)
+
+
+def of_rescale_multipliers(scheme, monkeypatch):
+    catch(monkeypatch, rescale_multipliers, "build_program", 2)
+    settings = rescale_multipliers.SCALES["smoke"]
+    return caught(rescale_multipliers.make_program, settings, DIGITS, "multipliers")
+
+
+def of_fig4(scheme, monkeypatch):
+    catch(monkeypatch, fixup_fig4_ablation, "build_program", 2)
+    settings = fixup_fig4_ablation.SCALES["smoke"]
+    return caught(fixup_fig4_ablation.make_program, settings, DIGITS, scheme)
+
+
+def of_table2(scheme, monkeypatch):
+    catch(monkeypatch, fixup_table2_imagenet, "build_program", 4)
+    point = Point({"variant": scheme, "depth": 26}, "", None, 0)
+    settings = fixup_table2_imagenet.SCALES["smoke"]
+    return caught(fixup_table2_imagenet.make_program, settings, DIGITS, None, point, {26: 10})
+
+
+SCHEMES = ("fixup", "skipinit", "rescalenet", "batchnorm")
+ENTRIES = {
+    "optim.sgd": (
+        lambda scheme, _: optim.sgd(0.5, weight_decay=0.5, scheme=scheme),
+        SCHEMES,
+    ),
+    "optim.sgd(scheme value)": (
+        lambda scheme, _: optim.sgd(0.5, weight_decay=0.5, scheme=schemes.get(scheme)),
+        SCHEMES,
+    ),
+    "translation.adam": (
+        lambda scheme, _: translation.adam(0.5, weight_decay=0.5, scheme=scheme),
+        SCHEMES,
+    ),
+    "sweep": (of_sweep, SCHEMES),
+    "trained": (of_fit, SCHEMES),
+    "recipe": (of_recipe, SCHEMES),
+    "fixup_fig3_depth": (of_fig3, SCHEMES),
+    "fixup_fig4_ablation": (of_fig4, ("fixup",)),
+    "fixup_table2_imagenet": (of_table2, ("fixup",)),
+    "rate_sweep": (of_rates, SCHEMES),
+    "skipinit_imagenet": (of_skipinit_imagenet, ("fixup", "skipinit", "batchnorm")),
+    "rescale_imagenet": (of_rescale_imagenet, ("rescalenet",)),
+    "rescale_multipliers": (of_rescale_multipliers, ("rescalenet",)),
+}
+CASES = [(entry, scheme) for entry, (_, fit_for) in ENTRIES.items() for scheme in fit_for]
+
+
+@pytest.fixture(scope="module")
+def ones():
+    """``ones(scheme)``: a small network's tree, all of it 1."""
+
+    def tree(scheme):
+        network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
+        images = jax.ShapeDtypeStruct((1, 8, 8, 1), jnp.float32)
+        shapes = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
+        return jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+
+    return tree
+
+
+def first_updates(optimizer, params, gradient):
+    """The updates of the first step by path, of a gradient that is one number everywhere."""
+    gradients = jax.tree.map(lambda leaf: np.full_like(leaf, gradient), params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    flat = jax.tree_util.tree_flatten_with_path(updates)[0]
+    return {"/".join(key.key for key in path): -float(np.ravel(at)[0]) for path, at in flat}
+
+
+def is_slow(scheme, path):
+    name = path.rpartition("/")[2]
+    return scheme == "fixup" and (name.startswith("bias_") or name == "multiplier")
+
+
+@pytest.mark.parametrize(("entry", "scheme"), CASES)
+def test_leaves_learn_at_the_published_rates(entry, scheme, monkeypatch, ones):
+    optimizer = ENTRIES[entry][0](scheme, monkeypatch)
+    params = jax.tree.map(np.zeros_like, ones(scheme))  # of which nothing decays
+    updates = first_updates(optimizer, params, 1.0)
+    kernel = updates["stem/kernel"]
+    assert kernel > 0
+    for path, update in updates.items():
+        expected = 0.1 if is_slow(scheme, path) else 1.0
+        assert update / kernel == pytest.approx(expected, rel=1e-5), path  # float32
+    slow = {path.rpartition("/")[2] for path in updates if is_slow(scheme, path)}
+    assert bool(slow) == (scheme == "fixup")
+    assert any("multiplier" in path for path in updates) == (scheme in ("fixup", "rescalenet"))
+
+
+@pytest.mark.parametrize(("entry", "scheme"), CASES)
+def test_leaves_decay_as_published(entry, scheme, monkeypatch, ones):
+    optimizer = ENTRIES[entry][0](scheme, monkeypatch)
+    updates = first_updates(optimizer, ones(scheme), 0.0)
+    for path, update in updates.items():
+        # Without a gradient, whatever moves has decayed; all but RescaleNet's recipe decay all.
+        expected = scheme != "rescalenet" or path.endswith("kernel")
+        assert (update > 0) == expected, path
+
+
+def test_translations_optimizer_has_its_scheme(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        translation, "make_train_step", lambda model, optimizer, *_, **__: seen.append(optimizer)
+    )
+    settings = fixup_table3_translation.SCALES["smoke"]
+    vocabulary = dataclasses.make_dataclass("V", ["target_size", "source_size"])(16, 16)
+    fixup_table3_translation.make_program(settings, vocabulary, "fixup")
+    tree = {"head": {"kernel": np.ones((2, 2))}, "x": {"multiplier": np.ones(())}}
+    # Multipliers without scalar biases: without a scheme it would be refused.
+    updates = first_updates(seen[0](HYPER), tree, 1.0)
+    assert updates["x/multiplier"] / updates["head/kernel"] == pytest.approx(0.1)
+
+
+def test_every_optimizer_is_made_for_a_scheme():
+    found = 0
+    for place in ("nf_resnets", "experiments"):
+        for path in (ROOT / place).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                    "optim.sgd", "translation.adam"
+                ):  # fmt: skip
+                    found += 1
+                    assert "scheme" in {keyword.arg for keyword in node.keywords}, path
+    assert found >= 10
+
+
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda: optim.sgd(0.1),
+        lambda: optim.sgd(0.1, scalar_factor=0.5),
+        lambda: translation.adam(0.1),
+        lambda: optax_by_labels(),
+    ],
+)
+@pytest.mark.parametrize("what", ["rescalenet", "no shortcuts", "no scalar biases"])
+def test_without_a_scheme_nothing_is_guessed(make_optimizer, what, ones):
+    params = ones("rescalenet")
+    if what == "no shortcuts":  # RescaleNet's VGG has no multipliers
+        params = {"features_1": {"kernel": np.ones((2, 2))}, "bias_1": {"vector": np.ones(2)}}
+    elif what == "no scalar biases":
+        params = {"head": {"kernel": np.ones((2, 2))}, "block": {"multiplier": np.ones(())}}
+    with pytest.raises(ValueError, match="no scheme is given; expected scheme= or scalars= to say"):
+        make_optimizer().init(params)
+
+
+def optax_by_labels():
+    return optax.multi_transform(
+        {"weight": optax.sgd(1.0), "scalar": optax.sgd(0.1)}, optim.label_tree
+    )
+
+
+def test_an_alpha_of_a_tenth_of_the_rate_is_within_reach(ones):
+    alpha = schemes.get("skipinit").scalars | Group((Role.ALPHA,))
+    slow = dataclasses.replace(schemes.get("skipinit"), scalars=alpha)
+    settings = fixup_fig3_depth.SCALES["laptop"]
+    assert settings.slow_alpha  # what the committed figure was made with, and says
+    assert not fixup_fig3_depth.SCALES["paper"].slow_alpha
+    params = jax.tree.map(np.zeros_like, ones("skipinit"))
+    for optimizer in (
+        optim.sgd(0.5, scheme=slow),
+        fixup_fig3_depth.optimizer(settings, schemes.get("skipinit"), HYPER),
+    ):
+        updates = first_updates(optimizer, params, 1.0)
+        factors = {
+            path.rpartition("/")[2]: at / updates["stem/kernel"] for path, at in updates.items()
+        }
+        assert factors["alpha"] == pytest.approx(0.1) and factors["bias"] == pytest.approx(1.0)
+
+
+def test_a_group_can_name_the_heads_bias():
+    scheme = dataclasses.replace(
+        schemes.get("fixup"), scalars=optim.SCALARS | Group(bias_vectors=(Role.HEAD,))
+    )
+    params = {
+        "stem": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)},
+        "head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)},
+        "bias_head": np.zeros(()),
+    }
+    updates = first_updates(optim.sgd(1.0, scheme=scheme), params, 1.0)
+    assert updates == pytest.approx(
+        {
+            "stem/kernel": 1,
+            "stem/bias": 1,
+            "head/kernel": 1,
+            "head/bias": 0.1,
+            "bias_head": 0.1,
+        }  # fmt: skip
+    )
+
+
+def test_groups_of_something_else_are_refused():
+    with pytest.raises(TypeError, match="expected a tuple of roles"):
+        Group(["alpha"])
+    leaf = Leaf("head/bias", Role.HEAD, (10,))
+    assert leaf not in Group() and not Group() and leaf in optim.UNDECAYED
+
+
+def test_schemes_with_other_groups_do_not_share_a_program():
+    fixup = schemes.get("fixup")
+    other = dataclasses.replace(fixup, name="other", scalars=Group())
+    assert fixup.anatomy == other.anatomy and fixup.compiles_as != other.compiles_as
+
+
+def test_a_sweep_takes_the_factor_of_the_scheme():
+    base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
+    grid = sweep.make_sweep({"scheme": SCHEMES}, base)
+    factors = {each.settings.scheme: each.settings.scalar_factor for each in grid.plans}
+    assert factors == {"fixup": 0.1, "skipinit": 0.1, "batchnorm": 0.1, "rescalenet": 1.0}
+    # A factor that is given holds for the slow leaves of the scheme; RescaleNet has none.
+    plan = sweep_program.plan(make({**base, "scheme": "fixup", "scalar_factor": 0.5}), DIGITS)
+    assert sweep_program.hyper_of(plan.settings)["scalar_factor"] == 0.5
+    assert sweep_program.hyper_of(sweep.RunSettings())["scalar_factor"] == 0.1
+
+
+def test_ledgers_grow_by_schemes_of_another_factor(tmp_path):
+    base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
+    with sweep.open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert sweep.enter(sweep.make_sweep({"scheme": ("fixup",)}, base), ledger) == 1
+        assert sweep.enter(sweep.make_sweep({"scheme": ("rescalenet", "fixup")}, base), ledger) == 1
+        with pytest.raises(ValueError, match=r"scalar_factor: 0.1, 1.0 there, 0.5 now"):
+            changed = {**base, "scalar_factor": 0.5}
+            sweep.enter(sweep.make_sweep({"scheme": ("rescalenet",)}, changed), ledger)
