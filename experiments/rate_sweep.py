@@ -4,7 +4,8 @@ Every line of a table is a scheme, trained at every depth with learning rates th
 two. A cell is the mean over the seeds at the best of these rates, which stands in brackets. The
 rate is constant for the first half of a run, then halved ten times. Of the paper's protocol are
 left out: the range of rates within a standard deviation of the best, the choice by training loss,
-other batch sizes.
+other batch sizes. A best rate that is the lowest or highest tried is marked; where the settings say
+so, rates beyond it are tried first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from experiments.command import (
 )
 from experiments.folder import Row
 from experiments.program import Program, build_program
-from experiments.table import text_table
+from experiments.table import edge_mark, rate_table
 from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.optim.schedules import halving
@@ -58,6 +59,7 @@ class Settings:
     depths: tuple[int, ...]
     lines: tuple[str, ...]
     log2_rates: tuple[int, ...]
+    extend: int = 0  # times that a cell's rates go on beyond an edge at which its best lies
     seeds: tuple[int, ...] = (0,)
     width: int = 2
     stem_channels: int = 16
@@ -78,16 +80,24 @@ KEY = ("line", "depth", "log2_rate", "seed")
 COLUMNS = (*KEY, "title", "branches", "weight_decay", *OUTCOME)
 
 
-def points(settings: Settings, lines: Mapping[str, Line]) -> list[grid.Point]:
+def points(
+    settings: Settings, lines: Mapping[str, Line], rows: Sequence[Row] = ()
+) -> list[grid.Point]:
     """The runs of a table, shallow networks first; those that compile alike share a program.
 
     Rates and weight decay are data of a run, no part of its program.
+
+    Args:
+      settings: what they depend on.
+      lines: the lines of the table.
+      rows: those that there are; a cell whose best rate lies at an edge of them has one rate more.
     """
     found = []
     for depth in settings.depths:
         for name in settings.lines:
             scheme = schemes.get(lines[name].scheme)
-            for log2_rate in settings.log2_rates:
+            here = [row for row in rows if row["line"] == name and int(row["depth"]) == depth]
+            for log2_rate in rates_of(settings, here):
                 for seed in settings.seeds:
                     label = f"{lines[name].title}, {depth:,} layers, rate 2^{log2_rate}"
                     if len(settings.seeds) > 1:
@@ -97,6 +107,34 @@ def points(settings: Settings, lines: Mapping[str, Line]) -> list[grid.Point]:
                     program = (depth, scheme.compiles_as)
                     found.append(grid.Point(key, label, program, cost, wave=depth))
     return found
+
+
+def rates_of(settings: Settings, rows: Sequence[Row]) -> list[int]:
+    """The rates of one cell: those of the settings, and, by their steps, beyond them.
+
+    Where the best rate is the lowest or the highest, one more is tried beyond it, ``extend`` times
+    on each side at most; where every run diverged, a lower one.
+
+    Args:
+      settings: of the table.
+      rows: of the cell.
+    """
+    rates = sorted(settings.log2_rates)
+    if len(rates) < 2 or not settings.extend:
+        return rates
+    down, up = rates[1] - rates[0], rates[-1] - rates[-2]
+    while True:
+        tried = [row for row in rows if int(row["log2_rate"]) in rates]
+        if {int(row["log2_rate"]) for row in tried} != set(rates):
+            return rates  # those that are missing come first
+        found = best_rate(tried)
+        best = rates[0] if found is None else found[0]
+        if best == rates[0] > min(settings.log2_rates) - settings.extend * down:
+            rates = [rates[0] - down, *rates]
+        elif best == rates[-1] < max(settings.log2_rates) + settings.extend * up:
+            rates = [*rates, rates[-1] + up]
+        else:
+            return rates
 
 
 def make_program(settings: Settings, dataset: data.Dataset, depth: int, line: Line) -> Program:
@@ -175,7 +213,7 @@ def best_rate(rows: Sequence[Row]) -> tuple[int, list[Row]] | None:
     with_results = [rate for rate in rates if _accuracies(rates[rate])]
     if not with_results:
         return None
-    best = max(with_results, key=worth)
+    best = max(sorted(with_results), key=worth)  # of equally good rates the lowest
     return best, rates[best]
 
 
@@ -186,7 +224,8 @@ def _accuracies(rows: Sequence[Row]) -> list[float]:
 def cell(rows: Sequence[Row]) -> str:
     """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
 
-    ``-`` stands for no runs, ``diverged`` for none that finished.
+    A rate at the edge of those tried is marked. ``-`` stands for no runs, ``diverged`` for none that
+    finished.
     """
     if not rows:
         return "-"
@@ -194,12 +233,13 @@ def cell(rows: Sequence[Row]) -> str:
     if found is None:
         return "diverged"
     rate, at_best = found
+    mark = edge_mark(rate, (int(row["log2_rate"]) for row in rows))
     accuracies = _accuracies(at_best)
     text = f"{statistics.fmean(accuracies):.1f}"
     if len(accuracies) > 1:
         text += f" ± {statistics.stdev(accuracies):.1f}"
     gone = len(at_best) - len(accuracies)
-    return f"{text} (2^{rate})" + (f", {gone} diverged" if gone else "")
+    return f"{text} (2^{rate}{mark})" + (f", {gone} diverged" if gone else "")
 
 
 def wanted_rows(rows: Sequence[Row], settings: Settings) -> list[Row]:
@@ -209,7 +249,7 @@ def wanted_rows(rows: Sequence[Row], settings: Settings) -> list[Row]:
         for row in rows
         if row["line"] in settings.lines
         and int(row["depth"]) in settings.depths
-        and int(row["log2_rate"]) in settings.log2_rates
+        and (settings.extend or int(row["log2_rate"]) in settings.log2_rates)
         and int(row["seed"]) in settings.seeds
     ]
     return sorted(wanted, key=lambda row: settings.lines.index(row["line"]))
@@ -223,7 +263,7 @@ def table(rows: Sequence[Row], settings: Settings, lines: Mapping[str, Line]) ->
         of_line = [row for row in wanted if row["line"] == name]
         by_depth = [[r for r in of_line if int(r["depth"]) == depth] for depth in settings.depths]
         cells.append([lines[name].title, *map(cell, by_depth)])
-    return text_table(cells)
+    return rate_table(cells)
 
 
 def plot(rows: Sequence[Row], settings: Settings, path: Any, *, chance: float) -> None:
@@ -236,7 +276,8 @@ def plot(rows: Sequence[Row], settings: Settings, path: Any, *, chance: float) -
             found = best_rate(here)
             # Where all rates diverged, one cross says so.
             drawn += here[:1] if found is None else found[1]
-    rates = f"2^{min(settings.log2_rates)} to 2^{max(settings.log2_rates)}"
+    tried = {int(row["log2_rate"]) for row in wanted}
+    rates = f"2^{min(tried)} to 2^{max(tried)}"
     depth_figure(
         drawn,
         path,
@@ -264,19 +305,23 @@ def make_table(
     grid.stop_at_once()
     settings: Settings = resolve(command, scales, GRID)
     dataset = load_data(settings.dataset, command.data_dir)
-    folder = open_folder(name, command, settings, grid=GRID, columns=COLUMNS, key=KEY)
-    everything = points(settings, lines)
+    folder = open_folder(name, command, settings, grid=(*GRID, "extend"), columns=COLUMNS, key=KEY)
+    everything = points(settings, lines, folder.rows)
     first_words(name, command, settings.dataset, f"{len(everything)} runs", folder)
     start = time.monotonic()
-    failures = grid.make_rows(
-        everything,
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(
-            settings, dataset, point.key["depth"], lines[point.key["line"]]
-        ),
-        run=lambda program, point, on_step: run(settings, lines, program, point, on_step),
-    )
+    failures: list[str] = []
+    made: list[grid.Point] = []
+    while len(everything) > len(made) and not failures:
+        failures = grid.make_rows(
+            everything,
+            folder,
+            workers=workers_of(command),
+            make_program=lambda point: make_program(
+                settings, dataset, point.key["depth"], lines[point.key["line"]]
+            ),
+            run=lambda program, point, on_step: run(settings, lines, program, point, on_step),
+        )
+        made, everything = everything, points(settings, lines, folder.rows)
     keep_failures(folder, failures)
 
     text = table(folder.rows, settings, lines)

@@ -42,7 +42,7 @@ from experiments.folder import Row
 from experiments.imagenet import Command, Images
 from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
 from experiments.streamed_table import Train, make_table, show_table
-from experiments.table import accuracy_cell, text_table
+from experiments.table import accuracy_cell, edge_mark, rate_table
 from nf_resnets import models, optim, schemes
 
 PUBLISHED = {
@@ -217,19 +217,20 @@ def table(rows: list[Row], settings: Settings) -> str:
                 continue
             of_all = [row for row in rows if (row["variant"], row["batch"]) == (name, str(batch))]
             gone = {row["rate"] for row in of_all if row["status"] == "diverged"}
-            tried = {row["rate"] for row in of_all}
+            tried = {float(row["rate"]) for row in of_all}
             published = PUBLISHED.get(name, {}).get(batch)
             cells.append(
                 [
                     chosen[0]["title"],
                     str(batch),
                     accuracy_cell(chosen, "test_accuracy"),
-                    f"{float(chosen[0]['learning_rate']):g}",
+                    f"{float(chosen[0]['learning_rate']):g}"
+                    + edge_mark(float(chosen[0]["rate"]), tried),
                     f"{len(gone)} of {len(tried)}",
                     "-" if published is None else f"{published:.1f}",
                 ]
             )
-    return text_table(cells)
+    return rate_table(cells)
 
 
 WHAT_IT_SHOWS = {

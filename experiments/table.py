@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from nf_resnets.plotting.sweep import EDGE, EDGE_NOTE
 
 
 def text_table(cells: Sequence[Sequence[str]]) -> str:
@@ -17,6 +19,22 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in cells
     )
+
+
+def edge_mark(best: float, tried: Iterable[float]) -> str:
+    """The mark of a best rate that is the lowest or the highest tried; nothing of another.
+
+    >>> edge_mark(0.1, [0.1, 0.2]), edge_mark(0.2, [0.1, 0.2, 0.4])
+    ('!', '')
+    """
+    tried = set(tried)
+    return EDGE if best in (min(tried), max(tried)) else ""
+
+
+def rate_table(cells: Sequence[Sequence[str]]) -> str:
+    """Lays out a table of best rates, and says below it what their mark means, if one has it."""
+    marked = any(EDGE in cell for line in cells for cell in line)
+    return text_table(cells) + (f"\n{EDGE_NOTE}" if marked else "")
 
 
 def accuracy_cell(
@@ -53,4 +71,4 @@ def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return f"{statistics.mean(errors):.2f}", f"{statistics.median(errors):.2f}"
 
 
-__all__ = ["accuracy_cell", "error_cells", "text_table"]
+__all__ = ["accuracy_cell", "edge_mark", "error_cells", "rate_table", "text_table"]

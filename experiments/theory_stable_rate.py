@@ -48,7 +48,7 @@ import tyro
 
 from experiments.folder import ResultsFolder, Row
 from experiments.grid import stop_at_once
-from experiments.table import text_table
+from experiments.table import edge_mark, rate_table
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
 from nf_resnets.plotting.theory import Curves, Dots, theory_figure
 from nf_resnets.roles import Group, Role
@@ -329,6 +329,7 @@ def summaries(rows: list[Row], settings: Settings) -> list[dict[str, Any]]:
                     "range": (min(trained), max(trained)) if trained else (),
                     "seeds": f"{len(trained)} of {len(rates)}",
                     "best": min(ends, key=lambda rate: ends[rate]) if ends else "",
+                    "tried": tuple(losses),
                     "losses": ends,
                 }
             )
@@ -355,11 +356,11 @@ def table(rows: list[Row], settings: Settings) -> str:
                 *([f"{rate:.3g}" for rate in line["range"]] if largest else ["-", "-"]),
                 line["seeds"],
                 f"{largest / reference:.3g}" if largest and reference else "-",
-                f"{best:.3g}" if best else "-",
+                f"{best:.3g}{edge_mark(best, line['tried'])}" if best else "-",
                 f"{best / largest:.2g}" if best and largest else "-",
             ]
         )
-    return text_table(cells)
+    return rate_table(cells)
 
 
 def until_lost(losses: dict[float, float]) -> dict[float, float]:

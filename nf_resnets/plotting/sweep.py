@@ -84,6 +84,12 @@ def sweep_figures(
     return [*files, "table.txt", "report.html"]
 
 
+EDGE = "!"
+"""What marks a best rate at the edge of its grid in a table of text."""
+EDGE_NOTE = f"{EDGE} at the edge of the grid: the true best rate may lie outside"
+"""The line below a table that has such a mark."""
+
+
 def table(
     optima: Sequence[Row], *, names: Mapping[str, str] | None = None, batch_size: str = "batch_size"
 ) -> str:
@@ -107,7 +113,7 @@ def table(
         value = f"{factor * one['mean']:.{digits}f}"
         if one["std"] is not None:
             value += f" ± {factor * one['std']:.{digits}f}"
-        rate = _power(one["best"]) + ("!" if one["at_edge"] else "")
+        rate = _power(one["best"]) + (EDGE if one["at_edge"] else "")
         if one["low"] != one["high"]:
             rate += f" ({_power(one['low'])} to {_power(one['high'])})"
         lines[where][column : column + 2] = [value, rate]
@@ -121,7 +127,7 @@ def table(
         for line in cells
     ]
     if any(one["at_edge"] for one in optima):
-        texts.append("! at the edge of the grid: the true best rate may lie outside")
+        texts.append(EDGE_NOTE)
     return "\n".join(texts)
 
 

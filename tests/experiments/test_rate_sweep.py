@@ -20,13 +20,49 @@ def test_the_best_mean_over_the_seeds_wins_not_the_best_run():
     rate, at_best = best_rate(rows)
     assert rate == -2 and len(at_best) == 2
     # The sample's standard deviation of 80 and 82 is sqrt(2).
-    assert cell(rows) == "81.0 ± 1.4 (2^-2)"
+    assert cell([*rows, row(-3, 0.1)]) == "81.0 ± 1.4 (2^-2)"
 
 
 def test_a_rate_at_which_a_run_diverged_stands_behind():
     rows = [row(-1, 0.99), row(-1, None, 1), row(-2, 0.8), row(-2, 0.6, 1)]
     assert best_rate(rows)[0] == -2
-    assert cell([*rows[:2], row(-2, None), row(-2, None, 1)]) == "99.0 (2^-1), 1 diverged"
+    rows = [*rows[:2], row(-2, None), row(-2, None, 1), row(0, None)]
+    assert cell(rows) == "99.0 (2^-1), 1 diverged"
+
+
+def test_a_best_rate_at_an_edge_carries_a_mark():
+    rows = [row(-1, 0.5), row(-2, 0.9), row(-3, 0.8)]
+    assert cell(rows) == "90.0 (2^-2)"
+    assert cell(rows[:2]) == cell(rows[1:]) == "90.0 (2^-2!)"
+    assert cell(rows[:1]) == "50.0 (2^-1!)"
+    # A rate at which all runs diverged was tried, too.
+    assert cell([*rows[1:], row(-1, None)]) == "90.0 (2^-2)"
+
+
+def test_rates_go_on_beyond_an_edge_as_often_as_asked():
+    def rates(*rows, extend=2, grid=(-3, -4)):
+        settings = Settings("digits", (16,), ("a",), grid, extend=extend)
+        return rate_sweep.rates_of(settings, rows)
+
+    assert rates() == rates(row(-3, 0.9)) == [-4, -3]  # first what is missing
+    up = [row(-3, 0.9), row(-4, 0.8)]
+    assert rates(*up, extend=0) == [-4, -3]
+    assert rates(*up) == rates(*up[::-1]) == [-4, -3, -2]
+    assert rates(*up, row(-2, None)) == [-4, -3, -2]
+    assert rates(*up, row(-2, 0.95)) == [-4, -3, -2, -1]
+    assert rates(*up, row(-2, 0.95), row(-1, 0.99)) == [-4, -3, -2, -1]
+    gone = [row(-3, None), row(-4, None)]
+    assert rates(*gone) == [-5, -4, -3]
+    assert rates(*gone, row(-5, None), row(-6, None)) == [-6, -5, -4, -3]
+    assert rates(row(-4, 0.9), row(-6, 0.95), grid=(-4, -6)) == [-8, -6, -4]
+
+
+def test_the_runs_of_a_cell_are_those_of_its_own_rates():
+    settings = Settings("digits", (16, 100), ("a",), (-3, -4), extend=1)
+    rows = [row(-3, 0.9), row(-4, 0.8), row(-3, 0.5, depth="100"), row(-4, 0.7, depth="100")]
+    lines = {"a": Line("A", "skipinit")}
+    found = [(p.key["depth"], p.key["log2_rate"]) for p in rate_sweep.points(settings, lines, rows)]
+    assert found == [(16, -4), (16, -3), (16, -2), (100, -5), (100, -4), (100, -3)]
 
 
 def test_cells_without_a_result():
@@ -42,7 +78,8 @@ def test_the_table_has_lines_down_and_depths_across():
     text = rate_sweep.table(rows, settings, lines).splitlines()
     assert text[0].split() == ["scheme", "16-2", "100-2"]
     assert text[1].split() == ["B", "-", "-"]
-    assert text[2].split() == ["A", "50.0", "(2^-1)", "75.0", "(2^-1)"]
+    assert text[2].split() == ["A", "50.0", "(2^-1!)", "75.0", "(2^-1!)"]
+    assert text[3].startswith("! at the edge of the grid")
 
 
 def test_the_runs_of_one_depth_and_anatomy_share_a_program():

@@ -46,7 +46,10 @@ def test_the_best_rate_is_that_of_the_highest_mean():
     (line,) = [
         line for line in text.splitlines() if line.startswith("SkipInit") and " 256 " in line
     ]
-    assert line.split() == ["SkipInit", "256", "71.0", "0.1", "1", "of", "2", "74.9"]
+    assert line.split() == ["SkipInit", "256", "71.0", "0.1!", "1", "of", "2", "74.9"]
+    assert text.splitlines()[-1].startswith("! at the edge of the grid")
+    inside = skipinit.table([*rows, row("0.05", "0", "0.1")], settings)
+    assert "71.0" in inside and "0.1!" not in inside
 
 
 def test_the_published_numbers_and_sizes_stand_as_they_were():
