@@ -33,6 +33,12 @@ normalisation at BatchNorm's learning rate, with and without mixup; at batch 64 
 twice the published one. Xavier's initialisation is not told from the others by images as easy as
 these; the gap by overfitting, and that mixup closes it, take ImageNet. `--scale smoke` takes
 seconds a run and shows nothing.
+
+Tried first, and changed because Fixup did not learn. `--rate 0.1`, four times the published rate at
+this batch: after 130 steps Fixup fell back to chance, 92.5% test error, where BatchNorm had 5.8%,
+Xavier 9.2% and Fixup with mixup 11.1%. Before that `--rate 0.1 --epochs 10 --drops 0.3 0.6 0.9`:
+Fixup 73.6% and, with mixup, 89.7%, BatchNorm 25.0%, Xavier 11.7%. Rate, epochs and drops are those
+at which Fixup learns; the rates of the other rows were not looked for.
 """
 
 from __future__ import annotations
@@ -121,6 +127,37 @@ SCALES = {
 GRID = ("depths", "variants", "seeds")
 KEY = ("variant", "depth", "seed")
 COLUMNS = (*KEY, "title", "mixup", "published_accuracy", *OUTCOME)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table2Command(Command):
+    """The options of the table."""
+
+    rate: float = 0.0
+    """The learning rate; 0 for the scale's."""
+    epochs: int = 0
+    """Epochs of ResNet-50; 0 for the scale's."""
+    drops: tuple[float, ...] = ()
+    """The parts of a run after which the rate is divided by 10; by default those of the scale."""
+
+
+def settings_of(command: Table2Command) -> Settings:
+    """The scale's settings with what the command line changes, checked."""
+    imagenet.check_options(command, tuple(VARIANTS))
+    settings: Settings = resolve(command, SCALES, GRID[1:])
+    if not 0 <= command.rate < float("inf"):
+        raise SystemExit(f"--rate {command.rate:g} found; expected a finite number above 0.")
+    if command.epochs < 0:
+        raise SystemExit(f"--epochs {command.epochs} found; expected at least 1.")
+    if any(not 0 < drop < 1 for drop in command.drops):
+        drops = " ".join(f"{drop:g}" for drop in command.drops)
+        raise SystemExit(f"--drops {drops} found; expected parts of a run, between 0 and 1.")
+    return dataclasses.replace(
+        settings,
+        learning_rate=command.rate or settings.learning_rate,
+        epochs=command.epochs or settings.epochs,
+        drops=command.drops or settings.drops,
+    )
 
 
 def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
@@ -230,11 +267,10 @@ WHAT_IT_SHOWS = {
 }
 
 
-def main(command: Command) -> int:
+def main(command: Table2Command) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     grid.stop_at_once()
-    imagenet.check_options(command, tuple(VARIANTS))
-    settings: Settings = resolve(command, SCALES, GRID[1:])
+    settings = settings_of(command)
     dataset = imagenet.open_images(settings.images, command.data_dir)
     steps = {
         depth: settings.steps
@@ -275,5 +311,7 @@ def main(command: Command) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(
-        main(tyro.cli(Command, description="Make Fixup's table 2: ImageNet without BatchNorm."))
+        main(
+            tyro.cli(Table2Command, description="Make Fixup's table 2: ImageNet without BatchNorm.")
+        )
     )

@@ -201,6 +201,8 @@ class Command:
     """Seeds, with spaces between; by default those of the scale."""
     steps: int = 0
     """Steps of each run; 0 for the scale's number."""
+    layers: int = 0
+    """Layers of the encoder, and of the decoder; 0 for the scale's number."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; with it, laptop takes Multi30k from there."""
     out: Path | None = None
@@ -216,6 +218,10 @@ def settings_of(command: Command) -> Settings:
     unknown = [name for name in settings.variants if name not in VARIANTS]
     if unknown:
         raise SystemExit(f"--variants {unknown[0]} found; expected some of {', '.join(VARIANTS)}.")
+    if command.layers < 0:
+        raise SystemExit(f"--layers {command.layers} found; expected at least 1.")
+    if command.layers:
+        settings = dataclasses.replace(settings, num_layers=command.layers)
     if command.dataset:
         settings = dataclasses.replace(settings, dataset=command.dataset)
         if command.scale == "laptop" and command.dataset != translation.MADE:

@@ -28,6 +28,10 @@ test images, of which one is 0.28%, do not decide between errors that lie close 
 nothing about overfitting on CIFAR-10 and SVHN. `--scale smoke` takes seconds a run and shows
 nothing.
 
+Tried first, and changed because Fixup had only begun: `--epochs 20 --seeds 0 1 2 3 4`, 440 steps,
+with test errors of 0.94% with BatchNorm and 1.83% with mixup and cutout besides, 7.94% with Fixup
+and 42.33% with both. Fixup is the slower one at this size; three times the steps let it catch up.
+
 Not as published: the paper says no more than "default hyperparameters" of mixup, cutout and Wide
 ResNets; those above are those of the papers it refers to (mixup's alpha 1, cutout's 16 and 20
 pixels, the rates of Wide ResNets), but for the momentum, which is Nesterov's in Wide ResNets and
@@ -180,6 +184,8 @@ class Table4Command(Command):
     """n of WRN-n-k, 6N + 4; 0 for the scale's."""
     width: int = 0
     """k of WRN-n-k; 0 for the scale's."""
+    epochs: int = 0
+    """Epochs of a run; 0 for the scale's."""
 
 
 def settings_of(command: Table4Command) -> Settings:
@@ -195,9 +201,14 @@ def settings_of(command: Table4Command) -> Settings:
         raise SystemExit(f"--depth {command.depth} found; expected 6N + 4 layers, N >= 1.")
     if command.width < 0:
         raise SystemExit(f"--width {command.width} found; expected at least 1.")
+    if command.epochs < 0:
+        raise SystemExit(f"--epochs {command.epochs} found; expected at least 1.")
     networks = {
         name: dataclasses.replace(
-            part, depth=command.depth or part.depth, width=command.width or part.width
+            part,
+            depth=command.depth or part.depth,
+            width=command.width or part.width,
+            recipe=dataclasses.replace(part.recipe, epochs=command.epochs or part.recipe.epochs),
         )
         for name, part in settings.networks.items()
     }

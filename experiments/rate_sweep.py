@@ -224,8 +224,8 @@ def _accuracies(rows: Sequence[Row]) -> list[float]:
 def cell(rows: Sequence[Row]) -> str:
     """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
 
-    A rate at the edge of those tried is marked. ``-`` stands for no runs, ``diverged`` for none that
-    finished.
+    A rate at the edge of those tried is marked. ``-`` stands for no runs, ``diverged`` for none
+    that finished.
     """
     if not rows:
         return "-"

@@ -52,6 +52,8 @@ def results_page(results: tuple[Result, ...]) -> str:
         parts.append(f"```sh\n{result.command}\n```")
         for table in result.tables:
             parts.append(_scrolling(table))
+        if result.tried:
+            parts.append(_code_spans(result.tried))
         parts.append(" · ".join(_sources(result)))
     return "\n\n".join(parts) + "\n"
 

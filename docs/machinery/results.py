@@ -38,6 +38,7 @@ class Result:
       command: the whole command that makes them again.
       title: the first sentence of the experiment's docstring.
       claim: the paragraph of it that says what is claimed, or the one after the title.
+      tried: the paragraph of it that says what was tried before the settings were chosen.
       made: when and on what, and with which versions.
     """
 
@@ -46,6 +47,7 @@ class Result:
     command: str
     title: str
     claim: str
+    tried: str
     made: str
 
     @property
@@ -144,8 +146,7 @@ def _result(folder: Path, root: Path) -> Result:
         source, rest = _experiment(folder, root)
         module = f"experiments.{source.stem}"
         command = f"python -m {module}"
-        scale = [word for word in rest.split("-") if word in SCALES]
-        command += f" --scale {scale[0]}" if scale else ""
+        command += _options(rest, source.read_text())
         dataset = settings.get("settings", {}).get("dataset")
         # Digits are what the small scales take by themselves.
         if dataset not in (None, "digits") and "--dataset" in source.read_text():
@@ -154,7 +155,33 @@ def _result(folder: Path, root: Path) -> Result:
     paragraphs = re.split(r"\n\s*\n", docstring)
     claims = [text for text in paragraphs if text.startswith("Claim")] or paragraphs[1:2]
     claim = re.sub(r"^Claim:?\s*", "", claims[0]) if claims else ""
-    return Result(folder, module, command, paragraphs[0].replace("\n", " "), claim, _made(settings))
+    tried = next((text for text in paragraphs if text.startswith("Tried first")), "")
+    title = paragraphs[0].replace("\n", " ")
+    return Result(folder, module, command, title, claim, tried, _made(settings))
+
+
+def _options(name: str, source: str) -> str:
+    """The options of a command in the name of its folder.
+
+    Args:
+      name: what follows the experiment's, such as ``laptop-rate-0.1``.
+      source: of the experiment; a word is an option where it has a field of that name.
+
+    Example:
+      >>> _options("laptop-drops-0.3-0.6", "    drops: tuple[float, ...] = ()")
+      ' --scale laptop --drops 0.3 0.6'
+      >>> _options("laptop-multi30k", "    drops: tuple[float, ...] = ()")
+      ' --scale laptop'
+    """
+    found: list[str] = []
+    for word in name.split("-"):
+        if word in SCALES:
+            found += ["--scale", word]
+        elif re.search(rf"^    {re.escape(word)}: ", source, re.MULTILINE):
+            found += [f"--{word}"]
+        elif found and (re.fullmatch(r"[\d.]+", word)):
+            found += [word]
+    return "".join(f" {word}" for word in found)
 
 
 def _experiment(folder: Path, root: Path) -> tuple[Path, str]:

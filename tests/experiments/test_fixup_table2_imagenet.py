@@ -64,3 +64,17 @@ def test_the_paper_scale_is_the_published_recipe():
     assert rates == [0.1, 0.1, 0.01, 0.001, 0.0001]
     wanted = table2.points(paper, {50: steps, 101: 2 * steps})
     assert len(wanted) == 6 + 4
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"rate": -0.1}, "--rate -0.1 found; expected a finite number above 0"),
+        ({"rate": float("nan")}, "--rate nan found"),
+        ({"epochs": -1}, "--epochs -1 found; expected at least 1"),
+        ({"drops": (0.3, 1.0)}, "--drops 0.3 1 found; expected parts of a run"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, sentence):
+    with pytest.raises(SystemExit, match=sentence):
+        table2.settings_of(table2.Table2Command(scale="smoke", **options))

@@ -33,6 +33,7 @@ def test_smoke_makes_the_twins(tmp_path):
         ({"parts": ("svhn",)}, "--parts svhn found; --scale smoke has digits only"),
         ({"depth": 17}, r"--depth 17 found; expected 6N \+ 4 layers"),
         ({"width": -1}, "--width -1 found; expected at least 1"),
+        ({"epochs": -1}, "--epochs -1 found; expected at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused(options, sentence):
