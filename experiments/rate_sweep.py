@@ -42,12 +42,12 @@ class Line:
 
     Attributes:
       title: what table and figure call it.
-      scheme: the scheme's name.
+      scheme: the scheme, or its name.
       l2: whether it is trained with weight decay.
     """
 
     title: str
-    scheme: str
+    scheme: str | schemes.Scheme
     l2: bool = True
 
 

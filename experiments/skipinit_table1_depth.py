@@ -44,6 +44,7 @@ LINES = {
     "skipinit": Line("α = 0 (SkipInit)", "skipinit"),
     "alpha_one": Line("α = 1", "alpha_one"),
     "sqrt_half": Line("(x + F)/√2", "sqrt_half"),
+    "skipinit_no_bias": Line("α = 0, no biases", "rezero"),
     "skipinit_no_l2": Line("α = 0, no L2", "skipinit", l2=False),
 }
 SCALES = {

@@ -18,7 +18,7 @@ def test_smoke_keeps_a_row_and_a_curve_of_every_variant(tmp_path):
     out = tmp_path / "out"
     shown = make("fixup_fig4_ablation", "--scale", "smoke", "--steps", 3, "--out", out)
     rows, curves = lines_of(out / "rows.csv"), lines_of(out / "curves.csv")
-    assert {row["variant"] for row in rows} == set(fig4.VARIANTS)
+    assert [row["variant"] for row in rows] != [] and {r["variant"] for r in rows} == {*fig4.FIGURE}
     for row in rows:
         curve = [line for line in curves if line["variant"] == row["variant"]]
         assert [int(line["step"]) for line in curve] == list(range(1, int(row["steps"]) + 1))
@@ -27,6 +27,22 @@ def test_smoke_keeps_a_row_and_a_curve_of_every_variant(tmp_path):
     branches = {row["variant"]: row["branches"] for row in rows}
     assert branches["no_branches"] == "0" and branches["fixup"] == "3"
     assert Image.open(out / "figure.png").size[0] > 800
+
+
+@pytest.mark.slow
+def test_the_rules_one_by_one_as_a_user(tmp_path):
+    options = ("--scale", "rules", "--seeds", 0, "--steps", 2, "--variants", "rule_2", "no_rule_2")
+    shown = make("fixup_fig4_ablation", *options, "--out", tmp_path / "out")
+    rows = {row["variant"]: row for row in lines_of(tmp_path / "out" / "rows.csv")}
+    assert set(rows) == {"rule_2", "no_rule_2"} and rows["rule_2"]["branches"] == "54"
+    # Rule 1 gives the loss ln 10 at the start; a head that is not zero another.
+    assert rows["no_rule_2"]["first_loss"][:6] == "2.3025" != rows["rule_2"]["first_loss"][:6]
+    assert "rule 2 alone" in shown
+
+
+def test_a_variant_that_there_is_not_is_refused():
+    with pytest.raises(SystemExit, match="--variants rule_4 found; expected some of batchnorm"):
+        fig4.main(fig4.Figure4Command(scale="smoke", variants=("rule_4",)))
 
 
 @functools.cache
@@ -49,6 +65,32 @@ def test_the_ablations_differ_from_fixup_in_biases_and_scale_only(variant, facto
         # in float32 instead of one leave an error of 2^-23 or so.
         expected = fixup[name] * (factor if name.endswith("conv_1/kernel") else 1)
         np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("variant", "head", "last", "factor", "scalars"),
+    [
+        ("nonzero", 0, 1, 3**-0.5, True),
+        ("no_rule_2", 0, 0, 1, True),
+        ("rule_2", 1, 1, 3**-0.5, False),
+        ("no_rule", 1, 1, 1, False),
+    ],
+)
+def test_each_rule_changes_its_own_layers(variant, head, last, factor, scalars):
+    """ResNet-8: L = 3 branches of m = 2 layers, so that rule 2's factor is 3**-0.5."""
+    scheme = fig4.VARIANTS[variant]
+    model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=4)
+    before = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
+    after = scheme.init(before, model.num_branches)
+    assert ("multiplier" in str(jax.tree.structure(before))) is scalars
+    assert ("bias_stem" in before) is scalars
+    np.testing.assert_array_equal(after["stem"]["kernel"], before["stem"]["kernel"])
+    np.testing.assert_array_equal(after["head"]["kernel"], head * before["head"]["kernel"])
+    for stage in ("stage_1", "stage_2", "stage_3"):
+        for conv, kept in (("conv_1", 1), ("conv_2", last)):
+            new, old = (tree[stage]["first"][conv]["kernel"] for tree in (after, before))
+            # One product in float32 and the rounding of the factor.
+            np.testing.assert_allclose(new, kept * factor * old, rtol=1e-6)
 
 
 def test_without_branches_there_is_no_convolution_but_the_stem():

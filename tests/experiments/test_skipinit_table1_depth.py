@@ -1,5 +1,7 @@
 """SkipInit's table 1 as a user runs it; started again it makes only what is missing."""
 
+import dataclasses
+
 import pytest
 
 from experiments import grid
@@ -33,3 +35,6 @@ def test_every_line_is_a_scheme_and_every_depth_a_network():
     for line in table1.LINES.values():
         schemes.get(line.scheme)
     assert [name for name, line in table1.LINES.items() if not line.l2] == ["skipinit_no_l2"]
+    without = schemes.get(table1.LINES["skipinit_no_bias"].scheme).anatomy
+    with_biases = schemes.get(table1.LINES["skipinit"].scheme).anatomy
+    assert without == dataclasses.replace(with_biases, conv_biases=False)

@@ -1,5 +1,7 @@
 """The BatchNorm variants as a user runs them."""
 
+import dataclasses
+
 import pytest
 
 from experiments import skipinit_table2_placement as table2
@@ -26,4 +28,6 @@ def test_the_variants_are_those_of_the_feedback():
     block = anatomy["batchnorm_sqrt_half"]
     # The whole block is multiplied, y = a (x + F).
     assert block.residual == block.identity == 0.5**0.5 and block.norm == "batch"
+    for name, a in (("batchnorm_half", 0.5), ("batchnorm_quarter", 0.25)):
+        assert anatomy[name] == dataclasses.replace(block, residual=a, identity=a)
     assert anatomy["skipinit"].norm is None
