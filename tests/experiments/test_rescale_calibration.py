@@ -1,0 +1,69 @@
+"""RescaleNet's calibration as a user runs it, and what a dead unit is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import rescale_calibration as calibration
+from nf_resnets import data, models
+from tests.experiments.as_a_user import lines_of, make
+
+
+@pytest.mark.slow
+def test_smoke_measures_the_start_and_trains(tmp_path):
+    shown = make("rescale_calibration", "--scale", "smoke", "--workers", 1, "--out", tmp_path)
+    rows = lines_of(tmp_path / "rows.csv")
+    settings = calibration.SCALES["smoke"]
+    start = [row for row in rows if row["part"] == "start"]
+    assert [int(row["images"]) for row in start] == list(settings.start_images)
+    assert len(rows) - len(start) == len(settings.images)
+    # From 2 images on, next to no unit is dead; with biases at 0 a fifth of them.
+    dead = [float(row["dead"]) for row in start]
+    assert dead[0] > 0.1 > 0.05 > max(dead[1:])
+    assert "nothing, 0" in shown and Image.open(tmp_path / "figure.png").size[0] > 800
+
+
+@pytest.fixture(scope="module")
+def network():
+    model = models.CifarResNet(depth=8, scheme="rescalenet", stem_channels=4)
+    params = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
+    return model, params
+
+
+def test_units_whose_relu_is_never_on_are_dead(network):
+    """Three blocks of 4, 8 and 16 channels behind a stem of 4: 32 units in front of a ReLU."""
+    model, params = network
+    images = jax.random.uniform(jax.random.key(1), (8, 8, 8, 1))
+
+    def dead(params):
+        gradients = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, images)))(params)
+        return calibration.dead_units(gradients)
+
+    # A bias of -1000 behind the stem keeps its ReLU at 0 for all images, and so all that follows.
+    assert dead(params)[1] == 32
+    kernel = params["stage_2"]["first"]["conv_1"]["kernel"]
+    bias = params["stage_2"]["first"]["bias_1a"]["vector"]
+    # The input of that layer is shifted by 1, and one unit's weights are negative.
+    params["stage_2"]["first"]["conv_1"]["kernel"] = kernel.at[..., 3].set(-1.0)
+    params["stage_2"]["first"]["bias_1a"]["vector"] = bias + 1
+    gradients = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, images)))(params)
+    found = np.abs(gradients["stage_2"]["first"]["conv_1"]["kernel"]).max(axis=(0, 1, 2))
+    assert found[3] == 0
+    assert calibration.dead_units(gradients)[0] == dead(params)[0] >= 1
+
+
+def test_the_images_that_the_biases_are_set_from_are_the_first_ones(network):
+    model, params = network
+    digits = data.load("digits")
+    images = calibration.pixels(digits, digits.train, 8)
+    few, many = (
+        calibration.calibrated_on(count).calibrate(model.apply, params, images) for count in (2, 64)
+    )
+    # The first bias is minus the mean of the stem's channels, of those images only.
+    stem = model.apply({"params": params}, images[:2], mutable=["centering"])[1]["centering"]
+    first = next(name for name in stem if name.startswith("bias"))
+    np.testing.assert_allclose(few[first]["vector"], stem[first]["vector"], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(few[first]["vector"], many[first]["vector"], rtol=1e-3)
+    assert calibration.calibrated_on(0).calibrate is None
