@@ -216,8 +216,7 @@ def make_program(settings: Settings, dataset: data.Dataset) -> Program:
             hyper["learning_rate"],
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
-            undecayed=optim.UNDECAYED,
-            scalar_factor=1.0,
+            scheme=RESCALENET,
         )
 
     return build_program(
