@@ -24,6 +24,9 @@ UNIT_VARIANCE = "unit_variance"
 def centered(module: Any, name: str, x: jax.Array) -> jax.Array:
     """Adds the parameter of that name, a bias ``[C]``; when centring, minus the channels' means.
 
+    Where the collection given holds what earlier passes found, it is minus the average of the means
+    of all passes so far, this one's included.
+
     Args:
       module: the Flax module whose parameter it is.
       name: of the parameter; initialised to 0.
@@ -31,8 +34,12 @@ def centered(module: Any, name: str, x: jax.Array) -> jax.Array:
     """
     bias = module.param(name, lambda _, shape: jnp.zeros(shape), (x.shape[-1],))
     if module.is_mutable_collection(CENTERING) and not module.is_initializing():
-        bias = -x.astype(jnp.float32).mean(axis=tuple(range(x.ndim - 1)))
+        found = -x.astype(jnp.float32).mean(axis=tuple(range(x.ndim - 1)))
+        before = module.get_variable(CENTERING, name, jnp.zeros_like(found))
+        count = module.get_variable(CENTERING, f"{name}_count", jnp.zeros(())) + 1
+        bias = before + (found - before) / count
         module.put_variable(CENTERING, name, bias)
+        module.put_variable(CENTERING, f"{name}_count", count)
     return x + bias.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 
 

@@ -40,7 +40,7 @@ def test_init_returns_parameters_only():
 def test_one_pass_centres_every_layer_on_those_before_it():
     params, x = _chain()
     y, found = Chain().apply({"params": params}, x, mutable=[CENTERING])
-    assert set(found[CENTERING]) == {"bias_1", "bias_2"}
+    assert set(found[CENTERING]) == {"bias_1", "bias_1_count", "bias_2", "bias_2_count"}
     # The pass computed with what it found.
     np.testing.assert_array_equal(Chain().apply({"params": params | found[CENTERING]}, x), y)
     h = np.float64(x)

@@ -13,7 +13,7 @@ from nf_resnets.roles import path_name
 
 
 def measuring(
-    apply_fn: Callable[..., Any], batch: Any, collection: str
+    apply_fn: Callable[..., Any], batch: Any, collection: str, *, parts: int = 1
 ) -> Callable[[Any], dict[str, jax.Array]]:
     """Compiles the pass of a batch in which the layers of a network find what they are to find.
 
@@ -21,24 +21,32 @@ def measuring(
       apply_fn: Flax's ``model.apply``.
       batch: images ``[B, H, W, C]``.
       collection: in which the layers put what they find (see :mod:`nf_resnets.calibration`).
+      parts: into how many equal parts the batch is cut, which pass one after another, each with
+        what was found before it.
 
     Returns:
       A function from the tree under ``"params"`` to a dict from path to array, in the order of the
       layers, empty if none found anything.
 
     Raises:
-      ValueError: if the batch has fewer than 2 images; from the function, if ``params`` is a tree
-        of all variables.
+      ValueError: if the batch has fewer than 2 images in each part, or cannot be cut into so many;
+        from the function, if ``params`` is a tree of all variables.
     """
     count = jnp.shape(batch)[0] if jnp.ndim(batch) else 0
     if count < 2:
         raise ValueError(f"a batch of {count} images found; expected at least 2, better 128.")
+    if parts < 1 or count % parts or count < 2 * parts:
+        raise ValueError(
+            f"parts={parts} found; expected a batch of {count} images to be cut into equal parts "
+            "of 2 or more."
+        )
 
     in_order: list[str] = []
 
     @jax.jit
-    def one_pass(params: Any, images: Any) -> Any:
-        _, found = apply_fn({"params": params}, images, mutable=[collection])
+    def one_pass(params: Any, images: Any, before: Any) -> Any:
+        given = {"params": params} | ({collection: before} if before else {})
+        _, found = apply_fn(given, images, mutable=[collection])
         found = found.get(collection, {})
         # The layers as they were computed: jit returns dicts with their keys sorted.
         in_order[:] = _paths(found)
@@ -47,7 +55,10 @@ def measuring(
     def measure(params: Any) -> dict[str, jax.Array]:
         if isinstance(params, Mapping) and "params" in params:
             raise ValueError("params has the key 'params'; expected the tree under it.")
-        flat, _ = jax.tree_util.tree_flatten_with_path(one_pass(params, batch))
+        last: Any = {}
+        for images in jnp.split(batch, parts) if parts > 1 else [batch]:
+            last = one_pass(params, images, last)
+        flat, _ = jax.tree_util.tree_flatten_with_path(last)
         found = {path_name(path): value for path, value in flat}
         return {path: found[path] for path in in_order}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,12 +14,18 @@ import numpy as np
 from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw, like, refuse_shapes, scaled
 from nf_resnets.init.rescale_biases import rescale_biases
-from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.roles import Group, Leaf, Role, Rules
 from nf_resnets.schemes import UNDECAYED, Anatomy, Scheme
 
 
 def rescalenet(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+    params: Any,
+    depth: int,
+    *,
+    dropout: float | Sequence[float] = 0.0,
+    published: bool = False,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
 ) -> Any:
     r"""Turns a He (fan_in) initialisation into RescaleNet's, section 4 of its paper.
 
@@ -28,6 +37,13 @@ def rescalenet(
     2. stem (and the layers of a network without branches) have ``sqrt(2 / fan_in)``, shortcuts and
        head ``fan_in**-0.5``;
     3. channel biases become 0, for :func:`rescale_biases` to set from data; multipliers 1.
+
+    Where dropout of rate ``p`` follows the layers of a branch, which divides by ``1 - p`` what it
+    keeps, their standard deviation is multiplied by ``(1-p)**0.5``, as in the published code.
+
+    That code counts the blocks from 0, so that ``k + L - 1`` stands wherever ``k + L`` stands above
+    (the scheme ``"rescalenet_published"`` has its constants), and draws every layer of VGG, the
+    head too, from He (fan_out).
 
     Without ``key`` the weights given are taken for He (fan_in) ones: those of the branches are
     multiplied by ``(L/(k+L))**(1/(2m))`` and those of the shortcuts by ``sqrt(1/2)``. Nothing is
@@ -41,6 +57,9 @@ def rescalenet(
         stacked or not. It is not changed.
       depth: ``L``, the number of residual branches, checked against the tree; 0 for a network
         without any, such as VGG.
+      dropout: the rate after each layer of a branch, one for all branches or ``L`` of them, such as
+        ``model.branch_dropout``.
+      published: whether the deviations are those of the published code.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -48,12 +67,14 @@ def rescalenet(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, the tree holds shapes instead
-        of arrays, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
+      ValueError: if ``depth`` is not the number of residual branches, ``dropout`` is not one rate
+        in ``[0, 1)`` or as many as there are branches, the tree holds shapes instead of arrays, or
+        does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
-    networks?*, NeurIPS 2020, and its author feedback: ``k + L`` from ``1 + L`` on.
+    networks?*, NeurIPS 2020, and its author feedback: ``k + L`` from ``1 + L`` on; its published
+    code, hukkai/rescaling.
 
     Example:
       >>> import jax.numpy as jnp
@@ -64,11 +85,29 @@ def rescalenet(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
+    kept = 1 - _rates(dropout, int(depth))
+    k = np.arange(1, int(depth) + 1) - published
+    shares = int(depth) / (k + int(depth))
+
+    def factor(leaf: Leaf) -> Any:
+        """What He's standard deviation is multiplied by; of a stacked leaf ``[n, 1, ..., 1]``."""
+        fan_in, fan_out = roles.fans(leaf)
+        if published and not depth:
+            return (fan_in / fan_out) ** 0.5 * (2**0.5 if leaf.role is Role.HEAD else 1.0)
+        if leaf.role is Role.SHORTCUT:
+            return 0.5**0.5
+        if leaf.role is not Role.BRANCH:
+            return 1.0
+        own = np.asarray(leaf.branches) - 1
+        factors = shares[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
+        if not leaf.stacked:
+            return float(factors[0])
+        return factors.reshape(-1, *[1] * (len(leaf.shape) - 1))
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
         fan_in, _ = roles.fans(leaf)
         gain = 1.0 if leaf.role is Role.HEAD else 2.0
-        std = (gain / fan_in) ** 0.5 * _factor(leaf, int(depth))
+        std = (gain / fan_in) ** 0.5 * factor(leaf)
         return jnp.asarray(std, dtype) * draws.normal(leaf_key, leaf.shape, dtype)
 
     if key is not None:
@@ -81,34 +120,34 @@ def rescalenet(
             return like(value, 0)
         if leaf.role is Role.MULTIPLIER:
             return like(value, 1)
-        changes = leaf.weight and leaf.role in (Role.BRANCH, Role.SHORTCUT)
-        if key is None and changes:
-            return scaled(value, _factor(leaf, int(depth)))
+        if key is None and leaf.weight and leaf.role in _RESCALED:
+            return scaled(value, factor(leaf))
         return value
 
     return role_map.map(rescale, params)
 
 
-def _factor(leaf: Leaf, depth: int) -> Any:
-    """What He's standard deviation is multiplied by; of a stacked leaf ``[n, 1, ..., 1]``."""
-    if leaf.role is Role.SHORTCUT:
-        return 0.5**0.5
-    if leaf.role is not Role.BRANCH:
-        return 1.0
-    k = np.asarray(leaf.branches, np.float64)
-    factors = (depth / (k + depth)) ** (1 / (2 * leaf.m))
-    if not leaf.stacked:
-        return float(factors[0])
-    return factors.reshape(-1, *[1] * (len(leaf.shape) - 1))
+_RESCALED = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
+
+
+def _rates(dropout: float | Sequence[float], depth: int) -> np.ndarray:
+    """The rate of each branch, ``[L]``."""
+    rates = np.asarray(dropout, np.float64)
+    if rates.shape not in ((), (depth,)) or not np.all((rates >= 0) & (rates < 1)):
+        raise ValueError(
+            f"dropout={dropout} found; expected one rate in [0, 1), or {depth} of them, one for "
+            "each residual branch."
+        )
+    return np.broadcast_to(rates, (depth,))
 
 
 def _residual(transitions: tuple[bool, ...]) -> np.ndarray:
     return np.full(len(transitions), max(len(transitions), 1) ** -0.5)
 
 
-def _identity(transitions: tuple[bool, ...]) -> np.ndarray:
+def _identity(transitions: tuple[bool, ...], first: int = 1) -> np.ndarray:
     depth = len(transitions)
-    k = np.arange(1, depth + 1)
+    k = np.arange(first, depth + first)
     return np.sqrt((k + depth - 1) / (k + depth))
 
 
@@ -130,5 +169,14 @@ SCHEME = Scheme(
     scalar_factor=1.0,  # of no leaf: the multipliers learn as all others do
     undecayed=UNDECAYED,
 )
+PUBLISHED = dataclasses.replace(
+    SCHEME,
+    name="rescalenet_published",
+    title="RescaleNet, published code",
+    init=partial(rescalenet, published=True),
+    anatomy=dataclasses.replace(SCHEME.anatomy, identity=partial(_identity, first=0)),
+    reference="hukkai/rescaling, models/rescale.py, models/vgg.py and models/layers.py",
+    undecayed=Group(UNDECAYED.roles),  # the head's bias vector is decayed
+)
 
-__all__ = ["SCHEME", "rescalenet"]
+__all__ = ["PUBLISHED", "SCHEME", "rescalenet"]

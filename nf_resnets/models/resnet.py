@@ -15,7 +15,7 @@ from nf_resnets.models.bottleneck import EXPANSION, Bottleneck, PreActivationBot
 from nf_resnets.models.ends import head
 from nf_resnets.models.layers import max_pool
 from nf_resnets.models.noise import check_noise
-from nf_resnets.models.stage import stages
+from nf_resnets.models.stage import dropout_rates, stages
 
 SIZES = {
     18: (2, 2, 2, 2),
@@ -120,6 +120,11 @@ class ResNet(nn.Module):
     def num_branches(self) -> int:
         """``L``, the number of residual branches."""
         return sum(SIZES[self.depth]) if schemes.get(self.scheme).anatomy.branches else 0
+
+    @property
+    def branch_dropout(self) -> tuple[float, ...]:
+        """The rate of dropout in each branch, as :func:`nf_resnets.init.rescalenet` takes it."""
+        return dropout_rates(self.conv_dropout, SIZES[self.depth])
 
     @nn.compact
     def __call__(

@@ -222,7 +222,7 @@ def stages(
             anatomy=anatomy,
             bn_groups=network.bn_groups,
             train=train,
-            dropout=network.conv_dropout if index > len(sizes) - DROPPED_STAGES else 0.0,
+            dropout=dropout_rates(network.conv_dropout, sizes)[start],
             dtype=network.dtype,
         )
         stage = Stage(
@@ -239,4 +239,19 @@ def stages(
     return x
 
 
-__all__ = ["Stage", "stages"]
+def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
+    """The rate of dropout in each branch, ``L`` of them: 0 but in the last stages.
+
+    Args:
+      rate: the network's ``conv_dropout``.
+      sizes: the number of blocks of each stage.
+
+    Example:
+      >>> dropout_rates(0.03, (1, 2, 1))
+      (0.0, 0.03, 0.03, 0.03)
+    """
+    without = sum(sizes[:-DROPPED_STAGES])
+    return (0.0,) * without + (rate,) * (sum(sizes) - without)
+
+
+__all__ = ["Stage", "dropout_rates", "stages"]

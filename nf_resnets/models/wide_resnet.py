@@ -12,7 +12,7 @@ from nf_resnets import schemes
 from nf_resnets.models.blocks import PreActivationBlock, layers_for
 from nf_resnets.models.ends import head
 from nf_resnets.models.noise import check_noise
-from nf_resnets.models.stage import stages
+from nf_resnets.models.stage import dropout_rates, stages
 
 
 class WideResNet(nn.Module):
@@ -86,6 +86,11 @@ class WideResNet(nn.Module):
         """``L``, the number of residual branches."""
         has_branches = schemes.get(self.scheme).anatomy.branches
         return (self.depth - 4) // 2 if has_branches else 0
+
+    @property
+    def branch_dropout(self) -> tuple[float, ...]:
+        """The rate of dropout in each branch, as :func:`nf_resnets.init.rescalenet` takes it."""
+        return dropout_rates(self.conv_dropout, ((self.depth - 4) // 6,) * 3)
 
     @nn.compact
     def __call__(

@@ -1,6 +1,7 @@
 """Optimizers as the papers use them, the parameter groups they need, and schedules."""
 
 from nf_resnets.optim.clipping import adaptive_clip
+from nf_resnets.optim.damping import damped
 from nf_resnets.optim.groups import SCALARS, UNDECAYED, decay_mask, label_tree
 from nf_resnets.optim.schedules import cosine, halving, inverse_sqrt, step_decay, warmup
 from nf_resnets.optim.sgd import sgd
@@ -10,6 +11,7 @@ __all__ = [
     "UNDECAYED",
     "adaptive_clip",
     "cosine",
+    "damped",
     "decay_mask",
     "halving",
     "inverse_sqrt",

@@ -171,3 +171,49 @@ def test_refusals():
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes)
     with pytest.raises(ValueError, match="no channel bias found in the network; expected"):
         init.rescale_biases(model.apply, params, images)
+
+
+class TwoLayers(nn.Module):
+    """Two biases with a layer between them, the second mean depending on the first bias."""
+
+    @nn.compact
+    def __call__(self, x):
+        h = jnp.square(ChannelBias(name="one")(x))
+        return ChannelBias(name="two")(h)
+
+
+def test_parts_are_averaged_as_in_the_published_code():
+    """Its layer, in NumPy: minus the running average of the means of the passes so far."""
+    x = np.random.default_rng(0).standard_normal((24, 2, 2, 3)).astype("f4") + 1
+    found = init.rescale_biases(
+        TwoLayers().apply, TwoLayers().init(jax.random.key(0), x)["params"], x, parts=8
+    )
+    means = np.zeros((2, 3))
+    for count, part in enumerate(np.split(np.float64(x), 8)):
+        h = part
+        for layer in range(2):
+            means[layer] += (h.mean((0, 1, 2)) - means[layer]) / (count + 1)
+            h = np.square(h - means[layer])
+    # Sums of a hundred float32 numbers of order 1.
+    np.testing.assert_allclose(found["one"]["vector"], -means[0], rtol=0, atol=3e-6)
+    np.testing.assert_allclose(found["two"]["vector"], -means[1], rtol=0, atol=3e-6)
+    # One pass of all images gives other biases behind the first layer.
+    once = init.rescale_biases(TwoLayers().apply, found, x)
+    assert np.abs(once["two"]["vector"] - found["two"]["vector"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["wide", "wide, remat"])
+def test_parts_within_scanned_stages(name):
+    """The same images twice find what they find once."""
+    model, params, images = _setting(name)
+    once = init.rescale_biases(model.apply, params, images)
+    twice = init.rescale_biases(model.apply, params, np.concatenate([images, images]), parts=2)
+    for one, two in zip(jax.tree.leaves(once), jax.tree.leaves(twice), strict=True):
+        np.testing.assert_allclose(two, one, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("parts", [0, 4, 6])
+def test_parts_that_are_none(parts):
+    model, params, images = _setting("shallow")
+    with pytest.raises(ValueError, match=f"parts={parts} found; expected a batch of 6 images"):
+        init.rescale_biases(model.apply, params, images, parts=parts)

@@ -1,5 +1,6 @@
 """RescaleNet's standard deviations, leaf by leaf, and its constants."""
 
+import functools
 import math
 import re
 
@@ -23,15 +24,20 @@ SHAPES = {
 }
 
 
-def _shapes(name):
+def _shapes(name, scheme="rescalenet", **options):
     architecture = ARCHITECTURES[name]
-    model = architecture.smallest("rescalenet", stem_channels=16)
+    model = architecture.smallest(scheme, stem_channels=16, **options)
     return model, jax.eval_shape(model.init, jax.random.key(0), *architecture.example(2))["params"]
 
 
-def _deviation(path, shape, sizes, m):
-    """What a weight's standard deviation is to be, one for each branch of a stacked leaf."""
+def _deviation(path, shape, sizes, m, *, first=1, dropout=0.0):
+    """What a weight's standard deviation is to be, one for each branch of a stacked leaf.
+
+    ``first`` is the first block's k; the last two stages have dropout.
+    """
     fan_in = math.prod(shape[:-1])
+    if first == 0 and not sizes:  # the published VGG: He (fan_out), the head too
+        return [(2 / (fan_in // shape[-2] * shape[-1])) ** 0.5]
     if path.startswith("head"):
         return [fan_in**-0.5]
     if "/shortcut/" in path:
@@ -40,22 +46,28 @@ def _deviation(path, shape, sizes, m):
     if found is None:
         return [(2 / fan_in) ** 0.5]
     stage, part = int(found[1]), found[2]
-    depth, k = sum(sizes), sum(sizes[: stage - 1]) + 1
+    depth, k = sum(sizes), sum(sizes[: stage - 1]) + first
+    kept = (1 - dropout) ** 0.5 if stage > len(sizes) - 2 else 1
     if part == "first":
         ks = [k]
     else:
         ks, fan_in = range(k + 1, k + sizes[stage - 1]), math.prod(shape[1:-1])
-    return [(2 / fan_in) ** 0.5 * (depth / (k + depth)) ** (1 / (2 * m)) for k in ks]
+    return [kept * (2 / fan_in) ** 0.5 * (depth / (k + depth)) ** (1 / (2 * m)) for k in ks]
 
 
 @pytest.mark.every(2)
+@pytest.mark.parametrize("scheme", ["rescalenet", "rescalenet_published"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_leaf(name):
-    model, shapes = _shapes(name)
+def test_every_leaf(name, scheme):
+    # Half of what the branches compute is dropped; of VGG's layers this is no matter.
+    options, rate = ({}, 0.0) if name == "vgg" else ({"conv_dropout": 0.5}, 0.5)
+    model, shapes = _shapes(name, scheme, **options)
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
-    result = init.rescalenet(params, model.num_branches, key=jax.random.key(3))
-    checked = 0
+    dropout = model.branch_dropout if options else 0.0
+    start = schemes.get(scheme).init
+    result = start(params, model.num_branches, dropout=dropout, key=jax.random.key(3))
+    first, checked = int(scheme == "rescalenet"), 0
     for (path, given), leaf in zip(
         jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
     ):
@@ -65,7 +77,7 @@ def test_every_leaf(name):
         elif path.endswith("multiplier"):
             assert np.all(leaf == 1), path
         else:
-            stds = _deviation(path, given.shape, *SHAPES[name])
+            stds = _deviation(path, given.shape, *SHAPES[name], first=first, dropout=rate)
             values = leaf.reshape(len(stds), -1)
             for std, own in zip(stds, values, strict=True):
                 measured = np.sqrt(np.mean(np.square(own, dtype="f8")))
@@ -75,12 +87,14 @@ def test_every_leaf(name):
     assert checked >= 11
 
 
+@pytest.mark.parametrize("scheme", ["rescalenet", "rescalenet_published"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_without_a_key_he_is_rescaled(name):
-    model, shapes = _shapes(name)
+def test_without_a_key_he_is_rescaled(name, scheme):
+    model, shapes = _shapes(name, scheme)
+    rescalenet = functools.partial(schemes.get(scheme).init, dropout=0.1)
     given = init.he(jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes), jax.random.key(3))
-    result = init.rescalenet(given, model.num_branches)
-    drawn = init.rescalenet(given, model.num_branches, key=jax.random.key(3))
+    result = rescalenet(given, model.num_branches)
+    drawn = rescalenet(given, model.num_branches, key=jax.random.key(3))
     flat = jax.tree_util.tree_flatten_with_path(given)[0]
     for (path, _), one, two in zip(
         flat, jax.tree.leaves(result), jax.tree.leaves(drawn), strict=True
@@ -99,6 +113,34 @@ def test_the_numbers_of_the_feedback():
     # The first block's, worked out by hand, and the last's, half the variance: 2^(-1/6).
     np.testing.assert_allclose(result["b_0"]["c_2"][0, 0, 0, 0], 0.9899467, rtol=1e-6)
     np.testing.assert_allclose(result["b_15"]["c_2"][0, 0, 0, 0], 0.8908987, rtol=1e-6)
+
+
+def test_the_published_code_counts_from_zero():
+    """Its ``block_idx`` begins at ``L - 1``; typed from its formulas, for ResNet-50."""
+    constants = schemes.get("rescalenet_published").anatomy.constants((False,) * 16)
+    paper = schemes.get("rescalenet").anatomy.constants((False,) * 16)
+    index = np.arange(15, 31)
+    np.testing.assert_allclose(constants.identity, (index / (index + 1)) ** 0.5, rtol=1e-7)
+    np.testing.assert_array_equal(constants.residual, paper.residual)
+    assert [round(float(each.identity[0]), 4) for each in (constants, paper)] == [0.9682, 0.9701]
+    tree = {f"b_{k}": {f"c_{j}": np.ones((3, 3, 4, 4)) for j in (1, 2, 3)} for k in range(16)}
+    rules = Rules(branch=r"b_(\d+)/c_(\d)")
+    result = init.rescalenet(tree, 16, published=True, dropout=0.03, rules=rules)
+    for k in range(16):
+        multiplier = (15 + k + 1) ** (-1 / 6) * 16 ** (1 / 6) * (1 - 0.03) ** 0.5
+        np.testing.assert_allclose(result[f"b_{k}"]["c_2"], multiplier, rtol=1e-15)
+
+
+def test_dropout_by_the_branch():
+    tree = {f"b_{k}": {"c_1": np.ones((3, 3, 4, 4))} for k in range(2)}
+    rules = Rules(branch=r"b_(\d+)/c_(\d)")
+    plain = init.rescalenet(tree, 2, rules=rules)
+    result = init.rescalenet(tree, 2, dropout=(0.0, 0.75), rules=rules)
+    np.testing.assert_array_equal(result["b_0"]["c_1"], plain["b_0"]["c_1"])
+    np.testing.assert_allclose(result["b_1"]["c_1"], plain["b_1"]["c_1"] / 2, rtol=1e-15)
+    for wrong in (1.0, -0.1, (0.1,), (0.1, 0.1, 0.1), float("nan")):
+        with pytest.raises(ValueError, match=r"dropout=.* found; expected one rate in \[0, 1\)"):
+            init.rescalenet(tree, 2, dropout=wrong, rules=rules)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 1000])

@@ -28,6 +28,7 @@ from tests.models.trees import assert_close, block_trees, images, quick_jit, ran
 VALUES = {
     "batchnorm": 3e-4,  # statistics of few values, in 30 to 50 norms, magnify the rounding
     **dict.fromkeys(("fixup", "rescalenet", "skipinit", "nf_resnet", "groupnorm"), 1e-5),
+    "rescalenet_published": 1e-5,
 }
 """Of the largest logit; seen: 6e-5 with BatchNorm, 8e-7 in the others."""
 GRADIENTS = 3e-4  # of a leaf's largest entry; seen: 4e-5
@@ -49,6 +50,8 @@ def constants(scheme, transitions):
     for k, transition in enumerate(transitions, start=1):
         if scheme == "rescalenet":
             yield L**-0.5, ((k + L - 1) / (k + L)) ** 0.5, 1.0
+        elif scheme == "rescalenet_published":
+            yield L**-0.5, ((k + L - 2) / (k + L - 1)) ** 0.5, 1.0
         elif scheme == "nf_resnet":
             yield 0.2, 1.0, variance**0.5
             variance = (1.0 if transition else variance) + 0.2**2
@@ -62,7 +65,9 @@ class NumpyResNet:
     def __init__(self, variables, scheme, version, *, basic, train):
         tree = jax.tree.map(lambda leaf: np.array(leaf, np.float64), variables)
         self.params, self.stats = tree["params"], tree.get("batch_stats", {})
-        self.scheme, self.version, self.basic, self.train = scheme, version, basic, train
+        self.constants = functools.partial(constants, scheme)
+        self.scheme = scheme.removesuffix("_published")
+        self.version, self.basic, self.train = version, basic, train
 
     def conv(self, x, p, stride=1, after_relu=True):
         kernel = p["kernel"]
@@ -94,7 +99,7 @@ class NumpyResNet:
         x = numpy_max_pool(x, 3, 2, padding=1)
         # Where the number of channels or the resolution changes.
         starts = [not self.basic, False] + [True, False] * 3
-        of_branch = constants(self.scheme, starts)
+        of_branch = self.constants(starts)
         block = self.post_activation if self.version == 1 else self.pre_activation
         for stage in (1, 2, 3, 4):
             name = f"stage_{stage}"
@@ -142,7 +147,7 @@ class NumpyResNet:
         return identity * x + residual * p.get("multiplier", 1) * p.get("alpha", 1) * h
 
 
-POST = ("fixup", "rescalenet", "skipinit", "batchnorm", "groupnorm")
+POST = ("fixup", "rescalenet", "rescalenet_published", "skipinit", "batchnorm", "groupnorm")
 PRE = ("fixup", "nf_resnet", "rescalenet", "skipinit", "batchnorm", "groupnorm")
 CASES = [(1, scheme) for scheme in POST] + [(2, scheme) for scheme in PRE]
 
@@ -183,6 +188,8 @@ def published_resnet(torch, scheme, blocks_per_stage, width, *, basic):
     nn = torch.nn
     expansion = 1 if basic else 4
     L = sum(blocks_per_stage)
+    first = 0 if scheme == "rescalenet_published" else 1  # the first block's k
+    scheme = scheme.removesuffix("_published")
 
     def scalar(value):
         return nn.Parameter(torch.full((1,), float(value)))
@@ -277,7 +284,7 @@ def published_resnet(torch, scheme, blocks_per_stage, width, *, basic):
             else:
                 self.addbias1, self.addbias2 = Bias2D(width), Bias2D(8 * width * expansion)
             self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-            c_in, k = width, 1
+            c_in, k = width, first
             for stage, blocks in enumerate(blocks_per_stage):
                 planes, layer = width * 2**stage, []
                 for index in range(blocks):
@@ -335,6 +342,7 @@ NAMES = {
         r"\.var$": ".running_var",
     },
 }
+NAMES["rescalenet_published"] = NAMES["rescalenet"]
 
 
 @pytest.mark.every(3)
