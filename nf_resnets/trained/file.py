@@ -116,9 +116,9 @@ def save(
     refuse_existing(path, overwrite=overwrite)
     try:
         settings = to_json(model)
-        _refuse_unfitting(model, inputs)
+        refuse_unfitting(model, inputs)
         leaves = flatten(variables)
-        refuse_other_leaves(leaves, _expected(model, inputs))
+        refuse_other_leaves(leaves, expected_leaves(model, inputs))
         tensors = {**leaves, **_vocabularies(inputs)}
         data = _packed(tensors, settings, inputs, notes or {})
     except (TypeError, ValueError) as error:
@@ -145,7 +145,7 @@ def load(path: str | os.PathLike[str]) -> Trained:
     with _reading(path):
         data = path.read_bytes()
     try:
-        tensors = _tensors(data)
+        tensors = tensors_of(data)
         manifest = _manifest(data)
         _refuse_damaged(tensors, manifest["leaves"])
         model = from_json(manifest["model"])
@@ -153,8 +153,8 @@ def load(path: str | os.PathLike[str]) -> Trained:
         leaves = {n: a for n, a in tensors.items() if not n.startswith(f"{INPUTS}/")}
         for name, array in leaves.items():
             refuse_not_finite(name, array)
-        _refuse_unfitting(model, inputs)
-        refuse_other_leaves(leaves, _expected(model, inputs))
+        refuse_unfitting(model, inputs)
+        refuse_other_leaves(leaves, expected_leaves(model, inputs))
         notes, versions = manifest["notes"], manifest["versions"]
     except safetensors.SafetensorError:
         raise TrainedError(
@@ -284,7 +284,13 @@ def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(head + array.tobytes()).hexdigest()
 
 
-def _tensors(data: bytes) -> dict[str, np.ndarray]:
+def tensors_of(data: bytes) -> dict[str, np.ndarray]:
+    """Reads the tensors of a safetensors file, by their names.
+
+    Raises:
+      ValueError: if one has a dtype that no network has; it is named.
+      safetensors.SafetensorError: if it is no such file.
+    """
     found = {}
     for name, tensor in safetensors.deserialize(data):
         if tensor["dtype"] not in _DTYPES:
@@ -347,7 +353,12 @@ def _inputs(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> I
     return found
 
 
-def _refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
+def refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
+    """Refuses inputs of another kind, or of more or fewer classes, than the network has.
+
+    Raises:
+      ValueError: that says which.
+    """
     translates = isinstance(model, models.Transformer)
     if not isinstance(inputs, Sentences if translates else Images):
         raise ValueError(
@@ -362,8 +373,8 @@ def _refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
             )
 
 
-def _expected(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
-    """The leaves that the network has, as shapes, by their names."""
+def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
+    """The leaves that a network has, as shapes, by their names."""
     return _leaves_of(model, inputs.shape if isinstance(inputs, Images) else None)
 
 
@@ -379,4 +390,15 @@ def _leaves_of(model: Any, image: tuple[int, ...] | None) -> dict[str, jax.Shape
     return {path_name(path): leaf for path, leaf in flat}
 
 
-__all__ = ["FORMAT", "Trained", "TrainedError", "load", "refuse_existing", "save", "write_whole"]
+__all__ = [
+    "FORMAT",
+    "Trained",
+    "TrainedError",
+    "expected_leaves",
+    "load",
+    "refuse_existing",
+    "refuse_unfitting",
+    "save",
+    "tensors_of",
+    "write_whole",
+]

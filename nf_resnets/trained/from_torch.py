@@ -1,0 +1,325 @@
+"""Weights from elsewhere: a published PyTorch checkpoint as a network of this library."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets import models, schemes, training
+from nf_resnets.trained import torch_layouts
+from nf_resnets.trained.file import Trained, TrainedError, expected_leaves, refuse_unfitting
+from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.leaves import unflatten
+from nf_resnets.trained.torch_checkpoint import read_checkpoint
+from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
+from nf_resnets.trained.torch_parts import Part, Place, usual
+
+TOLERANCE = 1e-4
+"""By how much of the largest logit ``check=`` lets two float32 networks differ."""
+
+LISTED = 8
+"""How many names an error lists."""
+
+
+def from_torch(
+    source: Any,
+    network: Any,
+    scheme: str | schemes.Scheme | None = None,
+    *,
+    rules: Layout | str | None = None,
+    inputs: Images | None = None,
+    check: tuple[Any, Any] | None = None,
+    **options: Any,
+) -> Trained:
+    """Makes a network of this library out of a published PyTorch checkpoint, leaf by leaf.
+
+    Every tensor of the checkpoint has to find its leaf, and every leaf its tensors, of the right
+    shape before their axes are permuted. The known layouts are
+    :data:`nf_resnets.trained.torch_layouts.LAYOUTS`. What no name and no shape says, such as the
+    epsilon of BatchNorm or the stride's place in a bottleneck, is taken to be as published; give
+    ``check`` if the network is another one.
+
+    Args:
+      source: a safetensors file (for which no PyTorch is needed), a ``.pt`` file where PyTorch is
+        installed, or a state dict of NumPy arrays or PyTorch tensors.
+      network: a network by its usual name, such as ``"resnet-50"``, or a network of
+        :mod:`nf_resnets.models`.
+      scheme: the scheme whose anatomy the published network has, where ``network`` is a name.
+      rules: the layout, or its name; by default the known one that has the checkpoint's names.
+      inputs: what the network takes; by default colour images as the published training code
+        normalises them, and classes called by their numbers.
+      check: images ``[B, H, W, C]`` as the PyTorch module was given them, but for the order of
+        their axes, and its logits ``[B, c]`` in evaluation: ours must be the same.
+      **options: of the network's class, where ``network`` is a name. ``num_classes`` is read from
+        the checkpoint.
+
+    Returns:
+      The network with its weights, as :func:`nf_resnets.trained.load` returns it; float32 params,
+      and with BatchNorm the running statistics in ``batch_stats``.
+
+    Raises:
+      TrainedError: if the checkpoint cannot be read, no layout fits, a tensor or a leaf is left
+        over, a shape is another one, the network differs from the published one in what is not in
+        its weights (the argument or scheme that makes it the same is named), or ``check`` fails.
+      ValueError: if there is no network, scheme or layout of that name.
+
+    Example:
+      >>> model = models.WideResNet(depth=10, scheme="batchnorm", stem_channels=4)
+      >>> from_torch({"conv1.weight": np.zeros((4, 3, 3, 3))}, model)
+      Traceback (most recent call last):
+      nf_resnets.trained.file.TrainedError: The checkpoint does not fit: 38 leaves found no ...
+    """
+    tensors = read_checkpoint(source)
+    model = _made(network, scheme, options)
+    layout = _recognised(tensors, model) if rules is None else torch_layouts.get(rules)
+    _refuse_other_network(model, layout)
+    if isinstance(network, str) and "num_classes" not in options:
+        model = model.clone(num_classes=_num_classes(tensors, layout, model.num_classes))
+    try:
+        inputs = inputs or _usual_inputs(tensors, layout, model.num_classes)
+        refuse_unfitting(model, inputs)
+        found = _sources(model, layout, expected_leaves(model, inputs))
+        _refuse_unmatched(tensors, layout, found)
+        leaves = {
+            name: _leaf(sources, tensors, stacked="/rest/" in name)
+            for name, sources in found.items()
+        }
+    except ValueError as error:
+        raise TrainedError(f"The checkpoint does not fit: {error}") from None
+    notes = {"network": network} if isinstance(network, str) else {}
+    made = Trained(model, unflatten(leaves), inputs, {**notes, "from_torch": layout.name})
+    if check is not None:
+        _refuse_other_logits(made, *check)
+    return made
+
+
+# --- What the checkpoint is, and for which network ------------------------------------------------
+
+
+def _made(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
+    if isinstance(network, str):
+        if scheme is None:
+            raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
+        return models.make(network, scheme, **options)
+    if not isinstance(network, nn.Module) or options:
+        found = f"{', '.join(options)} beside a network" if options else type(network).__name__
+        raise ValueError(f"{found} found; expected a network of this library, or its name.")
+    if scheme is not None and schemes.get(scheme) != schemes.get(network.scheme):
+        raise ValueError(f"scheme={scheme!r} found beside a network of another scheme.")
+    return network
+
+
+def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
+    """The layout that knows the most of the names; of several, one for the network's class."""
+
+    def score(layout: Layout) -> tuple[int, bool]:
+        return sum(map(layout.knows, tensors)), isinstance(model, layout.network)
+
+    best = max(LAYOUTS, key=score)
+    if 2 * score(best)[0] < len(tensors):
+        raise TrainedError(
+            f"the names of the checkpoint's tensors are of no known layout: {_listed(tensors)}; "
+            f"expected one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
+        )
+    return best
+
+
+def _refuse_other_network(model: Any, layout: Layout) -> None:
+    """Compares what is in no weight: the class, its arguments, the scheme's anatomy."""
+    fits: bool = isinstance(model, layout.network)
+    if not fits:
+        raise TrainedError(
+            f"a {type(model).__name__} found for a checkpoint of {layout.title}; expected a "
+            f"{layout.network.__name__}."
+        )
+    for name, value in layout.arguments.items():
+        if getattr(model, name) != value:
+            raise TrainedError(
+                f"{name}={getattr(model, name)!r} found for a checkpoint of {layout.title}; "
+                f"expected {name}={value!r}."
+            )
+    if layout.scheme is None:
+        return
+    scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme)
+    other = _other_parts(scheme.anatomy, published.anatomy, model.num_branches)
+    if other:
+        raise TrainedError(
+            f"scheme={scheme.name!r} found for a checkpoint of {layout.title}; expected "
+            f"scheme={published.name!r}, or one with the same {', '.join(other)} in its anatomy."
+        )
+
+
+def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> list[str]:
+    """In which fields two anatomies compute different logits in a network of that depth."""
+    constants = ("residual", "identity", "beta")
+    # Dropout is in no logits of a trained network; where the shape changes does not matter here.
+    names = [field.name for field in dataclasses.fields(one) if field.name != "dropout"]
+    differing = [
+        name
+        for name in names
+        if name not in constants and getattr(one, name) != getattr(other, name)
+    ]
+    if depth:
+        transitions = tuple(k % 3 == 0 for k in range(depth))
+        pairs = zip(one.constants(transitions), other.constants(transitions), strict=True)
+        for name, pair in zip(constants, pairs, strict=True):
+            a, b = (1.0 if value is None else value for value in pair)
+            if not np.allclose(a, b, rtol=1e-6, atol=0):
+                differing.append(name)
+    return differing
+
+
+def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int) -> int:
+    bias = tensors.get(f"{layout.theirs('head')}.bias")
+    return default if bias is None or bias.ndim != 1 else len(bias)
+
+
+def _usual_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, num_classes: int) -> Images:
+    first = layout.theirs("stem") or layout.theirs("features_1")
+    kernel = tensors.get(f"{first}.weight")
+    if kernel is not None and kernel.ndim == 4 and kernel.shape[1] != len(layout.mean):
+        raise ValueError(
+            f"{first}.weight takes images of {kernel.shape[1]} channels; give inputs=Images(...), "
+            f"for {layout.title} take {len(layout.mean)}."
+        )
+    return Images(
+        shape=(layout.side, layout.side, len(layout.mean)),
+        mean=tuple(255 * value for value in layout.mean),
+        std=tuple(255 * value for value in layout.std),
+        max_value=255.0,
+        class_names=tuple(map(str, range(num_classes))),
+        crop=layout.crop,
+    )
+
+
+# --- Which tensors make which leaf ----------------------------------------------------------------
+
+
+class Source(NamedTuple):
+    """What a leaf is made of in one block: tensors by their names, or a number, or not known."""
+
+    place: Place
+    part: Part | None = None
+    tensors: tuple[str, ...] = ()
+    number: float | None = None
+
+
+def _sources(model: Any, layout: Layout, expected: Mapping[str, Any]) -> dict[str, list[Source]]:
+    """For each leaf a source, for each stacked leaf one a block, in the order of the blocks."""
+    found = {}
+    for name, leaf in expected.items():
+        path = name.split("/", 1)[1]
+        before, rest, after = path.partition("/rest/")
+        if rest:
+            paths = [f"{before}/{block}/{after}" for block in range(1, 1 + leaf.shape[0])]
+            shape = leaf.shape[1:]
+        else:
+            paths, shape = [path.replace("/first/", "/0/")], leaf.shape
+        found[name] = [_source(layout, Place(model, path, shape)) for path in paths]
+    return found
+
+
+def _source(layout: Layout, place: Place) -> Source:
+    layer, _, last = place.path.rpartition("/")
+    for ours in (place.path, layer):
+        theirs = layout.theirs(ours)
+        if theirs is not None:
+            break
+    else:
+        return Source(place)
+    if not isinstance(theirs, str):
+        return Source(place, number=theirs)
+    part = layout.parts.get(place.path) or layout.parts.get(last) or usual(place)
+    tensors = [theirs + each if each[:1] in ("", ".") else each for each in part.tensors]
+    if ours == place.path and len(tensors) == 1:
+        tensors = [theirs]
+    return Source(place, part, tuple(tensors))
+
+
+def _refuse_unmatched(
+    tensors: Mapping[str, np.ndarray], layout: Layout, found: Mapping[str, list[Source]]
+) -> None:
+    """Refuses what is left over on either side."""
+    sources = [source for each in found.values() for source in each if source.number is None]
+    used = {name for source in sources for name in source.tensors}
+    left = [
+        name
+        for name in tensors
+        if name not in used and name.rpartition(".")[2] not in layout.ignored
+    ]
+    missing = [
+        f"{source.place.path} ({', '.join(source.tensors) or 'unknown to the layout'})"
+        for source in sources
+        if not source.tensors or not all(name in tensors for name in source.tensors)
+    ]
+    faults = []
+    if left:
+        faults.append(f"{len(left)} tensors found no leaf, {_listed(left)}")
+    if missing:
+        faults.append(f"{len(missing)} leaves found no tensor, {_listed(missing)}")
+    if faults:
+        raise ValueError(
+            f"{'; '.join(faults)}. Expected {layout.title}, of the network's depth and blocks."
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- The leaves -----------------------------------------------------------------------------------
+
+
+def _leaf(
+    sources: Sequence[Source], tensors: Mapping[str, np.ndarray], stacked: bool
+) -> np.ndarray:
+    values = [_value(source, tensors) for source in sources]
+    # A copy: what the caller goes on training is not ours.
+    return np.array(values if stacked else values[0], np.float32, order="C")
+
+
+def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    place, part = source.place, source.part
+    if part is None:
+        return np.full(place.shape, source.number, np.float32)
+    found = [tensors[name] for name in source.tensors]
+    for name, array, shape in zip(source.tensors, found, part.shapes(place), strict=True):
+        # What is a scalar here is a vector of one number in most modules.
+        if array.shape != shape and not (shape == () and array.size == 1):
+            raise ValueError(
+                f"{name!r} has shape {list(array.shape)}; expected {list(shape)}, for the leaf "
+                f"{place.path!r} {list(place.shape)}."
+            )
+    return part.value(place, *found)
+
+
+def _refuse_other_logits(made: Trained, images: Any, expected: Any) -> None:
+    params, statistics = made.variables["params"], made.variables.get("batch_stats")
+    expected = np.asarray(expected, np.float64)
+    apply = jax.jit(training.eval_apply(made.model))
+    logits, _ = apply(params, statistics, jnp.asarray(images), None)
+    if logits.shape != expected.shape:
+        raise TrainedError(
+            f"check= found logits {list(expected.shape)} for images of {list(np.shape(images))}; "
+            f"expected {list(logits.shape)}."
+        )
+    error = float(np.abs(np.asarray(logits, np.float64) - expected).max())
+    scale = float(np.abs(expected).max())
+    if not error <= TOLERANCE * scale:
+        raise TrainedError(
+            f"the logits differ from those of check= by {error:.2g}, where the largest is "
+            f"{scale:.2g}; expected {TOLERANCE:g} of it. The weights are in their places: the "
+            "network is another one in what they do not say (epsilon of the norms, activations, "
+            "padding, pools, strides), or the images are not the same."
+        )
+
+
+__all__ = ["from_torch"]

@@ -1,0 +1,393 @@
+"""Published PyTorch networks as tables: our layers' names, and theirs.
+
+A table says where a layer's tensors are; how a leaf is made of them follows from what the layer is
+(:mod:`nf_resnets.trained.torch_parts`), unless the layout has a part of its own for it. What the
+names do not say, the constants of the branches and the places of activations and pools, is in the
+layout's scheme and in the network's arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import string
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nf_resnets import models
+from nf_resnets.models.vgg import CONFIGURATIONS
+from nf_resnets.trained.torch_parts import CONV_1X1, Part, Place
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    r"""Where the tensors of a published network are.
+
+    Attributes:
+      name: how it is called.
+      title: whose it is, for errors.
+      names: from our layers to theirs. In both stand ``{stage}`` and ``{layer}``, counted from 1,
+        and ``{block}``, from 0; ``{stage0}`` and ``{layer0}`` in theirs are one less. The name of
+        a leaf, such as a scalar, stands for one tensor; a number stands for a leaf that they lack
+        and that equals it.
+      network: the class of our network.
+      arguments: what the network must have been made with.
+      scheme: a registered scheme with the anatomy of their network; None is not compared.
+      parts: how leaves are made, by the leaf's name (``"head/kernel"``) or its last part
+        (``"gain"``), where it is not as usual.
+      ignored: the last parts of tensors that the network does not need.
+      mean: of the pixels that they subtract, from 0 to 1.
+      std: that they divide by.
+      side: of the images, in pixels.
+      crop: the share of an image's shorter side that they look at.
+
+    Raises:
+      ValueError: if a name of theirs has a number that ours lacks.
+
+    Example:
+      >>> layout = Layout("mine", names={"stage_{stage}/{block}/conv_{layer}":
+      ...                                "group{stage0}.{block}.conv{layer}"})
+      >>> layout.theirs("stage_2/5/conv_1")
+      'group1.5.conv1'
+    """
+
+    name: str
+    names: Mapping[str, str | float]
+    title: str = "the given layout"
+    network: type = object
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scheme: str | None = None
+    parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
+    ignored: tuple[str, ...] = ("num_batches_tracked",)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    side: int = 224
+    crop: float = 0.875
+
+    def __post_init__(self) -> None:
+        for ours, theirs in self.names.items():
+            known = {number for name in _numbers(ours) for number in (name, f"{name}0")}
+            unknown = sorted(set(_numbers(theirs)) - known) if isinstance(theirs, str) else []
+            if unknown:
+                raise ValueError(
+                    f"names={{{ours!r}: {theirs!r}}} found in layout {self.name!r}; expected no "
+                    f"{{{unknown[0]}}} that our name lacks."
+                )
+
+    def theirs(self, ours: str) -> str | float | None:
+        """Their name of one of our layers or scalars, or the number that it equals; or None."""
+        for pattern, theirs in self.names.items():
+            match = re.fullmatch(_regex(pattern), ours)
+            if match is None:
+                continue
+            if not isinstance(theirs, str):
+                return theirs
+            numbers = {name: int(number) for name, number in match.groupdict().items()}
+            return theirs.format(**numbers, **{f"{n}0": i - 1 for n, i in numbers.items()})
+        return None
+
+    def knows(self, key: str) -> bool:
+        """Whether a tensor of that name can be one of this layout, of a network of any depth."""
+        return _any_of(self).fullmatch(key) is not None
+
+
+@functools.cache
+def _any_of(layout: Layout) -> re.Pattern[str]:
+    """Matches the names of a layout's layers, and those of tensors within."""
+    names = [_regex(name) for name in layout.names.values() if isinstance(name, str)]
+    layers = re.sub(r"\(\?P<\w+>", "(?:", "|".join(names))
+    return re.compile(rf"(?:{layers})(?:\.[A-Za-z_]\w*)?")
+
+
+def _numbers(name: str) -> list[str]:
+    return [field for _, field, _, _ in string.Formatter().parse(name) if field]
+
+
+@functools.cache
+def _regex(name: str) -> str:
+    return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(name))
+
+
+# --- ResNets with BatchNorm ----------------------------------------------------------------------
+
+TORCHVISION_RESNET = Layout(
+    name="torchvision-resnet",
+    title="torchvision's and timm's ResNets",
+    network=models.ResNet,
+    arguments={"version": 1},
+    scheme="batchnorm",
+    names={
+        "stem": "conv1",
+        "norm_stem": "bn1",
+        "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
+        "stage_{stage}/{block}/norm_{layer}": "layer{stage}.{block}.bn{layer}",
+        "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample.0",
+        "stage_{stage}/{block}/norm_shortcut": "layer{stage}.{block}.downsample.1",
+        "head": "fc",
+    },
+)
+
+TIMM_RESNET_V2 = Layout(
+    name="timm-resnetv2",
+    title="timm's pre-activation ResNets",
+    network=models.ResNet,
+    arguments={"version": 2},
+    scheme="batchnorm",
+    names={
+        "stem": "stem.conv",
+        "stage_{stage}/{block}/norm_{layer}": "stages.{stage0}.blocks.{block}.norm{layer}",
+        "stage_{stage}/{block}/conv_{layer}": "stages.{stage0}.blocks.{block}.conv{layer}",
+        "stage_{stage}/{block}/shortcut": "stages.{stage0}.blocks.{block}.downsample.conv",
+        "norm_head": "norm",
+        "head": "head.fc",
+    },
+    parts={"head/kernel": CONV_1X1},
+)
+
+WIDE_RESNET = Layout(
+    name="wide-resnet",
+    title="the Wide ResNets of xternalz/WideResNet-pytorch",
+    network=models.WideResNet,
+    scheme="batchnorm",
+    names={
+        "stem": "conv1",
+        "stage_{stage}/{block}/norm_{layer}": "block{stage}.layer.{block}.bn{layer}",
+        "stage_{stage}/{block}/conv_{layer}": "block{stage}.layer.{block}.conv{layer}",
+        "stage_{stage}/{block}/shortcut": "block{stage}.layer.{block}.convShortcut",
+        "norm_head": "bn1",
+        "head": "fc",
+    },
+    mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
+    std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
+    side=32,
+    crop=1.0,
+)
+
+# --- Fixup, the authors' ------------------------------------------------------------------------
+
+_FIXUP_NAMES = {
+    "stem": "conv1",
+    "bias_stem": "bias1",
+    "stage_{stage}/{block}/bias_{layer}a": "layer{stage}.{block}.bias{layer}a",
+    "stage_{stage}/{block}/bias_{layer}b": "layer{stage}.{block}.bias{layer}b",
+    "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
+    "stage_{stage}/{block}/multiplier": "layer{stage}.{block}.scale",
+    "bias_head": "bias2",
+    "head": "fc",
+}
+
+FIXUP_CIFAR = Layout(
+    name="fixup-cifar",
+    title="the Fixup authors' ResNets for CIFAR",
+    network=models.CifarResNet,
+    scheme="fixup",
+    names=_FIXUP_NAMES,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2023, 0.1994, 0.2010),
+    side=32,
+    crop=1.0,
+)
+
+FIXUP_IMAGENET = Layout(
+    name="fixup-imagenet",
+    title="the Fixup authors' ResNets for ImageNet",
+    network=models.ResNet,
+    arguments={"version": 1},
+    scheme="fixup",
+    names={**_FIXUP_NAMES, "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample"},
+)
+
+# --- RescaleNet, the authors' -------------------------------------------------------------------
+
+CALIBRATED = 8
+"""After how many batches RescaleNet's published biases stop following the mean."""
+
+
+def _calibrated(place: Place, bias: np.ndarray, mean: np.ndarray, count: np.ndarray) -> np.ndarray:
+    if int(count) < CALIBRATED:
+        raise ValueError(
+            f"count={int(count)} found at {place.path!r}, a bias that still follows the mean of "
+            f"its batches; expected {CALIBRATED}, as after {CALIBRATED} batches in PyTorch."
+        )
+    return (bias - mean).reshape(place.shape)
+
+
+def _bias_of(*ones: int) -> Part:
+    """A channel bias, kept as what was learnt and, apart, the mean of the first batches."""
+
+    def shapes(place: Place) -> tuple[tuple[int, ...], ...]:
+        return ((1, *place.shape, *ones),) * 2 + ((),)
+
+    return Part(("._bias", ".init_mean", ".count"), shapes, _calibrated)
+
+
+# --- NF-ResNet, timm's --------------------------------------------------------------------------
+
+TIMM_NF_RESNET = Layout(
+    name="timm-nf-resnet",
+    title="timm's NF-ResNets",
+    network=models.ResNet,
+    arguments={"version": 2},
+    scheme="nf_resnet_timm",
+    names={
+        "stem": "stem.conv",
+        "stage_{stage}/{block}/conv_{layer}": "stages.{stage0}.{block}.conv{layer}",
+        "stage_{stage}/{block}/shortcut": "stages.{stage0}.{block}.downsample.conv",
+        "head": "head.fc",
+    },
+    parts={
+        "gain": Part(
+            (".gain",),
+            lambda place: ((*place.shape, 1, 1, 1),),
+            lambda place, gain: gain.reshape(place.shape),
+        )
+    },
+    crop=0.9,
+)
+
+# --- VGG ----------------------------------------------------------------------------------------
+
+
+def _vgg(depth: int) -> Layout:
+    """Those of torchvision without norm: convolution, ReLU, and so on, with the max-pools."""
+    return _vgg_of(
+        depth,
+        features=lambda i: [f"features_{i}", None],
+        dense=["classifier_1", None, None, "classifier_2", None, None, "head"],
+        name=f"torchvision-vgg-{depth}",
+        title="torchvision's and timm's VGG networks",
+        scheme="plain",
+    )
+
+
+def _vgg_bn(depth: int) -> Layout:
+    """Those of torchvision with BatchNorm behind convolutions that keep their bias vector."""
+    layout = _vgg_of(
+        depth,
+        features=lambda i: [f"features_{i}", f"norm_features_{i}", None],
+        dense=["classifier_1", None, None, "classifier_2", None, None, "head"],
+        name=f"torchvision-vgg-{depth}-bn",
+        title="torchvision's and timm's VGG networks with BatchNorm",
+        scheme="batchnorm",
+    )
+    means = {
+        f"norm_{ours}/mean": _mean_without(f"{theirs}.bias")
+        for ours, theirs in layout.names.items()
+        if ours.startswith("features_")
+    }
+    return dataclasses.replace(layout, parts=means)
+
+
+def _mean_without(bias: str) -> Part:
+    """The running mean less the bias vector of the convolution, which ours lack."""
+    return Part(
+        (".running_mean", bias),
+        lambda place: (place.shape,) * 2,
+        lambda place, mean, bias: mean - bias,
+    )
+
+
+def _vgg_rescalenet(depth: int) -> Layout:
+    """The RescaleNet authors': a channel bias before every layer but the first."""
+    return _vgg_of(
+        depth,
+        features=lambda i: [f"bias_features_{i}"] * (i > 1) + [f"features_{i}", None],
+        end=["bias_classifier_1"],
+        dense=[
+            *("classifier_1", None, None, "bias_classifier_2"),
+            *("classifier_2", None, None, "bias_head", "head"),
+        ],
+        name=f"rescalenet-vgg-{depth}",
+        title="the RescaleNet authors' VGG networks",
+        scheme="rescalenet",
+        parts={
+            "vector": _bias_of(1, 1),
+            "bias_classifier_2/vector": _bias_of(),
+            "bias_head/vector": _bias_of(),
+        },
+    )
+
+
+def _vgg_of(
+    depth: int,
+    *,
+    features: Callable[[int], list[str | None]],
+    dense: list[str | None],
+    end: list[str | None] | None = None,
+    **options: Any,
+) -> Layout:
+    """A VGG network, whose modules PyTorch numbers through in two lists.
+
+    Args:
+      depth: of :data:`nf_resnets.models.vgg.CONFIGURATIONS`.
+      features: our names of the modules of the i-th convolution, None for what has no tensors.
+      dense: those of the list that comes after.
+      end: those after the last max-pool.
+      **options: of :class:`Layout`.
+    """
+    modules: list[str | None] = []
+    index = itertools.count(1)
+    for length in CONFIGURATIONS[depth]:
+        for _ in range(length):
+            modules += features(next(index))
+        modules.append(None)  # the max-pool
+    names = {
+        ours: f"{theirs}.{number}"
+        for theirs, listed in (("features", modules + (end or [])), ("classifier", dense))
+        for number, ours in enumerate(listed)
+        if ours is not None
+    }
+    return Layout(names=names, network=models.VGG, arguments={"depth": depth}, **options)
+
+
+LAYOUTS: tuple[Layout, ...] = (
+    TORCHVISION_RESNET,
+    TIMM_RESNET_V2,
+    WIDE_RESNET,
+    FIXUP_CIFAR,
+    FIXUP_IMAGENET,
+    TIMM_NF_RESNET,
+    *map(_vgg, CONFIGURATIONS),
+    *map(_vgg_bn, CONFIGURATIONS),
+    *map(_vgg_rescalenet, (16, 19)),
+)
+"""The published layouts that are known."""
+
+
+def get(name: str | Layout) -> Layout:
+    """The layout of that name; a layout itself is returned as it is.
+
+    Raises:
+      ValueError: if there is none; the message lists those there are.
+
+    Example:
+      >>> get("fixup-cifar").theirs("stage_1/2/multiplier")
+      'layer1.2.scale'
+    """
+    if isinstance(name, Layout):
+        return name
+    for layout in LAYOUTS:
+        if layout.name == name:
+            return layout
+    raise ValueError(
+        f"rules={name!r} found; expected a Layout or one of "
+        f"{', '.join(layout.name for layout in LAYOUTS)}."
+    )
+
+
+__all__ = [
+    "CALIBRATED",
+    "FIXUP_CIFAR",
+    "FIXUP_IMAGENET",
+    "LAYOUTS",
+    "TIMM_NF_RESNET",
+    "TIMM_RESNET_V2",
+    "TORCHVISION_RESNET",
+    "WIDE_RESNET",
+    "Layout",
+    "get",
+]

@@ -1,0 +1,525 @@
+"""Published checkpoints: every tensor in its leaf, the same logits, and what is refused."""
+
+import dataclasses
+import functools
+import re
+import sys
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from nf_resnets import models, schemes, trained, training
+from nf_resnets.trained import TrainedError, from_torch, torch_layouts
+from nf_resnets.trained.predict import predict
+from nf_resnets.trained.torch_layouts import Layout
+from nf_resnets.trained.torch_parts import Place
+from tests.models.reference import torch_names
+from tests.models.trees import assert_close, images, quick_jit, random_variables
+from tests.trained.networks import assert_same, shapes, takes
+
+VALUES = 1e-5  # of the largest logit; seen: 8e-7, float32 in ours and float64 in PyTorch
+
+CLASSES = 7
+NARROW = {"stem_channels": 4, "num_classes": CLASSES}
+
+TIMM_NF = {
+    r"^layer1": "stages.0", r"^layer2": "stages.1", r"^layer3": "stages.2", r"^layer4": "stages.3",
+    r"^stem": "stem.conv", "conv_": "conv", "shortcut": "downsample.conv", r"\.kernel$": ".weight",
+    r"^head": "head.fc",
+}  # fmt: skip
+NORM = {  # of a layer with BatchNorm, in torch_names' spelling of our tree
+    r"\.scale$": ".weight", r"\.mean$": ".running_mean", r"\.var$": ".running_var",
+}  # fmt: skip
+KERNEL = {r"\.kernel$": ".weight", r"^head\.": "fc."}
+FIXUP = {
+    r"^stem": "conv1", r"^bias_stem": "bias1", r"^bias_head": "bias2", "conv_": "conv",
+    r"bias_(\d)": r"bias\1", "multiplier": "scale", "shortcut": "downsample", **KERNEL,
+}  # fmt: skip
+BATCH_NORM = {
+    "norm_shortcut": "downsample.1", "shortcut": "downsample.0", r"^stem": "conv1",
+    r"^norm_stem": "bn1", "conv_": "conv", "norm_": "bn", **KERNEL, **NORM,
+}  # fmt: skip
+WIDE = {
+    r"^stem": "conv1", r"^norm_head": "bn1", r"^layer(\d)\.": r"block\1.layer.", "conv_": "conv",
+    "norm_": "bn", "shortcut": "convShortcut", **KERNEL, **NORM,
+}  # fmt: skip
+
+CHECKPOINTS = {
+    "fixup-cifar": (models.CifarResNet(depth=20, scheme="fixup", **NARROW), FIXUP),
+    "fixup-imagenet": (models.ResNet(depth=26, scheme="fixup", **NARROW), FIXUP),
+    "torchvision-resnet": (models.ResNet(depth=34, scheme="batchnorm", **NARROW), BATCH_NORM),
+    "timm-nf-resnet": (
+        models.ResNet(depth=26, version=2, scheme="nf_resnet_timm", **NARROW),
+        TIMM_NF,
+    ),
+    "wide-resnet": (models.WideResNet(depth=16, width=2, scheme="batchnorm", **NARROW), WIDE),
+}
+
+
+@functools.cache
+def drawn(name):
+    model, names = CHECKPOINTS[name]
+    variables = random_variables(model, 5, image_shape=(32, 32, 3))
+    state_dict = torch_names(variables, names)
+    for key, array in state_dict.items():
+        state_dict[key] = array.reshape(-1, 1, 1, 1) if key.endswith("gain") else array
+    return model, variables, state_dict
+
+
+def checkpoint(name="fixup-cifar", **changes):
+    """A network of ours, its variables, and those as a published checkpoint has them."""
+    model, variables, state_dict = drawn(name)
+    state_dict = {key: array.astype(np.float32) for key, array in state_dict.items()} | changes
+    return model, variables, {key: a for key, a in state_dict.items() if a is not None}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_every_tensor_finds_its_leaf(name):
+    """Against an independent naming and permutation of the tree, bit for bit."""
+    model, variables, state_dict = checkpoint(name)
+    made = from_torch(state_dict, model)
+    assert made.notes["from_torch"] == name
+    assert_same(made.variables, variables)
+    # A square kernel has been turned, too: it would pass for its own transpose by its shape.
+    kernel = made.variables["params"]["stage_1"]["rest"]["conv_1"]["kernel"]
+    assert not np.array_equal(kernel, kernel.swapaxes(-1, -2))
+
+
+def test_the_names_are_the_published_ones():
+    """Some typed from the published code: the tests' naming and ours could be wrong alike."""
+    published = {
+        "fixup-cifar": "conv1.weight bias1 layer2.0.bias1a layer3.2.conv2.weight layer1.0.scale "
+        "layer1.1.bias2b bias2 fc.weight fc.bias",
+        "fixup-imagenet": "conv1.weight bias1 layer1.0.bias3b layer4.0.downsample.weight "
+        "layer2.1.conv3.weight layer4.1.scale bias2 fc.bias",
+        "torchvision-resnet": "conv1.weight bn1.running_var layer1.2.bn2.bias layer4.0.downsample"
+        ".1.running_mean layer2.0.downsample.0.weight layer3.5.conv2.weight fc.bias",
+        "timm-nf-resnet": "stem.conv.gain stages.0.0.downsample.conv.bias stages.3.1.conv3.gain "
+        "stages.1.1.conv2.weight head.fc.weight",
+        "wide-resnet": "conv1.weight block1.layer.0.convShortcut.weight block3.layer.1.bn2.weight "
+        "block2.layer.0.conv1.weight bn1.running_mean fc.weight",
+    }
+    for name, keys in published.items():
+        _, _, state_dict = checkpoint(name)
+        assert set(keys.split()) <= set(state_dict), name
+
+
+def test_blocks_are_stacked_in_the_order_of_their_numbers():
+    model = models.CifarResNet(depth=6 * 12 + 2, scheme="fixup", **NARROW)
+    variables = random_variables(model, 1)
+    state_dict = torch_names(variables, FIXUP)
+    assert "layer1.10.scale" in state_dict
+    # In the order of their names, block 10 stands before block 2.
+    made = from_torch(dict(sorted(state_dict.items())), model)
+    assert_same(made.variables, variables)
+
+
+def test_what_is_no_weight_is_not_looked_for():
+    model, variables, state_dict = checkpoint("torchvision-resnet")
+    counts = {
+        key.replace("running_mean", "num_batches_tracked"): np.array(3)
+        for key in state_dict
+        if key.endswith("running_mean")
+    }
+    wrapped = {f"module.{key}": array for key, array in (state_dict | counts).items()}
+    assert_same(from_torch(wrapped, model).variables, variables)
+
+
+def test_the_network_by_its_name_and_its_classes_from_the_checkpoint():
+    model, variables, state_dict = checkpoint("torchvision-resnet")
+    made = from_torch(state_dict, "resnet-34", "batchnorm", stem_channels=4)
+    assert made.model == model
+    assert made.inputs.class_names == tuple("0123456")
+    assert made.inputs.shape == (224, 224, 3) and made.inputs.mean[0] == pytest.approx(123.675)
+    assert_same(made.variables, variables)
+
+
+def test_the_result_owns_its_numbers():
+    model, variables, state_dict = checkpoint()
+    made = from_torch(state_dict, model)
+    for array in state_dict.values():
+        array += 1
+    assert_same(made.variables, variables)
+
+
+def test_it_is_kept_and_used_as_any_other(tmp_path):
+    model, variables, state_dict = checkpoint("torchvision-resnet")
+    made = from_torch(state_dict, model, inputs=takes((32, 32, 3), CLASSES))
+    path = trained.save(
+        tmp_path / "net.safetensors", made.model, made.variables, inputs=made.inputs,
+        notes=made.notes,
+    )  # fmt: skip
+    loaded = trained.load(path)
+    assert_same(loaded.variables, variables)
+    assert loaded.notes["from_torch"] == "torchvision-resnet"
+    assert predict(loaded, np.zeros((2, 32, 32, 3))).shape == (2, CLASSES)
+
+
+# --- VGG ----------------------------------------------------------------------------------------
+
+
+def test_the_flattened_feature_map_is_counted_anew():
+    """PyTorch flattens channel, row, column; ours row, column, channel."""
+    model = models.VGG(
+        depth=11, scheme="plain", stem_channels=1, num_classes=3, classifier=(5, 4), pool_size=2
+    )
+    rng = np.random.default_rng(0)
+    positions = (0, 3, 6, 8, 11, 13, 16, 18)
+    channels = (3, 1, 2, 4, 4, 8, 8, 8, 8)
+    state_dict = {}
+    for i, position in enumerate(positions):
+        state_dict[f"features.{position}.weight"] = rng.normal(
+            size=(channels[i + 1], channels[i], 3, 3)
+        )
+        state_dict[f"features.{position}.bias"] = rng.normal(size=channels[i + 1])
+    for position, (d_in, d_out) in {0: (32, 5), 3: (5, 4), 6: (4, 3)}.items():
+        state_dict[f"classifier.{position}.weight"] = rng.normal(size=(d_out, d_in))
+        state_dict[f"classifier.{position}.bias"] = rng.normal(size=d_out)
+    made = from_torch(state_dict, model)
+    assert made.notes["from_torch"] == "torchvision-vgg-11"
+
+    kernel = made.variables["params"]["classifier_1"]["kernel"]
+    theirs = state_dict["classifier.0.weight"].astype(np.float32)
+    for channel, row, column in np.ndindex(8, 2, 2):
+        ours = kernel[(row * 2 + column) * 8 + channel]
+        np.testing.assert_array_equal(ours, theirs[:, (channel * 2 + row) * 2 + column])
+    second = made.variables["params"]["classifier_2"]["kernel"]
+    np.testing.assert_array_equal(second.T, state_dict["classifier.3.weight"].astype(np.float32))
+
+
+# --- PyTorch: the published modules' logits -----------------------------------------------------
+
+IMAGENET = {"stem_channels": 4, "num_classes": CLASSES}
+SMALL_VGG = {**IMAGENET, "classifier": (12, 12)}
+
+MODULES = {
+    "fixup-cifar": (
+        lambda m: m.FixupResNet((3, 3, 3)),
+        models.CifarResNet(depth=20, scheme="fixup", **NARROW),
+        (9, 12),
+    ),
+    "fixup-imagenet-basic": (
+        lambda m: m.FixupResNet((2, 2, 2, 2)),
+        models.ResNet(depth=18, scheme="fixup", **IMAGENET),
+        (33, 47),
+    ),
+    "fixup-imagenet": (
+        lambda m: m.FixupResNet((3, 4, 6, 3), 4),
+        models.ResNet(depth=50, scheme="fixup", **IMAGENET),
+        (64, 64),
+    ),
+    "torchvision-resnet-basic": (
+        lambda m: m.BatchNormResNet((2, 2, 2, 2), 1),
+        models.ResNet(depth=18, scheme="zero_gamma", **IMAGENET),
+        (33, 47),
+    ),
+    "torchvision-resnet": (
+        lambda m: m.BatchNormResNet((3, 4, 6, 3), 4),
+        models.ResNet(depth=50, scheme="batchnorm", **IMAGENET),
+        (64, 64),
+    ),
+    "timm-resnetv2": (
+        lambda m: m.PreActivationResNet((2, 2, 2, 2)),
+        models.ResNet(depth=26, version=2, scheme="batchnorm", **IMAGENET),
+        (33, 47),
+    ),
+    "wide-resnet": (
+        lambda m: m.WideResNet(2, 2),
+        models.WideResNet(depth=16, width=2, scheme="batchnorm", **NARROW),
+        (9, 12),
+    ),
+    "wide-resnet-thin": (
+        lambda m: m.WideResNet(1, 1),
+        models.WideResNet(depth=10, width=1, scheme="batchnorm", **NARROW),
+        (8, 8),
+    ),
+    "timm-nf-resnet": (
+        lambda m: m.NormFreeResNet((3, 4, 6, 3)),
+        models.ResNet(depth=50, version=2, scheme="nf_resnet_timm", **IMAGENET),
+        (64, 70),
+    ),
+    "torchvision-vgg-11": (
+        lambda m: m.vgg((1, 1, 2, 2, 2), norm=False),
+        models.VGG(depth=11, scheme="plain", **SMALL_VGG),
+        (64, 96),
+    ),
+    "torchvision-vgg-13-bn": (
+        lambda m: m.vgg((2, 2, 2, 2, 2), norm=True),
+        models.VGG(depth=13, scheme="batchnorm", **SMALL_VGG),
+        (64, 96),
+    ),
+    "rescalenet-vgg-16": (
+        lambda m: m.rescale_vgg((2, 2, 3, 3, 3)),
+        models.VGG(depth=16, scheme="rescalenet", **SMALL_VGG),
+        (64, 96),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_logits_are_the_published_modules(name):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from tests.trained import torch_modules
+
+    build, model, sides = MODULES[name]
+    module = torch_modules.randomised(build(torch_modules))
+    made = from_torch(module.state_dict(), model)
+    x = images(4, 2, *sides, 3)
+    expected = torch_modules.logits_of(module, x)
+    variables = made.variables
+    apply = training.eval_apply(model)
+    logits, _ = quick_jit(lambda v, x: apply(v["params"], v.get("batch_stats"), x, None))(
+        variables, x
+    )
+    assert_close(logits, expected, VALUES)
+
+
+def test_the_logits_are_compared_where_they_are_given():
+    model, variables, state_dict = checkpoint("wide-resnet")
+    x = images(2, 2, 9, 9, 3)
+    logits = quick_jit(model.apply)(variables, x)
+    from_torch(state_dict, model, check=(x, logits))
+
+    # A square kernel whose channels have changed places: no name and no shape tells it.
+    key = "block1.layer.1.conv1.weight"
+    swapped = state_dict | {key: state_dict[key].swapaxes(0, 1)}
+    assert swapped[key].shape == state_dict[key].shape
+    from_torch(swapped, model)
+    with pytest.raises(TrainedError, match="logits differ from those of check= by"):
+        from_torch(swapped, model, check=(x, logits))
+    with pytest.raises(TrainedError, match=r"found logits \[2, 3\].*expected \[2, 7\]"):
+        from_torch(state_dict, model, check=(x, logits[:, :3]))
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+def test_what_matches_nothing_is_listed():
+    zeros = np.zeros((4, 4, 3, 3), np.float32)
+    model, _, state_dict = checkpoint(**{"layer1.0.conv9.weight": zeros, "ema": zeros})
+    with pytest.raises(
+        TrainedError, match=r"2 tensors found no leaf, layer1\.0\.conv9\.weight, ema\. Expected"
+    ):
+        from_torch(state_dict, model)
+    model, _, state_dict = checkpoint(**{"layer1.2.scale": None, "layer2.0.bias1a": None})
+    with pytest.raises(
+        TrainedError,
+        match=r"2 leaves found no tensor, stage_1/2/multiplier \(layer1\.2\.scale\), "
+        r"stage_2/0/bias_1a \(layer2\.0\.bias1a\)",
+    ):
+        from_torch(state_dict, model)
+
+
+@pytest.mark.parametrize(("depth", "fault"), [(14, "tensors found no"), (26, "leaves found no")])
+def test_another_depth_is_refused(depth, fault):
+    _, _, state_dict = checkpoint()
+    with pytest.raises(TrainedError, match=rf"21 {fault}.*layer1.*and 13 more.*depth"):
+        from_torch(state_dict, models.CifarResNet(depth=depth, scheme="fixup", **NARROW))
+
+
+@pytest.mark.parametrize(
+    ("key", "array", "fault"),
+    [
+        ("fc.weight", np.zeros((16, 7)), r"\[16, 7\]; expected \[7, 16\].*'head/kernel' \[16, 7\]"),
+        ("conv1.weight", np.zeros((3, 3, 3, 4)), r"\[3, 3, 3, 4\]; expected \[4, 3, 3, 3\]"),
+        ("layer2.1.conv1.weight", np.zeros((8, 8, 1, 1)), r".*expected \[8, 8, 3, 3\]"),
+        ("layer2.1.scale", np.zeros(2), r"\[2\]; expected \[\]"),
+        ("fc.bias", np.zeros((7, 1)), r"\[7, 1\]; expected \[7\]"),
+    ],
+)
+def test_another_shape_is_refused(key, array, fault):
+    model, _, state_dict = checkpoint(**{key: array})
+    with pytest.raises(TrainedError, match=rf"'{re.escape(key)}' has shape {fault}"):
+        from_torch(state_dict, model)
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "scheme", "fault"),
+    [
+        (
+            "torchvision-resnet", "resnet-34", "batchnorm_sqrt_half",
+            "scheme='batchnorm_sqrt_half'.*expected scheme='batchnorm', or one with the same "
+            "residual, identity in",
+        ),
+        ("torchvision-resnet", "resnet-34", "batchnorm_merge", "the same norm_place in"),
+        ("torchvision-resnet", "resnet-34", "fixup", "scheme='batchnorm', or.*scalar_biases, mult"),
+        ("torchvision-resnet", "resnet-34-v2", "batchnorm", "version=2 found.*expected version=1"),
+        ("torchvision-resnet", "wrn-16-2", "batchnorm", "a WideResNet found.*expected a ResNet"),
+        ("timm-nf-resnet", "resnet-26-v2", "nf_resnet", "scheme='nf_resnet_timm'.*pooled_shortcut"),
+        ("fixup-cifar", "cifar-resnet-20", "skipinit", "expected scheme='fixup'"),
+        ("wide-resnet", "wrn-16-2", "groupnorm", "expected scheme='batchnorm'.*the same norm in"),
+    ],
+)  # fmt: skip
+def test_what_no_weight_says_is_refused_by_its_name(name, network, scheme, fault):
+    _, _, state_dict = checkpoint(name)
+    with pytest.raises(TrainedError, match=fault):
+        from_torch(state_dict, network, scheme, stem_channels=4)
+
+
+def test_a_bias_that_still_follows_its_batches_is_refused():
+    layout = torch_layouts.get("rescalenet-vgg-16")
+    part = layout.parts["vector"]
+    place = Place(models.VGG(depth=16, scheme="rescalenet"), "bias_features_2/vector", (2,))
+    assert part.shapes(place) == ((1, 2, 1, 1), (1, 2, 1, 1), ())
+    bias, mean = np.array([1.0, 2.0]).reshape(1, 2, 1, 1), np.full((1, 2, 1, 1), 0.5)
+    np.testing.assert_array_equal(part.value(place, bias, mean, np.array(8)), [0.5, 1.5])
+    with pytest.raises(ValueError, match=r"count=3 found at 'bias_features_2/vector'.*expected 8"):
+        part.value(place, bias, mean, np.array(3))
+
+
+def test_names_of_no_layout_are_refused():
+    with pytest.raises(TrainedError, match=r"no known layout: encoder\.0\.w.*fixup-cifar"):
+        from_torch({"encoder.0.w": np.zeros(3)}, "resnet-50", "fixup")
+
+
+def test_numbers_that_are_none_are_refused():
+    model, _, state_dict = checkpoint(**{"bias1": np.array([np.nan])})
+    with pytest.raises(TrainedError, match=r"the state dict .*'bias1' has nan at \(0,\)"):
+        from_torch(state_dict, model)
+    model, _, state_dict = checkpoint(**{"bias1": np.array([1e300])})
+    with pytest.raises(TrainedError, match="'bias1' has inf"):
+        from_torch(state_dict, model)
+    for wrong in ("text", [0.5], np.array(["a"]), np.array([1j])):
+        model, _, state_dict = checkpoint(**{"bias1": wrong})
+        with pytest.raises(TrainedError, match=r"'bias1' is of .* expected an array"):
+            from_torch(state_dict, model)
+    with pytest.raises(TrainedError, match="holds no tensors"):
+        from_torch({}, model)
+    with pytest.raises(TrainedError, match="a list found; expected a state dict"):
+        from_torch([], model)
+
+
+def test_a_network_is_given_once():
+    model, _, state_dict = checkpoint()
+    with pytest.raises(ValueError, match="scheme='plain' found beside a network of another"):
+        from_torch(state_dict, model, "plain")
+    with pytest.raises(ValueError, match="num_classes beside a network found"):
+        from_torch(state_dict, model, num_classes=7)
+    with pytest.raises(ValueError, match=r"scheme=None found for network='cifar-resnet-20'"):
+        from_torch(state_dict, "cifar-resnet-20")
+    with pytest.raises(ValueError, match="int found; expected a network"):
+        from_torch(state_dict, 50, "fixup")
+    with pytest.raises(ValueError, match=r"rules='fixup' found; expected .*fixup-cifar"):
+        from_torch(state_dict, model, rules="fixup")
+    with pytest.raises(TrainedError, match="10 class_names found for num_classes=7"):
+        from_torch(state_dict, model, inputs=takes((32, 32, 3), 10))
+
+
+def test_images_of_other_channels_need_their_inputs():
+    model = models.CifarResNet(depth=14, scheme="fixup", **NARROW)
+    variables = random_variables(model, 2, image_shape=(8, 8, 1))
+    state_dict = torch_names(variables, FIXUP)
+    with pytest.raises(TrainedError, match=r"conv1\.weight takes images of 1 channels; give inp"):
+        from_torch(state_dict, model)
+    made = from_torch(state_dict, model, inputs=takes((8, 8, 1), CLASSES))
+    assert_same(made.variables, variables)
+
+
+# --- Files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    model, variables, state_dict = checkpoint()
+    path = tmp_path / "net.safetensors"
+    state_dict = {key: np.asarray(a, dtype) for key, a in state_dict.items()}
+    safetensors.numpy.save_file(state_dict, path)
+    made = from_torch(path, model)
+    assert_same(made.variables, from_torch(state_dict, model).variables)
+    if dtype in (np.float32, np.float64):
+        assert_same(made.variables, variables)
+
+
+def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
+    model, _, _ = checkpoint()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(TrainedError, match="none.safetensors cannot be read: No such file"):
+        from_torch(tmp_path / "none.safetensors", model)
+    for name, data, fault in (
+        ("net.safetensors", b"\x10\0\0\0\0\0\0\0{", r"\(9 bytes\) is no safetensors file"),
+        ("net.pt", b"PK\x03\x04", r"PyTorch is not installed here; convert it .*save_file"),
+        ("net.pth", b"\x80\x02}", r"PyTorch is not installed here; convert it .*weights_only"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(TrainedError, match=fault):
+            from_torch(path, model)
+
+
+def test_a_file_of_torch_is_read_where_torch_is(tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model, variables, state_dict = checkpoint()
+    tensors = {key: torch.from_numpy(np.array(a)) for key, a in state_dict.items()}
+    for saved in (tensors, {"epoch": 3, "state_dict": tensors, "optimizer": {"lr": 0.1}}):
+        torch.save(saved, tmp_path / "net.pt")
+        assert_same(from_torch(tmp_path / "net.pt", model).variables, variables)
+    half = {key: tensor.bfloat16().requires_grad_() for key, tensor in tensors.items()}
+    assert from_torch(half, model).variables["params"]["bias_head"].dtype == np.float32
+
+    torch.save({"state_dict": tensors, "ema": tensors}, tmp_path / "two.pt")
+    with pytest.raises(TrainedError, match="several dicts of tensors, state_dict, ema"):
+        from_torch(tmp_path / "two.pt", model)
+    torch.save({"epoch": 3}, tmp_path / "none.pt")
+    with pytest.raises(TrainedError, match="holds a dict without a dict of tensors"):
+        from_torch(tmp_path / "none.pt", model)
+    # A whole module is code, which is not executed.
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    with pytest.raises(TrainedError, match="holds more than tensors.*state_dict"):
+        from_torch(tmp_path / "module.pt", model)
+    with pytest.raises(TrainedError, match=r"a Linear found.*give it module\.state_dict\(\)"):
+        from_torch(torch.nn.Linear(2, 2), model)
+
+
+# --- Layouts of one's own -----------------------------------------------------------------------
+
+
+def test_a_layout_of_ones_own():
+    model = models.CifarResNet(depth=14, scheme="skipinit", **NARROW)
+    variables = random_variables(model, 3)
+    names = {
+        r"^stem": "first", r"^layer(\d)\.(\d)\.conv_(\d)": r"g\1b\2.c\3", r"\.kernel$": ".weight",
+        r"layer(\d)\.(\d)\.alpha": r"g\1b\2.gain", "^head": "last",
+    }  # fmt: skip
+    layout = Layout(
+        "mine",
+        names={
+            "stem": "first",
+            "stage_{stage}/{block}/conv_{layer}": "g{stage}b{block}.c{layer}",
+            "stage_{stage}/{block}/alpha": "g{stage}b{block}.gain",
+            "head": "last",
+        },
+    )
+    state_dict = torch_names(variables, names)
+    assert_same(from_torch(state_dict, model, rules=layout).variables, variables)
+
+    fixed = dataclasses.replace(layout, names={**layout.names, "stage_{stage}/{block}/alpha": 0.25})
+    without = {key: array for key, array in state_dict.items() if not key.endswith("gain")}
+    made = from_torch(without, model, rules=fixed)
+    np.testing.assert_array_equal(made.variables["params"]["stage_2"]["rest"]["alpha"], [0.25])
+
+    unnamed = dataclasses.replace(layout, names={"stem": "first", "head": "last"})
+    with pytest.raises(TrainedError, match=r"30 tensors.*30 leaves found.*\(unknown to the layout"):
+        from_torch(state_dict, model, rules=unnamed)
+    with pytest.raises(ValueError, match=r"expected no \{block\} that our name lacks"):
+        Layout("mine", names={"stage_{stage}": "g{stage}.{block}"})
+
+
+@pytest.mark.parametrize("layout", torch_layouts.LAYOUTS, ids=lambda layout: layout.name)
+def test_a_published_layout_is_for_a_network_of_its_scheme(layout):
+    """Of each layout: the class has the arguments, and the scheme is one for it."""
+    assert schemes.get(layout.scheme).fits & {"pre_activation", "post_activation", "plain"}
+    names = {
+        models.ResNet: {"depth": 50},
+        models.CifarResNet: {"depth": 20},
+        models.WideResNet: {"depth": 16},
+        models.VGG: {},
+    }[layout.network]
+    model = layout.network(**{**names, **layout.arguments}, scheme=layout.scheme)
+    leaves = jax.tree_util.tree_leaves_with_path(shapes(model, (64, 64, 3))["params"])
+    for path, _ in leaves:
+        ours = "/".join(key.key for key in path).replace("/first/", "/0/").replace("/rest/", "/1/")
+        assert layout.theirs(ours) or layout.theirs(ours.rpartition("/")[0]), ours
