@@ -20,6 +20,7 @@ from nf_resnets.init.nf_resnet import nf_resnet
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.rescalenet import rescalenet
+from nf_resnets.init.rezero import rezero
 from nf_resnets.init.skipinit import skipinit
 from nf_resnets.init.standard import constant_alpha, standard
 from nf_resnets.init.t_fixup import t_fixup
@@ -68,6 +69,7 @@ __all__ = [
     "orthogonal",
     "rescale_biases",
     "rescalenet",
+    "rezero",
     "rules",
     "skipinit",
     "standard",

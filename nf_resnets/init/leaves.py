@@ -47,6 +47,36 @@ def scaled(old: Any, factor: Any) -> Any:
     return like(old, old.astype(dtype) * factor)
 
 
+def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
+    """Returns ``old`` times the number above 0 that makes its deviation about 0 equal to ``std``.
+
+    ``sqrt(mean(old**2))`` is taken over the whole leaf, of a stacked one over each branch. It works
+    under ``jit``, where a leaf of zeros stays one.
+
+    Args:
+      leaf: what the leaf is.
+      old: the leaf as it was.
+      std: a number, of a stacked leaf ``[n, 1, ..., 1]``.
+
+    Raises:
+      ValueError: if a concrete leaf (or one branch of it) is all zeros or not finite.
+    """
+    numpy: Any = np if isinstance(old, np.ndarray | np.generic) else jnp
+    values = old.astype(numpy.promote_types(old.dtype, np.float32))
+    axes = tuple(range(int(leaf.stacked), values.ndim))
+    # Of the largest number first, for the square of a small one would be 0 in float32.
+    largest = numpy.max(numpy.abs(values), axis=axes, keepdims=True)
+    divisor = numpy.where(largest == 0, 1, largest).astype(values.dtype)
+    rms = largest * numpy.sqrt(numpy.mean(numpy.square(values / divisor), axis=axes, keepdims=True))
+    if is_concrete(rms) and not bool(numpy.all((rms > 0) & numpy.isfinite(rms))):
+        raise ValueError(
+            f"leaf {leaf.path!r} has the standard deviation {float(rms.min())!r}; expected drawn "
+            "weights to rescale, or key= to draw them."
+        )
+    factor = numpy.asarray(std, values.dtype) / numpy.where(rms == 0, 1, rms).astype(values.dtype)
+    return scaled(old, factor.reshape(factor.shape if leaf.stacked else (1,) * values.ndim))
+
+
 def refuse_shapes(params: Any, role_map: RoleMap) -> None:
     """Refuses a tree of shapes, which has no values to rescale."""
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
@@ -139,4 +169,13 @@ def check_key(key: Any) -> None:
     raise TypeError(f"{found} found; expected one PRNG key, such as jax.random.key(0).")
 
 
-__all__ = ["all_zero", "check_key", "draw", "is_concrete", "like", "refuse_shapes", "scaled"]
+__all__ = [
+    "all_zero",
+    "check_key",
+    "draw",
+    "is_concrete",
+    "like",
+    "refuse_shapes",
+    "scaled",
+    "with_deviation",
+]

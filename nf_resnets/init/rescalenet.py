@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import draws, roles
-from nf_resnets.init.leaves import draw, like, refuse_shapes, scaled
+from nf_resnets.init.leaves import draw, like, refuse_shapes, with_deviation
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.roles import Group, Leaf, Role, Rules
 from nf_resnets.schemes import UNDECAYED, Anatomy, Scheme
@@ -27,7 +27,7 @@ def rescalenet(
     key: jax.Array | None = None,
     rules: Rules | None = None,
 ) -> Any:
-    r"""Turns a He (fan_in) initialisation into RescaleNet's, section 4 of its paper.
+    r"""Gives the weights RescaleNet's standard deviations, section 4 of its paper.
 
     The k-th of ``L`` blocks, counted from 1, is ``x_k = a_k x_{k-1} + L**-0.5 s_k F_k(x_{k-1})``
     with ``a_k = sqrt((k+L-1)/(k+L))``. Its branch is to have ``1/(k+L)`` of the variance, and so
@@ -45,12 +45,10 @@ def rescalenet(
     (the scheme ``"rescalenet_published"`` has its constants), and draws every layer of VGG, the
     head too, from He (fan_out).
 
-    Without ``key`` the weights given are taken for He (fan_in) ones: those of the branches are
-    multiplied by ``(L/(k+L))**(1/(2m))`` and those of the shortcuts by ``sqrt(1/2)``. Nothing is
-    zero in the result, so that it cannot be told from what it was made of: calling it twice
-    rescales twice, and is not refused. With ``key`` the weights are drawn, and the call may be
-    repeated. (The models' own ``init`` draws He (fan_out), which differs where a layer changes the
-    number of channels: give ``key``.)
+    Without ``key`` every weight given is multiplied by one number, which brings its standard
+    deviation (about 0; of a stacked leaf, that of each branch) to the one above. So it does not
+    matter what the weights were drawn from, He or another default, and nothing but rounding
+    changes if the call is repeated. With ``key`` the weights are drawn, normally distributed.
 
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
@@ -68,8 +66,9 @@ def rescalenet(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``dropout`` is not one rate
-        in ``[0, 1)`` or as many as there are branches, the tree holds shapes instead of arrays, or
-        does not fit the rules (see :func:`nf_resnets.roles.assign`).
+        in ``[0, 1)`` or as many as there are branches, the tree holds shapes instead of arrays or,
+        without ``key``, a weight of zeros, or does not fit the rules (see
+        :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
@@ -80,7 +79,8 @@ def rescalenet(
       >>> import jax.numpy as jnp
       >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)")
-      >>> float(rescalenet(tree, depth=1, rules=rules)["block_1"]["conv_2"].max())  # (1/2)^(1/4)
+      >>> weight = rescalenet(tree, depth=1, rules=rules)["block_1"]["conv_2"]
+      >>> float(jnp.sqrt((weight**2).mean()) / (2 / 72) ** 0.5)  # (1/2)^(1/4)
       0.8409
     """
     role_map = roles.assign(params, rules)
@@ -89,26 +89,25 @@ def rescalenet(
     k = np.arange(1, int(depth) + 1) - published
     shares = int(depth) / (k + int(depth))
 
-    def factor(leaf: Leaf) -> Any:
-        """What He's standard deviation is multiplied by; of a stacked leaf ``[n, 1, ..., 1]``."""
+    def deviation(leaf: Leaf) -> Any:
+        """The standard deviation of a weight; of a stacked leaf ``[n, 1, ..., 1]``."""
         fan_in, fan_out = roles.fans(leaf)
         if published and not depth:
-            return (fan_in / fan_out) ** 0.5 * (2**0.5 if leaf.role is Role.HEAD else 1.0)
-        if leaf.role is Role.SHORTCUT:
-            return 0.5**0.5
+            return (2 / fan_out) ** 0.5
+        if leaf.role in (Role.SHORTCUT, Role.HEAD):
+            return fan_in**-0.5
+        he = (2 / fan_in) ** 0.5
         if leaf.role is not Role.BRANCH:
-            return 1.0
+            return he
         own = np.asarray(leaf.branches) - 1
-        factors = shares[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
+        stds = he * shares[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
         if not leaf.stacked:
-            return float(factors[0])
-        return factors.reshape(-1, *[1] * (len(leaf.shape) - 1))
+            return float(stds[0])
+        return stds.reshape(-1, *[1] * (len(leaf.shape) - 1))
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        fan_in, _ = roles.fans(leaf)
-        gain = 1.0 if leaf.role is Role.HEAD else 2.0
-        std = (gain / fan_in) ** 0.5 * factor(leaf)
-        return jnp.asarray(std, dtype) * draws.normal(leaf_key, leaf.shape, dtype)
+        std = jnp.asarray(deviation(leaf), dtype)
+        return std * draws.normal(leaf_key, leaf.shape, dtype)
 
     if key is not None:
         params = draw(params, key, role_map, sample)
@@ -121,7 +120,7 @@ def rescalenet(
         if leaf.role is Role.MULTIPLIER:
             return like(value, 1)
         if key is None and leaf.weight and leaf.role in _RESCALED:
-            return scaled(value, factor(leaf))
+            return with_deviation(leaf, value, deviation(leaf))
         return value
 
     return role_map.map(rescale, params)

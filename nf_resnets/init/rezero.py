@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+
 from nf_resnets.init.skipinit import skipinit
+from nf_resnets.roles import Rules
 from nf_resnets.schemes import Anatomy, Scheme
+
+
+def rezero(
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+) -> Any:
+    r"""Sets the scalar of every branch, ``y = x + alpha F(x)``, to 0: equation 1 of the paper.
+
+    The weights stay as they are, or, with ``key``, are drawn from He (fan_in), in a tree with
+    embeddings, a Transformer's, from Xavier (uniform).
+
+    Args:
+      params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones. It
+        is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
+        for each, or the tree does not fit the rules.
+      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Source: Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You Need: Fast
+    Convergence at Large Depth*, UAI 2021.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "alpha": jnp.ones(())}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
+      >>> float(rezero(tree, depth=1, rules=rules)["block_1"]["alpha"])
+      0.0
+    """
+    return skipinit(params, depth, key=key, rules=rules)
+
 
 SCHEME = Scheme(
     name="rezero",
     title="ReZero",
-    init=skipinit,
+    init=rezero,
     anatomy=Anatomy(alpha=True),
     reference="Bachlechner et al.: ReZero is All You Need, UAI 2021, equation 1",
     fits=frozenset({"pre_activation", "post_activation", "transformer"}),
 )
 
-__all__ = ["SCHEME"]
+__all__ = ["SCHEME", "rezero"]

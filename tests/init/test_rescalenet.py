@@ -4,6 +4,7 @@ import functools
 import math
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,20 +88,88 @@ def test_every_leaf(name, scheme):
     assert checked >= 11
 
 
-@pytest.mark.parametrize("scheme", ["rescalenet", "rescalenet_published"])
+# What a network may come with: this library's default, Flax's, torchvision's, PyTorch's.
+GIVEN = {
+    "He (fan_out)": nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+    "LeCun": nn.initializers.lecun_normal(),
+    "uniform": nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
+    "N(3, 1e-40)": lambda key, shape: 1e-20 * (3 + jax.random.normal(key, shape)),
+}
+
+
+def _rms(values):
+    return np.sqrt(np.mean(np.square(np.asarray(values, "f8"))))
+
+
+@pytest.mark.every(7)
 @pytest.mark.parametrize("name", SHAPES)
-def test_without_a_key_he_is_rescaled(name, scheme):
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("scheme", ["rescalenet", "rescalenet_published"])
+def test_without_a_key_every_weight_gets_the_deviation_of_the_recipe(name, given, scheme):
     model, shapes = _shapes(name, scheme)
-    rescalenet = functools.partial(schemes.get(scheme).init, dropout=0.1)
-    given = init.he(jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes), jax.random.key(3))
-    result = rescalenet(given, model.num_branches)
-    drawn = rescalenet(given, model.num_branches, key=jax.random.key(3))
-    flat = jax.tree_util.tree_flatten_with_path(given)[0]
-    for (path, _), one, two in zip(
-        flat, jax.tree.leaves(result), jax.tree.leaves(drawn), strict=True
+    sizes = SHAPES[name][0]
+    rates = [
+        0.1 * (stage >= len(sizes) - 2) for stage, size in enumerate(sizes) for _ in range(size)
+    ]
+    start = functools.partial(schemes.get(scheme).init, dropout=rates or 0.0)
+    draw = GIVEN[given]
+    params = jax.tree.map(
+        lambda leaf: (
+            draw(jax.random.key(leaf.size), leaf.shape)
+            if len(leaf.shape) > 1
+            else jnp.full(leaf.shape, 0.5)
+        ),
+        shapes,
+    )
+    result = start(params, model.num_branches)
+    jitted = jax.jit(lambda tree: start(tree, model.num_branches))(params)
+    first, checked = int(scheme == "rescalenet"), 0
+    for (path, before), after, under_jit in zip(
+        jax.tree_util.tree_flatten_with_path(params)[0],
+        jax.tree.leaves(result),
+        jax.tree.leaves(jitted),
+        strict=True,
     ):
-        # Two roundings of float32 on each side.
-        np.testing.assert_allclose(one, two, rtol=3e-7, err_msg=path_name(path))
+        path = path_name(path)
+        # A few roundings of float32 on the way, and those of its sums.
+        np.testing.assert_allclose(under_jit, after, rtol=3e-6)
+        if not path.endswith("kernel"):
+            continue
+        stds = _deviation(path, before.shape, *SHAPES[name], first=first, dropout=0.1)
+        for std, own, old in zip(
+            stds, after.reshape(len(stds), -1), before.reshape(len(stds), -1), strict=True
+        ):
+            assert abs(_rms(own) / std - 1) < 3e-6, path
+            np.testing.assert_allclose(own / own[0], old / old[0], rtol=1e-5)  # one factor
+            checked += 1
+    assert checked >= 11
+
+
+def test_a_default_network_starts_as_a_drawn_one():
+    """The README's calling pattern: the variances of the sums are those of the recipe."""
+    model = ARCHITECTURES["wrn"].smallest("rescalenet", stem_channels=32)
+    images = jax.random.normal(jax.random.key(5), (8, 8, 8, 3))
+    params = model.init(jax.random.key(0), images)["params"]
+
+    def last_sum(params):
+        _, found = model.apply({"params": params}, images, mutable=["taps"])
+        return float(jnp.square(found["taps"]["stage_3"]["rest"]["sum"]).mean())
+
+    ours = last_sum(init.rescalenet(params, model.num_branches))
+    draws = [
+        last_sum(init.rescalenet(params, model.num_branches, key=jax.random.key(seed)))
+        for seed in range(5)
+    ]
+    # Within what draws differ by; as given, for He (fan_in), it is a sixth.
+    assert 0.7 * min(draws) < ours < 1.4 * max(draws)
+
+
+def test_zeros_cannot_be_rescaled():
+    tree = {"b_0": {"c_1": jnp.ones((4, 4)), "c_2": jnp.zeros((4, 4))}}
+    rules = Rules(branch=r"b_(\d+)/c_(\d)")
+    with pytest.raises(ValueError, match="leaf 'b_0/c_2' has the standard deviation 0.0.*key="):
+        init.rescalenet(tree, 1, rules=rules)
+    assert np.all(init.rescalenet(tree, 1, key=jax.random.key(0), rules=rules)["b_0"]["c_2"] != 0)
 
 
 def test_the_numbers_of_the_feedback():
@@ -109,10 +178,11 @@ def test_the_numbers_of_the_feedback():
     result = init.rescalenet(tree, 16, rules=Rules(branch=r"b_(\d+)/c_(\d)"))
     for k in range(16):
         for leaf in result[f"b_{k}"].values():
-            np.testing.assert_allclose(leaf, 16 ** (1 / 6) * (k + 1 + 16) ** (-1 / 6), rtol=1e-15)
+            ratio = leaf / (2 / 36) ** 0.5
+            np.testing.assert_allclose(ratio, 16 ** (1 / 6) * (k + 1 + 16) ** (-1 / 6), rtol=1e-14)
     # The first block's, worked out by hand, and the last's, half the variance: 2^(-1/6).
-    np.testing.assert_allclose(result["b_0"]["c_2"][0, 0, 0, 0], 0.9899467, rtol=1e-6)
-    np.testing.assert_allclose(result["b_15"]["c_2"][0, 0, 0, 0], 0.8908987, rtol=1e-6)
+    np.testing.assert_allclose(18**0.5 * result["b_0"]["c_2"][0, 0, 0, 0], 0.9899467, rtol=1e-6)
+    np.testing.assert_allclose(18**0.5 * result["b_15"]["c_2"][0, 0, 0, 0], 0.8908987, rtol=1e-6)
 
 
 def test_the_published_code_counts_from_zero():
@@ -128,7 +198,8 @@ def test_the_published_code_counts_from_zero():
     result = init.rescalenet(tree, 16, published=True, dropout=0.03, rules=rules)
     for k in range(16):
         multiplier = (15 + k + 1) ** (-1 / 6) * 16 ** (1 / 6) * (1 - 0.03) ** 0.5
-        np.testing.assert_allclose(result[f"b_{k}"]["c_2"], multiplier, rtol=1e-15)
+        ratio = result[f"b_{k}"]["c_2"] / (2 / 36) ** 0.5
+        np.testing.assert_allclose(ratio, multiplier, rtol=1e-14)
 
 
 def test_dropout_by_the_branch():
@@ -137,7 +208,7 @@ def test_dropout_by_the_branch():
     plain = init.rescalenet(tree, 2, rules=rules)
     result = init.rescalenet(tree, 2, dropout=(0.0, 0.75), rules=rules)
     np.testing.assert_array_equal(result["b_0"]["c_1"], plain["b_0"]["c_1"])
-    np.testing.assert_allclose(result["b_1"]["c_1"], plain["b_1"]["c_1"] / 2, rtol=1e-15)
+    np.testing.assert_allclose(result["b_1"]["c_1"], plain["b_1"]["c_1"] / 2, rtol=1e-14)
     for wrong in (1.0, -0.1, (0.1,), (0.1, 0.1, 0.1), float("nan")):
         with pytest.raises(ValueError, match=r"dropout=.* found; expected one rate in \[0, 1\)"):
             init.rescalenet(tree, 2, dropout=wrong, rules=rules)
