@@ -24,6 +24,7 @@ import tyro
 
 from benchmarks.machine import machine
 from benchmarks.rows import Row
+from nf_resnets import places
 
 Part = Literal[
     "against_torch", "against_batch_norm", "depth", "together", "roofline", "outside", "startup"
@@ -51,10 +52,13 @@ def main(settings: Settings) -> int:
     about = machine()
     started = datetime.datetime.now()
     out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}")
-    if out.exists():
-        print(f"out={out} is there already; name a new folder.", file=sys.stderr)
+    try:
+        if places.expanded(out).exists():
+            raise places.PlaceError(f"out={out} is there already; name a new folder.")
+        out = places.try_folder(out, "--out")
+    except places.PlaceError as error:
+        print(error, file=sys.stderr)
         return 2
-    out.mkdir(parents=True)
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     rows: list[Row] = []
     skipped: dict[str, str] = {}

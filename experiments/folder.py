@@ -20,6 +20,8 @@ from typing import Any
 
 import jax
 
+from nf_resnets import places
+
 Row = dict[str, Any]
 
 
@@ -47,14 +49,13 @@ class ResultsFolder:
         columns: Sequence[str],
         key: Sequence[str],
     ) -> None:
-        self.path = path
         self._columns = tuple(columns)
         self._key = tuple(key)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            self.path = path = places.try_folder(path, "--out")
             self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
-        except OSError as error:
-            raise SystemExit(f"cannot write to the results folder {path}: {error}.") from None
+        except (places.PlaceError, OSError) as error:
+            raise SystemExit(str(error)) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -21,6 +21,7 @@ from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.feed import Feed, local_rows
+from nf_resnets.training.run import refuse_labels
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 from nf_resnets.training.streamed_loop import train_streamed
 
@@ -278,7 +279,9 @@ def _test(program: StreamedProgram, state: training.TrainState) -> dict[str, flo
         found = program.evaluate(stacked.params, stacked.batch_stats, feed)
     finally:
         feed.close()
-    return {name: float(value[0]) for name, value in found.items()}
+    test = {name: float(value[0]) for name, value in found.items()}
+    refuse_labels(test, "the test split")
+    return test
 
 
 def _last_tenth(lines: Sequence[Row]) -> list[dict[str, float]]:

@@ -12,6 +12,7 @@ import jax
 
 from experiments.program import Program
 from nf_resnets import data, schemes, training
+from nf_resnets.training.run import refuse_labels
 
 OnStep = Callable[[int, dict[str, float]], Any]
 
@@ -117,7 +118,9 @@ def _test(program: Program, state: training.TrainState, seed: int) -> dict[str, 
         batch_stats = program.estimate(stacked, program.train_data, order)
         stacked = stacked.replace(batch_stats=batch_stats)
     found = program.evaluate(stacked.params, stacked.batch_stats, program.test_data)
-    return {name: float(value[0]) for name, value in found.items()}
+    test = {name: float(value[0]) for name, value in found.items()}
+    refuse_labels(test, "the test split")
+    return test
 
 
 def outcome(program: Program, made: TrainingRun) -> dict[str, Any]:

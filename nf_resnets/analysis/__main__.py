@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from nf_resnets import data, init, roles, schemes  # noqa: F401 (init registers the schemes)
+from nf_resnets import data, init, places, roles, schemes  # noqa: F401 (init registers the schemes)
 from nf_resnets.analysis.bounds import excess_loss
 from nf_resnets.analysis.closed_form import ClosedForm
 from nf_resnets.analysis.correlation import eta, multipliers
@@ -244,8 +244,8 @@ def folder_for(options: Options) -> Path:
     """
     named = f"{options.model}-{options.scheme}-{options.dataset}"
     folder = options.out or Path("runs") / "analysis" / named
+    folder = places.try_folder(folder, "--out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         names = {path.name for path in folder.iterdir()}
         same = not names
         if SETTINGS in names:

@@ -60,8 +60,9 @@ def main(wanted: Command) -> int:
 
 
 def _export(wanted: Command) -> int:
-    where: Any = wanted.options.ledger or wanted.options.out / "ledger.db"
     try:
+        options = command.placed(wanted.options)
+        where: Any = options.ledger or options.out / "ledger.db"
         with open_ledger(where, create=False) as ledger:
             for path in wanted.export:
                 export(ledger, path)

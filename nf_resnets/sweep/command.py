@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import jax
 
-from nf_resnets import data
+from nf_resnets import data, places
 from nf_resnets.sweep import driver, estimate, program
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import device_name
@@ -142,6 +142,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
     """
     check(options)
     try:
+        options = placed(options)
         hosts.initialize(options.coordinator, options.num_processes, options.process_id)
         sweep = driver.make_sweep(axes, base, load=_loader(options.data_dir))
         data_devices = options.devices_per_run or len(jax.devices())
@@ -194,6 +195,14 @@ def check(options: Options) -> None:
         )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
+
+
+def placed(options: Options) -> Options:
+    """The options with ``~`` expanded in the names of folder and ledger."""
+    ledger = options.ledger
+    if ledger is not None and "://" not in ledger:
+        ledger = str(places.expanded(ledger, "--ledger"))
+    return dataclasses.replace(options, out=places.expanded(options.out, "--out"), ledger=ledger)
 
 
 def _loader(data_dir: str | None) -> Any:
@@ -325,13 +334,7 @@ def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _open(options: Options) -> Ledger:
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SystemExit(
-            f"--out {options.out} found ({error.strerror}); expected a folder, or a place where one"
-            " can be made."
-        ) from None
+    places.try_folder(options.out, "--out")
     return open_ledger(options.ledger or options.out / "ledger.db")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from nf_resnets import places
 from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError
 from nf_resnets.sweep.schema import one_line
 
@@ -217,7 +218,7 @@ def _new_file(path: str | Path) -> Iterator[Path]:
     Raises:
       LedgerError: there is something under the name already, or it cannot be written.
     """
-    path = Path(path).expanduser()
+    path = places.expanded(path)
     exists = f"{path} exists, and is not overwritten"
     if path.exists():
         raise LedgerError(exists)

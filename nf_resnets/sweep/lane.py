@@ -18,6 +18,7 @@ from nf_resnets.sweep.ledger import Claim, LedgerError
 from nf_resnets.sweep.program import Program, fetch
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.training.checkpoint import CheckpointError, CheckpointHeldError, Checkpoints
+from nf_resnets.training.run import refuse_labels
 
 FIRST_CHUNK = 8
 """Steps of a program's first call, before it is known how long a step takes."""
@@ -308,6 +309,8 @@ class Slots:
             if crew.leads():
                 crew.watch.went_on(seat.claim.key, seat.step, numbers)
             if diverged[slot]:
+                last = {name: float(values[-1]) for name, values in numbers.items()}
+                refuse_labels(last, f"the batch of step {seat.step}")
                 self._end(slot, "diverged", _where(seat.step, numbers))
         self._drop_lost()
         self._end_epochs()
@@ -360,6 +363,7 @@ class Slots:
             elapsed = time.perf_counter() - start
             for slot, seat in to_test:
                 tests[slot] = {name: float(values[slot]) for name, values in found.items()}
+                refuse_labels(tests[slot], "the test split")
                 seat.seconds += elapsed / len(to_test)
         for slot, seat in due:
             row = self._epoch_row(seat, tests.get(slot))

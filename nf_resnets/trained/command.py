@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import re
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +18,15 @@ import jax
 import numpy as np
 import tyro
 
-from nf_resnets import data, models, schemes, translation
+from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
 from nf_resnets.trained import settings as settings_of
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.inputs import Images, Sentences
+from nf_resnets.trained.resume import ENDING, StoppedError, Unfinished, digest
+from nf_resnets.training.checkpoint import CheckpointError
 
 MISTAKE = 2
 """The exit code of what the user can mend."""
@@ -177,7 +183,10 @@ def run(command: Any) -> int:
         code = functions[type(command)](command)
         sys.stdout.flush()
         return code
-    except (TrainedError, ValueError, OSError, ImportError) as error:
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except (TrainedError, CheckpointError, ValueError, OSError, ImportError) as error:
         if isinstance(error, BrokenPipeError):
             # Nobody reads on (`| head`).
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -191,37 +200,43 @@ def run(command: Any) -> int:
 
 def train(command: Train) -> int:
     """Trains a network and saves it."""
-    file.refuse_existing(command.out, overwrite=command.overwrite)
+    out = _tried(command)
+    samples = None if command.samples is None else places.try_folder(command.samples, "--samples")
     dataset = data.load(command.dataset, command.data_dir)
     model = _network(command, dataset)
     inputs = Images.of(dataset)
     where = f"{command.network} ({command.scheme}) on {command.dataset}"
     print(f"Training {where}, {jax.devices()[0].device_kind}", flush=True)
     start = time.monotonic()
-    variables = fit.initial(model, dataset, command.recipe.seed)
-    made = fit.fit(model, variables, dataset, command.recipe, on_epoch=_say_epoch)
-    notes = {
-        "network": command.network,
-        "dataset": command.dataset,
-        "recipe": dataclasses.asdict(command.recipe),
-        "steps": made.steps,
-        "test_accuracy": made.test_accuracy,
-        "test_loss": made.test_loss,
-    }
-    path = file.save(
-        command.out, model, made.variables, inputs=inputs, notes=notes, overwrite=command.overwrite
-    )
-    _say_result(made, path, time.monotonic() - start)
-    if command.samples is not None:
-        _write_samples(command.samples, dataset, inputs)
-        print(f"Images to try it on: python -m nf_resnets.trained predict {path} "
-              f"{command.samples}/*.png")  # fmt: skip
+    identity = _identity(model, dataset, command.recipe)
+    with Unfinished(out, identity) as unfinished:
+        made = fit.fit(
+            model,
+            fit.initial(model, dataset, command.recipe.seed),
+            dataset,
+            command.recipe,
+            on_epoch=_say_epoch,
+            unfinished=unfinished,
+        )
+        notes = {
+            "network": command.network,
+            "dataset": command.dataset,
+            "recipe": dataclasses.asdict(command.recipe),
+            "steps": made.steps,
+            "test_accuracy": made.test_accuracy,
+            "test_loss": made.test_loss,
+        }
+        _save(out, command, model, made.variables, inputs, notes)
+    _say_result(made, out, time.monotonic() - start)
+    if samples is not None:
+        _write_samples(samples, dataset, inputs)
+        print(f"Images to try it on: python -m nf_resnets.trained predict {out} {samples}/*.png")
     return 0
 
 
 def train_translator(command: TrainTranslator) -> int:
     """Trains a Transformer and saves it with its vocabulary."""
-    file.refuse_existing(command.out, overwrite=command.overwrite)
+    out = _tried(command)
     schemes.fitting(command.scheme, "transformer")
     pairs = translation.load_pairs(command.dataset, command.data_dir, source=command.source)
     if command.tested < 1:
@@ -239,28 +254,33 @@ def train_translator(command: TrainTranslator) -> int:
             print(f"  step {made:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
                   f"token {metrics['likelihood']:.3f}", flush=True)  # fmt: skip
 
-    made = fit_translation(
-        pairs, command.scheme, command.recipe, tested=command.tested, on_step=told
-    )
-    notes = {
-        "dataset": command.dataset,
+    identity = {
+        "scheme": command.scheme,
         "recipe": dataclasses.asdict(command.recipe),
-        "test_bleu": made.bleu.score,
-        "test_bleu_of_copies": made.copy_bleu.score,
-        "signature": made.bleu.signature,
+        "pairs": digest(*pairs.languages, *pairs.train.source, *pairs.train.target),
     }
-    path = file.save(
-        command.out,
-        made.model,
-        {"params": made.params},
-        inputs=Sentences(source, target, made.vocabulary.source, made.vocabulary.target),
-        notes=notes,
-        overwrite=command.overwrite,
-    )
+    with Unfinished(out, identity) as unfinished:
+        made = fit_translation(
+            pairs,
+            command.scheme,
+            command.recipe,
+            tested=command.tested,
+            on_step=told,
+            unfinished=unfinished,
+        )
+        notes = {
+            "dataset": command.dataset,
+            "recipe": dataclasses.asdict(command.recipe),
+            "test_bleu": made.bleu.score,
+            "test_bleu_of_copies": made.copy_bleu.score,
+            "signature": made.bleu.signature,
+        }
+        inputs = Sentences(source, target, made.vocabulary.source, made.vocabulary.target)
+        _save(out, command, made.model, {"params": made.params}, inputs, notes)
     print(f"BLEU {made.bleu.score:.1f} on test pairs ({made.copy_bleu.score:.1f} of copies; "
           f"{made.bleu.signature})")  # fmt: skip
-    print(f"{time.monotonic() - start:.0f} s; in {path}")
-    print(f'python -m nf_resnets.trained predict {path} --sentence "{pairs.test.source[0]}"')
+    print(f"{time.monotonic() - start:.0f} s; in {out}")
+    print(f'python -m nf_resnets.trained predict {out} --sentence "{pairs.test.source[0]}"')
     return 0
 
 
@@ -323,7 +343,7 @@ def predictions(command: Predict) -> int:
 
 def tune(command: Tune) -> int:
     """Fine-tunes a network and saves it under another name."""
-    file.refuse_existing(command.out, overwrite=command.overwrite)
+    out = _tried(command)
     old = file.load(command.file)
     dataset = data.load(command.dataset, command.data_dir)
     key = jax.random.key(command.recipe.seed)
@@ -333,38 +353,41 @@ def tune(command: Tune) -> int:
     print(f"Fine-tuning {command.file} on {command.dataset}: {learning} of {len(labels)} leaves "
           f"learn, {jax.devices()[0].device_kind}", flush=True)  # fmt: skip
     start = time.monotonic()
-    made = fit.fit(
-        new.model, new.variables, dataset, command.recipe, learn=command.learn, on_epoch=_say_epoch
-    )
-    notes = {
-        "network": old.notes.get("network", type(new.model).__name__),
-        "dataset": command.dataset,
-        "tuned_from": dict(old.notes),
+    identity = {
+        **_identity(new.model, dataset, command.recipe),
         "learn": command.learn,
-        "recipe": dataclasses.asdict(command.recipe),
-        "steps": made.steps,
-        "test_accuracy": made.test_accuracy,
-        "test_loss": made.test_loss,
+        "tuned_from": digest(*jax.tree.leaves(old.variables)),
     }
-    path = file.save(
-        command.out,
-        new.model,
-        made.variables,
-        inputs=new.inputs,
-        notes=notes,
-        overwrite=command.overwrite,
-    )
-    _say_result(made, path, time.monotonic() - start)
+    with Unfinished(out, identity) as unfinished:
+        made = fit.fit(
+            new.model,
+            new.variables,
+            dataset,
+            command.recipe,
+            learn=command.learn,
+            on_epoch=_say_epoch,
+            unfinished=unfinished,
+        )
+        notes = {
+            "network": old.notes.get("network", type(new.model).__name__),
+            "dataset": command.dataset,
+            "tuned_from": dict(old.notes),
+            "learn": command.learn,
+            "recipe": dataclasses.asdict(command.recipe),
+            "steps": made.steps,
+            "test_accuracy": made.test_accuracy,
+            "test_loss": made.test_loss,
+        }
+        _save(out, command, new.model, made.variables, new.inputs, notes)
+    _say_result(made, out, time.monotonic() - start)
     return 0
 
 
 def export_(command: Export) -> int:
     """Writes a StableHLO program."""
-    file.refuse_existing(command.out, overwrite=command.overwrite)
+    path = places.try_file(command.out, "--out", overwrite=command.overwrite)
     trained = file.load(command.file)
-    path = exports.save_export(
-        command.out, trained, overwrite=command.overwrite, platforms=command.platforms
-    )
+    exports.save_export(path, trained, overwrite=command.overwrite, platforms=command.platforms)
     inputs = predict.images_of(trained)
     shape = ", ".join(map(str, inputs.shape))
     print(f"{path}: {path.stat().st_size:,} bytes, for {', '.join(command.platforms)}")
@@ -372,6 +395,48 @@ def export_(command: Export) -> int:
           f"to logits float32 [b, {len(inputs.class_names)}]")  # fmt: skip
     print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
     return 0
+
+
+def _tried(command: Train | TrainTranslator | Tune) -> Path:
+    """The file that a training is to end in, after everything on the way there was tried."""
+    return places.try_file(command.out, "--out", overwrite=command.overwrite, ending=ENDING)
+
+
+def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str, Any]:
+    """On what a training depends."""
+    return {
+        "network": settings_of.to_json(model),
+        "dataset": dataset.name,
+        "labels": digest(dataset.train.labels),
+        "recipe": dataclasses.asdict(recipe),
+    }
+
+
+def _save(
+    path: Path,
+    command: Train | TrainTranslator | Tune,
+    model: Any,
+    variables: Any,
+    inputs: Images | Sentences,
+    notes: dict[str, Any],
+) -> None:
+    """Saves a network; one that cannot be saved there, in another place.
+
+    Raises:
+      TrainedError: if it could not be saved where it was to be; it says where it is.
+    """
+    try:
+        file.save(path, model, variables, inputs=inputs, notes=notes, overwrite=command.overwrite)
+    except TrainedError as error:
+        name = f"network-{uuid.uuid4().hex[:8]}.safetensors"
+        for folder in (path.parent, Path(tempfile.gettempdir()), Path.cwd()):
+            with contextlib.suppress(TrainedError):
+                kept = file.save(folder / name, model, variables, inputs=inputs, notes=notes)
+                break
+        else:
+            raise
+        text = str(error).removesuffix(".")
+        raise TrainedError(f"{text}; the network is kept in {kept}.") from None
 
 
 def _network(command: Train, dataset: data.Dataset) -> Any:
@@ -399,10 +464,9 @@ def _say_result(made: fit.Fit, path: Path, seconds: float) -> None:
 
 def _write_samples(folder: Path, dataset: data.Dataset, inputs: Images) -> None:
     """Ten images of the test split, by index and class; none that is there is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
     for index in range(min(10, len(dataset.test.labels))):
-        name = dataset.class_names[dataset.test.labels[index]]
-        path = folder / f"test_{index}_is_{name.replace('/', '_').replace(' ', '_')}.png"
+        name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
+        path = folder / f"test_{index}_is_{name[:50]}.png"
         if not path.exists():
             pictures.write_picture(path, dataset.test.images[index], inputs)
 

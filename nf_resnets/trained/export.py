@@ -11,7 +11,8 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from nf_resnets.trained.file import Trained, TrainedError, write_whole
+from nf_resnets import places
+from nf_resnets.trained.file import Trained, TrainedError, as_trained_error
 from nf_resnets.trained.predict import images_of, logits_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -65,8 +66,10 @@ def save_export(
       TrainedError: if the file is there or cannot be written, or the network cannot be exported.
       ImportError: if flatbuffers is not installed, of which JAX makes its format.
     """
-    path = Path(path)
-    write_whole(path, bytes(export(trained, **options).serialize()), overwrite=overwrite)
+    data = bytes(export(trained, **options).serialize())
+    with as_trained_error():
+        path = places.expanded(path)
+        places.write_whole(path, data, overwrite=overwrite)
     return path
 
 
@@ -76,9 +79,9 @@ def load_export(path: str | os.PathLike[str]) -> jax.export.Exported:
     Raises:
       TrainedError: if there is no such file, or it is no exported program.
     """
-    path = Path(path)
     try:
-        data = path.read_bytes()
+        with as_trained_error():
+            data = places.read_file(places.expanded(path))
     except OSError as error:
         raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
     try:

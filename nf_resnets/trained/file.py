@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -26,7 +25,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from nf_resnets import models
+from nf_resnets import models, places
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.leaves import (
@@ -54,6 +53,15 @@ _DTYPES = {
 
 class TrainedError(Exception):
     """A network that cannot be saved, loaded or used; one sentence says why."""
+
+
+@contextlib.contextmanager
+def as_trained_error() -> Iterator[None]:
+    """Raises what is wrong with a path as a :class:`TrainedError`."""
+    try:
+        yield
+    except places.PlaceError as error:
+        raise TrainedError(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,8 +120,9 @@ def save(
       >>> load(path).model == model
       True
     """
-    path = Path(path)
-    refuse_existing(path, overwrite=overwrite)
+    with as_trained_error():
+        path = places.expanded(path)
+        places.refuse_taken(path, overwrite=overwrite)
     try:
         settings = to_json(model)
         refuse_unfitting(model, inputs)
@@ -123,7 +132,8 @@ def save(
         data = _packed(tensors, settings, inputs, notes or {})
     except (TypeError, ValueError) as error:
         raise TrainedError(f"{path} cannot be written: {error}") from None
-    write_whole(path, data, overwrite=overwrite)
+    with as_trained_error():
+        places.write_whole(path, data, overwrite=overwrite)
     return path
 
 
@@ -141,9 +151,10 @@ def load(path: str | os.PathLike[str]) -> Trained:
         :func:`save`, is damaged, or is of a version that this one does not know; the sentence names
         the file, and the leaf or field.
     """
-    path = Path(path)
-    with _reading(path):
-        data = path.read_bytes()
+    with as_trained_error():
+        path = places.expanded(path)
+        with _reading(path):
+            data = places.read_file(path)
     try:
         tensors = tensors_of(data)
         manifest = _manifest(data)
@@ -166,65 +177,6 @@ def load(path: str | os.PathLike[str]) -> Trained:
     except (TypeError, ValueError) as error:
         raise TrainedError(f"{path} cannot be read: {error}") from None
     return Trained(model, unflatten(leaves), inputs, notes, versions)
-
-
-def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Refuses a path where a file is already, or where none can be.
-
-    Raises:
-      TrainedError: that says which it is.
-    """
-    if path.is_dir():
-        raise TrainedError(f"{path} is a folder; expected the name of a file.")
-    if not overwrite and os.path.lexists(path):
-        raise TrainedError(
-            f"{path} is there already, and is left as it is; choose another name, or ask for it to "
-            "be overwritten."
-        )
-
-
-def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
-    """Writes a file whole or not at all: beside it first, then under its name.
-
-    Raises:
-      TrainedError: if it is there already and must not be overwritten, or cannot be written.
-    """
-    refuse_existing(path, overwrite=overwrite)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(part, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            _put_in_place(part, path, overwrite=overwrite)
-        finally:
-            part.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except (FileExistsError, NotADirectoryError):
-        raise TrainedError(f"{path} cannot be written: it does not lie in a folder.") from None
-    except OSError as error:
-        raise TrainedError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def _put_in_place(part: Path, path: Path, *, overwrite: bool) -> None:
-    if not overwrite:
-        # A link, unlike a rename, does not replace what another process has put there meanwhile.
-        try:
-            os.link(part, path)
-            return
-        except FileExistsError:
-            refuse_existing(path, overwrite=False)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-                raise
-            refuse_existing(path, overwrite=False)
-    os.replace(part, path)
 
 
 @contextlib.contextmanager
@@ -394,11 +346,10 @@ __all__ = [
     "FORMAT",
     "Trained",
     "TrainedError",
+    "as_trained_error",
     "expected_leaves",
     "load",
-    "refuse_existing",
     "refuse_unfitting",
     "save",
     "tensors_of",
-    "write_whole",
 ]

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import data, init, optim, schemes, training
-from nf_resnets.trained.file import TrainedError
+from nf_resnets.trained.resume import Unfinished, diverged, run_to_end
 from nf_resnets.trained.transfer import Learn, partly
+from nf_resnets.training.run import refuse_labels
 
 CALIBRATION_IMAGES = 128  # RescaleNet's authors found that many to be enough
 
@@ -110,6 +111,7 @@ def fit(
     *,
     learn: Learn = "all",
     on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
+    unfinished: Unfinished | None = None,
 ) -> Fit:
     """Trains a network and tests it once.
 
@@ -121,10 +123,11 @@ def fit(
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
       on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
         means of the epoch's training loss and accuracy.
+      unfinished: where the training is kept until it is done, and goes on from; None for neither.
 
     Raises:
-      TrainedError: if the run diverges.
-      ValueError: if the batch does not fit the data.
+      TrainedError: if the run diverges, or was told to stop and is kept.
+      ValueError: if the batch does not fit the data, or a label is no class.
     """
     per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
     steps = max(1, round(recipe.epochs * per_epoch))
@@ -164,20 +167,18 @@ def fit(
             on_epoch(made, steps, *means)
             epoch.clear()
 
-    run = training.train(
+    run = run_to_end(
+        training.train,
         step,
         state,
         training.replicate(data.DeviceData.of(dataset, dataset.train), mesh),
         mesh,
         num_steps=steps,
         batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
         on_step=told,
+        unfinished=unfinished,
     )
-    if run.status != "finished":
-        raise TrainedError(
-            f"the run diverged at step {len(run.curve)} of {steps}, and no network is kept; lower "
-            f"learning_rate={recipe.learning_rate:g}."
-        )
     found = {"params": run.state.params}
     if variables.get("batch_stats"):
         found["batch_stats"] = run.state.batch_stats
@@ -185,13 +186,11 @@ def fit(
     test_data = training.replicate(data.DeviceData.of(dataset, dataset.test), mesh)
     stacked = training.stack([run.state])
     test = evaluate(stacked.params, stacked.batch_stats, test_data)
-    accuracy, loss = (float(test[name][0]) for name in ("accuracy", "loss"))
-    if not math.isfinite(loss):
-        raise TrainedError(
-            f"the run diverged at its last step, and no network is kept; lower learning_rate="
-            f"{recipe.learning_rate:g}."
-        )
-    return Fit(jax.device_get(found), steps, accuracy, loss)
+    tested = {name: float(value[0]) for name, value in test.items()}
+    refuse_labels(tested, "the test split")
+    if not math.isfinite(tested["loss"]):
+        raise diverged("at its last step", recipe.learning_rate, unfinished)
+    return Fit(jax.device_get(found), steps, tested["accuracy"], tested["loss"])
 
 
 def _devices(model: Any, batch_size: int) -> list[jax.Device]:

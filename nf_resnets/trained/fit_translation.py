@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import models, optim, schemes, training, translation
-from nf_resnets.trained.file import TrainedError
+from nf_resnets.trained.resume import Unfinished, run_to_end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +79,7 @@ def fit_translation(
     *,
     tested: int = 100,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
+    unfinished: Unfinished | None = None,
 ) -> TranslationFit:
     """Trains vocabulary and network, and measures BLEU on some test pairs.
 
@@ -88,9 +89,10 @@ def fit_translation(
       recipe: how.
       tested: how many test pairs are translated.
       on_step: called after each step with the number of steps made and its metrics.
+      unfinished: where the training is kept until it is done, and goes on from; None for neither.
 
     Raises:
-      TrainedError: if the run diverges.
+      TrainedError: if the run diverges, or was told to stop and is kept.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
     """
     sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
@@ -139,20 +141,18 @@ def fit_translation(
         {"learning_rate": recipe.learning_rate},
         seed=recipe.seed,
     )
-    run = translation.train(
+    run = run_to_end(
+        translation.train,
         step,
         state,
         corpus,
         mesh,
         num_steps=recipe.steps,
         max_tokens=recipe.max_tokens,
+        learning_rate=recipe.learning_rate,
         on_step=on_step,
+        unfinished=unfinished,
     )
-    if run.status != "finished":
-        raise TrainedError(
-            f"the run diverged at step {len(run.curve)} of {recipe.steps}, and no network is kept; "
-            f"lower learning_rate={recipe.learning_rate:g}."
-        )
     params = jax.device_get(run.state.params)
     found = translation.translate(model, params, vocabulary, sources, too_long="cut")
     return TranslationFit(model, params, vocabulary, translation.bleu(found, targets), copied)

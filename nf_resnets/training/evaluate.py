@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData
 from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 
 EvalFn = Callable[[Any, Any, DeviceData], dict[str, jax.Array]]
@@ -33,7 +34,8 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
 
     Returns:
       ``evaluate(params, batch_stats, data)`` with a leading axis ``[R, ...]`` on parameters and
-      statistics; it gives ``loss`` and ``accuracy`` float32 [R], means over the whole split.
+      statistics; it gives ``loss`` and ``accuracy`` float32 [R], means over the whole split. The
+      accuracy is NaN if a label is no class.
 
     Raises:
       ValueError: if ``batch_size`` is below 1; from the function, if ``R`` is no multiple of the
@@ -60,14 +62,13 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
             logits = logits.astype(jnp.float32)
             labels = data.labels[index]
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
             # where, not a product: an example that does not count may have an infinite loss.
-            loss = jnp.where(counts > 0, losses, 0.0).sum()
-            return jnp.stack([loss, (correct * counts).sum()])
+            sums = (losses, correct(logits, labels))
+            return jnp.stack([jnp.where(counts > 0, each, 0.0).sum() for each in sums])
 
         sums = lax.map(one_batch, jnp.arange(steps)).sum(axis=0)
-        loss, correct = lax.psum(sums, DATA) / count
-        return {"loss": loss, "accuracy": correct}
+        loss, accuracy = lax.psum(sums, DATA) / count
+        return {"loss": loss, "accuracy": accuracy}
 
     def local_runs(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
         # One after another in one loop, so that eight runs compile as fast as one does; there is no

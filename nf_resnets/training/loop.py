@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from nf_resnets.data.batch import DeviceData
 from nf_resnets.data.order import epoch_order, steps_per_epoch
-from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 from nf_resnets.training.place import spread_runs
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.run import Advance, Run, run_steps
@@ -26,7 +26,8 @@ def train(
     num_steps: int,
     batch_size: int,
     checkpoints: Checkpoints | None = None,
-    save_every: int = 0,
+    save_every: int | Callable[[int], bool] = 0,
+    save_failed: Callable[[CheckpointError], Any] | None = None,
     stop: Preemption | None = None,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Run:
@@ -46,6 +47,9 @@ def train(
       checkpoints: where the run is saved and resumed; None for neither. Their identity has to hold
         all that the numbers depend on. They stay when the run is finished.
       save_every: steps between two checkpoints; 0 to save at the end, or when told to stop, only.
+        A function says after which number of steps one is due.
+      save_failed: called if a checkpoint cannot be saved, and the run goes on; by default, and when
+        told to stop, that is an error.
       stop: when a signal has come, the run is saved and ends.
       on_step: called after each step with the number of steps made and the step's metrics.
 
@@ -54,7 +58,7 @@ def train(
 
     Raises:
       ValueError: if ``num_steps`` or ``save_every`` is out of range, more steps were made already,
-        or the batch does not fit the split.
+        the batch does not fit the split, or a label in it is no class.
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
     """
     count = data.labels.shape[0]
@@ -85,6 +89,7 @@ def train(
         on_step=told,
         checkpoints=checkpoints,
         save_every=save_every,
+        save_failed=save_failed,
         stop=stop,
     )
 

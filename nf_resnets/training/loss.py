@@ -1,4 +1,4 @@
-"""The loss of a batch of images: cross-entropy, with smoothed and with mixed labels."""
+"""The loss of a batch of images, with smoothed and with mixed labels, and what is right in it."""
 
 from __future__ import annotations
 
@@ -69,4 +69,26 @@ def cross_entropy(
     return share * of(batch["label"]) + (1 - share) * of(batch["other_label"])
 
 
-__all__ = ["cross_entropy"]
+def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Whether each prediction is right, 1 or 0; NaN where the label is no class, and nowhere else.
+
+    The mean over a batch is its accuracy, which so tells labels that are no class from logits that
+    are not finite: of these the prediction is wrong.
+
+    Args:
+      logits: ``[b, c]``.
+      labels: int32 [b].
+
+    Returns:
+      float32 [b].
+
+    Example:
+      >>> [float(each) for each in correct(jnp.eye(3), jnp.array([0, 0, 3]))]
+      [1.0, 0.0, nan]
+    """
+    right = jnp.argmax(logits.astype(jnp.float32), axis=-1) == labels
+    is_class = (labels >= 0) & (labels < logits.shape[-1])
+    return jnp.where(is_class, right.astype(jnp.float32), jnp.nan)
+
+
+__all__ = ["correct", "cross_entropy"]

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from nf_resnets.training import hosts
-from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 from nf_resnets.training.place import spread_runs
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.state import TrainState
@@ -56,7 +56,8 @@ def run_steps(
     num_steps: int,
     on_step: Callable[[int, dict[str, float], Any], Any],
     checkpoints: Checkpoints | None = None,
-    save_every: int = 0,
+    save_every: int | Callable[[int], bool] = 0,
+    save_failed: Callable[[CheckpointError], Any] | None = None,
     stop: Preemption | None = None,
 ) -> Run:
     """Makes the steps of a run until it has made ``num_steps``, or has to end.
@@ -71,17 +72,25 @@ def run_steps(
       checkpoints: where the run is saved and resumed; None for neither. Their identity has to hold
         all that the numbers depend on. They stay when the run is finished.
       save_every: steps between two checkpoints; 0 to save at the end, or when told to stop, only.
+        A function says after which number of steps one is due.
+      save_failed: called if a checkpoint cannot be saved, and the run goes on; by default, and when
+        told to stop, that is an error.
       stop: when a signal has come, the run is saved and ends.
 
     Raises:
-      ValueError: if ``num_steps`` or ``save_every`` is out of range, or more steps were made
-        already.
+      ValueError: if ``num_steps`` or ``save_every`` is out of range, more steps were made already,
+        or a batch had a label that is no class.
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
     """
     if num_steps < 1:
         raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
-    if save_every < 0:
-        raise ValueError(f"save_every={save_every} found; expected at least 0.")
+    if isinstance(save_every, int):
+        if save_every < 0:
+            raise ValueError(f"save_every={save_every} found; expected at least 0.")
+        every = save_every or num_steps
+        due: Callable[[int], bool] = lambda made: made % every == 0  # noqa: E731
+    else:
+        due = save_every
     if checkpoints is not None:
         state = _restored(checkpoints, state)
     first = int(state.step)
@@ -102,6 +111,7 @@ def run_steps(
         metrics, note = pending.popleft()
         numbers = {name: float(value[0]) for name, value in jax.device_get(metrics).items()}
         curve.append(numbers)
+        refuse_labels(numbers, f"the batch of step {first + len(curve)}")
         on_step(first + len(curve), numbers, note)
         return all(math.isfinite(value) for value in numbers.values())
 
@@ -113,21 +123,41 @@ def run_steps(
         pending.append((metrics, note))
         made = index + 1
         stopping = made < num_steps and _told_to_stop(stop, made)
-        saving = checkpoints is not None and (
-            stopping or made == num_steps or (save_every and made % save_every == 0)
-        )
+        saving = checkpoints is not None and (stopping or made == num_steps or due(made))
         # Before it is saved, a state must have been seen to be finite.
         while len(pending) > (0 if saving or stopping else lag):
             if not finite():
                 return end("diverged")
         if saving:
-            _save(checkpoints, made, states)
+            try:
+                _save(checkpoints, made, states)
+            except CheckpointError as error:
+                if save_failed is None or stopping:
+                    raise
+                save_failed(error)
         if stopping:
             return end("stopped")
     while pending:
         if not finite():
             return end("diverged")
     return end("finished")
+
+
+def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
+    """Tells labels that are no class from divergence: only they make the accuracy NaN.
+
+    Args:
+      metrics: of a step or a test.
+      where: what to say they are those of.
+
+    Raises:
+      ValueError: if the accuracy is NaN.
+    """
+    if math.isnan(metrics.get("accuracy", 0.0)):
+        raise ValueError(
+            f"a label in {where} is no class of the network; expected 0 <= label < num_classes "
+            "(was the data set changed after it was checked?)."
+        )
 
 
 def _told_to_stop(stop: Preemption | None, made: int) -> bool:
@@ -152,4 +182,4 @@ def _restored(checkpoints: Checkpoints, state: TrainState) -> TrainState:
     return state if shared is None else shared
 
 
-__all__ = ["Advance", "Run", "Status", "run_steps"]
+__all__ = ["Advance", "Run", "Status", "refuse_labels", "run_steps"]

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.average import moved_average
-from nf_resnets.training.loss import cross_entropy
+from nf_resnets.training.loss import correct, cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 
@@ -66,8 +66,7 @@ def replica_step(
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
         logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
-        correct = _correct(logits, part)
-        return losses.mean(), (correct.mean(dtype=jnp.float32), batch_stats)
+        return losses.mean(), (_correct(logits, part).mean(), batch_stats)
 
     # Replicated parameters must become this replica's own before the gradient is taken: otherwise
     # shard_map sums the gradients over the replicas by itself, and the mean below is D times off.
@@ -102,12 +101,11 @@ def replica_step(
 
 def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
     """Whether each prediction is right; of a mixed image, by what share it is, ``[b]``."""
-    predicted = jnp.argmax(logits.astype(jnp.float32), axis=-1)
-    correct = predicted == batch["label"]
+    right = correct(logits, batch["label"])
     if "share" not in batch:
-        return correct
+        return right
     share = batch["share"]
-    return share * correct + (1 - share) * (predicted == batch["other_label"])
+    return share * right + (1 - share) * correct(logits, batch["other_label"])
 
 
 def _mean_over_parts(

@@ -16,6 +16,7 @@ from nf_resnets.data.augment import example_keys, normalize
 from nf_resnets.data.mixup import mixed, mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
@@ -167,10 +168,11 @@ def make_streamed_evaluate(
         logits, _ = apply_fn(params, batch_stats, normalize(batch["image"], *colours), None)
         logits, labels, counts = logits.astype(jnp.float32), batch["label"], batch["counts"]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
         # where, not a product: an example that does not count may have an infinite loss.
-        loss = jnp.where(counts > 0, losses, 0.0).sum()
-        return lax.psum(jnp.stack([loss, (correct * counts).sum(), counts.sum()]), DATA)
+        loss, right = (
+            jnp.where(counts > 0, each, 0.0).sum() for each in (losses, correct(logits, labels))
+        )
+        return lax.psum(jnp.stack([loss, right, counts.sum()]), DATA)
 
     def local_runs(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
         return lax.map(lambda run: one_run(run[0], run[1], batch), (params, batch_stats))

@@ -8,7 +8,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from nf_resnets import training
-from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.run import Advance, Run, run_steps
 from nf_resnets.training.state import TrainState
@@ -25,7 +25,8 @@ def train(
     num_steps: int,
     max_tokens: int,
     checkpoints: Checkpoints | None = None,
-    save_every: int = 0,
+    save_every: int | Callable[[int], bool] = 0,
+    save_failed: Callable[[CheckpointError], Any] | None = None,
     stop: Preemption | None = None,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Run:
@@ -42,6 +43,9 @@ def train(
       checkpoints: where the run is saved and resumed; None for neither. Their identity has to hold
         all that the numbers depend on. They stay when the run is finished.
       save_every: steps between two checkpoints; 0 to save at the end, or when told to stop, only.
+        A function says after which number of steps one is due.
+      save_failed: called if a checkpoint cannot be saved, and the run goes on; by default, and when
+        told to stop, that is an error.
       stop: when a signal has come, the run is saved and ends.
       on_step: called after each step with the number of steps made and the step's metrics.
 
@@ -77,6 +81,7 @@ def train(
         on_step=told,
         checkpoints=checkpoints,
         save_every=save_every,
+        save_failed=save_failed,
         stop=stop,
     )
 

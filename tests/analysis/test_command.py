@@ -104,7 +104,7 @@ def test_what_is_a_users_is_left_alone(tmp_path):
         command.folder_for(options(tmp_path))
     assert (tmp_path / "page.png").read_text() == "mine"
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be used"):
+    with pytest.raises(ValueError, match="cannot be written: it does not lie in a folder"):
         command.folder_for(options(tmp_path / "file"))
 
 

@@ -116,7 +116,7 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match="cannot write to the results folder"):
+    with pytest.raises(SystemExit, match="cannot be written: it does not lie in a folder"):
         folder(tmp_path / "file" / "inside")
 
 

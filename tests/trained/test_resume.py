@@ -1,0 +1,349 @@
+"""Trainings of the commands that are cut off, and go on; networks that cannot be written."""
+
+import dataclasses
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import data, places, trained
+from nf_resnets.trained import command, resume
+from nf_resnets.trained.fit import Recipe
+from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
+from tests.trained.networks import assert_same, drawn
+
+ROOT = Path(__file__).parents[2]
+LOAD = data.load
+# 14 steps, 7 an epoch.
+RECIPE = Recipe(epochs=2.0, batch_size=32)
+
+
+@pytest.fixture(autouse=True)
+def small_digits(monkeypatch):
+    """A sixth of the training images; loaded anew by each command, as they are from disk."""
+    whole = LOAD("digits")
+
+    def load(name, data_dir):
+        train = data.Split(whole.train.images[:240].copy(), whole.train.labels[:240].copy())
+        return dataclasses.replace(whole, train=train)
+
+    monkeypatch.setattr(command.data, "load", load)
+
+
+def wanted(out, **changes):
+    return command.Train(
+        **{"out": out, "network": "wrn-10-1", "stem_channels": 4, "recipe": RECIPE, **changes}
+    )
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory):
+    """What an uninterrupted training writes."""
+    made = []
+
+    def make():
+        if not made:
+            made.append(tmp_path_factory.mktemp("twin") / "net.safetensors")
+            assert command.run(wanted(made[0])) == 0
+        return made[0].read_bytes()
+
+    return make
+
+
+def interrupted(monkeypatch, number=signal.SIGINT):
+    """Lets a signal come at the end of the first epoch, once."""
+    real, left = command._say_epoch, [number]
+
+    def say(*numbers):
+        real(*numbers)
+        if left:
+            signal.raise_signal(left.pop())
+
+    monkeypatch.setattr(command, "_say_epoch", say)
+
+
+def fails(wanted, capsys, code=2):
+    capsys.readouterr()
+    assert command.run(wanted) == code
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_a_training_that_was_stopped_goes_on_to_the_same_file(
+    tmp_path, monkeypatch, capsys, twin, number
+):
+    expected = twin()
+    interrupted(monkeypatch, number)
+    out = tmp_path / "net.safetensors"
+    err = fails(wanted(out), capsys, 128 + number)
+    folder = tmp_path / "net.safetensors.unfinished"
+    assert err == f"Stopped; step 8 is kept in {folder}, and the same command goes on from there.\n"
+    assert not out.exists() and folder.is_dir()
+    capsys.readouterr()
+    assert command.run(wanted(out)) == 0
+    found = capsys.readouterr()
+    assert f"Going on from {folder}, step 8 of 14." in found.err
+    assert "step  7 of 14" not in found.out and "step 14 of 14" in found.out
+    assert out.read_bytes() == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+@pytest.mark.slow
+def test_a_stop_after_the_last_step_goes_on_with_the_test(tmp_path, monkeypatch, capsys, twin):
+    expected = twin()
+    out = tmp_path / "net.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(command.fit.training, "make_evaluate", lambda *_, **__: stop)
+        err = fails(wanted(out), capsys, 130)
+    assert "step 14 is kept in" in err
+    assert command.run(wanted(out)) == 0
+    assert out.read_bytes() == expected
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def test_before_the_first_checkpoint_nothing_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command.fit, "initial", stop)
+    assert fails(wanted(tmp_path / "net"), capsys, 130) == "Stopped; nothing was written.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_training_does_not_go_on_from_there(tmp_path, capsys):
+    out, dataset = tmp_path / "net", data.load("digits", None)
+    folder = tmp_path / "net.unfinished"
+    model = command._network(wanted(out), dataset)
+    identity = command._identity(model, dataset, RECIPE)
+    checkpoints = Checkpoints(folder, identity)
+    checkpoints.save(7, {"w": np.zeros(3)})
+    checkpoints.close()
+    for changes, name in (
+        ({"recipe": dataclasses.replace(RECIPE, seed=1)}, "recipe.seed"),
+        ({"scheme": "skipinit"}, "network.fields.scheme"),
+    ):
+        err = fails(wanted(out, **changes), capsys)
+        assert "belongs to another run" in err and name in err and str(folder) in err
+    assert Checkpoints(folder, {}).steps() == [7] and not out.exists()
+
+
+@pytest.mark.slow
+def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "net"
+    assert command.run(wanted(out)) == 0
+    for name in ("one", "other"):
+        tuned = command.Tune(out, tmp_path / name, recipe=RECIPE, learn="small")
+        if name == "one":
+            with monkeypatch.context() as patch:
+                interrupted(patch)
+                assert "step 8 is kept" in fails(tuned, capsys, 130)
+            other = dataclasses.replace(tuned, learn="head")
+            assert "identity 'learn' is 'small' there" in fails(other, capsys)
+        assert command.run(tuned) == 0
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    hot = dataclasses.replace(RECIPE, learning_rate=1e6)
+    err = fails(wanted(tmp_path / "net", scheme="alpha_one", recipe=hot), capsys)
+    assert "the run diverged at step" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_saved_does_not_end_a_training(
+    tmp_path, monkeypatch, capsys, twin
+):
+    expected = twin()
+
+    def full(self, step, tree):
+        raise CheckpointError(f"step {step} cannot be saved: No space left on device.")
+
+    monkeypatch.setattr(Checkpoints, "save", full)
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    out = tmp_path / "net.safetensors"
+    assert command.run(wanted(out)) == 0
+    assert "step 14 cannot be saved: No space left on device. The training goes on without." in (
+        capsys.readouterr().err
+    )
+    assert out.read_bytes() == expected
+    with monkeypatch.context() as patch:
+        interrupted(patch)
+        assert "step 8 cannot be saved" in fails(wanted(tmp_path / "other"), capsys)
+
+
+@pytest.fixture
+def trained_at_once(monkeypatch):
+    """In place of a training: drawn weights, the same each time."""
+    monkeypatch.setattr(command.fit, "initial", lambda *_: None)
+
+    def fit(model, *_, **__):
+        return command.fit.Fit(drawn(model), 14, 0.5, 1.0)
+
+    monkeypatch.setattr(command.fit, "fit", fit)
+
+
+def test_a_network_that_cannot_be_written_is_kept_elsewhere(
+    tmp_path, monkeypatch, capsys, trained_at_once
+):
+    """Beside the file; where that cannot be either, in the temporary folder."""
+    real = places.write_whole
+    target, spare = tmp_path / "target", tmp_path / "spare"
+    spare.mkdir()
+    monkeypatch.setattr(command.tempfile, "tempdir", str(spare))
+    out = target / "net.safetensors"
+    for bad in ("net.safetensors", "target"):
+
+        def full(path, content, *, overwrite, bad=bad):
+            if bad in path.parts:
+                raise places.PlaceError(f"{path} cannot be written: No space left on device.")
+            real(path, content, overwrite=overwrite)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(places, "write_whole", full)
+            err = fails(wanted(out), capsys)
+        assert err.startswith(f"{out} cannot be written: No space left on device; the network is")
+        assert err.count("\n") == 1
+        kept = Path(err.split("is kept in ")[1].strip().removesuffix("."))
+        assert kept.parent == (target if bad == "net.safetensors" else spare)
+        found = trained.load(kept)
+        assert found.notes["steps"] == 14
+        assert_same(found.variables, drawn(found.model))
+
+
+@pytest.mark.parametrize(
+    ("split", "label"),
+    [
+        ("train", -1),
+        *(
+            pytest.param(split, label, marks=pytest.mark.slow)
+            for split, label in (("train", 10), ("test", -1), ("test", 10))
+        ),
+    ],
+)
+def test_a_label_that_is_no_class_is_not_called_divergence(
+    tmp_path, monkeypatch, capsys, split, label
+):
+    """One that was changed after the data set was checked."""
+    dataset = data.load("digits", None)
+    labels = dataset.test.labels.copy()
+    dataset = dataclasses.replace(dataset, test=data.Split(dataset.test.images, labels))
+    getattr(dataset, split).labels[5] = label
+    monkeypatch.setattr(command.data, "load", lambda *_: dataset)
+    err = fails(wanted(tmp_path / "net"), capsys)
+    where = "the batch of step" if split == "train" else "the test split"
+    assert f"a label in {where}" in err and "diverged" not in err
+
+
+BAD = ("~nobody-of-that-name/net", "file/net", "n" * 250, "/proc/net", "/dev/null", "loop/net")
+
+
+@pytest.mark.parametrize("out", BAD)
+def test_an_out_path_is_tried_before_anything_is_made(tmp_path, monkeypatch, capsys, out):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    os.symlink("loop", "loop")
+    monkeypatch.setattr(command.data, "load", stop)
+    monkeypatch.setattr(command.translation, "load_pairs", stop)
+    monkeypatch.setattr(command.file, "load", stop)
+    commands = [
+        wanted(out, overwrite=True),
+        command.TrainTranslator(Path(out), overwrite=True),
+        command.Tune(Path("net"), Path(out), overwrite=True),
+    ]
+    if len(out) < 250:  # an export writes nothing else under its name
+        commands.append(command.Export(Path("net"), Path(out), overwrite=True))
+        if out != "/dev/null":
+            monkeypatch.setattr(command.data, "load", stop)
+            commands.append(wanted("net", samples=Path(out)))
+    for each in commands:
+        err = fails(each, capsys)
+        assert err.startswith("--") and err.count("\n") == 1, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_a_home_folder_is_expanded(tmp_path, monkeypatch, trained_at_once):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert command.run(wanted(Path("~/a/net"))) == 0
+    assert (tmp_path / "a" / "net").is_file()
+    assert trained.load("~/a/net").model.depth == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 150, 219])
+def test_a_training_that_was_killed_ends_with_the_same_bits(tmp_path, step):
+    """SIGKILL at a step, in a process of its own; then the same command to its end."""
+    code = """
+import os, signal, sys
+from nf_resnets.trained import __main__, resume
+from nf_resnets.training import run
+resume.SECONDS, at = 0.5, int(sys.argv.pop(1))
+real = run.refuse_labels
+def told(metrics, where):
+    if where.endswith(f" {at}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+run.refuse_labels = told
+raise SystemExit(__main__.main())
+"""
+
+    def call(at, out):
+        arguments = ("train", "--network", "wrn-10-1", "--stem-channels", "4", "--out", str(out))
+        return subprocess.run(
+            [sys.executable, "-c", code, str(at), *arguments],
+            cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+
+    twin, out = tmp_path / "twin", tmp_path / "net"
+    assert call(0, twin).returncode == 0
+    assert call(step, out).returncode == -signal.SIGKILL
+    assert not out.exists()
+    done = call(0, out)
+    assert done.returncode == 0, done.stderr
+    # Half a second after the start there is a checkpoint, unless the first step was the last.
+    assert ("Going on from" in done.stderr) == (step > 1)
+    digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (twin, out)}
+    assert len(digests) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net", "twin"]
+
+
+@pytest.mark.slow
+def test_a_translators_training_goes_on(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sentencepiece")
+    pytest.importorskip("sacrebleu")
+    from nf_resnets.trained import fit_translation
+    from nf_resnets.trained.fit_translation import TranslationRecipe
+
+    recipe = TranslationRecipe(
+        layers=1, channels=8, heads=2, steps=12, max_tokens=600, vocabulary=200, dropout=0.1
+    )
+    real = fit_translation.run_to_end
+
+    def interrupted_at_5(*arguments, on_step, **options):
+        def told(made, metrics):
+            if made == 5:
+                signal.raise_signal(signal.SIGINT)
+            on_step(made, metrics)
+
+        return real(*arguments, on_step=told, **options)
+
+    for name in ("one", "other"):
+        wanted = command.TrainTranslator(tmp_path / name, recipe=recipe, tested=2)
+        if name == "one":
+            with monkeypatch.context() as patch:
+                patch.setattr(fit_translation, "run_to_end", interrupted_at_5)
+                assert "step 5 is kept" in fails(wanted, capsys, 130)
+        assert command.run(wanted) == 0
+    one, other = (trained.load(tmp_path / name) for name in ("one", "other"))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert jax.tree.all(jax.tree.map(np.array_equal, one.variables, other.variables))
