@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 import tempfile
@@ -13,6 +14,11 @@ from pathlib import Path
 
 # Longer than any name that a command writes below its folder, the parts of a checkpoint included.
 LONGEST_BELOW = 120
+
+
+_KINDS = {
+    stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"
+}  # fmt: skip
 
 
 class PlaceError(ValueError):
@@ -163,45 +169,33 @@ def kind(path: Path) -> str | None:
     except FileNotFoundError:
         # A link that leads nowhere is a name that somebody has taken, too.
         return "link to nothing" if os.path.lexists(path) else None
-    for test, name in (
-        (stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "pipe"),
-        (stat.S_ISSOCK, "socket"),
-    ):  # fmt: skip
-        if test(mode):
-            return name
-    return "device"
+    return _KINDS.get(stat.S_IFMT(mode), "device")
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Reads a file; a pipe or a device, which may never end, is refused.
-
-    Raises:
-      PlaceError: if it is neither a file nor a folder.
-      OSError: if it cannot be read, a folder among others.
-    """
-    with open_file(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+    """Reads a file; see :func:`open_file`."""
+    with open_file(path) as stream:
         return stream.read()
 
 
 @contextlib.contextmanager
-def open_file(path: str | os.PathLike[str]) -> Iterator[int]:
-    """A file as an open descriptor, of which it is certain that it is no pipe and no device.
+def open_file(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
+    """Opens a file to read; a pipe or a device, which may never end, is refused.
 
     Raises:
-      PlaceError: if it is one.
+      PlaceError: if it is neither a file nor a folder.
       OSError: if it cannot be opened, a folder among others.
     """
     # Without O_NONBLOCK a pipe that nobody writes to would hold this process for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        if not stat.S_ISREG(mode):
-            raise PlaceError(f"{path} is a {kind(Path(path))}; expected a file.")
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        raise PlaceError(f"{path} is a {_KINDS.get(stat.S_IFMT(mode), 'device')}; expected a file.")
+    with os.fdopen(descriptor, "rb") as stream:
+        yield stream
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+import unicodedata
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,24 @@ Command = (
 )
 
 
+def printable(text: Any) -> str:
+    r"""A text without what would steer a terminal: what files hold may come from anybody.
+
+    Example:
+      >>> printable(chr(27) + "[31m")
+      '\\x1b[31m'
+    """
+    return "".join(
+        ascii(letter)[1:-1] if unicodedata.category(letter) in _STEERING else letter
+        for letter in str(text)
+    )
+
+
+# Control characters, surrogates, and the marks that change the direction of writing, among others
+# of their kind.
+_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
 def run(command: Any) -> int:
     """Does what a command says; returns the exit code, 2 for what the user can mend."""
     functions: dict[type, Callable[[Any], int]] = {
@@ -184,14 +203,14 @@ def run(command: Any) -> int:
         sys.stdout.flush()
         return code
     except StoppedError as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         return error.exit_code
     except (TrainedError, CheckpointError, ValueError, OSError, ImportError) as error:
         if isinstance(error, BrokenPipeError):
             # Nobody reads on (`| head`).
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
         print("Stopped; nothing was written.", file=sys.stderr)
@@ -294,17 +313,17 @@ def show(command: Show) -> int:
     settings = settings_of.to_json(trained.model)["fields"]
     scheme = settings["scheme"]
     settings["scheme"] = scheme["name"] if isinstance(scheme, dict) else scheme
-    print("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
+    _say("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
     if isinstance(trained.inputs, Images):
         height, width, channels = trained.inputs.shape
         colour = "grey" if channels == 1 else "colour"
         print(f"takes {colour} images of {height} x {width} pixels")
-        print(f"classes: {', '.join(trained.inputs.class_names)}")
+        _say(f"classes: {', '.join(trained.inputs.class_names)}")
     else:
-        print(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+        _say(f"translates from {trained.inputs.source} to {trained.inputs.target}")
     for name, value in trained.notes.items():
-        print(f"{name}: {value}")
-    print("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
+        _say(f"{name}: {value}")
+    _say("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
     return 0
 
 
@@ -335,9 +354,9 @@ def predictions(command: Predict) -> int:
     for place, probabilities in zip(places, found, strict=True):
         best = predict.ranked(probabilities, trained.inputs.class_names, command.top)
         words = "   ".join(f"{name} {100 * share:.1f}%" for name, share in best)
-        print(f"{command.images[place]!s:<{wide}}  {words}")
+        _say(f"{command.images[place]!s:<{wide}}  {words}")
     for fault in faults:
-        print(fault, file=sys.stderr)
+        print(printable(fault), file=sys.stderr)
     return MISTAKE if faults else 0
 
 
@@ -485,8 +504,12 @@ def _translations(trained: Trained, inputs: Sentences, command: Predict) -> int:
     for sentence in translation.translate(
         trained.model, params, vocabulary, sentences, beam=command.beam
     ):
-        print(sentence)
+        _say(sentence)
     return 0
+
+
+def _say(text: str) -> None:
+    print(printable(text))
 
 
 __all__ = ["Command", "Export", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run"]

@@ -15,6 +15,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from nf_resnets.trained.leaves import (
     refuse_other_leaves,
     unflatten,
 )
-from nf_resnets.trained.settings import from_json, to_json
+from nf_resnets.trained.settings import from_json, refuse_other_types, to_json
 
 FORMAT = 1
 """The version of the manifest; a file of another one is refused."""
@@ -163,10 +164,15 @@ def load(path: str | os.PathLike[str]) -> Trained:
         inputs = _inputs(manifest["inputs"], tensors)
         leaves = {n: a for n, a in tensors.items() if not n.startswith(f"{INPUTS}/")}
         for name, array in leaves.items():
+            if not array.size:
+                raise ValueError(f"leaf {name!r} has shape {list(array.shape)}, and no numbers.")
             refuse_not_finite(name, array)
         refuse_unfitting(model, inputs)
         refuse_other_leaves(leaves, expected_leaves(model, inputs))
         notes, versions = manifest["notes"], manifest["versions"]
+        for name, value in (("notes", notes), ("versions", versions)):
+            if not isinstance(value, dict):
+                raise ValueError(f"{name}={reprlib.repr(value)} found; expected names and values.")
     except safetensors.SafetensorError:
         raise TrainedError(
             f"{path} ({len(data):,} bytes) is no safetensors file, or it is cut off; expected a "
@@ -174,8 +180,13 @@ def load(path: str | os.PathLike[str]) -> Trained:
         ) from None
     except KeyError as error:
         raise TrainedError(f"{path} cannot be read: its manifest has no {error}.") from None
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise TrainedError(f"{path} cannot be read: {error}") from None
+    except Exception as error:  # whatever a network of such settings stumbles over
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise TrainedError(
+            f"{path} cannot be read: its settings make no network ({what})."
+        ) from None
     return Trained(model, unflatten(leaves), inputs, notes, versions)
 
 
@@ -265,13 +276,41 @@ def _manifest(data: bytes) -> dict[str, Any]:
     digest = hashlib.sha256(manifest[:-1].encode()).hexdigest()
     if not found or head != f'{{"sha256":"{digest}':
         raise ValueError("its manifest does not have the SHA-256 that was written with it.")
-    read: dict[str, Any] = json.loads(manifest[:-1])
+    try:
+        read: Any = json.loads(manifest[:-1])
+    except RecursionError:
+        raise ValueError("its manifest is nested too deeply.") from None
+    for name in ("", "leaves", "model", "inputs"):
+        part = read[name] if name else read
+        if not isinstance(part, dict):
+            raise ValueError(
+                f"its {name or 'manifest'} is {reprlib.repr(part)}; expected names and values."
+            )
     if read["format"] != FORMAT:
         raise ValueError(
-            f"its format is {read['format']}; this version reads {FORMAT}, and the file was "
-            f"written by nf_resnets {read.get('versions', {}).get('nf_resnets', 'of another')}."
+            f"its format is {reprlib.repr(read['format'])}; this version reads {FORMAT}, and the "
+            f"file was written with {reprlib.repr(read.get('versions'))}."
         )
+    refuse_deep(read)
     return read
+
+
+def refuse_deep(value: Any, most: int = 50) -> None:
+    """Refuses values inside of values inside of values, at which Python's own functions end.
+
+    Raises:
+      ValueError: if there are more than so many.
+    """
+    level = [value]
+    for _ in range(most):
+        level = [
+            child
+            for each in level
+            for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, dict | list)
+        ]
+    if level:
+        raise ValueError(f"its manifest is nested more than {most} deep.")
 
 
 def _refuse_damaged(tensors: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> None:
@@ -295,12 +334,15 @@ def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
 def _inputs(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Images | Sentences:
     values = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
     kind = values.pop("kind")
-    if kind not in _KINDS:
-        raise ValueError(f"inputs of kind {kind!r} found; expected {' or '.join(_KINDS)}.")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(
+            f"inputs of kind {reprlib.repr(kind)} found; expected {' or '.join(_KINDS)}."
+        )
     if kind == "sentences":
         source = tensors[f"{INPUTS}/source_vocabulary"]
         target = tensors.get(f"{INPUTS}/target_vocabulary", source)
         values |= {"source_vocabulary": source.tobytes(), "target_vocabulary": target.tobytes()}
+    refuse_other_types(_KINDS[kind], values)
     found: Images | Sentences = _KINDS[kind](**values)
     return found
 

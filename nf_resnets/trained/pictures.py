@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets.trained.file import TrainedError
+from nf_resnets import places
+from nf_resnets.trained.file import TrainedError, as_trained_error
 from nf_resnets.trained.inputs import Images
 
 
@@ -42,7 +43,7 @@ def read_picture(
         with warnings.catch_warnings():
             # What Pillow warns of from so many pixels on, it refuses from twice as many.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as opened:
+            with as_trained_error(), places.open_file(path) as file, Image.open(file) as opened:
                 picture = _of_bytes(path, ImageOps.exif_transpose(opened))
     except FileNotFoundError:
         raise TrainedError(f"{path} is not there; expected an image file.") from None

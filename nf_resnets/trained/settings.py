@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import reprlib
+import sys
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +29,9 @@ CLASSES: dict[str, Any] = {
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """What a network may compute in."""
+
+LARGEST = 1 << 20
+"""Layers, channels, tokens, classes: beyond it a file is taken for a forged one."""
 
 _OF_FLAX = ("parent", "name")
 
@@ -65,14 +72,17 @@ def from_json(settings: Mapping[str, Any]) -> Any:
       ValueError: if there is no such class, field or scheme, or a value is not one for it.
     """
     kind, fields = settings.get("class"), settings.get("fields")
-    if kind not in CLASSES:
+    if not isinstance(kind, str) or kind not in CLASSES:
         close = difflib.get_close_matches(str(kind), CLASSES, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"a network of class {kind!r} found; expected one of {', '.join(CLASSES)}{hint}."
+            f"a network of class {reprlib.repr(kind)} found; expected one of "
+            f"{', '.join(CLASSES)}{hint}."
         )
     if not isinstance(fields, Mapping):
-        raise ValueError(f"fields={fields!r} found for class {kind}; expected names and values.")
+        raise ValueError(
+            f"fields={reprlib.repr(fields)} found for class {kind}; expected names and values."
+        )
     known = {field.name for field in dataclasses.fields(CLASSES[kind])} - set(_OF_FLAX)
     unknown = sorted(set(fields) - known)
     if unknown:
@@ -81,10 +91,50 @@ def from_json(settings: Mapping[str, Any]) -> Any:
             "may have written it."
         )
     values = {name: _value_of_json(name, value) for name, value in fields.items()}
+    refuse_other_types(CLASSES[kind], values)
+    for name, value in values.items():
+        sizes = value if isinstance(value, tuple) else (value,)
+        least = 0 if name == "padding_id" else 1
+        if any(type(size) is int and not least <= size <= LARGEST for size in sizes):
+            raise ValueError(
+                f"{kind}.{name}={reprlib.repr(value)} found; expected {least} to {LARGEST:,}."
+            )
     try:
         return CLASSES[kind](**values)
     except TypeError as error:
         raise ValueError(f"the fields of {kind} do not make one: {error}.") from None
+
+
+def refuse_other_types(kind: type, values: Mapping[str, Any]) -> None:
+    """Compares the values that a dataclass is to be made of with the types of its fields.
+
+    Raises:
+      ValueError: that names the first field in which they differ.
+    """
+    hints = typing.get_type_hints(kind)
+    for name, value in values.items():
+        if name in hints and not _is_of(value, hints[name]):
+            wanted = getattr(hints[name], "__name__", "") or str(hints[name]).replace("typing.", "")
+            if typing.get_origin(hints[name]) is not None:
+                wanted = str(hints[name]).replace("typing.", "")
+            raise ValueError(
+                f"{kind.__name__}.{name}={reprlib.repr(value)} found; expected {wanted}."
+            )
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value that was read from JSON is of a type; an integer is a float, too."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return any(type(value) is type(each) and value == each for each in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_of(value, each) for each in arguments)
+    if origin is tuple:
+        each = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return type(value) is tuple and len(value) == len(each) and all(map(_is_of, value, each))
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return hint is Any or (isinstance(hint, type) and type(value) is hint)
 
 
 def _value_to_json(name: str, value: Any) -> Any:
@@ -106,8 +156,10 @@ def _value_to_json(name: str, value: Any) -> Any:
 
 def _value_of_json(name: str, value: Any) -> Any:
     if name == "dtype":
-        if value not in DTYPES:
-            raise ValueError(f"dtype={value!r} found; expected one of {', '.join(DTYPES)}.")
+        if not isinstance(value, str) or value not in DTYPES:
+            raise ValueError(
+                f"dtype={reprlib.repr(value)} found; expected one of {', '.join(DTYPES)}."
+            )
         return getattr(jnp, value)
     if name == "scheme" and isinstance(value, Mapping):
         return _scheme_of_json(value)
@@ -146,16 +198,17 @@ def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
         )
 
     try:
+        texts = {part: value[part] for part in ("name", "title", "reference")}
+        refuse_other_types(schemes.Scheme, texts)
+        refuse_other_types(schemes.Anatomy, value["anatomy"])
         return schemes.Scheme(
-            name=value["name"],
-            title=value["title"],
+            **texts,
             init=init,
             anatomy=schemes.Anatomy(**value["anatomy"]),
-            reference=value["reference"],
             fits=frozenset(value["fits"]),
         )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"scheme={name!r} is not whole: {error}.") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"scheme={reprlib.repr(name)} is not whole: {error}.") from None
 
 
 __all__ = ["CLASSES", "DTYPES", "from_json", "to_json"]

@@ -38,6 +38,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nf_resnets import places
+
 FORMAT = 1
 """The version of the layout above; a checkpoint of another one is refused."""
 
@@ -310,6 +312,8 @@ class Checkpoints:
                 f"{where} has {len(saved)} leaves; expected {len(wanted)}, and the first that only "
                 f"one of them has is {extra.text()}."
             )
+        if saved != list(wanted):
+            raise _DamageError(f"{self._step_folder(step)} has its leaves in other places")
 
     def _quarantine(self, name: str, reason: str) -> str:
         """Renames what is damaged, warns, and gives the name under which it is kept."""
@@ -401,14 +405,18 @@ def _pack(tree: Any) -> _Packed:
     # All transfers from the devices are under way before the first is waited for.
     arrays = [np.asarray(value) for value in jax.device_get(values)]
     size = max(
-        (leaf.offset + array.nbytes for leaf, array in zip(leaves, arrays, strict=True)), default=1
+        (leaf.offset + array.nbytes for leaf, array in zip(leaves, arrays, strict=True)), default=0
     )
-    unit = CHUNK if size > CHUNK else ALIGNMENT
-    data = np.zeros(-(-size // unit) * unit, np.uint8)
+    data = np.zeros(_padded(size), np.uint8)
     for leaf, array in zip(leaves, arrays, strict=True):
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         data[leaf.offset : leaf.offset + flat.size] = flat
     return _Packed(leaves, data)
+
+
+def _padded(size: int) -> int:
+    unit = CHUNK if size > CHUNK else ALIGNMENT
+    return -(-max(size, 1) // unit) * unit
 
 
 def _unpack(leaf: _Leaf, data: np.ndarray) -> np.ndarray:
@@ -477,22 +485,51 @@ def _manifest_bytes(manifest: Any) -> bytes:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     with _damage(path):
-        data = path.read_bytes()
+        data = places.read_file(path)
     try:
         manifest = json.loads(data)["manifest"]
         # Byte for byte what would be written, so that no flipped bit is left unseen.
-        whole = _manifest_bytes(manifest) == data
+        whole = _manifest_bytes(manifest) == data and isinstance(manifest, dict)
     except (ValueError, KeyError, TypeError, RecursionError):
         whole = False
     if not whole:
         raise _DamageError(f"{path} does not have the SHA-256 that it states")
     # Every format has this file, so that an older one is told from a damaged one.
-    if manifest["format"] != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise CheckpointError(
-            f"the checkpoint {folder} has format {manifest['format']!r}; expected {FORMAT}, which "
-            "this version of nf_resnets writes."
+            f"the checkpoint {folder} has format {manifest.get('format')!r}; expected {FORMAT}, "
+            "which this version of nf_resnets writes."
         )
+    for name, fits in _PARTS.items():
+        if not fits(manifest.get(name)):
+            raise _DamageError(f"{path} has something else in place of {name!r}")
     return manifest
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_list_of(value: Any, *kinds: type) -> bool:
+    return isinstance(value, list) and [type(each) for each in value] == [*kinds]
+
+
+def _is_leaf(value: Any) -> bool:
+    is_list = _is_list_of(value, str, list, str, int)
+    return is_list and all(map(_is_whole, [*value[1], value[3]]))
+
+
+# What a manifest holds. One that was forged vouches for itself, so that nothing is taken on trust.
+_PARTS: dict[str, Callable[[Any], bool]] = {
+    "step": _is_whole,
+    "identity": lambda value: isinstance(value, dict),
+    "versions": lambda value: isinstance(value, dict) and "orbax-checkpoint" in value,
+    "content": lambda value: isinstance(value, str),
+    "files": lambda value: (
+        isinstance(value, dict) and all(_is_list_of(each, int, str) for each in value.values())
+    ),
+    "leaves": lambda value: isinstance(value, list) and all(map(_is_leaf, value)),
+}
 
 
 def _verify(folder: Path, step: int) -> dict[str, Any]:
@@ -501,6 +538,8 @@ def _verify(folder: Path, step: int) -> dict[str, Any]:
     if manifest["step"] != step:
         raise _DamageError(f"{folder / MANIFEST} is that of step {manifest['step']}")
     for name, expected in manifest["files"].items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _DamageError(f"{folder / MANIFEST} names {name!r}, which is none of its files")
         with _damage(folder / name):
             found = _size_and_digest(folder / name)
         if found[0] != expected[0]:
@@ -514,6 +553,8 @@ def _verify(folder: Path, step: int) -> dict[str, Any]:
 
 def _read_leaves(folder: Path, manifest: dict[str, Any]) -> list[np.ndarray]:
     ocp, handler = _orbax()
+    leaves = [_Leaf.of_json(leaf) for leaf in manifest["leaves"]]
+    _refuse_size(folder / ARRAYS / BYTES / ".zarray", leaves)
     restore_args = {BYTES: ocp.RestoreArgs(restore_type=np.ndarray)}
     try:
         data = handler.restore(
@@ -527,7 +568,23 @@ def _read_leaves(folder: Path, manifest: dict[str, Any]) -> list[np.ndarray]:
         ) from error
     if hashlib.sha256(data.data).hexdigest() != manifest["content"]:
         raise _DamageError(f"{folder / ARRAYS} does not give the bytes that were saved")
-    return [_unpack(_Leaf.of_json(leaf), data) for leaf in manifest["leaves"]]
+    return [_unpack(leaf, data) for leaf in leaves]
+
+
+def _refuse_size(path: Path, leaves: Sequence[_Leaf]) -> None:
+    """Refuses an array of another size than the leaves', for which there may be no memory."""
+    ends = (leaf.offset + np.dtype(leaf.dtype).itemsize * math.prod(leaf.shape) for leaf in leaves)
+    size = _padded(max(ends, default=0))
+    with _damage(path):
+        data = places.read_file(path)
+    try:
+        array = json.loads(data)
+        found = array["shape"], array["dtype"], array["chunks"]
+        fits = found[:2] == ([size], "|u1") and found[2][0] <= size
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        fits = False
+    if not fits:
+        raise _DamageError(f"{path} is not that of the {size:,} bytes of its leaves")
 
 
 @contextlib.contextmanager
@@ -538,6 +595,8 @@ def _damage(path: Path) -> Iterator[None]:
         if error.errno not in DAMAGE:
             raise
         raise _DamageError(f"{path} cannot be read ({error.strerror})") from error
+    except places.PlaceError as error:
+        raise _DamageError(str(error).removesuffix(".")) from error
 
 
 def _files(folder: Path) -> list[str]:
@@ -550,7 +609,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _size_and_digest(path: Path) -> list[Any]:
-    with open(path, "rb") as file:
+    with places.open_file(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return [os.fstat(file.fileno()).st_size, digest]
 

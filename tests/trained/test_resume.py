@@ -42,6 +42,14 @@ def wanted(out, **changes):
     )
 
 
+@pytest.fixture(autouse=True)
+def signals_are_heard():
+    """Also where the tests run in a shell's background, which ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
     """What an uninterrupted training writes."""

@@ -1,0 +1,225 @@
+"""Files that vouch for themselves and are wrong: one sentence for each, and no crash, no hang."""
+
+import copy
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from nf_resnets import trained
+from nf_resnets.trained import TrainedError, command
+from nf_resnets.trained.pictures import write_picture
+from tests.trained.networks import (
+    assert_same,
+    drawn,
+    forge,
+    put_together,
+    saved,
+    taken_apart,
+    takes,
+    wide_resnet,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def refused(path, load=trained.load):
+    with pytest.raises(TrainedError) as found:
+        load(path)
+    text = str(found.value)
+    assert str(path) in text and text.endswith(".") and "\n" not in text, text
+    assert len(text) < 1_000
+    return text
+
+
+def set_at(*keys, value):
+    def change(manifest):
+        place = manifest
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+
+    return change
+
+
+DEEP = json.loads("[" * 60 + "]" * 60)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_at("model", value=3), "its model is 3; expected names and values"),
+        (set_at("model", "class", value=["WideResNet"]), "class .* found; expected one of"),
+        (set_at("model", "fields", "depth", value=10.0), "depth=10.0 found; expected int"),
+        (set_at("model", "fields", "depth", value=True), "depth=True found; expected int"),
+        (set_at("model", "fields", "depth", value="10"), "depth='10' found; expected int"),
+        (set_at("model", "fields", "depth", value=6 * 10**11 + 4), "depth=6.* expected 1 to"),
+        (set_at("model", "fields", "depth", value=int("9" * 400)), "depth=9.*; expected 1 to"),
+        (set_at("model", "fields", "stem_channels", value=0), "stem_channels=0 found"),
+        (set_at("model", "fields", "stem_channels", value=-4), "stem_channels=-4 found"),
+        (set_at("model", "fields", "num_classes", value=0), "num_classes=0 found"),
+        (set_at("model", "fields", "dropout", value="much"), "dropout='much' found; expected fl"),
+        (set_at("model", "fields", "remat", value=1), "remat=1 found; expected bool"),
+        (set_at("model", "fields", "scheme", value=3), "scheme=3 found; expected"),
+        (set_at("model", "fields", "scheme", value={"name": 3}), "scheme=3 is not whole"),
+        (set_at("model", "fields", "dtype", value={}), "dtype={} found"),
+        (set_at("model", "fields", "dtype", value=DEEP), "nested more than 50 deep"),
+        (set_at("inputs", value=[]), r"its inputs is \[\]; expected names and values"),
+        (set_at("inputs", "kind", value=["images"]), "inputs of kind .* found"),
+        (set_at("inputs", "shape", value=[0, 8, 1]), "shape=.0, 8, 1. found"),
+        (set_at("inputs", "shape", value=8), "shape=8 found; expected tuple"),
+        (set_at("inputs", "mean", value=["a"]), "mean=.'a',. found; expected tuple"),
+        (set_at("inputs", "std", value=[None]), "std=.None,. found; expected tuple"),
+        (set_at("inputs", "max_value", value="16"), "max_value='16' found; expected float"),
+        (set_at("inputs", "max_value", value=True), "max_value=True found; expected float"),
+        (set_at("inputs", "class_names", value=[3] * 10), "class_names=.* found; expected tuple"),
+        (set_at("inputs", "class_names", value="0123456789"), "class_names='0123456789' found"),
+        (set_at("inputs", "crop", value=10**400), "crop=1000.* found; expected float"),
+        (set_at("notes", value=[]), r"notes=\[\] found; expected names and values"),
+        (set_at("notes", "a", value=DEEP), "nested more than 50 deep"),
+        (set_at("versions", value="1.0"), "versions='1.0' found; expected names and values"),
+        (set_at("format", value=DEEP), "its format is"),
+        (set_at("format", value="\x1b[31m"), r"its format is '\\x1b"),
+        (set_at("leaves", value=None), "its leaves is None; expected names and values"),
+        (set_at("leaves", "params/head/bias", value=3), "does not have the SHA-256"),
+    ],
+)
+def test_wrong_types_are_refused_by_name(tmp_path, change, message):
+    path, _ = saved(tmp_path / "net")
+    forge(path, change)
+    assert pytest.raises(TrainedError, trained.load, path).match(message)
+    refused(path)
+
+
+def test_a_manifest_that_is_no_mapping_or_nested_too_deeply_is_refused(tmp_path):
+    path, _ = saved(tmp_path / "net")
+    header, body = taken_apart(path)
+    for text in ("[]", "3", "null", '"text"', "[" * 200_000 + "]" * 200_000, '{"a":' * 200_000):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        header["__metadata__"]["nf_resnets"] = f'{{"sha256":"{digest}","manifest":{text}}}'
+        put_together(path, header, body)
+        refused(path)
+
+
+def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path):
+    for text in ("[" * 200_000, '{"a":' * 200_000 + "1" + "}" * 200_000):
+        data = text.encode()
+        (tmp_path / "net").write_bytes(len(data).to_bytes(8, "little") + data)
+        refused(tmp_path / "net")
+
+
+def test_a_network_without_channels_is_refused(tmp_path):
+    """Its leaves are there, and empty."""
+    path, made = saved(tmp_path / "net")
+    header, _ = taken_apart(path)
+    empty = {
+        name: np.zeros((0, *entry["shape"][1:]), np.float32)
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+    path.write_bytes(safetensors.numpy.save(empty, header["__metadata__"]))
+    digests = {}
+    for name, array in empty.items():
+        head = f"{array.dtype.name} {list(array.shape)} ".encode()
+        digests[name] = hashlib.sha256(head).hexdigest()
+    forge(path, lambda manifest: manifest.update(leaves=digests))
+    assert "and no numbers" in refused(path)
+
+
+def test_nothing_that_steers_a_terminal_is_printed(tmp_path, capsys):
+    evil = "\x1b]0;owned\x07\x1b[31m\u202e\ud800\n\r"
+    made = wide_resnet()
+    names = tuple(f"{evil}{i}" for i in range(10))
+    path = trained.save(tmp_path / "net", made, drawn(made), inputs=takes())
+    forge(path, lambda manifest: (
+        manifest["inputs"].update(class_names=list(names)),
+        manifest["notes"].update({evil: [evil]}),
+        manifest["versions"].update({evil: evil}),
+    ))  # fmt: skip
+    write_picture(tmp_path / "a.png", np.zeros((8, 8, 1)), takes())
+    assert command.run(command.Show(path)) == 0
+    assert command.run(command.Predict(path, (tmp_path / "a.png",))) == 0
+    forge(path, lambda manifest: manifest["model"].update({"class": evil}))
+    assert command.run(command.Show(path)) == 2
+    found = capsys.readouterr()
+    for letter in found.out + found.err:
+        assert letter == "\n" or letter.isprintable()
+    assert found.out.count("\\x1b]0;owned") >= 12
+
+
+def test_pipes_and_devices_are_refused_and_not_waited_for(tmp_path):
+    """In a process of its own, which a pipe would hold for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    code = """
+import sys
+from nf_resnets import trained
+from nf_resnets.trained.export import load_export
+from nf_resnets.trained.pictures import read_picture
+inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("a", "b"))
+for path in sys.argv[1:]:
+    for load in (trained.load, load_export, lambda path: read_picture(path, inputs)):
+        try:
+            load(path)
+        except trained.TrainedError as error:
+            print(error)
+"""
+    paths = [str(tmp_path / "pipe"), "/dev/zero", "/dev/null", "/dev/stdin"]
+    process = subprocess.run(
+        [sys.executable, "-c", code, *paths], cwd=ROOT, env=os.environ, capture_output=True,
+        text=True, timeout=120, stdin=subprocess.PIPE,
+    )  # fmt: skip
+    lines = process.stdout.splitlines()
+    assert len(lines) == 12, process.stderr
+    assert all("expected a file" in line for line in lines)
+
+
+VALUES = (
+    None, True, False, 0, -1, 1, 3, 16, 10**5, 2**63, 10**400, 0.0, -0.5, 1e308, "", "fixup", "a",
+    "\x1b[31m", "x" * 5_000, [], [1], [0, 0], ["a", None], {}, {"name": "x"}, [[[]]],
+)  # fmt: skip
+
+
+def mutated(manifest, rng):
+    """Changes, removes or adds some values anywhere."""
+    places = []
+
+    def visit(value):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            places.append((value, key))
+            if isinstance(value[key], dict | list):
+                visit(value[key])
+
+    visit({key: value for key, value in manifest.items() if key != "leaves"})
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        container, key = rng.choice(places)
+        kind = rng.random()
+        if kind < 0.7 and (isinstance(container, list) or key in container):
+            if isinstance(container, dict) or key < len(container):
+                container[key] = copy.deepcopy(rng.choice(VALUES))
+        elif kind < 0.85 and isinstance(container, dict):
+            container.pop(key, None)
+        elif isinstance(container, dict):
+            container[rng.choice(("depth", "name", "extra", "scheme"))] = rng.choice(VALUES)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+def test_mutated_manifests_are_refused_or_are_the_same_network(tmp_path, seed):
+    rng = random.Random(seed)
+    path, made = saved(tmp_path / "net")
+    whole = path.read_bytes()
+    for _ in range(60):
+        path.write_bytes(whole)
+        forge(path, lambda manifest: mutated(manifest, rng))
+        try:
+            found = trained.load(path)
+        except TrainedError:
+            refused(path)
+        else:
+            assert_same(found.variables, made.variables)
