@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from nf_resnets.trained.file import TrainedError, tensors_of
+from nf_resnets import places
+from nf_resnets.trained.file import TrainedError, as_trained_error, tensors_of
 from nf_resnets.trained.leaves import refuse_not_finite
 
 WRAPPERS = ("module.", "_orig_mod.")
@@ -62,7 +63,9 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
 
 def _of_file(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
+        with as_trained_error():
+            path = places.expanded(path)
+            data = places.read_file(path)
     except OSError as error:
         raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
     if data.startswith(_OF_TORCH):
