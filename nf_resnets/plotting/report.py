@@ -17,6 +17,15 @@ from nf_resnets.plotting.rates import METRICS, series_title
 
 Row = Mapping[str, Any]
 
+RULES = {
+    "strict": "A rate at which a larger share of the runs diverged stands behind the others.",
+    "trimmed": (
+        "Rates at which at least half of the runs finished are compared by the mean over these; "
+        "the others stand behind."
+    ),
+}
+"""How rates are compared at which some runs diverged."""
+
 STATES = ("finished", "diverged", "running", "waiting", "failed", "oom")
 
 # What a row of a ledger has besides the settings of its run.
@@ -282,6 +291,12 @@ def _warnings(optima: Sequence[Row], names: Mapping[str, str] | None, batch_size
                 f"{where}the best rate, {_power(one['best'])}, is the {_text(one['at_edge'])} "
                 f"tried; the true one may be {way}."
             )
+        if one["passed_over"]:
+            rates = ", ".join(map(_power, one["passed_over"]))
+            lines.append(
+                f"{where}the mean over the runs that finished is better at {rates} than at the "
+                "best rate, behind which it stands for the runs that diverged."
+            )
         if not one["contiguous"]:
             lines.append(f"{where}a rate inside the range of rates as good is worse than they are.")
         # The same runs are left out whatever they are compared by.
@@ -311,7 +326,9 @@ def _best(optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: st
         return "<p>No runs.</p>"
     parts = [
         "<p>The best rate has the best mean over its seeds; as good is every rate whose mean lies "
-        "within one standard deviation of it, the best rate's own over its seeds.</p>"
+        "within one standard deviation of it, the best rate's own over its seeds. "
+        + " ".join(RULES[rule] for rule in dict.fromkeys(one["rule"] for one in optima))
+        + "</p>"
     ]
     for metric in dict.fromkeys(one["metric"] for one in optima):
         lines = []
@@ -320,6 +337,7 @@ def _best(optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: st
                 continue
             at_best = next((r for r in one["rates"] if r["rate"] == one["best"]), None)
             spread = "" if one["std"] is None else f" ± {_metric(metric, one['std'], 2)}"
+            here = {"n": 0, "diverged": 0} if at_best is None else at_best
             diverged = sum(rate["diverged"] for rate in one["rates"])
             size = one["group"].get(batch_size)
             ends = {_power(one["low"]): None, _power(one["high"]): None}
@@ -330,7 +348,8 @@ def _best(optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: st
                     _power(one["best"]),
                     " to ".join(ends) + ("" if one["contiguous"] else ", with a gap"),
                     _class("n", _metric(metric, one["mean"]) + spread),
-                    _class("n", _text(at_best["n"] if at_best else 0)),
+                    _class("n", _text(here["n"])),
+                    _class("n", _text(here["diverged"])),
                     _class("n", _text(f"{diverged} of {one['runs']}")),
                     "–" if one["best"] is None or not size else f"{one['best'] / size:.3g}",
                     _edge(one["at_edge"]),
@@ -340,7 +359,18 @@ def _best(optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: st
         parts += [
             f"<h3>By {_by(metric)}</h3>",
             _table(
-                ("runs", "B", "best rate", "as good", label, "seeds", "diverged", "rate / B", ""),
+                (
+                    "runs",
+                    "B",
+                    "best rate",
+                    "as good",
+                    label,
+                    "finished",
+                    "diverged",
+                    "diverged of all",
+                    "rate / B",
+                    "",
+                ),
                 lines,
             ),
         ]

@@ -11,7 +11,7 @@ from typing import Any
 from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
-from nf_resnets.plotting.report import report
+from nf_resnets.plotting.report import RULES, report
 
 Row = Mapping[str, Any]
 
@@ -88,6 +88,12 @@ EDGE = "!"
 """What marks a best rate at the edge of its grid in a table of text."""
 EDGE_NOTE = f"{EDGE} at the edge of the grid: the true best rate may lie outside"
 """The line below a table that has such a mark."""
+PASSED = "*"
+"""What marks a best rate behind which a better one stands, of which more runs diverged."""
+PASSED_NOTE = (
+    f"{PASSED} another rate has a better mean over the runs that finished, but more of its diverged"
+)
+"""The line below a table that has such a mark."""
 
 
 def table(
@@ -95,28 +101,34 @@ def table(
 ) -> str:
     """The best rates as text: a line for each group, both metrics side by side.
 
-    A rate stands with the range of rates as good; ``!`` marks one at the edge of its grid.
+    A rate stands with the range of rates as good, and beside its mean how many of its runs
+    finished, of those that came to an end; ``!`` marks a rate at the edge of its grid, ``*`` one
+    that is best only because more runs diverged at a better one.
     """
-    heads = ["", "batch", "test accuracy (%)", "best rate (as good)", "training loss",
-             "best rate (as good)"]  # fmt: skip
+    heads = ["", "batch", "test accuracy (%)", "runs", "best rate (as good)", "training loss",
+             "runs", "best rate (as good)"]  # fmt: skip
     lines: dict[tuple[Any, ...], list[str]] = {}
     for one in optima:
         group = one["group"]
         where = (series_title(group, batch_size, names), str(group[batch_size]))
-        lines.setdefault(where, [*where, "-", "-", "-", "-"])
-        column = 2 if one["metric"] == "test_accuracy" else 4
+        lines.setdefault(where, [*where, *["-"] * 6])
+        column = 2 if one["metric"] == "test_accuracy" else 5
         if one["best"] is None:
-            diverged = any(rate["diverged"] for rate in one["rates"])
-            lines[where][column : column + 2] = ["diverged" if diverged else "-", ""]
+            diverged = sum(rate["diverged"] for rate in one["rates"])
+            told = ["diverged", f"0 of {diverged}", ""] if diverged else ["-", "", ""]
+            lines[where][column : column + 3] = told
             continue
+        [at_best] = [rate for rate in one["rates"] if rate["rate"] == one["best"]]
+        runs = f"{at_best['n']} of {at_best['n'] + at_best['diverged']}"
         factor, digits = (100, 1) if column == 2 else (1, 4)
         value = f"{factor * one['mean']:.{digits}f}"
         if one["std"] is not None:
             value += f" ± {factor * one['std']:.{digits}f}"
-        rate = _power(one["best"]) + (EDGE if one["at_edge"] else "")
+        marks = (EDGE if one["at_edge"] else "") + (PASSED if one["passed_over"] else "")
+        rate = _power(one["best"]) + marks
         if one["low"] != one["high"]:
             rate += f" ({_power(one['low'])} to {_power(one['high'])})"
-        lines[where][column : column + 2] = [value, rate]
+        lines[where][column : column + 3] = [value, runs, rate]
     cells = [heads, *lines.values()]
     widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
     texts = [
@@ -128,6 +140,10 @@ def table(
     ]
     if any(one["at_edge"] for one in optima):
         texts.append(EDGE_NOTE)
+    if any(one["passed_over"] for one in optima):
+        texts.append(PASSED_NOTE)
+    if any(one["rule"] == "trimmed" for one in optima):
+        texts.append(RULES["trimmed"])
     return "\n".join(texts)
 
 

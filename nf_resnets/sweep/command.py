@@ -23,7 +23,7 @@ from nf_resnets.sweep.crew import device_name
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.live import Live
-from nf_resnets.sweep.selection import optima
+from nf_resnets.sweep.selection import Rule, optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings
 from nf_resnets.sweep.several import Several
 from nf_resnets.sweep.tensorboard import TensorBoard
@@ -50,6 +50,9 @@ class Options:
     extend: int = 0
     """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
     on each side."""
+    best: Rule = "strict"
+    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
+    behind. trimmed: as long as half of them finished, by the mean over those that did."""
     retry: bool = False
     """Try runs again that failed or ran out of memory."""
     tensorboard: bool = False
@@ -414,7 +417,7 @@ def _agreed_growth(
     """The rates by which the grid grows, on every process; None when it is wide enough."""
     found = None
     if ledger is not None and options.extend:
-        found = growth(ledger.rows(sweep.keys), sweep.axes, grown, options.extend)
+        found = growth(ledger.rows(sweep.keys), sweep.axes, grown, options.extend, options.best)
     if jax.process_count() > 1:
         found = hosts.broadcast(found)
     return found
@@ -425,6 +428,7 @@ def growth(
     axes: Mapping[str, Sequence[Any]],
     grown: dict[str, int],
     most: int,
+    rule: Rule = "strict",
 ) -> list[float] | None:
     """Rates beyond the edges at which a best one lies, in the steps of the grid.
 
@@ -433,6 +437,7 @@ def growth(
       axes: the grid.
       grown: how often it has grown at its lowest and highest rate; counted up here.
       most: how often it may.
+      rule: how rates are compared of which some seeds diverged.
     """
     rates = sorted(axes.get("peak_lr", ()))
     if len(rates) < 2:
@@ -444,7 +449,7 @@ def growth(
         if best.best is None and any(rate.diverged for rate in best.rates)
         else best.at_edge
         for metric in ("test_accuracy", "train_loss")
-        for best in optima(rows, metric=metric, by=by)
+        for best in optima(rows, metric=metric, by=by, rule=rule)
     }
     more = []
     for edge, rate, next_rate in (

@@ -11,7 +11,7 @@ from typing import Any
 
 from nf_resnets import data, plotting, schemes
 from nf_resnets.sweep.command import Made, Options
-from nf_resnets.sweep.selection import optima, regimes_of
+from nf_resnets.sweep.selection import Rule, optima, regimes_of
 from nf_resnets.sweep.words import duration_text, value_text
 
 METRICS = ("test_accuracy", "train_loss")
@@ -27,6 +27,7 @@ def draw(
     chance: float | None = None,
     failures: Mapping[str, str] | None = None,
     makers: Sequence[Mapping[str, Any]] = (),
+    rule: Rule = "strict",
 ) -> list[str]:
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
@@ -39,6 +40,7 @@ def draw(
       chance: the accuracy of guessing, 0 to 1.
       failures: the tracebacks of failed runs, by key.
       makers: on what and with which versions the runs were made.
+      rule: how rates are compared of which some seeds diverged.
 
     Returns:
       The names of the files; none if there is no run.
@@ -47,7 +49,7 @@ def draw(
         return []
     fields = [name for name in axes if name not in ("peak_lr", "seed")]
     by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
-    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by)]
+    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
     fits = regimes_of(best) if len(axes.get("batch_size", ())) > 1 else []
     names = {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
     plain_best = [dataclasses.asdict(one) for one in best]
@@ -112,6 +114,7 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
         chance=chance,
         failures=made.failures,
         makers=made.makers,
+        rule=options.best,
     )
     _write_settings(made, options.out, base)
     print()

@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
 Shows = Literal["linear", "saturated", "both", "neither"]
+Rule = Literal["strict", "trimmed"]
+"""How rates are compared of which some seeds diverged; see :func:`optimum`."""
 
 # 1 where more is better, -1 where less is.
 METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
@@ -68,6 +70,9 @@ class Optimum:
       high_open: whether ``high`` is the highest rate tried.
       runs: how many runs the group has.
       left_out: how many of them have no number yet, or never will, by state.
+      rule: how the rates were compared at which some runs diverged.
+      passed_over: the rates whose mean over the runs that finished is better than the best's, and
+        which stand behind it because more of their runs diverged.
     """
 
     group: dict[str, Any]
@@ -85,6 +90,8 @@ class Optimum:
     high_open: bool
     runs: int
     left_out: dict[str, int]
+    rule: Rule
+    passed_over: tuple[float, ...]
 
 
 class Point(NamedTuple):
@@ -185,6 +192,7 @@ def optimum(
     rate: str = "peak_lr",
     seed: str = "seed",
     group: Mapping[str, Any] | None = None,
+    rule: Rule = "strict",
 ) -> Optimum:
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
@@ -193,10 +201,16 @@ def optimum(
     one seed there is none, and the range is the best rate alone. The range goes from the lowest to
     the highest of these rates, also over a worse one between them (``contiguous`` says so).
 
-    A rate of which a larger share of the seeds diverged stands behind one of which a smaller share
-    did, whatever the survivors' mean, and is not as good. Of equally good rates the smallest is the
-    best. Runs that are neither finished nor diverged are left out and counted, and so are finished
-    runs that have no number for this metric; a number that is not finite counts as diverged.
+    By the ``"strict"`` rule a rate of which a larger share of the seeds diverged stands behind one
+    of which a smaller share did, whatever the survivors' mean, and is not as good: the best rate is
+    one to rely on. It lies low for networks without normalisation, of which one seed in five
+    diverges well before the others get worse; such rates are ``passed_over``. By the ``"trimmed"``
+    rule all rates of which at least half of the seeds finished are level, and compared by the mean
+    over those that did; the others stand behind, the more the more of their seeds diverged.
+
+    Of equally good rates the smallest is the best. Runs that are neither finished nor diverged are
+    left out and counted, and so are finished runs that have no number for this metric; a number
+    that is not finite counts as diverged.
 
     The edge is that of the rates that were tried: at which a run finished or diverged. A rate below
     one at which all runs diverged is therefore no edge: the largest stable rate is found.
@@ -213,10 +227,11 @@ def optimum(
       rate: the field of the learning rate.
       seed: the field of the seed.
       group: what the runs share, kept in the result.
+      rule: ``"strict"`` or ``"trimmed"``.
 
     Raises:
-      ValueError: if the metric is unknown, a rate is not a positive number, or two runs have the
-        same rate and seed.
+      ValueError: if the metric or the rule is unknown, a rate is not a positive number, or two runs
+        have the same rate and seed.
 
     Source: De and Smith 2020, the experiments on batch size.
 
@@ -232,6 +247,8 @@ def optimum(
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+    if rule not in get_args(Rule):
+        raise ValueError(f"rule={rule!r} found; expected 'strict' or 'trimmed'.")
     by_rate: dict[float, dict[Hashable, Row]] = {}
     for row in rows:
         value = row.get(rate)
@@ -248,13 +265,15 @@ def optimum(
         for value in sorted(by_rate)
     )
     tried = [summary for summary in rates if summary.n or summary.diverged]
-    as_good, best = _as_good(tried, METRICS[metric])
+    as_good, best, passed_over = _as_good(tried, METRICS[metric], rule)
     common: dict[str, Any] = {
         "group": dict(group or {}),
         "metric": metric,
         "rates": rates,
         "runs": len(rows),
         "left_out": dict(sorted(left_out.items())),
+        "rule": rule,
+        "passed_over": passed_over,
     }
     if best is None:
         return Optimum(
@@ -285,6 +304,7 @@ def optima(
     by: Sequence[str] = ("scheme", "batch_size"),
     rate: str = "peak_lr",
     seed: str = "seed",
+    rule: Rule = "strict",
 ) -> list[Optimum]:
     """Returns the optimum of each group of runs.
 
@@ -295,6 +315,7 @@ def optima(
         apart.
       rate: the field of the learning rate.
       seed: the field of the seed.
+      rule: how rates are compared of which some seeds diverged.
 
     Returns:
       One for each group. Each field of ``by`` in turn puts them in order: numbers from the lowest,
@@ -319,6 +340,7 @@ def optima(
             rate=rate,
             seed=seed,
             group=dict(zip(by, values, strict=True)),
+            rule=rule,
         )
         for values in _in_order(groups)
     ]
@@ -480,21 +502,27 @@ def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[st
 
 
 def _as_good(
-    tried: Sequence[RateSummary], sign: int
-) -> tuple[tuple[float, ...], RateSummary | None]:
-    """The rates as good as the best, and the best."""
-    alive = [(one.diverged / (one.n + one.diverged), one) for one in tried if one.n]
-    if not alive:
-        return (), None
-    least = min(share for share, _ in alive)
-    scores = [
-        (sign * one.mean, one) for share, one in alive if share == least and one.mean is not None
-    ]
+    tried: Sequence[RateSummary], sign: int, rule: Rule
+) -> tuple[tuple[float, ...], RateSummary | None, tuple[float, ...]]:
+    """The rates as good as the best, the best, and better ones behind it for runs that diverged."""
+    places = [(_place_of(one, rule), sign * one.mean, one) for one in tried if one.mean is not None]
+    if not places:
+        return (), None, ()
+    first = min(place for place, _, _ in places)
+    scores = [(score, one) for place, score, one in places if place == first]
     top = max(score for score, _ in scores)
     rounding = _ROUNDING * max(1.0, abs(top))
     best = next(one for score, one in scores if score >= top - rounding)
     within = (best.std or 0.0) + rounding
-    return tuple(one.rate for score, one in scores if top - score <= within), best
+    as_good = tuple(one.rate for score, one in scores if top - score <= within)
+    behind = (one.rate for place, score, one in places if place > first and score > top + rounding)
+    return as_good, best, tuple(behind)
+
+
+def _place_of(one: RateSummary, rule: Rule) -> float:
+    """Where a rate stands for its diverged runs, 0 in front: those of one place are compared."""
+    share = one.diverged / (one.n + one.diverged)
+    return 0.0 if rule == "trimmed" and share <= 0.5 else share
 
 
 def _edge(best: float, order: Sequence[float]) -> Edge | None:
@@ -648,6 +676,7 @@ __all__ = [
     "RateSummary",
     "Regimes",
     "Residual",
+    "Rule",
     "optima",
     "optimum",
     "regimes",

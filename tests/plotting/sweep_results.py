@@ -36,7 +36,7 @@ def group(scheme, size, rates, metric="test_accuracy", at_edge=None):
         "best": best.get("rate"), "mean": best.get("mean"), "std": best.get("std"),
         "low": best.get("rate"), "high": best.get("rate"), "at_edge": at_edge,
         "as_good": tuple(one["rate"] for one in alive if one is best), "contiguous": True,
-        "runs": 3 * len(rates), "left_out": {},
+        "runs": 3 * len(rates), "left_out": {}, "rule": "strict", "passed_over": (),
     }  # fmt: skip
 
 

@@ -97,9 +97,10 @@ def test_it_says_what_a_sweep_found(tmp_path):
     assert "128 runs. Written on 2026-03-01 at 12:30 UTC" in text
     assert "112finished" in text and "16diverged" in text and "waiting" not in text
     assert "By test accuracy" in text and "By training loss" in text
-    # Best rate, range, mean in percent with its deviation, seeds, diverged, rate / B.
+    # Best rate, range, mean in percent with its deviation, how many finished and diverged at it,
+    # how many diverged of all, rate / B.
     row = re.search(r"SkipInit 8.*?fixup", re.sub(r"\s+", " ", " ".join(reader.texts))).group()
-    assert row.startswith("SkipInit 8 2 −5 2 −5 90.00 ± 0.01 2 2 of 16 0.00391")
+    assert row.startswith("SkipInit 8 2 −5 2 −5 90.00 ± 0.01 2 0 2 of 16 0.00391")
     # Two points on either side with error bars of half an octave: factors of 2^(0.5 / sqrt 2) to
     # either side, and of 2^0.5 for where the parts meet.
     assert (

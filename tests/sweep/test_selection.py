@@ -104,6 +104,36 @@ def test_a_rate_at_which_more_seeds_diverged_stands_behind():
     assert optimum(runs({1.0: [0.8, "diverged"], 2.0: [0.9, "diverged"]})).best == 2.0
 
 
+def test_the_trimmed_rule_compares_rates_by_the_runs_that_finished():
+    results = {
+        0.5: [0.70, 0.72, 0.71, 0.71, 0.71],
+        1.0: [0.90, "diverged", 0.92, 0.91, 0.91],  # 1 of 5, and the best by far
+        2.0: ["diverged", "diverged", 0.90, 0.908, 0.904],  # 2 of 5, within a deviation
+        4.0: ["diverged", "diverged", "diverged", 0.99, 0.99],  # more than half
+        8.0: ["diverged"] * 5,
+    }
+    strict, trimmed = (optimum(runs(results), rule=rule) for rule in ("strict", "trimmed"))
+    assert (strict.best, strict.as_good, strict.rule) == (0.5, (0.5,), "strict")
+    assert strict.passed_over == (1.0, 2.0, 4.0)
+    assert (trimmed.best, trimmed.as_good, trimmed.rule) == (1.0, (1.0, 2.0), "trimmed")
+    assert trimmed.mean == pytest.approx(0.91) and trimmed.passed_over == (4.0,)
+    # The deviation is that of the four runs that finished: sqrt(2 * 0.01^2 / 3) = 0.0082.
+    assert trimmed.std == pytest.approx(0.01 * math.sqrt(2 / 3))
+    assert optimum(runs(results)) == strict
+    # Half is enough; where more than half diverged at every rate, the fewest count, as before.
+    assert optimum(runs({1.0: [0.8, 0.8], 2.0: [0.9, "diverged"]}), rule="trimmed").best == 2.0
+    gone = {1.0: [0.8, "diverged", "diverged"], 2.0: [0.9, *["diverged"] * 3]}
+    assert optimum(runs(gone), rule="trimmed").best == 1.0
+    [one] = optima(runs(results, scheme="fixup", batch_size=8), rule="trimmed")
+    assert one.best == 1.0
+    by_loss = optimum(
+        runs({1.0: [0.3, 0.3], 2.0: [0.1, "diverged"]}, "train_loss"), metric="train_loss"
+    )
+    assert (by_loss.best, by_loss.passed_over) == (1.0, (2.0,))
+    with pytest.raises(ValueError, match="rule='loose' found; expected 'strict' or 'trimmed'"):
+        optimum([], rule="loose")
+
+
 def test_if_all_diverged_there_is_no_best():
     found = optimum(runs({1.0: ["diverged"] * 2, 2.0: ["diverged"] * 2}))
     assert (found.best, found.mean, found.low, found.high, found.at_edge) == (None,) * 5
