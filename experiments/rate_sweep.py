@@ -5,18 +5,20 @@ two. A cell is the mean over the seeds at the best of these rates, which stands 
 rate is constant for the first half of a run, then halved ten times. Of the paper's protocol are
 left out: the range of rates within a standard deviation of the best, the choice by training loss,
 other batch sizes. A best rate that is the lowest or highest tried is marked; where the settings say
-so, rates beyond it are tried first.
+so, rates beyond it are tried first. A rate at which a larger share of the seeds diverged stands
+behind all others; `--best trimmed` compares those of which half finished by the seeds that did.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import grid
+from experiments.best_rate import best_rate, counts
 from experiments.command import (
     Command,
     first_words,
@@ -34,6 +36,17 @@ from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.optim.schedules import halving
 from nf_resnets.plotting import depth_figure
+from nf_resnets.plotting.sweep import PASSED
+from nf_resnets.sweep.selection import Optimum, Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class RateCommand(Command):
+    """The options of such a table."""
+
+    best: Rule = "strict"
+    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
+    behind. trimmed: as long as half of them finished, by the mean over those that did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +94,10 @@ COLUMNS = (*KEY, "title", "branches", "weight_decay", *OUTCOME)
 
 
 def points(
-    settings: Settings, lines: Mapping[str, Line], rows: Sequence[Row] = ()
+    settings: Settings,
+    lines: Mapping[str, Line],
+    rows: Sequence[Row] = (),
+    rule: Rule = "strict",
 ) -> list[grid.Point]:
     """The runs of a table, shallow networks first; those that compile alike share a program.
 
@@ -91,13 +107,14 @@ def points(
       settings: what they depend on.
       lines: the lines of the table.
       rows: those that there are; a cell whose best rate lies at an edge of them has one rate more.
+      rule: by which the best rate is chosen.
     """
     found = []
     for depth in settings.depths:
         for name in settings.lines:
             scheme = schemes.get(lines[name].scheme)
             here = [row for row in rows if row["line"] == name and int(row["depth"]) == depth]
-            for log2_rate in rates_of(settings, here):
+            for log2_rate in rates_of(settings, here, rule):
                 for seed in settings.seeds:
                     label = f"{lines[name].title}, {depth:,} layers, rate 2^{log2_rate}"
                     if len(settings.seeds) > 1:
@@ -109,7 +126,7 @@ def points(
     return found
 
 
-def rates_of(settings: Settings, rows: Sequence[Row]) -> list[int]:
+def rates_of(settings: Settings, rows: Sequence[Row], rule: Rule = "strict") -> list[int]:
     """The rates of one cell: those of the settings, and, by their steps, beyond them.
 
     Where the best rate is the lowest or the highest, one more is tried beyond it, ``extend`` times
@@ -118,6 +135,7 @@ def rates_of(settings: Settings, rows: Sequence[Row]) -> list[int]:
     Args:
       settings: of the table.
       rows: of the cell.
+      rule: by which the best rate is chosen.
     """
     rates = sorted(settings.log2_rates)
     if len(rates) < 2 or not settings.extend:
@@ -127,8 +145,8 @@ def rates_of(settings: Settings, rows: Sequence[Row]) -> list[int]:
         tried = [row for row in rows if int(row["log2_rate"]) in rates]
         if {int(row["log2_rate"]) for row in tried} != set(rates):
             return rates  # those that are missing come first
-        found = best_rate(tried)
-        best = rates[0] if found is None else found[0]
+        found = best_of(tried, rule).best
+        best = rates[0] if found is None else round(math.log2(found))
         if best == rates[0] > min(settings.log2_rates) - settings.extend * down:
             rates = [rates[0] - down, *rates]
         elif best == rates[-1] < max(settings.log2_rates) + settings.extend * up:
@@ -193,53 +211,33 @@ def run(
     }
 
 
-def best_rate(rows: Sequence[Row]) -> tuple[int, list[Row]] | None:
-    """The rate of the highest mean test accuracy over the seeds, and its rows.
-
-    A rate at which a run diverged stands behind one at which fewer did. Where no run finished,
-    there is no best rate.
-
-    Args:
-      rows: those of one line at one depth.
-    """
-    rates: dict[int, list[Row]] = {}
-    for row in rows:
-        rates.setdefault(int(row["log2_rate"]), []).append(row)
-
-    def worth(rate: int) -> tuple[int, float]:
-        found = _accuracies(rates[rate])
-        return len(found) - len(rates[rate]), statistics.fmean(found) if found else 0.0
-
-    with_results = [rate for rate in rates if _accuracies(rates[rate])]
-    if not with_results:
-        return None
-    best = max(sorted(with_results), key=worth)  # of equally good rates the lowest
-    return best, rates[best]
+def best_of(rows: Sequence[Row], rule: Rule = "strict") -> Optimum:
+    """The best rate of the rows of one line at one depth."""
+    return best_rate(rows, lambda row: 2.0 ** int(row["log2_rate"]), rule)
 
 
-def _accuracies(rows: Sequence[Row]) -> list[float]:
-    return [100 * float(row["test_accuracy"]) for row in rows if row["status"] == "finished"]
+def rows_at(best: float | None, rows: Sequence[Row]) -> list[Row]:
+    """The rows of the best rate."""
+    return [row for row in rows if 2.0 ** int(row["log2_rate"]) == best]
 
 
-def cell(rows: Sequence[Row]) -> str:
+def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
     """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
 
-    A rate at the edge of those tried is marked. ``-`` stands for no runs, ``diverged`` for none
-    that finished.
+    A rate at the edge of those tried is marked, and one behind which a better one stands of which
+    more runs diverged. ``-`` stands for no runs, ``diverged`` for none that finished.
     """
     if not rows:
         return "-"
-    found = best_rate(rows)
-    if found is None:
+    found = best_of(rows, rule)
+    if found.best is None or found.mean is None:
         return "diverged"
-    rate, at_best = found
-    mark = edge_mark(rate, (int(row["log2_rate"]) for row in rows))
-    accuracies = _accuracies(at_best)
-    text = f"{statistics.fmean(accuracies):.1f}"
-    if len(accuracies) > 1:
-        text += f" ± {statistics.stdev(accuracies):.1f}"
-    gone = len(at_best) - len(accuracies)
-    return f"{text} (2^{rate}{mark})" + (f", {gone} diverged" if gone else "")
+    mark = edge_mark(found.best, (2.0 ** int(row["log2_rate"]) for row in rows))
+    mark += PASSED if found.passed_over else ""
+    text = f"{100 * found.mean:.1f}"
+    if found.std is not None:
+        text += f" ± {100 * found.std:.1f}"
+    return f"{text} (2^{math.log2(found.best):.0f}{mark})" + counts(rows_at(found.best, rows))
 
 
 def wanted_rows(rows: Sequence[Row], settings: Settings) -> list[Row]:
@@ -255,27 +253,31 @@ def wanted_rows(rows: Sequence[Row], settings: Settings) -> list[Row]:
     return sorted(wanted, key=lambda row: settings.lines.index(row["line"]))
 
 
-def table(rows: Sequence[Row], settings: Settings, lines: Mapping[str, Line]) -> str:
+def table(
+    rows: Sequence[Row], settings: Settings, lines: Mapping[str, Line], rule: Rule = "strict"
+) -> str:
     """The table as text: lines down, depths across."""
     wanted = wanted_rows(rows, settings)
     cells = [["scheme", *(f"{depth:,}-{settings.width}" for depth in settings.depths)]]
     for name in settings.lines:
         of_line = [row for row in wanted if row["line"] == name]
         by_depth = [[r for r in of_line if int(r["depth"]) == depth] for depth in settings.depths]
-        cells.append([lines[name].title, *map(cell, by_depth)])
+        cells.append([lines[name].title, *(cell(rows, rule) for rows in by_depth)])
     return rate_table(cells)
 
 
-def plot(rows: Sequence[Row], settings: Settings, path: Any, *, chance: float) -> None:
+def plot(
+    rows: Sequence[Row], settings: Settings, path: Any, *, chance: float, rule: Rule = "strict"
+) -> None:
     """Draws test accuracy at the best rate against depth; the rows of other rates are left out."""
     wanted = wanted_rows(rows, settings)
     drawn: list[Row] = []
     for name in settings.lines:
         for depth in settings.depths:
             here = [r for r in wanted if r["line"] == name and int(r["depth"]) == depth]
-            found = best_rate(here)
+            found = best_of(here, rule).best
             # Where all rates diverged, one cross says so.
-            drawn += here[:1] if found is None else found[1]
+            drawn += here[:1] if found is None else rows_at(found, here)
     tried = {int(row["log2_rate"]) for row in wanted}
     rates = f"2^{min(tried)} to 2^{max(tried)}"
     depth_figure(
@@ -292,7 +294,7 @@ def plot(rows: Sequence[Row], settings: Settings, path: Any, *, chance: float) -
 
 
 def make_table(
-    command: Command, *, name: str, lines: Mapping[str, Line], scales: Mapping[str, Settings]
+    command: RateCommand, *, name: str, lines: Mapping[str, Line], scales: Mapping[str, Settings]
 ) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code.
 
@@ -306,7 +308,7 @@ def make_table(
     settings: Settings = resolve(command, scales, GRID)
     dataset = load_data(settings.dataset, command.data_dir)
     folder = open_folder(name, command, settings, grid=(*GRID, "extend"), columns=COLUMNS, key=KEY)
-    everything = points(settings, lines, folder.rows)
+    everything = points(settings, lines, folder.rows, command.best)
     first_words(name, command, settings.dataset, f"{len(everything)} runs", folder)
     start = time.monotonic()
     failures: list[str] = []
@@ -321,19 +323,19 @@ def make_table(
             ),
             run=lambda program, point, on_step: run(settings, lines, program, point, on_step),
         )
-        made, everything = everything, points(settings, lines, folder.rows)
+        made, everything = everything, points(settings, lines, folder.rows, command.best)
     keep_failures(folder, failures)
 
-    text = table(folder.rows, settings, lines)
+    text = table(folder.rows, settings, lines, command.best)
     chance = 1 / dataset.num_classes
     print(f"\nTest accuracy (%) at the best learning rate, chance {100 * chance:.0f}%:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
     if wanted_rows(folder.rows, settings):
-        plot(folder.rows, settings, folder.path / "figure.png", chance=chance)
+        plot(folder.rows, settings, folder.path / "figure.png", chance=chance, rule=command.best)
     return last_words(folder, failures, start)
 
 
 __all__ = [
-    "COLUMNS", "GRID", "KEY", "Line", "Settings", "best_rate", "cell", "make_program", "make_table",
-    "plot", "points", "run", "table", "wanted_rows",
+    "COLUMNS", "GRID", "KEY", "Line", "RateCommand", "Settings", "best_of", "cell", "make_program",
+    "make_table", "plot", "points", "rates_of", "rows_at", "run", "table", "wanted_rows",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ from typing import Any
 import tyro
 
 from experiments import grid, imagenet
+from experiments.best_rate import best_rate
 from experiments.command import resolve
 from experiments.folder import Row
 from experiments.imagenet import Command, Images
@@ -44,6 +45,8 @@ from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
 from experiments.streamed_table import Train, make_table, show_table
 from experiments.table import accuracy_cell, edge_mark, rate_table
 from nf_resnets import models, optim, schemes
+from nf_resnets.plotting.sweep import PASSED
+from nf_resnets.sweep.selection import Rule
 
 PUBLISHED = {
     "batchnorm": {256: 75.0, 1024: 74.9, 4096: 74.9},
@@ -101,6 +104,17 @@ SCALES = {
     ),
     "paper": Settings(Images(), epochs=90, batches=(256, 1024, 4096), rates=(0.05, 0.1, 0.2)),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipInitCommand(Command):
+    """The options of the table."""
+
+    best: Rule = "strict"
+    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
+    behind. trimmed: as long as half of them finished, by the mean over those that did."""
+
+
 GRID = ("batches", "rates", "variants", "seeds")
 KEY = ("variant", "batch", "rate", "seed")
 COLUMNS = (*KEY, "title", "learning_rate", "published_accuracy", *OUTCOME)
@@ -193,29 +207,30 @@ def make_row(point: grid.Point, train: Train) -> Row:
     }
 
 
-def best(rows: list[Row], name: str, batch: int) -> list[Row]:
-    """The runs of that rate whose mean test accuracy is highest; a diverged run counts as 0."""
+def of_cell(rows: list[Row], name: str, batch: int) -> list[Row]:
+    """The runs of one scheme and batch size, those of the lowest rate first."""
     found = [row for row in rows if (row["variant"], row["batch"]) == (name, str(batch))]
-
-    def mean(rate: str) -> float:
-        of_rate = [row for row in found if row["rate"] == rate]
-        finished = [float(row["test_accuracy"]) for row in of_rate if row["status"] == "finished"]
-        return sum(finished) / len(of_rate)
-
-    rates = list(dict.fromkeys(row["rate"] for row in found))
-    chosen = max(rates, key=mean) if rates else None
-    return [row for row in found if row["rate"] == chosen]
+    return sorted(found, key=lambda row: float(row["rate"]))
 
 
-def table(rows: list[Row], settings: Settings) -> str:
+def best(rows: list[Row], name: str, batch: int, rule: Rule = "strict") -> list[Row]:
+    """The runs at the best rate by mean test accuracy; at the lowest if none finished."""
+    found = of_cell(rows, name, batch)
+    chosen = best_rate(found, lambda row: float(row["rate"]), rule).best
+    if chosen is None:
+        return [row for row in found if row["rate"] == found[0]["rate"]]
+    return [row for row in found if float(row["rate"]) == chosen]
+
+
+def table(rows: list[Row], settings: Settings, rule: Rule = "strict") -> str:
     """For each scheme and batch size the accuracy at the best rate, and what was published."""
     cells = [["scheme", "batch", "test accuracy", "best rate", "diverged rates", "published"]]
     for name in settings.variants:
         for batch in settings.batches:
-            chosen = best(rows, name, batch)
+            chosen, of_all = best(rows, name, batch, rule), of_cell(rows, name, batch)
             if not chosen:
                 continue
-            of_all = [row for row in rows if (row["variant"], row["batch"]) == (name, str(batch))]
+            passed = best_rate(of_all, lambda row: float(row["rate"]), rule).passed_over
             gone = {row["rate"] for row in of_all if row["status"] == "diverged"}
             tried = {float(row["rate"]) for row in of_all}
             published = PUBLISHED.get(name, {}).get(batch)
@@ -225,7 +240,8 @@ def table(rows: list[Row], settings: Settings) -> str:
                     str(batch),
                     accuracy_cell(chosen, "test_accuracy"),
                     f"{float(chosen[0]['learning_rate']):g}"
-                    + edge_mark(float(chosen[0]["rate"]), tried),
+                    + edge_mark(float(chosen[0]["rate"]), tried)
+                    + (PASSED if passed else ""),
                     f"{len(gone)} of {len(tried)}",
                     "-" if published is None else f"{published:.1f}",
                 ]
@@ -244,7 +260,7 @@ WHAT_IT_SHOWS = {
 }
 
 
-def main(command: Command) -> int:
+def main(command: SkipInitCommand) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     grid.stop_at_once()
     imagenet.check_options(command, VARIANTS)
@@ -270,10 +286,12 @@ def main(command: Command) -> int:
     )
     return show_table(
         made,
-        table(made.rows, settings),
+        table(made.rows, settings, command.best),
         {
             f"batch {batch}": [
-                row for name in settings.variants for row in best(made.rows, name, batch)
+                row
+                for name in settings.variants
+                for row in best(made.rows, name, batch, command.best)
             ]
             for batch in settings.batches
         },
@@ -286,5 +304,9 @@ def main(command: Command) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(
-        main(tyro.cli(Command, description="Train ResNet-50 without BatchNorm at large batches."))
+        main(
+            tyro.cli(
+                SkipInitCommand, description="Train ResNet-50 without BatchNorm at large batches."
+            )
+        )
     )

@@ -36,8 +36,7 @@ from __future__ import annotations
 
 import tyro
 
-from experiments.command import Command
-from experiments.rate_sweep import Line, Settings, make_table
+from experiments.rate_sweep import Line, RateCommand, Settings, make_table
 
 LINES = {
     "batchnorm": Line("BatchNorm", "batchnorm"),
@@ -64,12 +63,12 @@ SCALES = {
 }  # fmt: skip
 
 
-def main(command: Command) -> int:
+def main(command: RateCommand) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     return make_table(command, name="skipinit_table1_depth", lines=LINES, scales=SCALES)
 
 
 if __name__ == "__main__":
     raise SystemExit(
-        main(tyro.cli(Command, description="Redraw SkipInit's table 1: accuracy against depth."))
+        main(tyro.cli(RateCommand, description="SkipInit's table 1: accuracy against depth."))
     )

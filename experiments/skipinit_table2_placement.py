@@ -39,8 +39,7 @@ import dataclasses
 
 import tyro
 
-from experiments.command import Command
-from experiments.rate_sweep import Line, Settings, make_table
+from experiments.rate_sweep import Line, RateCommand, Settings, make_table
 from nf_resnets import schemes
 
 
@@ -76,12 +75,12 @@ SCALES = {
 }  # fmt: skip
 
 
-def main(command: Command) -> int:
+def main(command: RateCommand) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     return make_table(command, name="skipinit_table2_placement", lines=LINES, scales=SCALES)
 
 
 if __name__ == "__main__":
     raise SystemExit(
-        main(tyro.cli(Command, description="BatchNorm's variants at 100 and 1,000 layers."))
+        main(tyro.cli(RateCommand, description="BatchNorm's variants at 100 and 1,000 layers."))
     )

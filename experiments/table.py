@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.sweep import EDGE, EDGE_NOTE
+from nf_resnets.plotting.sweep import EDGE, EDGE_NOTE, PASSED, PASSED_NOTE
 
 
 def text_table(cells: Sequence[Sequence[str]]) -> str:
@@ -32,9 +32,10 @@ def edge_mark(best: float, tried: Iterable[float]) -> str:
 
 
 def rate_table(cells: Sequence[Sequence[str]]) -> str:
-    """Lays out a table of best rates, and says below it what their mark means, if one has it."""
-    marked = any(EDGE in cell for line in cells for cell in line)
-    return text_table(cells) + (f"\n{EDGE_NOTE}" if marked else "")
+    """Lays out a table of best rates, and says below it what their marks mean, if there are any."""
+    text = "".join(cell for line in cells for cell in line)
+    notes = [note for mark, note in ((EDGE, EDGE_NOTE), (PASSED, PASSED_NOTE)) if mark in text]
+    return "\n".join([text_table(cells), *notes])
 
 
 def accuracy_cell(

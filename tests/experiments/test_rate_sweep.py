@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import rate_sweep
-from experiments.rate_sweep import Line, Settings, best_rate, cell
+from experiments.rate_sweep import Line, Settings, best_of, cell, rows_at
 
 
 def row(rate, accuracy, seed=0, **more):
@@ -17,17 +17,37 @@ def row(rate, accuracy, seed=0, **more):
 
 def test_the_best_mean_over_the_seeds_wins_not_the_best_run():
     rows = [row(-1, 0.99), row(-1, 0.5, 1), row(-2, 0.8), row(-2, 0.82, 1)]
-    rate, at_best = best_rate(rows)
-    assert rate == -2 and len(at_best) == 2
+    found = best_of(rows)
+    assert found.best == 0.25 and len(rows_at(found.best, rows)) == 2
     # The sample's standard deviation of 80 and 82 is sqrt(2).
     assert cell([*rows, row(-3, 0.1)]) == "81.0 ± 1.4 (2^-2)"
 
 
 def test_a_rate_at_which_a_run_diverged_stands_behind():
     rows = [row(-1, 0.99), row(-1, None, 1), row(-2, 0.8), row(-2, 0.6, 1)]
-    assert best_rate(rows)[0] == -2
+    assert best_of(rows).best == 0.25
+    # It is marked that a better rate stands behind.
+    assert cell([*rows, row(-3, 0.1)]) == "70.0 ± 14.1 (2^-2*)"
     rows = [*rows[:2], row(-2, None), row(-2, None, 1), row(0, None)]
-    assert cell(rows) == "99.0 (2^-1), 1 diverged"
+    assert cell(rows) == "99.0 (2^-1), 1 of 2 diverged"
+
+
+def test_by_the_trimmed_rule_the_runs_that_finished_decide():
+    rows = [
+        *(row(-1, accuracy, seed) for seed, accuracy in enumerate((0.9, 0.92, 0.91, 0.91, None))),
+        *(row(-2, 0.8, seed) for seed in range(5)),
+        *(row(0, accuracy, seed) for seed, accuracy in enumerate((0.99, None, None))),
+    ]
+    assert cell(rows) == "80.0 ± 0.0 (2^-2!*)"
+    assert cell(rows, "trimmed") == "91.0 ± 0.8 (2^-1*), 1 of 5 diverged"
+    settings = Settings("digits", (16,), ("a",), (-2, -1, 0), seeds=tuple(range(5)), extend=1)
+    lines = {"a": Line("A", "skipinit")}
+    text = rate_sweep.table(rows, settings, lines, "trimmed")
+    assert "91.0" in text and "* another rate has a better mean" in text.splitlines()[-1]
+    # By the first rule the best rate is the lowest, and a lower one is tried.
+    tried = [{p.key["log2_rate"] for p in rate_sweep.points(settings, lines, rows, rule)}
+             for rule in ("strict", "trimmed")]  # fmt: skip
+    assert tried == [{-3, -2, -1, 0}, {-2, -1, 0}]
 
 
 def test_a_best_rate_at_an_edge_carries_a_mark():
@@ -68,7 +88,7 @@ def test_the_runs_of_a_cell_are_those_of_its_own_rates():
 def test_cells_without_a_result():
     assert cell([]) == "-"
     assert cell([row(-1, None), row(-2, None)]) == "diverged"
-    assert best_rate([row(-1, None)]) is None
+    assert best_of([row(-1, None)]).best is None
 
 
 def test_the_table_has_lines_down_and_depths_across():

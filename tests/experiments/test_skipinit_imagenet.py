@@ -46,8 +46,10 @@ def test_the_best_rate_is_that_of_the_highest_mean():
     (line,) = [
         line for line in text.splitlines() if line.startswith("SkipInit") and " 256 " in line
     ]
-    assert line.split() == ["SkipInit", "256", "71.0", "0.1!", "1", "of", "2", "74.9"]
-    assert text.splitlines()[-1].startswith("! at the edge of the grid")
+    assert line.split() == ["SkipInit", "256", "71.0", "0.1!*", "1", "of", "2", "74.9"]
+    assert [line[0] for line in text.splitlines()[-2:]] == ["!", "*"]
+    trimmed = skipinit.table(rows, settings, "trimmed")
+    assert "80.0 (1 diverged)" in trimmed and "0.2!" in trimmed
     inside = skipinit.table([*rows, row("0.05", "0", "0.1")], settings)
     assert "71.0" in inside and "0.1!" not in inside
 
