@@ -7,20 +7,32 @@ normalisation as well as with it, those without shortcuts included.
 Published top-1 test accuracies of RescaleNet (%): ResNet-50 76.57 +- 0.084, ResNet-101 77.55 +-
 0.110 (six runs each); nobody here has reproduced them. Of VGG-19 none is at hand.
 
-Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
-of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; batch
-1,024, learning rate 0.1 times batch / 256, 5 epochs of warm-up, divided by 10 after 30, 60 and 90
-of 100 epochs, momentum 0.9, weight decay 1e-4 on weights only, not on biases and multipliers;
-dropout of 0.03 after the convolutions of the last two stages and of 0.3 before the head. The biases
-are set from 128 training images. It is 125,000 steps a run: days on a GPU, for VGG-19 more.
+Setting, `--scale paper`, the paper's and its authors' scripts: ImageNet through TensorFlow Datasets
+(`--data-dir`), random resized crops of 224 pixels and flips, the central crop of 224 from a shorter
+side of 256 in the test; batch 1,024, 5 epochs of warm-up and 100 after it, momentum 0.9, weight
+decay 1e-4, in RescaleNet on weights only, not on biases and multipliers; the biases are set from
+128 training images; six seeds. It is 131,355 steps a run: days on a GPU, for VGG-19 more.
 
-Not as published, or not known: the dropout of 0.03 takes away whole channels; VGG-19 has only that
-of 0.3, after its dense layers; the 128 images are cut in their middles; and the rows beside
-RescaleNet (BatchNorm; the same network with the biases left at 0; the plain one with He's weights)
-have RescaleNet's recipe but for its dropout, BatchNorm its statistics over slices of 32.
+- ResNets: learning rate 0.1 times batch / 256, divided by 10 when 30, 60 and 90 of the 100 epochs
+  are over; dropout of 0.03, of whole channels, after the convolutions of the last two stages, and
+  of 0.3 before the head, for BatchNorm too. RescaleNet's branches whose convolutions are followed
+  by dropout at rate p are drawn with `(1-p)**0.5` times the standard deviation.
+- VGG-19: learning rate 0.01 times batch / 256, divided by 10 when 60 and 90 of the 100 epochs are
+  over (30, 60 and 90 with BatchNorm); dropout of 0.5 after the two hidden dense layers, none after
+  convolutions; RescaleNet's weights are He (fan_out), the head's included.
+
+Not as published, or not known: the 128 images are cut in their middles, where the authors take the
+mean of the first eight training batches; the blocks are counted as in the author feedback, and the
+head's bias vector has no weight decay in RescaleNet (`rescalenet_published` has both as in the
+code); BatchNorm has its statistics over slices of 32 and starts from scales of 1 and He (fan_in)
+(there the last scale of a branch is 0; VGG's convolutions are He (fan_out), its dense layers
+N(0, 0.01^2)); the two rows that are ours (the same network with the biases left at 0; the plain one
+with He's weights) have the recipe of the network without normalisation.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
-ResNet-50 and VGG-19 with an eighth of the channels, in six minutes on two cores. It can show that
+ResNet-50 and VGG-19 with an eighth of the channels, in six minutes on two cores. Both networks have
+the ResNets' recipe in 10 epochs, without the factor for dropout; the rows beside RescaleNet have no
+dropout, and weight decay where RescaleNet has it. It can show that
 RescaleNet trains both without normalisation where the plain networks do not, and what the
 calibration does for the first steps; accuracies of ImageNet it cannot.
 `--scale smoke` takes seconds a run and shows nothing.
@@ -29,6 +41,7 @@ calibration does for the first steps; accuracies of ImageNet it cannot.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import tyro
@@ -40,7 +53,7 @@ from experiments.imagenet import Command, Images
 from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
 from experiments.streamed_table import Train, make_table, show_table
 from experiments.table import accuracy_cell, text_table
-from nf_resnets import models, optim, schemes
+from nf_resnets import init, models, optim, schemes
 
 NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
 PUBLISHED = {"resnet50": 76.57, "resnet101": 77.55}
@@ -58,6 +71,29 @@ VARIANTS = {
     "batchnorm": schemes.get("batchnorm"),
     "plain": schemes.get("plain"),
 }
+
+
+def after_warmup(*epochs: int) -> tuple[float, ...]:
+    """What share of the run is over after so many of the 100 epochs that follow 5 of warm-up."""
+    return tuple((5 + epoch) / 105 for epoch in epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What the authors' scripts have beyond RescaleNet's recipe for ResNets.
+
+    All rows have dropout, each the weight decay of its own scheme; RescaleNet's weights are scaled
+    for dropout; and VGG-19 has a recipe of its own, with He (fan_out).
+
+    Attributes:
+      vgg_rate: at batch 256; in proportion to the batch.
+      vgg_drops: where the rate is divided by 10; with BatchNorm it is where the ResNets have it.
+      vgg_dropout: after the hidden dense layers.
+    """
+
+    vgg_rate: float = 0.01
+    vgg_drops: tuple[float, ...] = after_warmup(60, 90)
+    vgg_dropout: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +119,7 @@ class Settings:
     conv_dropout: float = 0.03
     dropout: float = 0.3
     slice_size: int = 32  # of BatchNorm's statistics
+    published: Published | None = None  # None: RescaleNet's recipe for ResNets in all rows
 
 
 SCALES = {
@@ -107,7 +144,13 @@ SCALES = {
         batch_size=64,
         warmup_epochs=0.5,
     ),
-    "paper": Settings(Images(), epochs=100),
+    "paper": Settings(
+        Images(),
+        epochs=105,
+        seeds=(0, 1, 2, 3, 4, 5),
+        drops=after_warmup(30, 60, 90),
+        published=Published(),
+    ),
 }
 GRID = ("networks", "variants", "seeds")
 KEY = ("network", "variant", "seed")
@@ -138,14 +181,53 @@ def points(settings: Settings, steps: int) -> list[grid.Point]:
     ]
 
 
-def make_model(settings: Settings, network: str, scheme: schemes.Scheme, num_classes: int) -> Any:
+@functools.cache
+def scheme_of(settings: Settings, network: str, name: str) -> schemes.Scheme:
+    """The scheme of a row: the variant's, drawn as the settings have it."""
+    model = make_model(settings, network, name, num_classes=1000)
+    scheme: schemes.Scheme = model.scheme
+    if settings.published is None or scheme.init is not init.rescalenet:
+        return scheme
+    own = {"published": True} if network == "vgg19" else {"dropout": model.branch_dropout}
+    return dataclasses.replace(scheme, init=functools.partial(init.rescalenet, **own))
+
+
+def dropout_of(settings: Settings, network: str, name: str) -> tuple[float, float]:
+    """The rates of dropout of a row: after convolutions, and before the head or VGG's layers."""
+    if settings.published is None:
+        regularized = VARIANTS[name].anatomy.dropout
+        return (settings.conv_dropout, settings.dropout) if regularized else (0.0, 0.0)
+    if network == "vgg19":
+        return 0.0, settings.published.vgg_dropout
+    return settings.conv_dropout, settings.dropout
+
+
+def rate_of(settings: Settings, network: str) -> float:
+    """The learning rate of a network after the warm-up."""
+    rate = settings.rate
+    if settings.published is not None and network == "vgg19":
+        rate = settings.published.vgg_rate
+    return rate * settings.batch_size / 256
+
+
+def drops_of(settings: Settings, network: str, name: str) -> tuple[float, ...]:
+    """The shares of the run after which the rate of a row is divided by 10."""
+    if settings.published is None or network != "vgg19" or VARIANTS[name].anatomy.norm:
+        return settings.drops
+    return settings.published.vgg_drops
+
+
+def make_model(settings: Settings, network: str, name: str, num_classes: int) -> Any:
     """Makes one of the three networks."""
-    regularized = scheme.anatomy.dropout
+    conv_dropout, dropout = dropout_of(settings, network, name)
+    anatomy = VARIANTS[name].anatomy
     common = {
-        "scheme": scheme,
+        "scheme": dataclasses.replace(
+            VARIANTS[name], anatomy=dataclasses.replace(anatomy, dropout=dropout > 0)
+        ),
         "num_classes": num_classes,
         "stem_channels": settings.stem_channels,
-        "dropout": settings.dropout if regularized else 0.0,
+        "dropout": dropout,
         "bn_groups": max(1, settings.batch_size // settings.slice_size),
     }
     if network == "vgg19":
@@ -153,9 +235,7 @@ def make_model(settings: Settings, network: str, scheme: schemes.Scheme, num_cla
             depth=19, classifier=settings.classifier, pool_size=settings.pool_size, **common
         )
     return models.ResNet(
-        depth=int(network.removeprefix("resnet")),
-        conv_dropout=settings.conv_dropout if regularized else 0.0,
-        **common,
+        depth=int(network.removeprefix("resnet")), conv_dropout=conv_dropout, **common
     )
 
 
@@ -163,10 +243,10 @@ def make_program(
     settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: int
 ) -> StreamedProgram:
     """Builds what the runs of one network and variant need."""
-    model = make_model(
-        settings, point.key["network"], VARIANTS[point.key["variant"]], dataset.num_classes
-    )
-    boundaries = sorted({max(1, round(drop * steps)) for drop in settings.drops})
+    network, name = point.key["network"], point.key["variant"]
+    model = make_model(settings, network, name, dataset.num_classes)
+    drops = drops_of(settings, network, name)
+    boundaries = sorted({max(1, round(drop * steps)) for drop in drops})
     per_epoch = imagenet.steps_of(dataset, settings.batch_size, 1)
     warmup = min(steps, round(settings.warmup_epochs * per_epoch))
 
@@ -176,7 +256,7 @@ def make_program(
             optim.warmup(schedule, warmup, steps),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
-            scheme=RESCALENET,  # whose recipe all rows have
+            scheme=RESCALENET if settings.published is None else model.scheme,
         )
 
     return build_program(
@@ -194,10 +274,11 @@ def make_program(
 def make_row(settings: Settings, point: grid.Point, train: Train) -> Row:
     """Trains and tests one network, and returns its row."""
     network, name = point.key["network"], point.key["variant"]
+    rate = rate_of(settings, network)
     return {
         "title": VARIANTS[name].title,
         "published_accuracy": published(network, name) or "",
-        **train(VARIANTS[name], {"learning_rate": settings.rate * settings.batch_size / 256}),
+        **train(scheme_of(settings, network, name), {"learning_rate": rate}),
     }
 
 
