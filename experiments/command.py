@@ -109,7 +109,8 @@ def keep_failures(folder: ResultsFolder, failures: Sequence[str]) -> None:
 
 
 FILES = (
-    "figure.png", "table.txt", "rows.csv", "curves.csv", "settings.json", "failures.txt"
+    "figure.png", "tests.png", "table.txt", "rows.csv", "curves.csv", "tests.csv", "settings.json",
+    "failures.txt",
 )  # fmt: skip
 
 

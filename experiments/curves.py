@@ -12,7 +12,7 @@ from experiments.folder import ResultsFolder, Row, read_rows, write_whole
 
 
 class CurvesFile:
-    """The file ``curves.csv`` of a folder: written whole, a run's lines before its row.
+    """A file such as ``curves.csv`` of a folder: written whole, a run's lines before its row.
 
     A run that is cut off between the two is made again, and its lines are replaced.
 
@@ -20,13 +20,21 @@ class CurvesFile:
       folder: the folder, held by this process.
       columns: the columns of the file, in order.
       key: those that name a run; they are columns of the folder's rows, too.
+      name: of the file.
 
     Raises:
       SystemExit: if the file has other columns, or lacks the lines of a row that is there.
     """
 
-    def __init__(self, folder: ResultsFolder, *, columns: Sequence[str], key: Sequence[str]):
-        self.path = folder.path / "curves.csv"
+    def __init__(
+        self,
+        folder: ResultsFolder,
+        *,
+        columns: Sequence[str],
+        key: Sequence[str],
+        name: str = "curves.csv",
+    ):
+        self.path = folder.path / name
         self._columns, self._key = tuple(columns), tuple(key)
         self._lock = threading.Lock()
         self._curves: dict[tuple[str, ...], list[Row]] = {}

@@ -11,7 +11,10 @@ Published test errors (%), ResNet-50 / ResNet-101; nobody here has reproduced th
     BatchNorm + mixup   23.3 / 20.8      Fixup               27.6 / -
     GroupNorm + mixup   23.9 / 21.4      Fixup + mixup       24.0 / 21.4
 
-(BatchNorm's are those that the paper quotes from others.)
+(BatchNorm's are those that the paper quotes from others.) Its figures 5 and 6 (appendix C.3) are
+the errors over the epochs: "without additional regularization Fixup fits the training set very
+well, but overfits significantly", and with mixup it "closely matches the final results yielded by
+the use of GroupNorm". `--tests` tests every run after each epoch and draws them.
 
 Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
 of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; batch 256,
@@ -53,9 +56,10 @@ from experiments.command import resolve
 from experiments.folder import Row
 from experiments.imagenet import Command, Images
 from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
-from experiments.streamed_table import Train, make_table, show_table
+from experiments.streamed_table import MadeTable, Train, make_table, show_table
 from experiments.table import accuracy_cell, text_table
 from nf_resnets import models, optim, schemes
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 
 
 class Variant(NamedTuple):
@@ -104,6 +108,7 @@ class Settings:
     scalar_factor: float = 0.1
     slice_size: int = 32  # of BatchNorm's statistics
     drops: tuple[float, ...] = (0.3, 0.6, 0.9)  # of the run, where the rate is divided by 10
+    tests: bool = False  # after every epoch
 
 
 SCALES = {
@@ -139,12 +144,16 @@ class Table2Command(Command):
     """Epochs of ResNet-50; 0 for the scale's."""
     drops: tuple[float, ...] = ()
     """The parts of a run after which the rate is divided by 10; by default those of the scale."""
+    depths: tuple[int, ...] = ()
+    """Layers, with spaces between; by default those of the scale."""
+    tests: bool = False
+    """Test after every epoch, and draw the paper's figures 5 and 6."""
 
 
 def settings_of(command: Table2Command) -> Settings:
     """The scale's settings with what the command line changes, checked."""
     imagenet.check_options(command, tuple(VARIANTS))
-    settings: Settings = resolve(command, SCALES, GRID[1:])
+    settings: Settings = resolve(command, SCALES, GRID)
     if not 0 <= command.rate < float("inf"):
         raise SystemExit(f"--rate {command.rate:g} found; expected a finite number above 0.")
     if command.epochs < 0:
@@ -156,6 +165,7 @@ def settings_of(command: Table2Command) -> Settings:
         settings,
         learning_rate=command.rate or settings.learning_rate,
         epochs=command.epochs or settings.epochs,
+        tests=command.tests,
         drops=command.drops or settings.drops,
     )
 
@@ -255,6 +265,42 @@ def table(rows: list[Row], settings: Settings) -> str:
     return text_table(cells)
 
 
+def plot_tests(made: MadeTable, settings: Settings, path: Any) -> None:
+    """Draws the paper's figures 5 and 6, the errors after every epoch; diverged runs as they went.
+
+    Figure 5 has training and test errors without mixup, figure 6 the test errors with it. Training
+    errors are means over the steps since the curve's point before.
+    """
+
+    def curve(row: Row, what: str) -> Curve:
+        file, column = (
+            (made.tests, "test_accuracy") if what == "test" else (made.curves, "accuracy")
+        )
+        assert file is not None
+        lines = file.found(row)
+        steps = [int(line["step"]) for line in lines]
+        errors = [100 - 100 * float(line[column]) for line in lines]
+        title = f"{row['title']}, {what}"
+        return Curve(title, steps, errors, diverged=row["status"] == "diverged")
+
+    panels = []
+    for depth in settings.depths:
+        rows = [row for row in made.rows if row["depth"] == str(depth)]
+        plain = [row for row in rows if not float(row["mixup"])]
+        mixed = [row for row in rows if float(row["mixup"])]
+        for figure, own, whats in ((5, plain, ("training", "test")), (6, mixed, ("test",))):
+            drawn = [curve(row, what) for row in own for what in whats]
+            if drawn:
+                label = f"error (%), ResNet-{depth}, as figure {figure}"
+                panels.append(Panel("step", label, drawn, y_limits=(0, 100)))
+    curves_figure(
+        panels,
+        path,
+        title="Training and test errors without mixup, test errors with it",
+        subtitle=f"tested after every epoch; learning rate {settings.learning_rate:g}",
+    )
+
+
 WHAT_IT_SHOWS = {
     "smoke": "These runs are too short to show anything.",
     "laptop": (
@@ -292,7 +338,10 @@ def main(command: Table2Command) -> int:
         grid_settings=GRID,
         key=KEY,
         columns=COLUMNS,
+        every_epoch=settings.tests,
     )
+    if made.tests is not None and made.rows:
+        plot_tests(made, settings, made.folder.path / "tests.png")
     return show_table(
         made,
         table(made.rows, settings),

@@ -7,10 +7,16 @@ weight decay [...], thus the large scalars can compensate for the shrink to keep
 variance", and the learned scalars give "deeper blocks" more weight. Those were trained on ImageNet
 for 100 epochs, at batch 1024 and weight decay on the weights only.
 
+"Experiments show that the variance of the last block output is always in a proper range in the
+final model": of this the feedback has no numbers.
+
 Expected here: all multipliers start at 1 and grow; the norm of every block's weights falls below
 that of its start, with multipliers and without; what the two make of a branch's gain,
-`s_k * prod_j ||W_kj|| / ||W_kj(0)||`, falls less with multipliers than without. Numbers like the
-feedback's need its number of steps; that the deeper blocks get larger ones may need its network.
+`s_k * prod_j ||W_kj|| / ||W_kj(0)||`, falls less with multipliers than without; so does `Var` of
+the last block's sum (the channels' variance over images and positions, before the ReLU, of 128 test
+images), which stays within a factor of 10 of its start if the range is to be proper. Numbers like
+the feedback's need its number of steps; that the deeper blocks get larger ones may need its
+network.
 
 Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, 200 epochs, learning rate
 0.1 B / 256 = 0.05, momentum 0.9, weight decay 5e-4, crop and flip. On ImageNet, where the paper has
@@ -54,7 +60,7 @@ from experiments.folder import Row
 from experiments.program import Program, build_program
 from experiments.table import text_table
 from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
-from nf_resnets import data, models, optim, roles, schemes
+from nf_resnets import analysis, data, models, optim, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
 
@@ -98,9 +104,9 @@ GRID = ("variants", "seeds")
 KEY = ("variant", "seed")
 COLUMNS = (
     "variant", "title", "depth", "branches", "seed", "mean_multiplier", "mean_norm_ratio",
-    "mean_gain_ratio", *OUTCOME,
+    "mean_gain_ratio", "first_variance", "last_variance", *OUTCOME,
 )  # fmt: skip
-CURVE_COLUMNS = (*KEY, "step", "block", "multiplier", "weight_norm", "gain")
+CURVE_COLUMNS = (*KEY, "step", "block", "multiplier", "weight_norm", "gain", "variance")
 
 
 def blocks_of(params: Any) -> list[dict[str, float]]:
@@ -177,14 +183,24 @@ def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Pro
 
 
 def run(
-    settings: Settings, program: Program, point: grid.Point, curves: CurvesFile, on_step: OnStep
+    settings: Settings,
+    program: Program,
+    images: jax.Array,
+    point: grid.Point,
+    curves: CurvesFile,
+    on_step: OnStep,
 ) -> Row:
     """Trains one variant, keeps what became of its blocks, returns its row."""
     variant, seed = point.key["variant"], point.key["seed"]
     seen: list[dict[str, float]] = []
+    observed = analysis.observe(program.model)
+    variances = jax.jit(lambda params: analysis.signal(observed, params, images).sum.variance)
 
     def look(step: int, state: Any) -> None:
-        seen.extend({"step": step, **block} for block in blocks_of(state.params))
+        for block, variance in zip(
+            blocks_of(state.params), np.asarray(variances(state.params)), strict=True
+        ):
+            seen.append({"step": step, **block, "variance": float(variance)})
 
     made = train_and_test(
         program,
@@ -212,6 +228,8 @@ def run(
         "mean_multiplier": ratio("multiplier"),
         "mean_norm_ratio": ratio("weight_norm"),
         "mean_gain_ratio": ratio("gain"),
+        "first_variance": first[-1]["variance"],
+        "last_variance": last[-1]["variance"],
         **outcome(program, made),
     }
 
@@ -252,6 +270,12 @@ def plot(rows: list[Row], curves: CurvesFile, settings: Settings, path: Any) -> 
             for row in rows
         ]
         panels.append(Panel("step", label, drawn))
+    drawn = []
+    for row in rows:
+        last = [line for line in curves.of(row) if line["block"] == row["branches"]]
+        logs = [math.log10(float(line["variance"])) for line in last]
+        drawn.append(Curve(row["title"], [int(line["step"]) for line in last], logs))
+    panels.append(Panel("step", "log10 of Var of the last block's sum", drawn))
     curves_figure(
         panels,
         path,
@@ -267,13 +291,17 @@ def plot(rows: list[Row], curves: CurvesFile, settings: Settings, path: Any) -> 
 
 
 def table(rows: list[Row]) -> str:
-    """Means over the blocks at the end, relative to the start, one line for each run."""
-    cells = [["variant", "seed", "multiplier", "weight norm", "gain", "test accuracy (%)"]]
+    """One line for each run: means over the blocks relative to the start, and the last's `Var`."""
+    cells = [
+        ["variant", "seed", "multiplier", "weight norm", "gain", "Var, last block", "at the end",
+         "test accuracy (%)"]
+    ]  # fmt: skip
     for row in rows:
         ratios = (f"{float(row[f'mean_{name}']):.3g}" for name in RATIOS)
         gone = row["status"] == "diverged"
         test = "diverged" if gone else f"{100 * float(row['test_accuracy']):.1f}"
-        cells.append([row["title"], row["seed"], *ratios, test])
+        variances = (f"{float(row[f'{when}_variance']):.3g}" for when in ("first", "last"))
+        cells.append([row["title"], row["seed"], *ratios, *variances, test])
     return text_table(cells)
 
 
@@ -289,6 +317,11 @@ def main(command: Command) -> int:
         "rescale_multipliers", command, settings, grid=GRID, columns=COLUMNS, key=KEY
     )
     curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
+    images = data.normalize(
+        jax.numpy.asarray(dataset.test.images[:128]),
+        jax.numpy.asarray(dataset.mean),
+        jax.numpy.asarray(dataset.std),
+    )
     runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
     first_words("RescaleNet's multipliers", command, settings.dataset, runs, folder)
     start = time.monotonic()
@@ -297,7 +330,7 @@ def main(command: Command) -> int:
         folder,
         workers=workers_of(command),
         make_program=lambda point: make_program(settings, dataset, point.key["variant"]),
-        run=lambda program, point, on_step: run(settings, program, point, curves, on_step),
+        run=lambda program, point, on_step: run(settings, program, images, point, curves, on_step),
     )
     keep_failures(folder, failures)
 

@@ -172,6 +172,7 @@ def make_run(
     curves: CurvesFile,
     key: Mapping[str, Any],
     save_every: int = 1_000,
+    tests: CurvesFile | None = None,
 ) -> Row:
     """Trains one network of a program, from its checkpoint if there is one, and tests it once.
 
@@ -185,6 +186,7 @@ def make_run(
       curves: where its curve goes.
       key: the columns that name the run.
       save_every: steps between two checkpoints, at least 1; the curve is kept as often.
+      tests: where the test after every epoch goes, if there is to be one.
 
     Returns:
       The columns of ``OUTCOME``.
@@ -223,8 +225,24 @@ def make_run(
             curve.keep()  # ahead of the checkpoint, so that a resumed run finds all of it
         on_step(step, metrics)
 
+    def test_epoch(states: training.TrainState) -> None:
+        made = int(states.step[0])
+        if tests is not None and made % program.steps_per_epoch == 0:
+            # A run that was cut makes again the tests behind its checkpoint.
+            earlier = [line for line in tests.found(key) if int(line["step"]) < made]
+            found = {f"test_{name}": of for name, of in _test(program, states).items()}
+            tests.put(key, [*earlier, {"step": made, **found}])
+
+    def step(states: training.TrainState, batch: Any) -> Any:
+        states, metrics = program.step(states, batch)
+        if tests is not None:
+            test_epoch(states)
+        return states, metrics
+
+    if tests is not None and not tests.found(key):
+        test_epoch(_stacked(program, state))
     made = train_streamed(
-        program.step,
+        step,
         state,
         lambda first_step, rows: batches(first_step=first_step, rows=rows),
         program.mesh,
@@ -239,7 +257,7 @@ def make_run(
     test = {"accuracy": math.nan, "loss": math.nan}
     status = made.status
     if status == "finished":
-        test = _test(program, made.state)
+        test = _test(program, _stacked(program, made.state))
         # The last update itself may have been the one too many.
         if not math.isfinite(test["loss"]):
             status, test["accuracy"] = "diverged", math.nan
@@ -261,7 +279,12 @@ def make_run(
     }
 
 
-def _test(program: StreamedProgram, state: training.TrainState) -> dict[str, float]:
+def _stacked(program: StreamedProgram, state: training.TrainState) -> training.TrainState:
+    return training.spread_runs(training.stack([state]), program.mesh)
+
+
+def _test(program: StreamedProgram, states: training.TrainState) -> dict[str, float]:
+    """Tests the one run that is stacked in ``states``."""
     split = program.dataset.split("validation")
     devices = program.mesh.shape[training.DATA]
     size = -(-min(program.batch_size, split.num_examples) // devices) * devices
@@ -273,10 +296,9 @@ def _test(program: StreamedProgram, state: training.TrainState) -> dict[str, flo
         rows=local_rows(program.mesh, size),
         reading=program.reading,
     )
-    stacked = training.spread_runs(training.stack([state]), program.mesh)
     feed = Feed(batches, program.mesh, size)
     try:
-        found = program.evaluate(stacked.params, stacked.batch_stats, feed)
+        found = program.evaluate(states.params, states.batch_stats, feed)
     finally:
         feed.close()
     test = {name: float(value[0]) for name, value in found.items()}

@@ -23,6 +23,7 @@ from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 
 CURVE_COLUMNS = ("step", "loss", "accuracy")
+TEST_COLUMNS = ("step", "test_accuracy", "test_loss")
 
 Train = Callable[[schemes.Scheme, dict[str, float]], Row]
 """``train(scheme, hyper)`` trains and tests the network of a point, and returns the columns of
@@ -39,6 +40,7 @@ class MadeTable:
       rows: those of the runs that were asked for, in their order.
       failures: what went wrong.
       start: by ``time.monotonic()``, when the first run began.
+      tests: the tests after every epoch, if they were asked for.
     """
 
     folder: ResultsFolder
@@ -46,6 +48,7 @@ class MadeTable:
     rows: list[Row]
     failures: list[str]
     start: float
+    tests: CurvesFile | None = None
 
 
 def make_table(
@@ -61,6 +64,7 @@ def make_table(
     grid_settings: Sequence[str],
     key: Sequence[str],
     columns: Sequence[str],
+    every_epoch: bool = False,
 ) -> MadeTable:
     """Makes all runs of a table that are missing; one that was cut goes on from its checkpoint.
 
@@ -76,9 +80,13 @@ def make_table(
       grid_settings: names of those settings that only say which runs there are to be.
       key: the columns that name a run.
       columns: all columns of a row.
+      every_epoch: whether the runs are tested after every epoch.
     """
     folder = open_folder(name, command, settings, grid=grid_settings, columns=columns, key=key)
     curves = CurvesFile(folder, columns=(*key, *CURVE_COLUMNS), key=key)
+    tests = None
+    if every_epoch:
+        tests = CurvesFile(folder, columns=(*key, *TEST_COLUMNS), key=key, name="tests.csv")
     fixed = {field: of for field, of in vars(settings).items() if field not in grid_settings}
     fixed["images"] = dataclasses.asdict(settings.images)
     first_words(title, command, dataset.name, f"{len(points)} runs", folder)
@@ -99,6 +107,7 @@ def make_table(
                 checkpoints=checkpoints_of(point),
                 curves=curves,
                 key=point.key,
+                tests=tests,
             )
 
         return {**point.key, **make_row(point, train)}
@@ -116,7 +125,7 @@ def make_table(
     left = folder.path / "checkpoints"
     if left.is_dir() and not any(left.iterdir()):
         left.rmdir()
-    return MadeTable(folder, curves, _rows_of(folder, points), failures, start)
+    return MadeTable(folder, curves, _rows_of(folder, points), failures, start, tests)
 
 
 def _rows_of(folder: ResultsFolder, points: Sequence[grid.Point]) -> list[Row]:
@@ -177,4 +186,12 @@ def stalls(rows: Sequence[Row]) -> str:
     )
 
 
-__all__ = ["CURVE_COLUMNS", "MadeTable", "Train", "make_table", "show_table", "stalls"]
+__all__ = [
+    "CURVE_COLUMNS",
+    "TEST_COLUMNS",
+    "MadeTable",
+    "Train",
+    "make_table",
+    "show_table",
+    "stalls",
+]

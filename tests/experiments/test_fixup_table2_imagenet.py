@@ -30,6 +30,25 @@ def test_smoke_streams_trains_and_keeps_a_row_of_each(tmp_path):
     assert "All 1 runs are there already." in again and lines_of(out / "rows.csv") == rows
 
 
+@pytest.mark.slow
+def test_smoke_tests_after_every_epoch(tmp_path):
+    out = tmp_path / "out"
+    options = ("--scale", "smoke", "--variants", "fixup", "fixup_mixup", "--epochs", 2, "--tests")
+    make("fixup_table2_imagenet", *options, "--out", out)
+    rows, tests = lines_of(out / "rows.csv"), lines_of(out / "tests.csv")
+    for row in rows:
+        own = [line for line in tests if line["variant"] == row["variant"]]
+        # 80 images are two steps of 32 an epoch; the first test is that of the start.
+        assert [int(line["step"]) for line in own] == [0, 2, 4]
+        assert own[-1]["test_accuracy"] == row["test_accuracy"]
+        assert own[-1]["test_loss"] == row["test_loss"]
+        # Fixup starts with a loss of ln 10 whatever the images.
+        assert own[0]["test_loss"][:6] == "2.3025" != own[-1]["test_loss"][:6]
+    assert Image.open(out / "tests.png").size[0] > 800
+    again = make("fixup_table2_imagenet", *options, "--out", out)
+    assert "All 2 runs are there already." in again
+
+
 def test_the_paper_scale_is_the_published_recipe():
     paper = table2.SCALES["paper"]
     assert (paper.batch_size, paper.learning_rate, paper.momentum) == (256, 0.1, 0.9)

@@ -41,6 +41,17 @@ def test_what_cannot_be_is_refused(options, sentence):
         table4.settings_of(table4.Table4Command(scale="smoke", **options))
 
 
+def test_variants_leave_out_what_their_titles_say():
+    part = table4.DIGITS
+    recipes = {name: table4.recipe_of(part, of) for name, of in table4.VARIANTS.items()}
+    assert recipes["fixup_regularized"] == recipes["batchnorm_regularized"] == part.recipe
+    assert (part.recipe.mixup, part.recipe.cutout, part.recipe.scalar_factor) == (1.0, 3, 0.1)
+    for name, recipe in recipes.items():
+        assert (recipe.mixup > 0) == (recipe.cutout > 0) == name.endswith("regularized"), name
+        assert recipe.scalar_factor == (1.0 if "full_rate" in name else 0.1), name
+    assert not any("full_rate" in name for name in table4.SCALES["paper"].variants)
+
+
 def test_a_smaller_network_by_option():
     command = table4.Table4Command(scale="paper", parts=("cifar10",), depth=16, width=4)
     settings = table4.settings_of(command)

@@ -21,6 +21,13 @@ def test_smoke_keeps_every_block_of_every_look(tmp_path):
     assert len({line["multiplier"] for line in moved}) > 1
     assert (out / "figure.png").exists()
     rows = lines_of(out / "rows.csv")
+    # The last block's variance is that of its own line, before the first step and after the last.
+    for row in rows:
+        last = [r for r in lines if (r["variant"], r["block"]) == (row["variant"], "3")]
+        assert [row["first_variance"], row["last_variance"]] == [
+            last[0]["variance"], last[-1]["variance"]
+        ]  # fmt: skip
+        assert 0 < float(row["last_variance"]) != float(row["first_variance"])
     assert {float(row["mean_multiplier"]) for row in rows if row["variant"] == "without"} == {1.0}
 
 
