@@ -52,7 +52,7 @@ from experiments.folder import Row
 from experiments.imagenet import Command, Images
 from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
 from experiments.streamed_table import Train, make_table, show_table
-from experiments.table import accuracy_cell, text_table
+from experiments.table import accuracy_cell, spread_cell, text_table
 from nf_resnets import init, models, optim, schemes
 
 NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
@@ -155,6 +155,14 @@ SCALES = {
 GRID = ("networks", "variants", "seeds")
 KEY = ("network", "variant", "seed")
 COLUMNS = (*KEY, "title", "published_accuracy", *OUTCOME)
+
+
+@dataclasses.dataclass(frozen=True)
+class RescaleCommand(Command):
+    """The options of the table."""
+
+    networks: tuple[str, ...] = ()
+    """Networks, with spaces between; by default those of the scale."""
 
 
 def points(settings: Settings, steps: int) -> list[grid.Point]:
@@ -288,7 +296,7 @@ def published(network: str, name: str) -> float | None:
 
 
 def table(rows: list[Row], settings: Settings) -> str:
-    """Test accuracies: the mean over the seeds, and what was published on ImageNet."""
+    """Test accuracies: mean and spread over the seeds, and what was published on ImageNet."""
     cells = [["network", "method", "train accuracy", "test accuracy", "published"]]
     for network in settings.networks:
         for name in settings.variants:
@@ -301,7 +309,7 @@ def table(rows: list[Row], settings: Settings) -> str:
                     NETWORKS[network],
                     VARIANTS[name].title,
                     accuracy_cell(found, "train_accuracy"),
-                    accuracy_cell(found, "test_accuracy"),
+                    spread_cell(found),
                     "-" if known is None else f"{known:.2f}",
                 ]
             )
@@ -319,11 +327,14 @@ WHAT_IT_SHOWS = {
 }
 
 
-def main(command: Command) -> int:
+def main(command: RescaleCommand) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     grid.stop_at_once()
     imagenet.check_options(command, tuple(VARIANTS))
-    settings: Settings = resolve(command, SCALES, GRID[1:])
+    for name in command.networks:
+        if name not in NETWORKS:
+            raise SystemExit(f"--networks {name} found; expected some of {', '.join(NETWORKS)}.")
+    settings: Settings = resolve(command, SCALES, GRID)
     dataset = imagenet.open_images(settings.images, command.data_dir)
     steps = settings.steps or imagenet.steps_of(dataset, settings.batch_size, settings.epochs)
     reading = imagenet.reading_of(command)
@@ -356,5 +367,9 @@ def main(command: Command) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(
-        main(tyro.cli(Command, description="Train RescaleNet on ImageNet, its biases calibrated."))
+        main(
+            tyro.cli(
+                RescaleCommand, description="Train RescaleNet on ImageNet, its biases calibrated."
+            )
+        )
     )

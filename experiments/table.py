@@ -62,6 +62,20 @@ def accuracy_cell(
     )
 
 
+def spread_cell(rows: Sequence[Mapping[str, Any]], column: str = "test_accuracy") -> str:
+    """As :func:`accuracy_cell`, with the sample's standard deviation where several runs finished.
+
+    >>> spread_cell([{"status": "finished", "test_accuracy": share} for share in (0.5, 0.6, 0.7)])
+    '60.0 ± 10.0 (3 runs)'
+    """
+    finished = [100 * float(row[column]) for row in rows if row["status"] == "finished"]
+    if len(finished) < 2:
+        return accuracy_cell(rows, column)
+    gone = len(rows) - len(finished)
+    runs = f"{len(finished)} runs" + (f", {gone} diverged" if gone else "")
+    return f"{statistics.fmean(finished):.1f} ± {statistics.stdev(finished):.1f} ({runs})"
+
+
 def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Mean and median test error in percent of those runs that finished, a dash if none did."""
     errors = [
@@ -72,4 +86,6 @@ def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return f"{statistics.mean(errors):.2f}", f"{statistics.median(errors):.2f}"
 
 
-__all__ = ["accuracy_cell", "edge_mark", "error_cells", "rate_table", "text_table"]
+__all__ = [
+    "accuracy_cell", "edge_mark", "error_cells", "rate_table", "spread_cell", "text_table",
+]  # fmt: skip

@@ -174,12 +174,14 @@ def _options(name: str, source: str) -> str:
       ' --scale laptop'
     """
     found: list[str] = []
+    takes_values = False
     for word in name.split("-"):
         if word in SCALES:
             found += ["--scale", word]
         elif re.search(rf"^    {re.escape(word)}: ", source, re.MULTILINE):
             found += [f"--{word}"]
-        elif found and (re.fullmatch(r"[\d.]+", word)):
+            takes_values = True
+        elif takes_values:
             found += [word]
     return "".join(f" {word}" for word in found)
 

@@ -160,3 +160,22 @@ def test_the_calibrated_variant_differs_in_its_biases_only():
     assert calibrated.anatomy == other.anatomy and calibrated.init is other.init
     assert calibrated.calibrate is not None and other.calibrate is None
     assert np.isclose(sum(rescale.PUBLISHED.values()), 76.57 + 77.55)
+
+
+def test_the_table_has_the_spread_of_several_runs():
+    row = {"network": "resnet50", "variant": "rescalenet", "status": "finished"}
+    accuracies = ("0.70", "0.74")
+    rows = [row | {"test_accuracy": of, "train_accuracy": "0.5"} for of in accuracies]
+    settings = rescale.SCALES["laptop"]
+    # The sample's standard deviation of 70 and 74 is 2 sqrt(2).
+    assert "72.0 ± 2.8 (2 runs)" in rescale.table(rows, settings)
+    gone = row | {"status": "diverged", "test_accuracy": "nan", "train_accuracy": "nan"}
+    assert "72.0 ± 2.8 (2 runs, 1 diverged)" in rescale.table([*rows, gone], settings)
+    assert "70.0 " in rescale.table(rows[:1], settings) and "±" not in rescale.table(
+        rows[:1], settings
+    )
+
+
+def test_a_network_that_there_is_not_is_refused():
+    with pytest.raises(SystemExit, match="--networks vgg16 found; expected some of resnet50"):
+        rescale.main(rescale.RescaleCommand(scale="smoke", networks=("vgg16",)))
