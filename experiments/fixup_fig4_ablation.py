@@ -20,8 +20,8 @@ multipliers: so Fixup's equation 5 has it as its first option, whose second, `a_
 Beside it: that option with the other rules; rules 1 and 3 without rule 2; none of the three.
 (SkipInit's authors hold that rule 2 is not necessary.) Expected, if the claim holds: rule 2 alone
 trains; without it nothing does. Both show at this one rate; that the other rules help does not:
-rule 2 alone is faster than Fixup here, and equation 5's first option as fast. A narrow ResNet-110 on the digits: batch 64, 120 steps, three
-seeds, five minutes on two cores.
+rule 2 alone is faster than Fixup here, and equation 5's first option as fast. A narrow ResNet-110
+on the digits: batch 64, 120 steps, three seeds, two minutes on two cores.
 
 `--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn:
 batch 64, 120 steps, the mean of three seeds, two to four minutes on two cores. The order of the

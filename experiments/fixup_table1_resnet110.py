@@ -23,6 +23,11 @@ batch 64, 220 steps (ten epochs), three seeds, three minutes on two cores. It ca
 networks train and at which rate, the third column of the table, and no more: the errors on the
 digits say nothing about those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
 
+Tried besides, one seed: at fewer layers BatchNorm is ahead early. With `--depth 20 --seeds 0
+--variants batchnorm fixup` it has 96% of the training batches of steps 46 to 50, Fixup 39%, and
+test errors in the end are 0.83% and 1.94%; at `--depth 56` it is 69% and 40%, and in the end 4.17%
+and 0.83%. That Fixup is the faster one is what 110 layers show.
+
 Not as published: the pixels are divided by the standard deviation over all of the training images
 (0.25), the published code by a smaller one (0.20); an epoch has 390 steps, and the 80 images left
 over make none; the head's biases train at the full rate, there at a tenth as all biases. He et al.
@@ -125,6 +130,16 @@ class Table1Command(Command):
     """Rows of the table, with spaces between; by default all."""
     depth: int = 0
     """Layers of the network, 6n + 2; 0 for the scale's."""
+
+
+def settings_of(command: Table1Command) -> Settings:
+    """The scale's settings with what the command line changes, checked."""
+    settings: Settings = resolve(command, SCALES, GRID)
+    if command.depth:
+        settings = dataclasses.replace(settings, depth=command.depth)
+    if settings.depth < 8 or settings.depth % 6 != 2:
+        raise SystemExit(f"--depth {settings.depth} found; expected 6n + 2 layers, n >= 1.")
+    return settings
 
 
 def points(settings: Settings, steps: int) -> list[grid.Point]:
@@ -238,11 +253,7 @@ def plot(
 def main(command: Table1Command) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     grid.stop_at_once()
-    settings: Settings = resolve(command, SCALES, GRID)
-    if command.depth:
-        settings = dataclasses.replace(settings, depth=command.depth)
-    if settings.depth < 8 or settings.depth % 6 != 2:
-        raise SystemExit(f"--depth {settings.depth} found; expected 6n + 2 layers, n >= 1.")
+    settings = settings_of(command)
     dataset = load_data(settings.dataset, command.data_dir)
     steps = settings.steps or num_steps(settings.recipe, dataset)
     folder = open_folder(

@@ -38,7 +38,7 @@ class Result:
       command: the whole command that makes them again.
       title: the first sentence of the experiment's docstring.
       claim: the paragraph of it that says what is claimed, or the one after the title.
-      tried: the paragraph of it that says what was tried before the settings were chosen.
+      tried: the paragraph of it that says what else was tried, before the settings were chosen.
       made: when and on what, and with which versions.
     """
 
@@ -155,7 +155,7 @@ def _result(folder: Path, root: Path) -> Result:
     paragraphs = re.split(r"\n\s*\n", docstring)
     claims = [text for text in paragraphs if text.startswith("Claim")] or paragraphs[1:2]
     claim = re.sub(r"^Claim:?\s*", "", claims[0]) if claims else ""
-    tried = next((text for text in paragraphs if text.startswith("Tried first")), "")
+    tried = next((text for text in paragraphs if text.startswith("Tried ")), "")
     title = paragraphs[0].replace("\n", " ")
     return Result(folder, module, command, title, claim, tried, _made(settings))
 
