@@ -25,6 +25,7 @@ from nf_resnets.trained import file, fit, pictures, predict, transfer
 from nf_resnets.trained import settings as settings_of
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
+from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.resume import ENDING, StoppedError, Unfinished, digest
 from nf_resnets.training.checkpoint import CheckpointError
@@ -85,6 +86,30 @@ class TrainTranslator:
     )
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FromTorch:
+    """Keep a published PyTorch checkpoint as a network of this library, leaf by leaf.
+
+    Known are ResNets, Wide ResNets and VGG with BatchNorm, Fixup's and RescaleNet's own, and timm's
+    NF-ResNets. What does not fit, or would compute something else, is refused.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """A safetensors file; a .pt file where PyTorch is installed."""
+    out: Path
+    """The file to write."""
+    network: str
+    """A network by its usual name: resnet-50, resnet-50-v2, cifar-resnet-110, wrn-28-10, vgg-16."""
+    scheme: str
+    """The scheme of the published network: batchnorm, fixup, nf_resnet_timm, ..."""
+    class_names: Path | None = None
+    """A text file with the name of a class in each line; by default they are called 0, 1, ..."""
+    stem_channels: int = 0
+    """Channels of the first convolution, of which the others are multiples; 0 for the published."""
     overwrite: bool = False
     """Replace the file if it is there."""
 
@@ -166,6 +191,7 @@ Command = (
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[FromTorch, tyro.conf.subcommand("from-torch")]
     | Annotated[Show, tyro.conf.subcommand("show")]
 )
 
@@ -196,6 +222,7 @@ def run(command: Any) -> int:
         Predict: predictions,
         Tune: tune,
         Export: export_,
+        FromTorch: from_torch_,
         Show: show,
     }
     try:
@@ -416,6 +443,38 @@ def export_(command: Export) -> int:
     return 0
 
 
+def from_torch_(command: FromTorch) -> int:
+    """Writes a published checkpoint as a network's file."""
+    path = places.try_file(command.out, "--out", overwrite=command.overwrite)
+    options: dict[str, Any] = {}
+    if command.stem_channels:
+        options["stem_channels"] = command.stem_channels
+    made = from_torch(command.file, command.network, command.scheme, **options)
+    inputs = predict.images_of(made)
+    if command.class_names is not None:
+        inputs = dataclasses.replace(inputs, class_names=_lines_of(command.class_names))
+    file.save(
+        path,
+        made.model,
+        made.variables,
+        inputs=inputs,
+        notes=made.notes,
+        overwrite=command.overwrite,
+    )
+    leaves = jax.tree.leaves(made.variables)
+    print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, laid "
+          f"out as {made.notes['from_torch']}")  # fmt: skip
+    print(f"  python -m nf_resnets.trained show {path}")
+    return 0
+
+
+def _lines_of(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(places.read_file(places.expanded(path)).decode().splitlines())
+    except UnicodeDecodeError:
+        raise TrainedError(f"{path} is no text in UTF-8; expected a class in each line.") from None
+
+
 def _tried(command: Train | TrainTranslator | Tune) -> Path:
     """The file that a training is to end in, after everything on the way there was tried."""
     return places.try_file(command.out, "--out", overwrite=command.overwrite, ending=ENDING)
@@ -512,4 +571,14 @@ def _say(text: str) -> None:
     print(printable(text))
 
 
-__all__ = ["Command", "Export", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run"]
+__all__ = [
+    "Command",
+    "Export",
+    "FromTorch",
+    "Predict",
+    "Show",
+    "Train",
+    "TrainTranslator",
+    "Tune",
+    "run",
+]

@@ -225,6 +225,26 @@ def _bias_of(*ones: int) -> Part:
     return Part(("._bias", ".init_mean", ".count"), shapes, _calibrated)
 
 
+RESCALENET = Layout(
+    name="rescalenet",
+    title="the RescaleNet authors' ResNets",
+    network=models.ResNet,
+    arguments={"version": 1},
+    scheme="rescalenet_published",
+    names={
+        "stem": "conv1",
+        "bias_stem": "addbias1",
+        "stage_{stage}/{block}/bias_{layer}a": "layer{stage}.{block}.addbias{layer}",
+        "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
+        "stage_{stage}/{block}/multiplier": "layer{stage}.{block}._scale",
+        "stage_{stage}/{block}/bias_shortcut": "layer{stage}.{block}.downsample.1",
+        "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample.2",
+        "bias_head": "addbias2",
+        "head": "fc",
+    },
+    parts={"vector": _bias_of(1, 1)},
+)
+
 # --- NF-ResNet, timm's --------------------------------------------------------------------------
 
 TIMM_NF_RESNET = Layout(
@@ -259,7 +279,7 @@ def _vgg(depth: int) -> Layout:
         features=lambda i: [f"features_{i}", None],
         dense=["classifier_1", None, None, "classifier_2", None, None, "head"],
         name=f"torchvision-vgg-{depth}",
-        title="torchvision's and timm's VGG networks",
+        title="torchvision's VGG networks",
         scheme="plain",
     )
 
@@ -271,7 +291,7 @@ def _vgg_bn(depth: int) -> Layout:
         features=lambda i: [f"features_{i}", f"norm_features_{i}", None],
         dense=["classifier_1", None, None, "classifier_2", None, None, "head"],
         name=f"torchvision-vgg-{depth}-bn",
-        title="torchvision's and timm's VGG networks with BatchNorm",
+        title="torchvision's VGG networks with BatchNorm",
         scheme="batchnorm",
     )
     means = {
@@ -303,7 +323,7 @@ def _vgg_rescalenet(depth: int) -> Layout:
         ],
         name=f"rescalenet-vgg-{depth}",
         title="the RescaleNet authors' VGG networks",
-        scheme="rescalenet",
+        scheme="rescalenet_published",
         parts={
             "vector": _bias_of(1, 1),
             "bias_classifier_2/vector": _bias_of(),
@@ -350,6 +370,7 @@ LAYOUTS: tuple[Layout, ...] = (
     WIDE_RESNET,
     FIXUP_CIFAR,
     FIXUP_IMAGENET,
+    RESCALENET,
     TIMM_NF_RESNET,
     *map(_vgg, CONFIGURATIONS),
     *map(_vgg_bn, CONFIGURATIONS),
@@ -384,6 +405,7 @@ __all__ = [
     "FIXUP_CIFAR",
     "FIXUP_IMAGENET",
     "LAYOUTS",
+    "RESCALENET",
     "TIMM_NF_RESNET",
     "TIMM_RESNET_V2",
     "TORCHVISION_RESNET",

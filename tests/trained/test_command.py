@@ -1,5 +1,6 @@
 """The commands as a user meets them: what they write and say, and what they refuse."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 from nf_resnets import trained
 from nf_resnets.trained import command
@@ -211,6 +213,53 @@ def test_sentences_are_translated(translator, capsys):
     )
 
 
+def test_a_published_checkpoint_is_kept(tmp_path, capsys):
+    """A Wide ResNet of one block a stage, under the names of its published code."""
+    rng = np.random.default_rng(0)
+    shapes = {"conv1.weight": (4, 3, 3, 3), "fc.weight": (3, 16), "fc.bias": (3,)}
+    norms = {"bn1": 16}
+    for stage, (c_in, c_out) in {1: (4, 4), 2: (4, 8), 3: (8, 16)}.items():
+        block = f"block{stage}.layer.0"
+        shapes |= {f"{block}.conv1.weight": (c_out, c_in, 3, 3)}
+        shapes |= {f"{block}.conv2.weight": (c_out, c_out, 3, 3)}
+        if c_in != c_out:
+            shapes |= {f"{block}.convShortcut.weight": (c_out, c_in, 1, 1)}
+        norms |= {f"{block}.bn1": c_in, f"{block}.bn2": c_out}
+    for norm, channels in norms.items():
+        parts = ("weight", "bias", "running_mean", "running_var")
+        shapes |= {f"{norm}.{part}": (channels,) for part in parts}
+    state_dict = {key: np.abs(rng.normal(size=shape)) for key, shape in shapes.items()}
+    save_file(state_dict, tmp_path / "theirs.safetensors")
+    (tmp_path / "classes.txt").write_text("Katze\nHund\nMaus\n")
+
+    wanted = command.FromTorch(
+        tmp_path / "theirs.safetensors", tmp_path / "net", "wrn-10-1", "batchnorm",
+        class_names=tmp_path / "classes.txt", stem_channels=4,
+    )  # fmt: skip
+    assert command.run(wanted) == 0
+    assert "numbers in 39 leaves, laid out as wide-resnet" in said(capsys)[0]
+    found = trained.load(tmp_path / "net")
+    assert found.inputs.class_names == ("Katze", "Hund", "Maus")
+    assert found.notes == {"network": "wrn-10-1", "from_torch": "wide-resnet"}
+    head = found.variables["params"]["head"]["kernel"]
+    np.testing.assert_array_equal(head, state_dict["fc.weight"].T.astype(np.float32))
+
+    image = Image.fromarray(np.zeros((40, 50, 3), np.uint8))
+    image.save(tmp_path / "a.png")
+    assert command.run(command.Predict(tmp_path / "net", (tmp_path / "a.png",))) == 0
+    assert "Katze" in said(capsys)[0]
+
+    assert "is there already" in fails(wanted, capsys)
+    other = dataclasses.replace(wanted, overwrite=True, scheme="fixup")
+    assert "expected scheme='batchnorm'" in fails(other, capsys)
+    (tmp_path / "classes.txt").write_text("Katze\nHund\n")
+    again = dataclasses.replace(wanted, overwrite=True)
+    assert "2 class_names found for num_classes=3" in fails(again, capsys)
+    (tmp_path / "classes.txt").write_bytes(b"\xff")
+    assert "classes.txt is no text in UTF-8" in fails(again, capsys)
+    assert trained.load(tmp_path / "net").inputs.class_names[2] == "Maus"
+
+
 @pytest.mark.slow
 def test_a_translator_is_trained_and_translates(tmp_path, capsys):
     """Twelve steps of a tiny network: what it says means nothing, but it is said."""
@@ -258,6 +307,15 @@ def test_the_command_line():
     assert process.returncode == 0, process.stderr
     codes = [line.split()[1] for line in process.stdout.splitlines() if line.startswith("code ")]
     assert codes == ["0", "0", "0", "2", "2"]
-    for word in ("train", "predict", "tune", "export", "show", "--learning-rate", "--invert"):
+    for word in (
+        "train",
+        "predict",
+        "tune",
+        "export",
+        "from-torch",
+        "show",
+        "--learning-rate",
+        "--invert",
+    ):
         assert word in process.stdout
     assert "gone.safetensors is not there" in process.stderr

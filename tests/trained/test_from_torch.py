@@ -42,6 +42,11 @@ BATCH_NORM = {
     "norm_shortcut": "downsample.1", "shortcut": "downsample.0", r"^stem": "conv1",
     r"^norm_stem": "bn1", "conv_": "conv", "norm_": "bn", **KERNEL, **NORM,
 }  # fmt: skip
+RESCALE = {
+    "bias_shortcut": "downsample.1", "shortcut": "downsample.2", r"bias_(\d)a": r"addbias\1",
+    r"^bias_stem": "addbias1", r"^bias_head": "addbias2", r"^stem": "conv1", "conv_": "conv",
+    "multiplier": "_scale", r"\.vector$": "._bias", **KERNEL,
+}  # fmt: skip
 WIDE = {
     r"^stem": "conv1", r"^norm_head": "bn1", r"^layer(\d)\.": r"block\1.layer.", "conv_": "conv",
     "norm_": "bn", "shortcut": "convShortcut", **KERNEL, **NORM,
@@ -51,6 +56,10 @@ CHECKPOINTS = {
     "fixup-cifar": (models.CifarResNet(depth=20, scheme="fixup", **NARROW), FIXUP),
     "fixup-imagenet": (models.ResNet(depth=26, scheme="fixup", **NARROW), FIXUP),
     "torchvision-resnet": (models.ResNet(depth=34, scheme="batchnorm", **NARROW), BATCH_NORM),
+    "rescalenet": (
+        models.ResNet(depth=26, scheme="rescalenet_published", **NARROW),
+        RESCALE,
+    ),
     "timm-nf-resnet": (
         models.ResNet(depth=26, version=2, scheme="nf_resnet_timm", **NARROW),
         TIMM_NF,
@@ -64,8 +73,12 @@ def drawn(name):
     model, names = CHECKPOINTS[name]
     variables = random_variables(model, 5, image_shape=(32, 32, 3))
     state_dict = torch_names(variables, names)
-    for key, array in state_dict.items():
-        state_dict[key] = array.reshape(-1, 1, 1, 1) if key.endswith("gain") else array
+    for key, array in list(state_dict.items()):
+        if key.endswith(".gain"):
+            state_dict[key] = array.reshape(-1, 1, 1, 1)
+        if key.endswith("._bias"):
+            state_dict[key.replace("_bias", "init_mean")] = np.zeros_like(array)
+            state_dict[key.replace("_bias", "count")] = np.array(8)
     return model, variables, state_dict
 
 
@@ -97,6 +110,8 @@ def test_the_names_are_the_published_ones():
         "layer2.1.conv3.weight layer4.1.scale bias2 fc.bias",
         "torchvision-resnet": "conv1.weight bn1.running_var layer1.2.bn2.bias layer4.0.downsample"
         ".1.running_mean layer2.0.downsample.0.weight layer3.5.conv2.weight fc.bias",
+        "rescalenet": "conv1.weight addbias1._bias layer1.0.addbias3.init_mean layer2.1._scale "
+        "layer1.0.downsample.1.count layer4.0.downsample.2.weight addbias2.init_mean fc.weight",
         "timm-nf-resnet": "stem.conv.gain stages.0.0.downsample.conv.bias stages.3.1.conv3.gain "
         "stages.1.1.conv2.weight head.fc.weight",
         "wide-resnet": "conv1.weight block1.layer.0.convShortcut.weight block3.layer.1.bn2.weight "
@@ -236,6 +251,11 @@ MODULES = {
         models.WideResNet(depth=10, width=1, scheme="batchnorm", **NARROW),
         (8, 8),
     ),
+    "rescalenet": (
+        lambda m: m.RescaleNet((3, 4, 6, 3)),
+        models.ResNet(depth=50, scheme="rescalenet_published", **IMAGENET),
+        (64, 128),  # of odd feature maps the published pool leaves the last row out, and fails
+    ),
     "timm-nf-resnet": (
         lambda m: m.NormFreeResNet((3, 4, 6, 3)),
         models.ResNet(depth=50, version=2, scheme="nf_resnet_timm", **IMAGENET),
@@ -348,6 +368,10 @@ def test_another_shape_is_refused(key, array, fault):
         ("torchvision-resnet", "resnet-34", "fixup", "scheme='batchnorm', or.*scalar_biases, mult"),
         ("torchvision-resnet", "resnet-34-v2", "batchnorm", "version=2 found.*expected version=1"),
         ("torchvision-resnet", "wrn-16-2", "batchnorm", "a WideResNet found.*expected a ResNet"),
+        (
+            "rescalenet", "resnet-26", "rescalenet",
+            "scheme='rescalenet'.*expected scheme='rescalenet_published', .* the same identity in",
+        ),
         ("timm-nf-resnet", "resnet-26-v2", "nf_resnet", "scheme='nf_resnet_timm'.*pooled_shortcut"),
         ("fixup-cifar", "cifar-resnet-20", "skipinit", "expected scheme='fixup'"),
         ("wide-resnet", "wrn-16-2", "groupnorm", "expected scheme='batchnorm'.*the same norm in"),

@@ -4,9 +4,10 @@ They are written anew, as narrow as tests want them, after hongyi-zhang/Fixup, t
 xternalz/WideResNet-pytorch and hukkai/rescaling. Needs PyTorch.
 """
 
-import torch
-from torch import nn
-from torch.nn import functional as F
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+nn, F = torch.nn, torch.nn.functional
 
 CLASSES = 7
 
