@@ -11,14 +11,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from nf_resnets import axes as _axes
 
 
 class Role(enum.StrEnum):
@@ -40,9 +41,7 @@ class Role(enum.StrEnum):
 LAYER_ROLES = (Role.EMBEDDING, Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
 """The roles whose leaves are layers, drawn by the standard initialisations."""
 
-# The last key of a bias vector, alone or at the end of a word; NNX adds a key to a Param's path.
-_BIAS = re.compile(r"(?:^|[/_.])(?:bias|b)(?:/(?:raw_)?value)?$")
-_LAYOUTS = {"HWIO": "[H, W, C_in, C_out]", "OIHW": "[C_out, C_in, H, W]"}
+_LAYERS = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,8 @@ class Rules:
     Args:
       branch: the layers of the residual branches. Its last group orders the layers within a
         branch, the groups before it name and order the branches; digits in a group are ordered as
-        numbers, the rest as text, and a group that took no part stands first.
+        numbers, the rest as text, and a group that took no part stands first. (Layers called as in
+        an attention, such as ``q_proj``, ``k_proj``, ``v_proj`` and one more, are in that order.)
         ``r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel"`` makes ``block_10`` follow ``block_9``. A
         layer has one weight and at most one bias vector.
       head: the classification layer, weight and bias.
@@ -76,10 +76,16 @@ class Rules:
         rule that matches nothing is an error.
       layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku),
         ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox).
+      axes: what the axes are of weights that are otherwise laid out: a word for each expression,
+        with a letter for each axis but the stacked one. ``I`` are inputs, ``O`` outputs, ``D``,
+        ``H`` and ``W`` taps, ``N`` copies that are drawn one by one, as experts are:
+        ``{r"/(?:q|k|v)/kernel": "IOO", r"/o/kernel": "IIO"}`` for ``[D, heads, head_dim]`` and
+        ``[heads, head_dim, D]``. It need not be said of Flax's attention, whose layers are known
+        by their names, nor where a bias vector of several axes shows it.
 
     Raises:
-      ValueError: if an expression does not compile, if ``branch`` has no group, or if the layout
-        is not one of the two.
+      ValueError: if an expression does not compile, if ``branch`` has no group, if the layout is
+        not one of the two, or a word of ``axes`` has other letters.
 
     Example:
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)/kernel", head=r"^dense/", keep=r"^stem/")
@@ -102,8 +108,11 @@ class Rules:
     order: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     layout: str = "HWIO"
+    axes: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        # Pairs, so that rules stay hashable.
+        object.__setattr__(self, "axes", _axes.refuse_words(self.axes))
         for name in (*(role.value for role in Role), "stacked"):
             pattern = getattr(self, name)
             if pattern is None:
@@ -121,10 +130,10 @@ class Rules:
                     r"of a branch, the groups before it the branches, as in "
                     r"'block_(\d+)/conv_(\d+)/kernel'."
                 )
-        if self.layout not in tuple(_LAYOUTS):
+        if self.layout not in tuple(_axes.LAYOUTS):
             raise ValueError(
                 f"rules.layout={self.layout!r} found; expected one of "
-                + ", ".join(f"{name!r} for {axes}" for name, axes in _LAYOUTS.items())
+                + ", ".join(f"{name!r} for {axes}" for name, axes in _axes.LAYOUTS.items())
                 + "."
             )
 
@@ -167,12 +176,14 @@ class Leaf:
       stacked: whether its leading axis runs over branches.
       weight: whether it is a weight, with at least two axes beside the stacked one. A leaf with a
         layer's role that is no weight is that layer's bias vector; so is a leaf called ``bias`` or
-        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox.
+        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox, or whose axes
+        are the last ones of its layer's weight, as ``[heads, head_dim]``.
       branches: the branches it belongs to, numbered ``k = 1..L`` from the input; one for an
         ordinary leaf, as many as its leading axis is long for a stacked one, none outside.
       layer: its place ``1..m`` among the layers of the branch, 0 outside branches.
       m: how many layers its branch has, 0 outside branches.
-      layout: how the axes of a weight are ordered, ``"HWIO"`` or ``"OIHW"``.
+      axes: what each axis of a weight is, the stacked one included: ``"HWIO"``, ``"NIOO"`` (see
+        ``Rules.axes``); ``""`` of what is no weight.
     """
 
     path: str
@@ -183,7 +194,7 @@ class Leaf:
     branches: tuple[int, ...] = ()
     layer: int = 0
     m: int = 0
-    layout: str = "HWIO"
+    axes: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,6 +350,7 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
         )
     used = OUR_RULES if rules is None else rules
     leaves = [_classify(path_name(path), value, used) for path, value in flat]
+    leaves = _with_axes(leaves, used)
     _refuse_unmatched(leaves, used, given=used != OUR_RULES)
     _refuse_same_paths(leaves)
     leaves, branches = _number_branches(leaves, used)
@@ -369,15 +381,35 @@ def _classify(path: str, value: Any, rules: Rules) -> Leaf:
     role = matches[0] if matches else Role.KEEP
     if 0 in shape and role is not Role.KEEP:
         raise ValueError(f"leaf {path!r} has shape {shape}; expected no axis of length 0.")
-    own = shape[1:] if stacked else shape
-    bias = sum(length > 1 for length in own) <= 1 and _BIAS.search(path) is not None
-    weight = len(own) >= 2 and not bias
     if role is not Role.KEEP and not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
             f"leaf {path!r} ({role.value}) has dtype {value.dtype}; expected a floating-point one."
         )
-    layout = rules.layout
-    return Leaf(path, role, shape, stacked, weight, layout=layout)
+    return Leaf(path, role, shape, stacked, weight=len(shape) - stacked >= 2)
+
+
+def _with_axes(leaves: list[Leaf], rules: Rules) -> list[Leaf]:
+    """Tells bias vectors of several axes from weights, and what the axes of weights are."""
+    kernels = _axes.kernels(leaf for leaf in leaves if leaf.weight)
+    leaves = [
+        dataclasses.replace(leaf, weight=False)
+        if leaf.weight and _axes.is_bias(leaf, kernels.get(_axes.layer_of(leaf.path)))
+        else leaf
+        for leaf in leaves
+    ]
+    given = dict(rules.axes)
+    words = {leaf.path: _axes.stated(leaf, given) for leaf in leaves if leaf.weight}
+    weights = [
+        leaf for leaf in leaves if leaf.weight and leaf.role in _LAYERS and not words[leaf.path]
+    ]
+    vectors = _axes.biases(leaf for leaf in leaves if not leaf.weight)
+    words |= _axes.general(weights, vectors)
+
+    def word(leaf: Leaf) -> str:
+        own = _axes.own_shape(leaf)
+        return "N" * leaf.stacked + (words[leaf.path] or _axes.by_layout(len(own), rules.layout))
+
+    return [dataclasses.replace(leaf, axes=word(leaf)) if leaf.weight else leaf for leaf in leaves]
 
 
 _SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER, Role.ALPHA)
@@ -409,6 +441,7 @@ def _refuse_unmatched(leaves: list[Leaf], rules: Rules, *, given: bool) -> None:
     if not given:
         return
     named = [(role.value, pattern) for role, pattern in rules.patterns()]
+    named += [("axes", pattern) for pattern in dict(rules.axes)]
     if rules.stacked is not None:
         named.append(("stacked", rules.stacked))
     for name, pattern in named:
@@ -457,7 +490,7 @@ def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list
             first = leaves[next(iter(layers.values()))[0]]
             length = first.shape[0] if first.stacked else 1
             numbers = tuple(start + 1 + turn + len(sharing) * index for index in range(length))
-            in_order = sorted(layers, key=lambda name: _natural((name,), rules.order))
+            in_order = _layer_order(layers, rules)
             for j, layer in enumerate(in_order, start=1):
                 for i in layers[layer]:
                     numbered[i] = dataclasses.replace(
@@ -472,6 +505,14 @@ def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list
                 for index, k in enumerate(numbers)
             ]
     return numbered, sorted(branches, key=lambda branch: branch.k)
+
+
+def _layer_order(names: Iterable[str], rules: Rules) -> list[str]:
+    """The layers of a branch: those of an attention as it computes, unless ``order`` names one."""
+    in_order = sorted(names, key=lambda name: _natural((name,), rules.order))
+    if not set(in_order) & set(rules.order):
+        in_order = list(_axes.attention_order(in_order) or in_order)
+    return in_order
 
 
 def _axis(layers: dict[str, list[int]], leaves: list[Leaf], rules: Rules) -> tuple[str, int] | int:
@@ -559,19 +600,14 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       leaf: a leaf with ``leaf.weight``.
 
     Example:
-      >>> fans(Leaf("conv", Role.STEM, (3, 3, 16, 32), weight=True))
+      >>> fans(Leaf("conv", Role.STEM, (3, 3, 16, 32), weight=True, axes="HWIO"))
       (144, 288)
-      >>> fans(Leaf("conv", Role.STEM, (32, 16, 3, 3), weight=True, layout="OIHW"))
+      >>> fans(Leaf("conv", Role.STEM, (32, 16, 3, 3), weight=True, axes="OIHW"))
       (144, 288)
-      >>> fans(Leaf("convs", Role.STEM, (7, 3, 3, 16, 32), stacked=True, weight=True))
-      (144, 288)
+      >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
+      (512, 512)
     """
-    shape = leaf.shape[1:] if leaf.stacked else leaf.shape
-    if leaf.layout == "HWIO":
-        *field, c_in, c_out = shape
-    else:
-        c_out, c_in, *field = shape
-    return math.prod(field) * c_in, math.prod(field) * c_out
+    return _axes.fans(leaf.shape, leaf.axes)
 
 
 __all__: list[str] = [

@@ -237,14 +237,16 @@ def test_roles_of_shapes_alone():
     assert roles.assign(shapes, net.rules).leaves == roles.assign(net.params, net.rules).leaves
 
 
-def test_fans_of_both_layouts_agree():
-    hwio = roles.Leaf("w", Role.STEM, (3, 5, 7, 11), weight=True)
-    oihw = roles.Leaf("w", Role.STEM, (11, 7, 3, 5), weight=True, layout="OIHW")
-    linear = roles.Leaf("w", Role.HEAD, (11, 7), weight=True, layout="OIHW")
-    stacked = roles.Leaf("w", Role.STEM, (9, 3, 5, 7, 11), stacked=True, weight=True)
+def test_fans_of_every_layout_agree():
+    hwio = roles.Leaf("w", Role.STEM, (3, 5, 7, 11), weight=True, axes="HWIO")
+    oihw = roles.Leaf("w", Role.STEM, (11, 7, 3, 5), weight=True, axes="OIHW")
+    linear = roles.Leaf("w", Role.HEAD, (11, 7), weight=True, axes="OI")
+    stacked = roles.Leaf("w", Role.STEM, (9, 3, 5, 7, 11), stacked=True, weight=True, axes="NHWIO")
     for leaf in (hwio, oihw, stacked):
         assert roles.fans(leaf) == (3 * 5 * 7, 3 * 5 * 11)
     assert roles.fans(linear) == (7, 11)
+    heads = roles.Leaf("w", Role.BRANCH, (7, 2, 3, 5), stacked=True, weight=True, axes="NIIO")
+    assert roles.fans(heads) == (6, 5)
 
 
 def _seconds(function):
@@ -324,16 +326,20 @@ def test_branches_of_a_scanned_layer_take_turns_and_the_encoder_comes_first():
     assert leaves["decoder/layers/cross_attention/query/kernel"].branches == (6, 9, 12)
 
 
-def test_the_layers_of_attention_are_in_the_order_given_not_that_of_their_names():
+def test_the_layers_of_attention_are_in_the_order_in_which_it_computes():
     leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree()).leaves}
     path = "encoder/layers/attention/{}/kernel"
     names = ("query", "key", "value", "out")
     assert [leaves[path.format(name)].layer for name in names] == [1, 2, 3, 4]
     assert {leaves[path.format(name)].m for name in names} == {4}
+    # It is known of attention; where the rules give an order it is theirs.
     ours = roles.OUR_RULES
     by_name = Rules(branch=ours.branch, embedding=ours.embedding, stacked=ours.stacked)
     leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree(), by_name).leaves}
-    assert [leaves[path.format(name)].layer for name in names] == [3, 1, 4, 2]
+    assert [leaves[path.format(name)].layer for name in names] == [1, 2, 3, 4]
+    other = dataclasses.replace(by_name, order=("out",))
+    leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree(), other).leaves}
+    assert [leaves[path.format(name)].layer for name in names] == [3, 2, 4, 1]
 
 
 def test_stages_that_are_stacked_by_themselves_do_not_take_turns():

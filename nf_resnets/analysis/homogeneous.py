@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from nf_resnets import roles
+from nf_resnets import axes, roles
 from nf_resnets.init.leaves import all_zero, is_concrete
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
@@ -125,8 +125,7 @@ def _branch_beside(shortcut: Leaf, numbered: Sequence[tuple[int, Leaf]]) -> list
 
 def _channels(leaf: Leaf) -> tuple[int, int]:
     """``(C_in, C_out)`` of a weight."""
-    shape = leaf.shape[1:] if leaf.stacked else leaf.shape
-    return (shape[-2], shape[-1]) if leaf.layout == "HWIO" else (shape[1], shape[0])
+    return axes.length(leaf.shape, leaf.axes, "I"), axes.length(leaf.shape, leaf.axes, "O")
 
 
 def _common_keys(first: str, second: str) -> int:

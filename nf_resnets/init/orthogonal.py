@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import draws, roles
+from nf_resnets import axes, draws, roles
 from nf_resnets.init.leaves import draw
 from nf_resnets.roles import Leaf, Rules
 
 REFERENCE = "Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014"
+
+# A weight is a matrix for each copy, from taps and inputs to outputs.
+_PLACE = {"N": 0, "O": 2}
 
 
 def orthogonal(
@@ -20,8 +24,9 @@ def orthogonal(
 ) -> Any:
     r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix.
 
-    A convolution is taken as its matrix ``[H W C_in, C_out]``: its columns are orthonormal if
-    ``C_out <= H W C_in``, else its rows are. Stacked weights are drawn one matrix for each branch.
+    A convolution is taken as its matrix ``[H W C_in, C_out]``, attention's ``[D, heads, head_dim]``
+    as ``[D, heads head_dim]``: its columns are orthonormal if there are no more of them than rows,
+    else its rows are. Stacked weights are drawn one matrix for each branch.
     Bias vectors become 0; scalars, multipliers, norms and whatever ``rules.keep`` names stay.
     Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
 
@@ -49,10 +54,10 @@ def orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        shape = leaf.shape[1:] if leaf.stacked else leaf.shape
-        count = leaf.shape[0] if leaf.stacked else 1
-        c_out = shape[-1] if leaf.layout == "HWIO" else shape[0]
-        fan_in = int(np.prod(shape)) // c_out
+        order = sorted(range(len(leaf.axes)), key=lambda axis: _PLACE.get(leaf.axes[axis], 1))
+        c_out = axes.length(leaf.shape, leaf.axes, "O")
+        count = axes.length(leaf.shape, leaf.axes, "N")
+        fan_in = math.prod(leaf.shape) // (count * c_out)
         rows, columns = max(fan_in, c_out), min(fan_in, c_out)
         matrix, triangle = _qr(draws.normal(leaf_key, (count, rows, columns), dtype))
         # With the signs of R's diagonal moved into Q, Q is uniformly distributed.
@@ -60,9 +65,8 @@ def orthogonal(
         matrix = matrix * signs[:, None, :]
         if fan_in < c_out:
             matrix = jnp.swapaxes(matrix, 1, 2)
-        if leaf.layout != "HWIO":
-            matrix = jnp.swapaxes(matrix, 1, 2)
-        return gain * matrix.reshape(leaf.shape)
+        weight = matrix.reshape([leaf.shape[axis] for axis in order])
+        return gain * jnp.transpose(weight, np.argsort(order).tolist())
 
     return draw(params, key, roles.assign(params, rules), sample)
 

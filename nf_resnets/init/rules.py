@@ -9,6 +9,7 @@ norm that was left in a branch; ``norm=True`` says that the network is meant to 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from nf_resnets.roles import Role, Rules
 
@@ -234,7 +235,7 @@ def _transformer() -> dict[str, str]:
     return {"branch": rf"{_START}{block}/({kind})(?:_\d+)?/{layer}{_END}"}
 
 
-def _rules(norm: bool, *, norms: str = _NORM, **patterns: str) -> Rules:
+def _rules(norm: bool, *, norms: str = _NORM, **patterns: Any) -> Rules:
     if norm:
         patterns["norm"] = rf"(?:{norms}){_OF_NORM}"
     return Rules(**patterns, order=_ORDER, optional=_OPTIONAL)

@@ -16,13 +16,14 @@ from nf_resnets.schemes import Anatomy, Scheme
 # The layers of a branch that are scaled, by how many it has. Of attention's four, in the order
 # query, key, value, out, the first two are not.
 _SCALED = {4: (3, 4), 2: (1, 2)}
+_DECODER = r"(?:^|/)decoder"
 
 
 def t_fixup(
     params: Any,
     depth: int,
     *,
-    decoder: str = r"(?:^|/)decoder",
+    decoder: str = _DECODER,
     key: jax.Array | None = None,
     rules: Rules | None = None,
 ) -> Any:
@@ -35,6 +36,12 @@ def t_fixup(
     2. value, out (of self- and cross-attention) and both feed-forward matrices of the decoder by
        ``(9 N)**(-1/4)``;
     3. every embedding by ``(9 N)**(-1/4)``, one that encoder and decoder share by the encoder's.
+
+    The paper's network has both. Of a network with one stack of layers, this library's extension
+    takes the rule of that side: 1 and 3 where no path is a decoder's (a ViT), 2 and 3 where all
+    are (a GPT, without cross-attention: say ``decoder=""``). All that ``embedding=`` names is
+    scaled, learnt positions too; the paper's positions are constants, so name learnt ones in
+    ``keep=`` to leave them.
 
     Query, key and the head keep their Xavier initialisation, embeddings start from ``N(0, 1 / D)``.
     The network has neither LayerNorm nor Fixup's scalars, and Adam needs no warm-up. (In the
@@ -52,8 +59,9 @@ def t_fixup(
     not).
 
     Args:
-      params: a parameter tree of an encoder-decoder Transformer; weights ``[D_in, D_out]``, stacked
-        or not, embeddings ``[V, D]``. It is not changed.
+      params: a parameter tree of a Transformer; weights ``[D_in, D_out]``, or those of
+        attention ``[D, heads, head_dim]`` and ``[heads, head_dim, D]``, stacked or not, embeddings
+        ``[V, D]``. It is not changed.
       depth: ``L``, the number of residual branches (6 + 6 layers: 30), checked against the tree.
       decoder: a regular expression, searched for in the paths: the branches and embeddings in
         which it is found are the decoder's, the others the encoder's.
@@ -65,8 +73,10 @@ def t_fixup(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has neither 2 nor 4
-        layers, encoder or decoder has no feed-forward branch, ``decoder`` is no regular expression,
-        or the tree does not fit the rules (see :func:`nf_resnets.roles.assign`).
+        layers, or two of which the second does not take what the first gives (as where query, key
+        and value are one weight), encoder or decoder has not the branches of one, ``decoder`` is no
+        regular expression or matches nothing, or the tree does not fit the rules (see
+        :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
@@ -92,6 +102,7 @@ def t_fixup(
     except (re.error, TypeError) as error:
         raise ValueError(f"decoder={decoder!r} is not a regular expression: {error}.") from None
     _refuse_other_branches(role_map)
+    _refuse_fused(role_map)
     layers = _count_layers(role_map, in_decoder, decoder)
     if key is not None:
         params = xavier(params, key, rules=rules)
@@ -99,12 +110,12 @@ def t_fixup(
         refuse_shapes(params, role_map)
 
     def rescale(leaf: Leaf, value: Any) -> Any:
-        number = layers[bool(in_decoder(leaf.path))]
-        small = (9 * number) ** -0.25
+        side = bool(in_decoder(leaf.path))
         if leaf.role is Role.EMBEDDING:
-            return scaled(value, small)
+            return scaled(value, (9 * layers.get(side, max(layers.values()))) ** -0.25)
         if leaf.role is Role.BRANCH and leaf.weight and leaf.layer in _SCALED[leaf.m]:
-            return scaled(value, small if in_decoder(leaf.path) else 0.67 * number**-0.25)
+            number = layers[side]
+            return scaled(value, (9 * number) ** -0.25 if side else 0.67 * number**-0.25)
         return value
 
     return role_map.map(rescale, params)
@@ -119,17 +130,40 @@ def _refuse_other_branches(role_map: RoleMap) -> None:
             )
 
 
+def _refuse_fused(role_map: RoleMap) -> None:
+    """Refuses two layers that are no feed-forward branch, such as a fused attention's."""
+    layers: dict[tuple[int, ...], dict[int, Leaf]] = {}
+    for leaf in role_map.leaves:
+        if leaf.role is Role.BRANCH and leaf.weight and leaf.m == 2:
+            layers.setdefault(leaf.branches, {})[leaf.layer] = leaf
+    for pair in layers.values():
+        (_, given), (taken, _) = roles.fans(pair[1]), roles.fans(pair[2])
+        if given != taken:
+            raise ValueError(
+                f"leaf {pair[1].path!r} gives {given} channels and {pair[2].path!r}, the second "
+                f"layer of its branch, takes {taken}; T-Fixup, which scales value and not query "
+                "and key, expected a feed-forward branch, or attention with 4 weights."
+            )
+
+
 def _count_layers(role_map: RoleMap, in_decoder: Any, decoder: str) -> dict[bool, int]:
     """``N`` of the encoder (False) and of the decoder (True), by their feed-forward branches."""
-    feed_forward = [bool(in_decoder(branch.name)) for branch in role_map.branches if branch.m == 2]
+    layers = {}
     for side in (False, True):
-        if side not in feed_forward:
+        kinds = [branch.m for branch in role_map.branches if bool(in_decoder(branch.name)) == side]
+        if not kinds and not (side and decoder != _DECODER):
+            continue
+        attention, feed_forward = kinds.count(4), kinds.count(2)
+        found = f"branches in which decoder={decoder!r} {'matches' if side else 'does not match'}"
+        if not feed_forward:
+            raise ValueError(f"no feed-forward branch found among the {len(kinds)} {found}.")
+        if attention not in (0, feed_forward, 2 * feed_forward if side else 0):
             raise ValueError(
-                f"no feed-forward branch found in which decoder={decoder!r} "
-                f"{'matches' if side else 'does not match'}; T-Fixup expected an "
-                "encoder and a decoder."
+                f"{attention} of attention and {feed_forward} feed-forward found among the {found};"
+                f" expected {'one or two' if side else 'one'} of attention for each feed-forward."
             )
-    return {side: feed_forward.count(side) for side in (False, True)}
+        layers[side] = feed_forward
+    return layers
 
 
 SCHEME = Scheme(

@@ -85,14 +85,11 @@ def adaptive_clip(
 
 def _unit_norms(leaf: Leaf, value: Any) -> jax.Array:
     """The norm of every unit, with axes of length 1 where it was summed over; in float32."""
-    first = 1 if leaf.stacked else 0
-    axes = list(range(first, value.ndim))
-    if leaf.weight:
-        # The outputs' axis is the last one, in Equinox's layout the first.
-        output = first if leaf.layout == "OIHW" else value.ndim - 1
-        axes = [axis for axis in axes if axis != output]
+    # Of a vector everything but the stacked axis is summed, of a weight what leads to one output.
+    words = leaf.axes if leaf.weight else "N" * leaf.stacked + "I" * (value.ndim - leaf.stacked)
+    summed = tuple(axis for axis, letter in enumerate(words) if letter not in "NO")
     squares = jnp.square(value.astype(jnp.float32))
-    return jnp.sqrt(squares.sum(axis=tuple(axes), keepdims=True))
+    return jnp.sqrt(squares.sum(axis=summed, keepdims=True))
 
 
 __all__ = ["adaptive_clip"]

@@ -1,0 +1,263 @@
+"""What each axis of a weight is: an input, an output, a tap of a convolution, or a copy.
+
+The axes are written as a word with one letter for each: ``HWIO`` is Flax's convolution, ``OI``
+Equinox's dense layer, ``IOO`` a dense layer to ``[heads, head_dim]``, as Flax's attention has it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+LAYOUTS = {"HWIO": "[H, W, C_in, C_out]", "OIHW": "[C_out, C_in, H, W]"}
+LETTERS = {
+    "I": "an input",
+    "O": "an output",
+    "D": "a tap",
+    "H": "a tap",
+    "W": "a tap",
+    "N": "a copy",
+}
+
+# The last key of a weight or of its bias vector; NNX adds a key to a Param's path.
+_OWN_KEY = re.compile(r"(?:^|[/_.])(kernel|weight|w|bias|b)(?:/(?:raw_)?value)?$")
+# What attention's layers are called: Flax, Haiku, Equinox, PyTorch, and the letters of the paper.
+_QUERY, _KEY, _VALUE = (
+    re.compile(rf"(?:w_?|to_|in_)?(?:{short}|{long})(?:_?(?:proj\w*|linear|lin|dense|net))?", re.I)
+    for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
+)
+_FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
+
+
+class Reading(Protocol):
+    """What is asked of a leaf here (see :class:`nf_resnets.roles.Leaf`)."""
+
+    @property
+    def path(self) -> str:
+        """Its keys joined by ``/``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With the axis over branches, if it has one."""
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it has one."""
+
+
+def own_shape(leaf: Reading) -> tuple[int, ...]:
+    """The shape without the axis over branches."""
+    return leaf.shape[1:] if leaf.stacked else leaf.shape
+
+
+def layer_of(path: str) -> str:
+    """The path without the key that tells a weight from its bias vector.
+
+    Example:
+      >>> layer_of("block_1/conv_2/kernel"), layer_of("conv_2_b"), layer_of("conv_2")
+      ('block_1/conv_2', 'conv_2', 'conv_2')
+    """
+    return _OWN_KEY.sub("", path)
+
+
+def by_layout(ndim: int, layout: str) -> str:
+    """The axes of a weight with one input and one output axis.
+
+    Example:
+      >>> by_layout(4, "HWIO"), by_layout(3, "OIHW"), by_layout(2, "HWIO")
+      ('HWIO', 'OIW', 'IO')
+    """
+    taps = "D" * max(ndim - 5, 0) + "DHW"[max(5 - ndim, 0) :]
+    return taps + "IO" if layout == "HWIO" else "OI" + taps
+
+
+def fans(shape: Sequence[int], axes: str) -> tuple[int, int]:
+    """``(fan_in, fan_out)``: taps times inputs, taps times outputs.
+
+    Example:
+      >>> fans((3, 3, 16, 32), "HWIO"), fans((512, 8, 64), "IOO")
+      ((144, 288), (512, 512))
+    """
+    taps = length(shape, axes, "DHW")
+    return taps * length(shape, axes, "I"), taps * length(shape, axes, "O")
+
+
+def length(shape: Sequence[int], axes: str, letters: str) -> int:
+    """The product of the lengths of the axes with one of these letters."""
+    return math.prod(n for n, axis in zip(shape, axes, strict=True) if axis in letters)
+
+
+def refuse_words(axes: Any) -> tuple[tuple[str, str], ...]:
+    """Refuses what are no words for axes, and returns the pairs of ``rules.axes``."""
+    pairs = tuple(axes.items()) if isinstance(axes, Mapping) else axes
+    well_formed = isinstance(pairs, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        for pair in pairs
+    )
+    if not well_formed:
+        raise ValueError(
+            f"rules.axes={axes!r} found; expected a dict from an expression to a word such as "
+            "'IOO'."
+        )
+    for pattern, word in pairs:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"rules.axes has {pattern!r}, which is not a regular expression: {error}."
+            ) from None
+        if not word or set(word) - set(LETTERS):
+            raise ValueError(
+                f"rules.axes={{{pattern!r}: {word!r}}} found; expected one letter for each axis: "
+                "I (an input), O (an output), D, H, W (taps), N (copies that are drawn one by one)."
+            )
+    return pairs
+
+
+def stated(leaf: Reading, words: Mapping[str, str]) -> str | None:
+    """The word that ``rules.axes`` has for a leaf, the first that fits."""
+    word = next((word for pattern, word in words.items() if re.search(pattern, leaf.path)), None)
+    if word is not None and len(word) != len(own_shape(leaf)):
+        raise ValueError(
+            f"leaf {leaf.path!r} has shape {leaf.shape}, rules.axes says {word!r}; expected a "
+            "letter for each axis" + (" but the stacked one." if leaf.stacked else ".")
+        )
+    return word
+
+
+def is_bias(leaf: Reading, kernel: Reading | None) -> bool:
+    """Whether a leaf called ``bias`` is one: one long axis, or just the outputs of its weight."""
+    own = own_shape(leaf)
+    key = _OWN_KEY.search(leaf.path)
+    if key is None or key[1] not in ("bias", "b"):
+        return False
+    if sum(n > 1 for n in own) <= 1:
+        return True
+    return kernel is not None and _outputs(own, own_shape(kernel)) > 0
+
+
+def _outputs(bias: tuple[int, ...], kernel: tuple[int, ...]) -> int:
+    """How many axes of outputs a bias says that its weight ends in, 0 if it does not say it."""
+    fits = 0 < len(bias) < len(kernel) and kernel[-len(bias) :] == bias and bias[-1] > 1
+    return len(bias) if fits else 0
+
+
+def kernels(leaves: Iterable[Reading]) -> dict[str, Reading]:
+    """The weight of each layer that has one by name, by the layer's path."""
+    found = {}
+    for leaf in leaves:
+        key = _OWN_KEY.search(leaf.path)
+        if key is not None and key[1] in ("kernel", "weight", "w"):
+            found[layer_of(leaf.path)] = leaf
+    return found
+
+
+def biases(leaves: Iterable[Reading]) -> dict[str, Reading]:
+    """The leaf called ``bias`` of each layer that has one, by the layer's path."""
+    found = {}
+    for leaf in leaves:
+        key = _OWN_KEY.search(leaf.path)
+        if key is not None and key[1] in ("bias", "b"):
+            found[layer_of(leaf.path)] = leaf
+    return found
+
+
+def general(weights: Sequence[Reading], vectors: Mapping[str, Reading]) -> dict[str, str]:
+    """The axes, by path, of dense layers with several axes of inputs or outputs.
+
+    Their bias says so, or, in attention, their names: query, key and value lead from ``[D]`` to
+    ``[heads, head_dim]``, and the layer beside them leads back.
+
+    Args:
+      weights: the leaves that are weights.
+      vectors: the bias vectors, by the path of their layer.
+
+    Raises:
+      ValueError: if the names are attention's and the shapes are of another kind.
+    """
+    words: dict[str, str] = {}
+    modules: dict[str, dict[str, Reading]] = {}
+    for leaf in weights:
+        layer = layer_of(leaf.path)
+        own = own_shape(leaf)
+        if layer in vectors:
+            count = _outputs(own_shape(vectors[layer]), own)
+            if count > 1:
+                words[leaf.path] = "I" * (len(own) - count) + "O" * count
+        if len(own) >= 3:
+            module, _, name = layer.replace(".", "/").rpartition("/")
+            modules.setdefault(module, {})[name] = leaf
+    for layers in modules.values():
+        words |= _attention(layers, words)
+    return words
+
+
+def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
+    """Query, key, value and out among the names of a branch's layers, if that is what they are.
+
+    Example:
+      >>> attention_order(["key", "linear", "query", "value"])
+      ('query', 'key', 'value', 'linear')
+      >>> attention_order(["conv_1", "conv_2"])
+    """
+    rest = {name.rpartition("/")[2]: name for name in names}
+    order = []
+    for pattern in (_QUERY, _KEY, _VALUE):
+        fitting = [short for short in rest if pattern.fullmatch(short)]
+        if len(fitting) != 1:
+            return None
+        order.append(rest.pop(fitting[0]))
+    return (*order, *rest.values()) if len(rest) == 1 else None
+
+
+def _attention(layers: Mapping[str, Reading], known: Mapping[str, str]) -> dict[str, str]:
+    """The axes of one module's weights of three axes or more, where they are an attention's."""
+    words = {leaf.path: known[leaf.path] for leaf in layers.values() if leaf.path in known}
+    order = attention_order(layers)
+    if order is not None and not all(layers[name].path in words for name in order):
+        query, key, value, out = (own_shape(layers[name]) for name in order)
+        heads = len(query) == len(key) == len(value) == len(out) == 3
+        # Keys and values may have fewer heads, each of which serves several queries'.
+        if not (heads and query[1] == out[0] and value[2] == out[1] and query[2] == key[2]):
+            raise _unlike_attention([layers[name] for name in order])
+        words |= {layers[name].path: "IOO" for name in order[:3]}
+        words[layers[order[3]].path] = "IIO"
+    heads_of = {own_shape(leaf)[-2:] for leaf in layers.values() if leaf.path in words}
+    for name, leaf in layers.items():
+        if leaf.path in words:
+            continue
+        own = own_shape(leaf)
+        if len(own) == 3 and own[:2] in heads_of and own[1:] not in heads_of:
+            words[leaf.path] = "IIO"
+        elif heads_of or _FUSED.fullmatch(name):
+            raise _unlike_attention([leaf])
+    return words
+
+
+def _unlike_attention(leaves: Sequence[Reading]) -> ValueError:
+    shown = ", ".join(f"{leaf.path!r} {list(leaf.shape)}" for leaf in leaves)
+    return ValueError(
+        f"the axes of {shown} cannot be told from the names; expected rules.axes to say which are "
+        "inputs and which outputs, as in {r'(query|key|value)/kernel': 'IOO', r'out/kernel': "
+        "'IIO'} for [D, heads, head_dim] and [heads, head_dim, D]."
+    )
+
+
+__all__ = [
+    "LAYOUTS",
+    "Reading",
+    "attention_order",
+    "biases",
+    "by_layout",
+    "fans",
+    "general",
+    "is_bias",
+    "kernels",
+    "layer_of",
+    "length",
+    "own_shape",
+    "refuse_words",
+    "stated",
+]

@@ -1,0 +1,276 @@
+"""Initialisers on attention as Flax writes it, with kernels of three axes: a ViT and a GPT.
+
+Fans and factors are written here and in ``tests/trees/flax_transformer.py`` by hand. A sample's
+deviation is known to ``1 / sqrt(2n)`` of itself; five times that is allowed, as in
+``test_distributions``.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init, optim, roles
+from nf_resnets.init import Rules
+from tests.trees import flax_transformer
+from tests.trees.flax_transformer import FANS, HEAD, HEADS, LAYERS, D
+from tests.trees.network import by_path
+
+L = 2 * LAYERS
+KEY = jax.random.key(4)
+
+
+@functools.cache
+def network(name):
+    return flax_transformer.NETWORKS[name]()
+
+
+@pytest.fixture(params=flax_transformer.NETWORKS)
+def net(request):
+    return network(request.param)
+
+
+def weights(tree):
+    """The weights of layers by path, with their fans: ``{path: (values, fan_in, fan_out)}``."""
+    found = {}
+    for path, value in by_path(tree).items():
+        end = "/".join(path.split("/")[-2:])
+        if end in FANS:
+            found[path] = (np.asarray(value), *FANS[end])
+    return found
+
+
+def test_the_fans_of_every_weight(net):
+    params, rules, _ = net
+    leaves = {leaf.path.removesuffix("/value"): leaf for leaf in roles.assign(params, rules).leaves}
+    found = weights(params)
+    assert len(found) >= 7
+    for path, (_, fan_in, fan_out) in found.items():
+        fans = roles.fans(leaves[path])
+        if path.startswith("head/"):  # of the GPT it has other outputs
+            assert fans[0] == fan_in
+        else:
+            assert fans == (fan_in, fan_out), path
+    biases = [path for path in leaves if path.endswith("/bias")]
+    assert not any(leaves[path].weight for path in biases)
+
+
+def test_layers_are_in_the_order_of_attention(net):
+    params, rules, _ = net
+    for leaf in roles.assign(params, rules).leaves:
+        for j, name in enumerate(("query", "key", "value", "out"), start=1):
+            if f"/{name}/" in leaf.path:
+                assert (leaf.layer, leaf.m) == (j, 4), leaf.path
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("drawn", ["he", "xavier"])
+def test_the_deviation_of_every_draw(net, drawn):
+    params, rules, _ = net
+    squares = count = 0
+    for path, (values, fan_in, fan_out) in weights(
+        getattr(init, drawn)(params, KEY, rules=rules)
+    ).items():
+        if path.startswith("head/"):
+            continue
+        variance = 2 / fan_in if drawn == "he" else 2 / (fan_in + fan_out)
+        deviation = math.sqrt(np.square(values).mean() / variance)
+        assert abs(deviation - 1) < 5 / math.sqrt(2 * values.size), path
+        squares += np.square(values).sum() / variance
+        count += values.size
+    assert abs(squares / count - 1) < 5 * math.sqrt(2 / count)
+
+
+@pytest.mark.every(3)
+def test_orthogonal_matrices(net):
+    params, rules, _ = net
+    for path, (values, _, _) in weights(init.orthogonal(params, KEY, rules=rules)).items():
+        if "/mha/" not in path:
+            continue
+        for matrix in values.reshape(-1, D, D):
+            np.testing.assert_allclose(matrix.T @ matrix, np.eye(D), atol=1e-5, err_msg=path)
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("key", [None, KEY])
+def test_fixup(net, key):
+    params, rules, logits = net
+    before = params if key is None else init.xavier(params, key, rules=rules)
+    if key is not None and not any("embedding" in path for path in by_path(params)):
+        before = init.he(params, key, mode="fan_out", rules=rules)
+    result = init.fixup(params, L, key=key, rules=rules)
+    after = by_path(result)
+    for path, (values, _, _) in weights(before).items():
+        name = path.split("/")[-2]
+        if name in ("out", "linear_2", "head"):
+            expected = np.zeros_like(values)
+        elif name == "patches":
+            expected = values
+        else:  # m = 4 and m = 2
+            factor = L ** (-1 / 2) if name == "linear_1" else L ** (-1 / 6)
+            expected = np.float32(factor) * values
+        np.testing.assert_array_equal(after[path], expected, err_msg=path)
+    assert not any(np.any(after[path]) for path in after if path.endswith(("out/bias", "shift")))
+    if "head/kernel" in after:
+        np.testing.assert_array_equal(logits(result), 0)
+    else:  # every branch is silent: what is left are the embeddings
+        silent = {path: leaf for path, leaf in after.items() if "layer" not in path}
+        table = silent["tokens/embedding"]
+        tokens = jnp.arange(10).reshape(2, 5)
+        expected = (table[tokens] + silent["positions/embedding"][:5][None]) @ table.T
+        # Sums of 12 products in float32, whose order XLA chooses.
+        np.testing.assert_allclose(logits(result), expected, atol=1e-5)
+
+
+@pytest.mark.every(3)
+def test_rezero(net):
+    params, rules, logits = net
+    alphas = {
+        path: leaf
+        for path, leaf in by_path(init.skipinit(params, L, rules=rules)).items()
+        if path.endswith("/alpha")
+    }
+    assert sum(leaf.size for leaf in alphas.values()) == L
+    assert not any(np.any(leaf) for leaf in alphas.values())
+    assert np.isfinite(logits(init.skipinit(params, L, key=KEY, rules=rules))).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "decoder"),
+    [("ViT", None), ("NNX ViT", None), ("GPT", ""), ("GPT, tied", r"^layer"), ("GPT, scanned", "")],
+)
+def test_t_fixup_of_one_stack(name, decoder):
+    """The encoder's factors where there is no decoder, the decoder's where there is no encoder."""
+    params, rules, _ = network(name)
+    options = {} if decoder is None else {"decoder": decoder}
+    after = by_path(init.t_fixup(params, L, rules=rules, **options))
+    small = 0.67 * LAYERS**-0.25 if decoder is None else (9 * LAYERS) ** -0.25
+    for path, (values, _, _) in weights(params).items():
+        scaled = path.split("/")[-2] in ("value", "out", "linear_1", "linear_2")
+        # Two roundings of float32, of the factor and of the product.
+        np.testing.assert_allclose(after[path], values * (small if scaled else 1), rtol=1.3e-7)
+    if decoder is not None:
+        table = by_path(params)["tokens/embedding"] * (9 * LAYERS) ** -0.25
+        np.testing.assert_allclose(after["tokens/embedding"], table, rtol=1.3e-7)
+
+
+def test_unit_wise_clipping_knows_the_outputs_of_attention():
+    """A unit is what leads to one output: one of ``[heads, head_dim]``, or one of ``[D]``."""
+    params, rules, _ = network("ViT")
+    clip = optim.adaptive_clip(0.1, rules=rules)
+    grads = jax.tree.map(jnp.ones_like, params)
+    clipped = by_path(clip.update(grads, clip.init(params), params)[0])
+    for name, axes in (("query", 0), ("out", (0, 1))):
+        path = f"layer_1/attention/mha/{name}/kernel"
+        norms = np.sqrt(np.square(by_path(params)[path]).sum(axes, keepdims=True))
+        expected = np.minimum(1, 0.1 * norms / math.sqrt(D)) * np.ones_like(clipped[path])
+        np.testing.assert_allclose(clipped[path], expected, rtol=1e-6)
+
+
+def heads(*shape):
+    return jnp.ones(shape)
+
+
+BY_HAND = r"^(\d+)/(attn|mlp)/(\w+)$"
+
+
+def test_axes_by_hand():
+    """Names and shapes that say nothing: the rules do."""
+    layer = {
+        "attn": {"a": heads(8, 2, 4), "b_k": heads(2, 8, 4), "c": heads(3, 8, 2, 4)},
+        "mlp": {"up": heads(8, 16)},
+    }
+    rules = Rules(branch=BY_HAND, axes={"/a$": "IOO", "/b_k$": "NIO", "/c$": "NIOO"})
+    leaves = roles.assign({"0": layer}, rules).leaves
+    assert [roles.fans(leaf) for leaf in leaves] == [(8, 8), (8, 4), (8, 8), (8, 16)]
+    drawn = init.orthogonal({"0": layer}, KEY, rules=rules)["0"]["attn"]["b_k"]
+    for matrix in drawn:
+        np.testing.assert_allclose(matrix.T @ matrix, np.eye(4), atol=1e-5)
+    assert hash(rules) == hash(Rules(branch=BY_HAND, axes=rules.axes))
+
+
+def test_a_bias_of_two_axes_tells_the_outputs_whatever_the_names():
+    tree = {"x": {"kernel": heads(8, 2, 4), "bias": heads(2, 4)}, "y": {"kernel": heads(2, 4, 8)}}
+    leaves = roles.assign(tree, Rules(branch=r"^(\w)/")).leaves
+    assert [leaf.weight for leaf in leaves] == [False, True, True]
+    assert [roles.fans(leaf) for leaf in leaves if leaf.weight] == [(8, 8), (8, 8)]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("q", "k", "v", "o"), ("q_proj", "k_proj", "v_proj", "out_proj"), ("wq", "wk", "wv", "wo")],
+)
+def test_attention_of_other_names_is_in_order_and_has_its_fans(names):
+    shapes = [(8, 2, 4), (8, 2, 4), (8, 2, 4), (2, 4, 8)]
+    tree = {name: heads(*shape) for name, shape in zip(names, shapes, strict=True)}
+    leaves = {leaf.path: leaf for leaf in roles.assign(tree, Rules(branch=r"^(\w+)$")).leaves}
+    assert [leaves[name].layer for name in names] == [1, 2, 3, 4]
+    assert {roles.fans(leaf) for leaf in leaves.values()} == {(8, 8)}
+
+
+def test_fewer_heads_of_keys_and_values():
+    shapes = {"query": (8, 4, 2), "key": (8, 2, 2), "value": (8, 2, 2), "out": (4, 2, 8)}
+    tree = {name: heads(*shape) for name, shape in shapes.items()}
+    leaves = {leaf.path: leaf for leaf in roles.assign(tree, Rules(branch=r"^(\w+)$")).leaves}
+    assert roles.fans(leaves["key"]) == (8, 4)
+    assert roles.fans(leaves["out"]) == (8, 8)
+
+
+def test_an_order_that_the_rules_give_stands():
+    tree = {name: jnp.ones((8, 8)) for name in ("query", "key", "value", "out")}
+    rules = Rules(branch=r"^(\w+)$", order=("out", "value", "key", "query"))
+    leaves = {leaf.path: leaf.layer for leaf in roles.assign(tree, rules).leaves}
+    assert leaves == {"out": 1, "value": 2, "key": 3, "query": 4}
+
+
+def test_a_convolution_called_out_is_one():
+    tree = {"in": heads(3, 8, 16), "out": heads(3, 16, 8)}
+    leaves = roles.assign(tree, Rules(branch=r"^(\w+)$")).leaves
+    assert [leaf.axes for leaf in leaves] == ["WIO", "WIO"]
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        # one matrix a head, as einsums have it
+        {"query": (2, 8, 4), "key": (2, 8, 4), "value": (2, 8, 4), "out": (2, 4, 8)},
+        # convolutions along the sequence
+        {"query": (3, 8, 8), "key": (3, 8, 8), "value": (3, 8, 8), "out": (3, 8, 8)},
+        # query, key and value in one
+        {"qkv": (8, 3, 2, 4), "out": (2, 4, 8)},
+    ],
+)
+def test_attention_whose_axes_cannot_be_told_is_refused(shapes):
+    tree = {name: {"kernel": heads(*shape)} for name, shape in shapes.items()}
+    with pytest.raises(ValueError, match=r"cannot be told from the names; expected rules\.axes"):
+        init.he(tree, KEY, rules=Rules(branch=r"^(\w+)/"))
+
+
+def test_a_fused_attention_is_told_by_its_bias():
+    tree = {
+        "qkv": {"kernel": heads(8, 3, 2, 4), "bias": heads(3, 2, 4)},
+        "out": {"kernel": heads(2, 4, 8), "bias": heads(8)},
+    }
+    rules = Rules(branch=r"^(\w+)/", order=("qkv", "out"))
+    leaves = {leaf.path: leaf for leaf in roles.assign(tree, rules).leaves}
+    assert roles.fans(leaves["qkv/kernel"]) == (8, 24)
+    assert roles.fans(leaves["out/kernel"]) == (8, 8)
+    with pytest.raises(ValueError, match=r"'qkv/kernel' gives 24 channels and 'out/kernel', the"):
+        init.t_fixup(tree, 1, rules=rules)
+
+
+def test_the_words_for_axes_are_checked():
+    for axes in ("IO", {"x": "IX"}, {"x": ""}, {"(": "IO"}, {"x": 3}):
+        with pytest.raises(ValueError, match=r"rules\.axes"):
+            Rules(branch=r"(x)", axes=axes)
+    tree = {"x": jnp.ones((2, 3, 4))}
+    with pytest.raises(ValueError, match=r"'x' has shape \(2, 3, 4\), rules.axes says 'IO'"):
+        roles.assign(tree, Rules(branch=r"(x)", axes={"x": "IO"}))
+    with pytest.raises(ValueError, match=r"rules\.axes='y' matches no leaf"):
+        roles.assign(tree, Rules(branch=r"(x)", axes={"y": "IO"}))
+
+
+assert HEADS * HEAD == D
