@@ -24,8 +24,12 @@ def like(old: Any, new: Any) -> Any:
     if isinstance(old, np.ndarray | np.generic) and is_concrete(new):
         copy = np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
         return copy[()] if isinstance(old, np.generic) else copy
-    dtype = jax.dtypes.canonicalize_dtype(old.dtype)
-    value = jnp.broadcast_to(jnp.asarray(new), old.shape).astype(dtype)
+    drawn = isinstance(new, jax.Array) and new.ndim > 0 and not new.weak_type
+    if drawn and (new.shape, new.dtype) == (old.shape, old.dtype):
+        value = new  # as it is, for there may be 10,000
+    else:
+        dtype = jax.dtypes.canonicalize_dtype(old.dtype)
+        value = jnp.broadcast_to(jnp.asarray(new), old.shape).astype(dtype)
     if isinstance(old, np.ndarray | np.generic):  # and the new value is traced
         return value
     if is_concrete(old) and is_concrete(value) and value.sharding != old.sharding:
@@ -148,8 +152,13 @@ def draw(
 def _leaf_key(key: jax.Array, path: str) -> jax.Array:
     """Folds 64 bits of the path's hash into the key; 32 would meet twice among 10,000 paths."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    for word in np.frombuffer(digest, "<u4"):
-        key = jax.random.fold_in(key, int(word))
+    return _folded(key, np.frombuffer(digest, "<u4"))
+
+
+@jax.jit
+def _folded(key: jax.Array, words: jax.Array) -> jax.Array:
+    for index in range(2):
+        key = jax.random.fold_in(key, words[index])
     return key
 
 
