@@ -445,7 +445,9 @@ def _refuse_unmatched(leaves: list[Leaf], rules: Rules, *, given: bool) -> None:
     if rules.stacked is not None:
         named.append(("stacked", rules.stacked))
     for name, pattern in named:
-        if name not in rules.optional and not any(re.search(pattern, leaf.path) for leaf in leaves):
+        # What was taken over from our own rules serves all of our networks.
+        may_miss = name in rules.optional or pattern == getattr(OUR_RULES, name)
+        if not may_miss and not any(re.search(pattern, leaf.path) for leaf in leaves):
             raise ValueError(
                 f"rules.{name}={pattern!r} matches no leaf of params; its paths are like "
                 + ", ".join(repr(leaf.path) for leaf in leaves[:3])

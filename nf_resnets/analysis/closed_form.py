@@ -91,7 +91,8 @@ def propagate(
         ``fan_in mean(W^2) / 2`` of a convolution on it; by default 1.
       random_skips: for every block, whether there is a convolution on the skip path.
       normalized: whether a batch norm stands before each activation: the layers of the branch, and
-        a convolution on the skip path, then see inputs of moment 1.
+        a convolution on the skip path, then see inputs of moment 1. Together with ``size`` the
+        result is about 4% high on images of 8 x 8.
       normalized_sum: whether one more batch norm stands after every sum.
       centered: whether data-dependent biases take each channel's mean out of every layer's input,
         and with it ``1/pi`` of the moment. Assumed then: all examples are independent.

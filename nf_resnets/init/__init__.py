@@ -31,6 +31,7 @@ from nf_resnets.schemes import register
 
 # The registry: a new scheme is one file beside this one, and one line here.
 register(_fixup.SCHEME)
+register(_fixup.PUBLISHED)
 register(_skipinit.SCHEME)
 register(_skipinit.RSQRT_DEPTH)
 register(_skipinit.ALPHA_ONE)

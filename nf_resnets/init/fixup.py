@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+from functools import partial
 from typing import Any
 
 import jax
 
-from nf_resnets import roles
-from nf_resnets.init.leaves import all_zero, is_concrete, like, refuse_shapes, scaled
+from nf_resnets import draws, roles
+from nf_resnets.init.leaves import all_zero, draw, is_concrete, like, refuse_shapes, scaled
 from nf_resnets.init.standard import usual
-from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import SCALARS, Anatomy, Scheme
+
+PUBLISHED_CROSS = 12
+"""What the authors' code has for ``L`` in the attention of a decoder to the encoder's output."""
+
+# Of that attention: this library's and Flax's names, and fairseq's.
+_CROSS = re.compile(r"cross|encoder_attn")
 
 
 def fixup(
@@ -19,6 +28,7 @@ def fixup(
     depth: int,
     *,
     scale: float = 1.0,
+    published: bool = False,
     key: jax.Array | None = None,
     rules: Rules | None = None,
 ) -> Any:
@@ -41,12 +51,20 @@ def fixup(
     starts, and no fault. (A Transformer whose head is an embedding, ``shared="target"`` or
     ``"all"``, has no head to set to 0, and another output.)
 
+    Three draws of the authors' code differ, and are made with ``published=True`` (the scheme
+    ``"fixup_published"``): the stem is PyTorch's default, uniform on ``[-fan_in**-0.5,
+    fan_in**-0.5]`` (without ``key`` it stays as it is); query, key and value of a Transformer are
+    Xavier of their joint matrix ``[D, 3D]``, smaller by ``sqrt(2)``; and in the attention of its
+    decoder to the encoder's output, branches with ``cross`` or ``encoder_attn`` in their paths,
+    ``L`` is always 12.
+
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
         stacked or not. It is not changed.
       depth: ``L``, the number of residual branches (ResNet-110: 54), checked against the tree.
       scale: multiplies the layers of rule 2 once more; 0.1 and 10 are the ablations of the paper's
         figure 4.
+      published: whether the draws are those of the published code.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -61,7 +79,7 @@ def fixup(
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
-    ICLR 2019.
+    ICLR 2019; its published code, hongyi-zhang/Fixup.
 
     Example:
       >>> import jax.numpy as jnp
@@ -82,6 +100,17 @@ def fixup(
         _refuse_initialised(params, role_map)
     else:
         params = usual(params, key, mode="fan_out", rules=rules)
+        if published:
+            params = _with_default_stem(params, key, role_map)
+    transformer = any(leaf.role is Role.EMBEDDING for leaf in role_map.leaves)
+
+    def factor(leaf: Leaf) -> float:
+        base, joint = int(depth), 1.0
+        if published and transformer and leaf.m == 4:
+            fan_in, fan_out = roles.fans(leaf)
+            joint = ((fan_in + fan_out) / (fan_in + 3 * fan_out)) ** 0.5
+            base = PUBLISHED_CROSS if _CROSS.search(leaf.path) else base
+        return scale * joint * base ** (-1 / (2 * leaf.m - 2))
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m
@@ -90,10 +119,26 @@ def fixup(
         if leaf.role is Role.MULTIPLIER:
             return like(value, 1)
         if leaf.role is Role.BRANCH and leaf.weight:
-            return scaled(value, scale * int(depth) ** (-1 / (2 * leaf.m - 2)))
+            return scaled(value, factor(leaf))
         return value
 
     return role_map.map(rescale, params)
+
+
+def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:
+    """Draws the stem's weights as PyTorch does where nobody asks for anything else."""
+    stem = tuple(
+        leaf if leaf.role is Role.STEM else dataclasses.replace(leaf, role=Role.KEEP)
+        for leaf in role_map.leaves
+    )
+    if not any(leaf.role is Role.STEM and leaf.weight for leaf in stem):
+        return params
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        fan_in, _ = roles.fans(leaf)
+        return draws.uniform(leaf_key, leaf.shape, dtype, fan_in**-0.5)
+
+    return draw(params, key, dataclasses.replace(role_map, leaves=stem), sample)
 
 
 def _refuse_single_layers(role_map: RoleMap) -> None:
@@ -129,5 +174,14 @@ SCHEME = Scheme(
     scalars=SCALARS,
     scalar_factor=0.1,
 )
+PUBLISHED = dataclasses.replace(
+    SCHEME,
+    name="fixup_published",
+    title="Fixup, published code",
+    init=partial(fixup, published=True),
+    reference="hongyi-zhang/Fixup, cifar, imagenet and fairseq",
+    # Every parameter with "bias" in its name.
+    scalars=SCALARS | Group(bias_vectors=(Role.HEAD,)),
+)
 
-__all__ = ["SCHEME", "fixup"]
+__all__ = ["PUBLISHED", "PUBLISHED_CROSS", "SCHEME", "fixup"]

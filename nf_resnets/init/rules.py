@@ -1,4 +1,4 @@
-"""Ready rules for networks that are not this library's: Flax's, Haiku's, PyTorch's names.
+"""Ready rules for the networks of this library and of others: Flax's, Haiku's, PyTorch's names.
 
 Each function returns the :class:`~nf_resnets.roles.Rules` of one family of networks. A network that
 adds names of its own, such as scalars, says so with ``dataclasses.replace``. The rules leave
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nf_resnets.roles import Role, Rules
+from nf_resnets.roles import OUR_RULES, Role, Rules
 
 # A path begins, and ends, at any of these: NNX adds a key to a Param's path, and the keys of a
 # state_dict are joined by dots.
@@ -28,6 +28,27 @@ _ATTENTION = (
 )  # fmt: skip
 _FEED_FORWARD = ("MlpBlock", "MLP", "Mlp", "mlp", "feed_forward", "ffn", "ff")
 _ORDER = (*_ATTENTION, *_FEED_FORWARD, "query", "key", "value", "out")
+
+
+def own() -> Rules:
+    """Those of this library's models, which hold where none are given.
+
+    They are there to be changed: a rule that is left as it is may match nothing, one that is
+    replaced may not.
+
+    Returns:
+      The rules.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import roles
+      >>> conv = jnp.ones((3, 3, 4, 4))
+      >>> tree = {"stem": {"kernel": conv}, "teacher": {"kernel": conv}}
+      >>> rules = dataclasses.replace(own(), keep=r"^teacher/")
+      >>> [leaf.role.value for leaf in roles.assign(tree, rules).leaves]
+      ['stem', 'keep']
+    """
+    return OUR_RULES
 
 
 def flax_resnet(*, norm: bool = False) -> Rules:
@@ -247,6 +268,7 @@ __all__ = [
     "flax_vit",
     "haiku_resnet",
     "nnx_resnet",
+    "own",
     "scanned",
     "torch_resnet",
 ]

@@ -30,7 +30,8 @@ def skipinit(
 
     ``alpha = 0`` is SkipInit, ``alpha = depth**-0.5`` trains deep networks too, ``alpha = 1`` does
     not. The weights stay as they are, or, with ``key``, are drawn from He (fan_in), in a tree with
-    embeddings, a Transformer's, from Xavier (uniform).
+    embeddings, a Transformer's, from Xavier (uniform). (In DeepMind's code the head starts at 0 and
+    the stem has no bias vector. The paper names neither; here all schemes share one head and stem.)
 
     Args:
       params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones. It

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -49,27 +49,42 @@ class Embedding(nn.Module):
         return table.at[self.padding_id].set(0)
 
 
-def sinusoids(length: int, d_model: int) -> Any:
+def sinusoids(
+    length: int, d_model: int, form: Literal["paper", "fairseq"] = "paper", first: int = 0
+) -> Any:
     r"""``PE[p, 2i] = sin(p / 10000^(2i/d))`` and ``PE[p, 2i + 1]`` its cosine, section 3.5.
 
+    In fairseq, and in tensor2tensor, all sines stand before all cosines, and the ``d/2``
+    frequencies end at ``1/10000``: ``PE[p, i] = sin(p / 10000^(i/(d/2 - 1)))`` for ``i < d/2``.
+
     Args:
-      length: how many positions, counted from 0.
+      length: how many positions.
       d_model: channels ``d``, an even number.
+      form: the paper's or fairseq's.
+      first: the first position.
 
     Returns:
       NumPy float32 ``[length, d_model]``.
 
-    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017.
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; fairseq,
+    ``modules/sinusoidal_positional_embedding.py``.
 
     Example:
       >>> sinusoids(2, 4)[1].tolist()
       [0.841, 0.540, 0.010, 1.000]
+      >>> sinusoids(2, 4, "fairseq")[1].tolist()
+      [0.841, 0.0001, 0.540, 1.000]
     """
     # In float64, for at a thousand radians float32 has lost four of its digits.
-    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
-    angles = np.arange(length).reshape(-1, 1) * frequencies.reshape(1, -1)
-    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
-    return pairs.reshape(length, d_model).astype(np.float32)
+    half = np.arange(d_model // 2)
+    frequencies = 10000.0 ** -(
+        half / (d_model / 2 if form == "paper" else max(d_model // 2 - 1, 1))
+    )
+    angles = np.arange(first, first + length).reshape(-1, 1) * frequencies.reshape(1, -1)
+    pair = np.sin(angles), np.cos(angles)
+    if form == "fairseq":
+        return np.concatenate(pair, axis=-1).astype(np.float32)
+    return np.stack(pair, axis=-1).reshape(length, d_model).astype(np.float32)
 
 
 __all__ = ["Embedding", "sinusoids"]

@@ -166,9 +166,11 @@ class Transformer(nn.Module):
     for the head, as T-Fixup's published run does; ``shared="all"`` has one table for all three, as
     in Vaswani et al.
 
-    Positions are sinusoidal and counted from 0. Padding follows a sequence: no token of the source
-    attends to it, and in the target it lies in the future, where the causal mask hides it (what the
-    logits are at a padded position means nothing: leave it out of the loss).
+    Positions are sinusoidal and counted from 0 (with ``positions="fairseq"`` sines and cosines
+    stand in halves, and the first position is ``padding_id + 1``). Padding follows a sequence: no
+    token of the source attends to it, and in the target it lies in the future, where the causal
+    mask hides it (what the logits are at a padded position means nothing: leave it out of the
+    loss).
 
     Attributes:
       vocab_size: tokens of the target.
@@ -186,15 +188,16 @@ class Transformer(nn.Module):
       shared: which of the two embeddings and the head are one table.
       padding_id: the token that fills up short sequences.
       max_length: how many tokens a sequence may have.
+      positions: whose sinusoids are added to the embeddings, the paper's or fairseq's.
       dropout: rate; :meth:`apply` takes a ``dropout`` PRNG key with ``train=True``.
       unroll: layers in one turn of the compiled loop over a stack's layers.
       dtype: what the layers compute in; parameters and logits are float32.
 
     Raises:
       ValueError: if a size is below 1, ``d_model`` is odd or no multiple of ``num_heads``, the
-        vocabularies to be shared differ, ``shared`` is none of the three, a scheme's anatomy has
-        parts that are not of Transformers, no scheme for Transformers has that name, or a sequence
-        is longer than ``max_length``.
+        vocabularies to be shared differ, ``shared`` or ``positions`` is none of those, a scheme's
+        anatomy has parts that are not of Transformers, no scheme for Transformers has that name, or
+        a sequence is longer than ``max_length``.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; Zhang, Dauphin, Ma, ICLR
     2019, section 4.3.
@@ -222,6 +225,7 @@ class Transformer(nn.Module):
     shared: Literal["none", "target", "all"] = "none"
     padding_id: int = 0
     max_length: int = 1024
+    positions: Literal["paper", "fairseq"] = "paper"
     dropout: float = 0.0
     unroll: int = 1
     dtype: Any = jnp.float32
@@ -239,6 +243,8 @@ class Transformer(nn.Module):
             )
         if self.shared not in ("none", "target", "all"):
             raise ValueError(f"shared={self.shared!r} found; expected 'none', 'target' or 'all'.")
+        if self.positions not in ("paper", "fairseq"):
+            raise ValueError(f"positions={self.positions!r} found; expected 'paper' or 'fairseq'.")
         sizes_differ = self.source_vocab_size not in (None, self.vocab_size)
         if self.shared == "all" and sizes_differ:
             raise ValueError(
@@ -360,7 +366,7 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"length={length} found; expected at most max_length={self.max_length}."
             )
-        positions = jnp.asarray(sinusoids(length, self.d_model))
+        positions = self._positions(length)
         x = self._target_table()(token[:, None]) + positions[position][None, None]
         seen = (jnp.arange(length) <= position)[None, None, None]
         x = self.decoder(
@@ -386,9 +392,12 @@ class Transformer(nn.Module):
                 f"a sequence of {length} tokens found; expected at most max_length="
                 f"{self.max_length}."
             )
-        positions = jnp.asarray(sinusoids(length, self.d_model))[None]
-        x = (table(tokens) + positions).astype(self.dtype)
+        x = (table(tokens) + self._positions(length)[None]).astype(self.dtype)
         return self.embedding_dropout(x, deterministic=not train)
+
+    def _positions(self, length: int) -> jax.Array:
+        first = self.padding_id + 1 if self.positions == "fairseq" else 0
+        return jnp.asarray(sinusoids(length, self.d_model, self.positions, first))
 
     def _source_mask(self, source: jax.Array) -> jax.Array:
         return (source != self.padding_id)[:, None, None, :]

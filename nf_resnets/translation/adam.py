@@ -41,7 +41,10 @@ def adam(
       scheme: the scheme of the network, which says what is slow and what is not decayed, as in
         :func:`nf_resnets.optim.sgd`. Without it the groups are Fixup's.
       scalars: the slow leaves, if not as the scheme has it.
-      scalar_factor: what ``eta`` is multiplied by for them, if not as the scheme has it.
+      scalar_factor: what ``eta`` is multiplied by for them, if not as the scheme has it. That
+        Fixup's scalars learn at a tenth of the rate is from its image networks: the paper says
+        nothing of its Transformer's, and the published code of that one has no slow group, which is
+        ``scalar_factor=1.0``.
       undecayed: the leaves without weight decay, if not as the scheme has it.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -52,7 +55,7 @@ def adam(
       ValueError: if a number lies outside its range, or no scheme has that name.
 
     Source: Kingma, Ba, *Adam*, ICLR 2015; Vaswani et al., *Attention Is All You Need*, NeurIPS
-    2017, section 5.3; Zhang, Dauphin, Ma, ICLR 2019, and its published code (0.1 for scalars).
+    2017, section 5.3; Zhang, Dauphin, Ma, ICLR 2019, section 4.3.
 
     Example:
       >>> import jax.numpy as jnp

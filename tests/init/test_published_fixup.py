@@ -1,0 +1,251 @@
+"""Fixup as its authors' code has it: draws, slow leaves, the Transformer's positions."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import init, models, optim, roles, schemes
+from nf_resnets.models.embedding import sinusoids
+from tests.models.test_published import published_fixup_resnet, published_names
+from tests.models.trees import images, quick_jit
+
+SCHEME = schemes.get("fixup_published")
+
+
+def shapes(model, *inputs):
+    tree = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    return jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), tree)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ratio"),
+    [((3, 3, 3, 16), 1.0607), ((7, 7, 3, 64), 0.5303)],
+    ids=["CIFAR", "ImageNet"],
+)
+def test_the_stem(shape, ratio):
+    """PyTorch's default: uniform, of variance ``1/(3 fan_in)``; how much larger ours is."""
+    block = {f"conv_{j}": {"kernel": np.ones((3, 3, 4, 4), "f4")} for j in (1, 2)}
+    params = {"stem": {"kernel": np.ones(shape, "f4")}, "stage_1": {"first": block}}
+    key = jax.random.key(1)
+    ours = init.fixup(params, 1, key=key)
+    theirs = init.fixup(params, 1, published=True, key=key)
+    stem = np.float64(theirs["stem"]["kernel"])
+    bound = stem[..., 0].size ** -0.5
+    assert 0.95 * bound < np.abs(stem).max() <= bound
+    # The standard error of the deviation of a uniform sample is 0.45 of it over sqrt(n).
+    assert abs(stem.std() * 3**0.5 / bound - 1) < 5 * 0.45 / math.sqrt(stem.size)
+    deviation = (2 / (shape[0] ** 2 * shape[-1])) ** 0.5
+    assert deviation / (bound / 3**0.5) == pytest.approx(ratio, rel=1e-4)
+    jax.tree.map(np.testing.assert_array_equal, theirs["stage_1"], ours["stage_1"])
+    given = init.fixup(params, 1, published=True)
+    np.testing.assert_array_equal(given["stem"]["kernel"], params["stem"]["kernel"])
+
+
+TRANSFORMER = models.Transformer(
+    vocab_size=11, num_layers=2, d_model=32, num_heads=2, d_ff=48, scheme="fixup_published"
+)
+TOKENS = np.ones((1, 3), "i4")
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_transformers_attention(keyed):
+    """The bound of the joint matrix ``[3D, D]`` is ``sqrt(6/4D)``; typed from the authors' code."""
+    params = shapes(TRANSFORMER, TOKENS, TOKENS)
+    L, D, d_ff = 10, 32, 48
+    key = jax.random.key(1)
+    xavier = init.xavier(params, key)
+    params = init.fixup(params if keyed else xavier, L, published=True, key=key if keyed else None)
+    for stack, name, blocks in (
+        ("encoder", "attention", L),
+        ("decoder", "attention", L),
+        ("decoder", "cross_attention", 12),
+    ):
+        branch = params[stack]["layers"][name]
+        for layer in ("query", "key", "value"):
+            largest = np.abs(branch[layer]["kernel"]).max()
+            bound = (6 / (D + 3 * D)) ** 0.5 * blocks ** (-1 / 6)
+            # 2,048 uniform numbers: the largest is within a percent of the bound.
+            assert 0.99 * bound < largest <= bound * (1 + 1e-6)
+        assert not np.any(branch["out"]["kernel"])
+    fc1 = params["encoder"]["layers"]["feed_forward"]["linear_1"]["kernel"]
+    bound = (6 / (D + d_ff)) ** 0.5 * L**-0.5
+    assert 0.99 * bound < np.abs(fc1).max() <= bound * (1 + 1e-6)
+    assert not np.any(params["head"]["kernel"])
+    paper = init.fixup(xavier, L)
+    for stack, name, factor in (
+        ("encoder", "attention", 2**0.5),
+        ("decoder", "cross_attention", 2**0.5 * (10 / 12) ** (-1 / 6)),
+    ):
+        one, two = (tree[stack]["layers"][name]["value"]["kernel"] for tree in (paper, params))
+        np.testing.assert_allclose(one, factor * two, rtol=1e-6)
+
+
+def test_fairseqs_positions():
+    """Typed from its ``SinusoidalPositionalEmbedding``, in loops; padding is token 1 there."""
+    length, d, padding = 5, 8, 1
+    expected = np.zeros((length, d))
+    for position in range(length):
+        for i in range(d // 2):
+            frequency = math.exp(-i * math.log(10000) / (d // 2 - 1))
+            expected[position, i] = math.sin((padding + 1 + position) * frequency)
+            expected[position, d // 2 + i] = math.cos((padding + 1 + position) * frequency)
+    found = sinusoids(length, d, "fairseq", padding + 1)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)  # rounded to float32
+    assert sinusoids(2, 2, "fairseq").shape == (2, 2)
+
+    # The network adds them to the embeddings, which here are 0; so its logits are those of one that
+    # has them as its embeddings. Its first branch sees them.
+    model = TRANSFORMER.clone(d_model=d, padding_id=padding, positions="fairseq")
+    tokens = np.full((1, length), 5, "i4")
+    params = jax.tree.map(np.zeros_like, shapes(model, tokens, tokens))
+    encoded = model.apply({"params": params}, tokens, method="encode")
+    np.testing.assert_allclose(encoded[0], expected, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="positions='fair' found; expected 'paper' or 'fairseq'"):
+        TRANSFORMER.clone(positions="fair")
+
+
+def test_one_token_after_the_other_with_fairseqs_positions():
+    model = TRANSFORMER.clone(padding_id=1, positions="fairseq")
+    source, target = np.array([[2, 3, 4]], "i4"), np.array([[2, 5, 6, 7]], "i4")
+    variables = quick_jit(model.init)(jax.random.key(0), source, target)
+    whole = quick_jit(model.apply)(variables, source, target)
+    memory, cache = model.apply(variables, source, method="encode"), {}
+    options = {"length": target.shape[1], "method": "decode_next", "mutable": ["cache"]}
+    decode = quick_jit(functools.partial(model.apply, **options))
+    for position in range(target.shape[1]):
+        arguments = memory, source, target[:, position], jnp.int32(position)
+        logits, cache = decode({**variables, **cache}, *arguments)
+        # The same sums in another order.
+        np.testing.assert_allclose(logits, whole[:, position], rtol=0, atol=2e-5)
+
+
+# --- The head's bias vector learns slowly, too ------------------------------------------------
+
+
+def warm_start():
+    """A network away from Fixup's zeros, which is where the head's bias counts."""
+    model = models.CifarResNet(8, stem_channels=16, scheme="fixup_published")
+    x, labels = images(0, 8, 8, 8, 3), np.array([0, 1, 2, 3, 4, 5, 6, 7])
+    params = quick_jit(model.init)(jax.random.key(0), x)["params"]
+    rng = np.random.default_rng(1)
+
+    def moved(leaf):
+        return np.asarray(leaf) * np.float32(0.5) + np.float32(0.02) * rng.standard_normal(
+            leaf.shape, dtype="f4"
+        )
+
+    return model, jax.tree.map(moved, params), x, labels
+
+
+RATE, DECAY, STEPS = 0.1, 5e-4, 30
+
+
+def trained(model, params, x, labels, scheme):
+    """Losses and parameters of 30 steps of our optimizer."""
+    optimizer = optim.sgd(RATE, momentum=0.9, weight_decay=DECAY, scheme=scheme)
+
+    def loss_fn(params):
+        logits = model.apply({"params": params}, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    @quick_jit
+    def step(params, state):
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    state, losses = optimizer.init(params), []
+    for _ in range(STEPS):
+        params, state, loss = step(params, state)
+        losses.append(float(loss))
+    return np.array(losses), params
+
+
+def test_thirty_steps_by_hand():
+    """A loop over leaves in NumPy, slow where a path has "bias" or "multiplier" in it."""
+    model, params, x, labels = warm_start()
+    losses, _ = trained(model, params, x, labels, "fixup_published")
+
+    def loss_fn(params):
+        logits = model.apply({"params": params}, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    grad_fn = quick_jit(jax.value_and_grad(loss_fn))
+    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+    paths, values = [roles.path_name(path) for path, _ in flat], [v for _, v in flat]
+    assert "head/bias" in paths
+    velocities, expected = [np.zeros_like(value) for value in values], []
+    for _ in range(STEPS):
+        loss, grads = grad_fn(treedef.unflatten(values))
+        expected.append(float(loss))
+        for i, (path, grad) in enumerate(zip(paths, jax.tree.leaves(grads), strict=True)):
+            slow = "bias" in path or "multiplier" in path
+            velocities[i] = 0.9 * velocities[i] + (np.asarray(grad) + DECAY * values[i])
+            values[i] = values[i] - RATE * (0.1 if slow else 1.0) * velocities[i]
+    # Thirty steps of float32, whose rounding grows a little from step to step.
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    # The paper's group leaves the head's bias at the full rate, which shows.
+    paper, _ = trained(model, params, x, labels, "fixup")
+    assert np.abs(paper - losses).max() > 1e-3
+
+
+def test_thirty_steps_of_the_authors_module():
+    """Their parameter groups, by their names, in PyTorch and float64."""
+    torch = pytest.importorskip("torch")
+    model, params, x, labels = warm_start()
+    losses, after = trained(model, params, x, labels, "fixup_published")
+
+    module = published_fixup_resnet(torch, 1)
+    renamed = published_names(params)
+    module.load_state_dict({name: torch.tensor(np.float64(a)) for name, a in renamed.items()})
+    module.double()
+    slow = [p for n, p in module.named_parameters() if "bias" in n or "scale" in n]
+    others = [p for n, p in module.named_parameters() if not ("bias" in n or "scale" in n)]
+    optimizer = torch.optim.SGD(
+        [{"params": slow, "lr": RATE / 10}, {"params": others}],
+        lr=RATE, momentum=0.9, weight_decay=DECAY,
+    )  # fmt: skip
+    images_, targets = torch.tensor(np.float64(x).transpose(0, 3, 1, 2)), torch.tensor(labels)
+    for loss in losses:
+        optimizer.zero_grad()
+        expected = torch.nn.functional.cross_entropy(module(images_), targets)
+        expected.backward()
+        optimizer.step()
+        assert loss == pytest.approx(expected.item(), rel=1e-4)
+    theirs = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    for name, ours in published_names(after).items():
+        np.testing.assert_allclose(
+            ours, theirs[name], rtol=0, atol=1e-3 * np.abs(theirs[name]).max()
+        )
+
+
+def test_the_group_is_the_schemes():
+    params = shapes(models.CifarResNet(8), np.zeros((1, 8, 8, 3), "f4"))
+    paper = optim.label_tree(params, scheme="fixup")
+    published = optim.label_tree(params, scheme="fixup_published")
+    assert (paper["head"]["bias"], published["head"]["bias"]) == ("weight", "scalar")
+    published["head"]["bias"] = "weight"
+    assert published == paper
+    assert SCHEME.scalar_factor == schemes.get("fixup").scalar_factor == 0.1
+    assert SCHEME.compiles_as != schemes.get("fixup").compiles_as
+
+
+def test_our_rules_can_be_changed():
+    """One rule at a time: the others may match nothing, the changed one must match."""
+    params = shapes(models.CifarResNet(8), np.zeros((1, 8, 8, 3), "f4"))
+    params["teacher"] = {"kernel": np.ones((3, 3, 4, 4), "f4")}
+    with pytest.raises(ValueError, match="no rule says what the weight 'teacher/kernel'"):
+        init.fixup(params, 3)
+    rules = dataclasses.replace(init.rules.own(), keep=r"^teacher/")
+    result = init.fixup(params, 3, rules=rules)
+    np.testing.assert_array_equal(result["teacher"]["kernel"], params["teacher"]["kernel"])
+    np.testing.assert_allclose(result["stage_1"]["first"]["conv_1"]["kernel"], 3**-0.5, rtol=1e-6)
+    wrong = dataclasses.replace(init.rules.own(), keep=r"^teachers/", stem=r"^(?:stem|teacher)/")
+    with pytest.raises(ValueError, match=r"rules.keep='\^teachers/' matches no leaf"):
+        init.fixup(params, 3, rules=wrong)
