@@ -225,7 +225,7 @@ def flax_gpt(*, norm: bool = False) -> Rules:
     return _rules(
         norm,
         **_transformer(),
-        embedding=rf"{_START}{table}(?:/embeddings?)?(?:/(?:raw_)?value)?$",
+        embedding=rf"^(?:(?!wpe|pos)\w+/)*{table}(?:/embeddings?)?(?:/(?:raw_)?value)?$",
         head=rf"{_START}(?:logitdense|lm_head|head|logits){_END}",
         keep=rf"{_START}(?:wpe|pos\w*)(?:/|$)",
     )

@@ -1,6 +1,7 @@
 """Ready rules on the networks they are for: roles of all leaves, order of branches, use."""
 
 import dataclasses
+import re
 
 import flax.linen as nn
 import jax
@@ -293,3 +294,163 @@ def test_scanned():
     found, names = described(tree, ready)
     assert names == [f"ResNetBlock_0[{number}]" for number in range(12)]
     assert found["ResNetBlock_0/Conv_0/kernel"].branches == tuple(range(1, 13))
+
+
+class MlpBlock(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(x.shape[-1])(nn.gelu(nn.Dense(2 * x.shape[-1])(x)))
+
+
+class Encoder1DBlock(nn.Module):
+    """A block under the names of ``vit_jax`` and of LM1B, whose attention has no biases."""
+
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x, _=None):
+        h = nn.LayerNorm()(x)
+        attention = nn.MultiHeadDotProductAttention(num_heads=2, use_bias=self.use_bias)
+        x = x + attention(h, h)
+        return x + MlpBlock()(nn.LayerNorm()(x)), None
+
+
+class Encoder(nn.Module):
+    layers: int
+    scan: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        pos = self.param("pos_embedding", nn.initializers.normal(0.02), (1, *x.shape[1:]))
+        x = x + pos
+        if self.scan:
+            block = nn.scan(
+                Encoder1DBlock,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                length=self.layers,
+            )
+            x, _ = block(name="encoderblock")(x, None)
+        else:
+            for number in range(self.layers):
+                x, _ = Encoder1DBlock(name=f"encoderblock_{number}")(x)
+        return nn.LayerNorm(name="encoder_norm")(x)
+
+
+class VisionTransformer(nn.Module):
+    layers: int = 11
+    scan: bool = False
+
+    @nn.compact
+    def __call__(self, images):
+        x = nn.Conv(8, (16, 16), strides=(16, 16), name="embedding")(images).reshape(1, -1, 8)
+        cls = self.param("cls", nn.initializers.zeros, (1, 1, 8))
+        x = Encoder(self.layers, self.scan, name="Transformer")(jnp.concatenate([cls, x], axis=1))
+        return nn.Dense(5, name="head")(x[:, 0])
+
+
+class Decoder(nn.Module):
+    tied: bool
+
+    @nn.compact
+    def __call__(self, tokens):
+        embed = nn.Embed(17, 8)
+        x = embed(tokens)
+        for number in range(2):
+            x, _ = Encoder1DBlock(use_bias=False, name=f"encoderdecoderblock_{number}")(x)
+        x = nn.LayerNorm(name="encoderdecoder_norm")(x)
+        return embed.attend(x) if self.tied else nn.Dense(17, name="logitdense")(x)
+
+
+class LanguageModel(nn.Module):
+    tied: bool
+
+    @nn.compact
+    def __call__(self, tokens):
+        return Decoder(self.tied, name="decoder")(tokens)
+
+
+class NnxMlp(nnx.Module):
+    def __init__(self, rngs):
+        self.linear1 = nnx.Linear(8, 16, rngs=rngs)
+        self.linear2 = nnx.Linear(16, 8, rngs=rngs)
+
+
+class NnxLayer(nnx.Module):
+    def __init__(self, rngs):
+        self.attn = nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
+        self.mlp = NnxMlp(rngs)
+        self.ln1 = nnx.LayerNorm(8, rngs=rngs)
+
+
+class NnxGpt(nnx.Module):
+    def __init__(self, rngs):
+        self.wte = nnx.Embed(17, 8, rngs=rngs)
+        self.wpe = nnx.Embed(6, 8, rngs=rngs)
+        self.blocks = nnx.List([NnxLayer(rngs) for _ in range(2)])
+        self.lm_head = nnx.Linear(8, 17, use_bias=False, rngs=rngs)
+
+
+TOKENS = jnp.ones((1, 6), jnp.int32)
+
+
+def of_linen(model, example):
+    return filled(jax.eval_shape(model.init, jax.random.key(0), example)["params"])
+
+
+TRANSFORMERS = {
+    "ViT": lambda: (of_linen(VisionTransformer(), IMAGES), rules.flax_vit(), 11),
+    "scanned ViT": lambda: (
+        of_linen(VisionTransformer(3, scan=True), IMAGES),
+        rules.scanned(rules.flax_vit(), r"encoderblock/"),
+        3,
+    ),
+    "LM1B": lambda: (of_linen(LanguageModel(tied=False), TOKENS), rules.flax_gpt(), 2),
+    "tied LM1B": lambda: (of_linen(LanguageModel(tied=True), TOKENS), rules.flax_gpt(), 2),
+    "NNX GPT": lambda: (
+        filled(nnx.eval_shape(lambda: nnx.state(NnxGpt(nnx.Rngs(0)), nnx.Param))),
+        rules.flax_gpt(),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name):
+    """Attention before feed-forward, query, key, value, out in order, and nothing left unnamed."""
+    tree, ready, layers = TRANSFORMERS[name]()
+    found, names = described(tree, ready)
+    assert len(names) == 2 * layers
+    is_mlp = ["mlp" in branch.lower() for branch in names]
+    assert is_mlp == [False, True] * layers
+    for path, leaf in found.items():
+        if leaf.role is Role.BRANCH:
+            order = ("query", "key", "value", "out") if leaf.m == 4 else None
+            place = (
+                order.index(path.split("/")[-2 - path.endswith("/value")])
+                if order
+                else (int("Dense_1" in path or "linear2" in path))
+            )
+            assert leaf.layer == place + 1, path
+    for path, leaf in described_leaves(tree):
+        position = re.search(r"cls|pos_embedding|wpe|LayerNorm", path)
+        assert leaf.ndim < 2 or position or path in found, path
+    roles_of = {str(leaf.role) for leaf in found.values()}
+    assert roles_of == {"branch", "stem" if "ViT" in name else "embedding"} | (
+        set() if "tied" in name else {"head"}
+    )
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_under_fixup_with_their_norms_meant(name):
+    """The last layer of every branch is 0, the others have the factor of their own ``m``."""
+    tree, ready, layers = TRANSFORMERS[name]()
+    ready = dataclasses.replace(ready, norm=rules.flax_vit(norm=True).norm + r"|/ln1/")
+    after = dict(described_leaves(init.fixup(tree, 2 * layers, rules=ready)))
+    found, _ = described(tree, ready)
+    for path, before in described_leaves(tree):
+        leaf = found.get(path)
+        if leaf is not None and leaf.role is Role.BRANCH and leaf.weight:
+            factor = 0 if leaf.layer == leaf.m else (2 * layers) ** (-1 / (2 * leaf.m - 2))
+            # One float32 product.
+            np.testing.assert_allclose(after[path], np.float32(factor) * before, rtol=2e-7)
