@@ -123,10 +123,11 @@ def of_table2(scheme, monkeypatch):
 
 
 SCHEMES = ("fixup", "skipinit", "rescalenet", "batchnorm")
+PUBLISHED = ("fixup_published", "rescalenet_published")  # as the authors' code has them
 ENTRIES = {
     "optim.sgd": (
         lambda scheme, _: optim.sgd(0.5, weight_decay=0.5, scheme=scheme),
-        SCHEMES,
+        SCHEMES + PUBLISHED,
     ),
     "optim.sgd(scheme value)": (
         lambda scheme, _: optim.sgd(0.5, weight_decay=0.5, scheme=schemes.get(scheme)),
@@ -136,8 +137,8 @@ ENTRIES = {
         lambda scheme, _: translation.adam(0.5, weight_decay=0.5, scheme=scheme),
         SCHEMES,
     ),
-    "sweep": (of_sweep, SCHEMES),
-    "trained": (of_fit, SCHEMES),
+    "sweep": (of_sweep, SCHEMES + PUBLISHED),
+    "trained": (of_fit, SCHEMES + PUBLISHED),
     "recipe": (of_recipe, SCHEMES),
     "fixup_fig3_depth": (of_fig3, SCHEMES),
     "fixup_fig4_ablation": (of_fig4, ("fixup",)),
@@ -173,7 +174,9 @@ def first_updates(optimizer, params, gradient):
 
 def is_slow(scheme, path):
     name = path.rpartition("/")[2]
-    return scheme == "fixup" and (name.startswith("bias_") or name == "multiplier")
+    if scheme == "fixup_published" and path == "head/bias":
+        return True
+    return scheme.startswith("fixup") and (name.startswith("bias_") or name == "multiplier")
 
 
 @pytest.mark.parametrize(("entry", "scheme"), CASES)
@@ -187,8 +190,9 @@ def test_leaves_learn_at_the_published_rates(entry, scheme, monkeypatch, ones):
         expected = 0.1 if is_slow(scheme, path) else 1.0
         assert update / kernel == pytest.approx(expected, rel=1e-5), path  # float32
     slow = {path.rpartition("/")[2] for path in updates if is_slow(scheme, path)}
-    assert bool(slow) == (scheme == "fixup")
-    assert any("multiplier" in path for path in updates) == (scheme in ("fixup", "rescalenet"))
+    assert bool(slow) == scheme.startswith("fixup")
+    with_multipliers = scheme.startswith(("fixup", "rescalenet"))
+    assert any("multiplier" in path for path in updates) == with_multipliers
 
 
 @pytest.mark.parametrize(("entry", "scheme"), CASES)
@@ -196,8 +200,10 @@ def test_leaves_decay_as_published(entry, scheme, monkeypatch, ones):
     optimizer = ENTRIES[entry][0](scheme, monkeypatch)
     updates = first_updates(optimizer, ones(scheme), 0.0)
     for path, update in updates.items():
-        # Without a gradient, whatever moves has decayed; all but RescaleNet's recipe decay all.
-        expected = scheme != "rescalenet" or path.endswith("kernel")
+        # Without a gradient, whatever moves has decayed; all but RescaleNet's recipe decay all, and
+        # its published code the head's bias vector, too.
+        expected = not scheme.startswith("rescalenet") or path.endswith("kernel")
+        expected = expected or (scheme == "rescalenet_published" and path == "head/bias")
         assert (update > 0) == expected, path
 
 
