@@ -45,13 +45,14 @@ def predicted(
 
     Returns:
       The moments of every block in absolute numbers; None where there is no closed form:
-      standardised weights, a ``beta``, Transformers, no branches, a norm after the sum with a ReLU
-      behind it. GroupNorm is taken for a batch norm.
+      standardised weights, TensorFlow's padding, a ``beta``, Transformers, no branches, a norm
+      after the sum with a ReLU behind it. GroupNorm is taken for a batch norm.
     """
     anatomy = schemes.get(scheme).anatomy
     if (
         family not in ("pre_activation", "post_activation")
         or anatomy.standardized
+        or anatomy.same_padding
         or not anatomy.branches
         or anatomy.norm == "layer"
         or anatomy.beta != 1.0

@@ -5,6 +5,7 @@ along, within 4 standard errors of the mean, as the draws themselves give them; 
 made with a wrong alternative, too, which must fail it.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -266,3 +267,11 @@ def test_what_is_predicted_from_weights_and_taps_is_what_is_measured_across_stag
         ratios.append(np.asarray(analysis.signal_of(taps).sum.second) / predicted.sum)
     assert errors(np.array(ratios), 1.0) < 4
     assert errors(np.array(ratios), 1.5) > 4
+
+
+def test_what_has_no_closed_form():
+    alpha = schemes.get("skipinit")
+    padded = dataclasses.replace(alpha.anatomy, same_padding=True)
+    for scheme in ("nf_resnet", "nf_resnet_timm", dataclasses.replace(alpha, anatomy=padded)):
+        assert analysis.predicted({}, scheme, {}, family="pre_activation") is None
+    assert analysis.predicted({}, "fixup", {}, family="transformer") is None
