@@ -24,10 +24,11 @@ needs a GPU.
 
 `--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: batch 64, 1,200
 steps, weight decay 5e-3, ten times as large, since its effect grows with the number of steps; one
-to two minutes on two cores. There the largest multipliers are those of the blocks that begin
-stages 2 and 3, not the deepest ones; `Var` of the last block grows a thousandfold in the first 200
-steps, from 0.003, and is steady after that, at 11 with multipliers in the end and 5 without: in a
-proper range in the final model, but not that of its start. `--scale smoke` takes seconds a run and shows nothing.
+to two minutes on two cores. There the largest multipliers are those of the blocks that begin stages
+2 and 3, not the deepest ones; `Var` of the last block grows a thousandfold in the first 200 steps,
+from 0.003, and is steady after that, at 11 with multipliers in the end and 5 without: in a proper
+range in the final model, but not that of its start. `--scale smoke` takes seconds a run and shows
+nothing.
 
 Not as published: basic blocks of two layers instead of bottlenecks of three; a constant rate,
 without warm-up; no dropout.
