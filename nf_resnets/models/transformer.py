@@ -422,10 +422,16 @@ def _refuse_unknown_parts(anatomy: Anatomy) -> None:
             f"Anatomy(norm={anatomy.norm!r}, norm_place={anatomy.norm_place!r}) found; a "
             "Transformer has none, or norm='layer' with norm_place='pre' or 'post'."
         )
-    for name, known in (("channel_biases", False), ("standardized", False), ("branches", True)):
-        if getattr(anatomy, name) != known:
+    for name, known in (
+        ("channel_biases", False),
+        ("standardized", False),
+        ("same_padding", False),
+        ("branches", True),
+    ):
+        found = getattr(anatomy, name)
+        if found != known:
             raise ValueError(
-                f"Anatomy({name}={not known}) found; a Transformer is made for {name}={known}."
+                f"Anatomy({name}={found!r}) found; a Transformer is made for {name}={known}."
             )
 
 

@@ -262,3 +262,8 @@ def _with_alphas(params):
         name: {part: block(part, p) for part, p in tree.items()} if "stage" in name else tree
         for name, tree in params.items()
     }
+
+
+def test_a_code_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match=r"standardized='paper'\) found; expected False, True, 'd"):
+        schemes.Anatomy(standardized="paper")

@@ -729,6 +729,8 @@ def test_half_precision_gives_float32_logits():
         ({"scheme": scheme("a", norm="group")}, "norm='group', norm_place='usual'.* found"),
         ({"scheme": scheme("a", norm="layer")}, "norm='layer', norm_place='usual'.* found"),
         ({"scheme": scheme("a", standardized=True)}, r"Anatomy\(standardized=True\) found"),
+        ({"scheme": scheme("a", standardized="timm")}, r"Anatomy\(standardized=.timm.\) found"),
+        ({"scheme": scheme("a", same_padding=True)}, r"Anatomy\(same_padding=True\) found"),
         ({"scheme": scheme("a", branches=False)}, r"Anatomy\(branches=False\) found"),
     ],
 )
