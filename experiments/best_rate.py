@@ -39,6 +39,52 @@ def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "s
     )
 
 
+def widened(
+    rates: Sequence[float],
+    rows: Sequence[Row],
+    rate: Callable[[Row], float],
+    *,
+    extend: int,
+    rule: Rule = "strict",
+) -> list[float]:
+    """The rates of one cell of a table: those given, and, by their steps, beyond them.
+
+    Where the best rate is the lowest or the highest, one more is tried beyond it; where every run
+    diverged, a lower one.
+
+    Args:
+      rates: those that every cell has.
+      rows: of the cell.
+      rate: as for :func:`best_rate`.
+      extend: how many more there are on each side, at most.
+      rule: by which the best rate is chosen.
+
+    Example:
+      >>> rows = [{"rate": rate, "seed": "0", "status": "finished", "test_accuracy": accuracy}
+      ...         for rate, accuracy in (("0.5", "0.8"), ("1", "0.9"))]
+      >>> widened((0.5, 1.0), rows, lambda row: float(row["rate"]), extend=1)
+      [0.5, 1.0, 2.0]
+    """
+    found = sorted(rates)
+    if len(found) < 2 or not extend:
+        return found
+    down, up = found[1] / found[0], found[-1] / found[-2]
+    below = above = extend
+    while True:
+        tried = [row for row in rows if rate(row) in found]
+        if {rate(row) for row in tried} != set(found):
+            return found  # those that are missing come first
+        best = best_rate(tried, rate, rule).best
+        if below and best in (None, found[0]):
+            below -= 1
+            found = [found[0] / down, *found]
+        elif above and best == found[-1]:
+            above -= 1
+            found = [*found, found[-1] * up]
+        else:
+            return found
+
+
 def counts(rows: Sequence[Row]) -> str:
     """How many of the runs at the best rate diverged, for a cell; nothing if none did.
 
@@ -49,4 +95,4 @@ def counts(rows: Sequence[Row]) -> str:
     return f", {gone} of {len(rows)} diverged" if gone else ""
 
 
-__all__ = ["best_rate", "counts"]
+__all__ = ["best_rate", "counts", "widened"]

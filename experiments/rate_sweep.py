@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import grid
-from experiments.best_rate import best_rate, counts
+from experiments.best_rate import best_rate, counts, widened
 from experiments.command import (
     Command,
     first_words,
@@ -127,32 +127,21 @@ def points(
 
 
 def rates_of(settings: Settings, rows: Sequence[Row], rule: Rule = "strict") -> list[int]:
-    """The rates of one cell: those of the settings, and, by their steps, beyond them.
-
-    Where the best rate is the lowest or the highest, one more is tried beyond it, ``extend`` times
-    on each side at most; where every run diverged, a lower one.
+    """The rates of one cell, those of the settings and beyond an edge, as powers of two.
 
     Args:
       settings: of the table.
       rows: of the cell.
       rule: by which the best rate is chosen.
     """
-    rates = sorted(settings.log2_rates)
-    if len(rates) < 2 or not settings.extend:
-        return rates
-    down, up = rates[1] - rates[0], rates[-1] - rates[-2]
-    while True:
-        tried = [row for row in rows if int(row["log2_rate"]) in rates]
-        if {int(row["log2_rate"]) for row in tried} != set(rates):
-            return rates  # those that are missing come first
-        found = best_of(tried, rule).best
-        best = rates[0] if found is None else round(math.log2(found))
-        if best == rates[0] > min(settings.log2_rates) - settings.extend * down:
-            rates = [rates[0] - down, *rates]
-        elif best == rates[-1] < max(settings.log2_rates) + settings.extend * up:
-            rates = [*rates, rates[-1] + up]
-        else:
-            return rates
+    rates = [2.0**power for power in settings.log2_rates]
+    found = widened(rates, rows, rate_of, extend=settings.extend, rule=rule)
+    return [round(math.log2(rate)) for rate in found]
+
+
+def rate_of(row: Row) -> float:
+    """The learning rate of a row."""
+    return 2.0 ** int(row["log2_rate"])
 
 
 def make_program(settings: Settings, dataset: data.Dataset, depth: int, line: Line) -> Program:
@@ -213,12 +202,12 @@ def run(
 
 def best_of(rows: Sequence[Row], rule: Rule = "strict") -> Optimum:
     """The best rate of the rows of one line at one depth."""
-    return best_rate(rows, lambda row: 2.0 ** int(row["log2_rate"]), rule)
+    return best_rate(rows, rate_of, rule)
 
 
 def rows_at(best: float | None, rows: Sequence[Row]) -> list[Row]:
     """The rows of the best rate."""
-    return [row for row in rows if 2.0 ** int(row["log2_rate"]) == best]
+    return [row for row in rows if rate_of(row) == best]
 
 
 def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
@@ -232,7 +221,7 @@ def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
     found = best_of(rows, rule)
     if found.best is None or found.mean is None:
         return "diverged"
-    mark = edge_mark(found.best, (2.0 ** int(row["log2_rate"]) for row in rows))
+    mark = edge_mark(found.best, map(rate_of, rows))
     mark += PASSED if found.passed_over else ""
     text = f"{100 * found.mean:.1f}"
     if found.std is not None:

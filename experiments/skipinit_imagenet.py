@@ -23,21 +23,23 @@ for the first half, then halved in ten equal parts, after 5 epochs of warm-up; w
 Fixup's scalars at a tenth of the rate; and three rates are tried.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
-ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, in five to eight
-minutes on two cores. It shows that regularised SkipInit trains without normalisation at the smaller
-batch, and which rates are too large for whom: BatchNorm bears all of them, alpha = 1 the fewest;
-accuracies of ImageNet it cannot show. `--scale smoke` takes seconds a run and shows nothing.
+ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, four rates and, where
+the best is at an edge of them, one beyond, in five to eight minutes on two cores. It shows that
+regularised SkipInit trains without normalisation at the smaller batch, and which rates are too
+large for whom: BatchNorm bears all of them, alpha = 1 the fewest; accuracies of ImageNet it cannot
+show. `--scale smoke` takes seconds a run and shows nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tyro
 
 from experiments import grid, imagenet
-from experiments.best_rate import best_rate
+from experiments.best_rate import best_rate, widened
 from experiments.command import resolve
 from experiments.folder import Row
 from experiments.imagenet import Command, Images
@@ -67,6 +69,7 @@ class Settings:
     epochs: int
     batches: tuple[int, ...]
     rates: tuple[float, ...]  # at batch 256; in proportion to the batch
+    extend: int = 0  # times that a cell's rates go on beyond an edge at which its best lies
     depth: int = 50
     variants: tuple[str, ...] = tuple(PUBLISHED)
     seeds: tuple[int, ...] = (0,)
@@ -96,6 +99,7 @@ SCALES = {
         epochs=8,
         batches=(32, 256),
         rates=(0.025, 0.1, 0.4, 1.6),
+        extend=1,
         depth=26,
         variants=("batchnorm", "regularized_skipinit", "alpha_one"),
         stem_channels=8,
@@ -115,23 +119,28 @@ class SkipInitCommand(Command):
     behind. trimmed: as long as half of them finished, by the mean over those that did."""
 
 
-GRID = ("batches", "rates", "variants", "seeds")
+GRID = ("batches", "rates", "extend", "variants", "seeds")
 KEY = ("variant", "batch", "rate", "seed")
 COLUMNS = (*KEY, "title", "learning_rate", "published_accuracy", *OUTCOME)
 
 
-def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
+def points(
+    settings: Settings, steps: dict[int, int], rows: Sequence[Row] = (), rule: Rule = "strict"
+) -> list[grid.Point]:
     """The runs of the table; those of one variant and batch size share a program.
 
     Args:
       settings: what they depend on.
       steps: of a run, by the batch size.
+      rows: those that there are; a cell whose best rate lies at an edge of them has one rate more.
+      rule: by which the best rate is chosen.
     """
     found = []
     for batch in settings.batches:
         for name in settings.variants:
             scheme = schemes.get(name)
-            for rate in settings.rates:
+            here = of_cell(rows, name, batch)
+            for rate in widened(settings.rates, here, rate_of, extend=settings.extend, rule=rule):
                 for seed in settings.seeds:
                     found.append(
                         grid.Point(
@@ -207,19 +216,24 @@ def make_row(point: grid.Point, train: Train) -> Row:
     }
 
 
-def of_cell(rows: list[Row], name: str, batch: int) -> list[Row]:
+def of_cell(rows: Sequence[Row], name: str, batch: int) -> list[Row]:
     """The runs of one scheme and batch size, those of the lowest rate first."""
     found = [row for row in rows if (row["variant"], row["batch"]) == (name, str(batch))]
-    return sorted(found, key=lambda row: float(row["rate"]))
+    return sorted(found, key=rate_of)
 
 
 def best(rows: list[Row], name: str, batch: int, rule: Rule = "strict") -> list[Row]:
     """The runs at the best rate by mean test accuracy; at the lowest if none finished."""
     found = of_cell(rows, name, batch)
-    chosen = best_rate(found, lambda row: float(row["rate"]), rule).best
+    chosen = best_rate(found, rate_of, rule).best
     if chosen is None:
         return [row for row in found if row["rate"] == found[0]["rate"]]
-    return [row for row in found if float(row["rate"]) == chosen]
+    return [row for row in found if rate_of(row) == chosen]
+
+
+def rate_of(row: Row) -> float:
+    """The rate of a row, at batch 256."""
+    return float(row["rate"])
 
 
 def table(rows: list[Row], settings: Settings, rule: Rule = "strict") -> str:
@@ -230,9 +244,9 @@ def table(rows: list[Row], settings: Settings, rule: Rule = "strict") -> str:
             chosen, of_all = best(rows, name, batch, rule), of_cell(rows, name, batch)
             if not chosen:
                 continue
-            passed = best_rate(of_all, lambda row: float(row["rate"]), rule).passed_over
+            passed = best_rate(of_all, rate_of, rule).passed_over
             gone = {row["rate"] for row in of_all if row["status"] == "diverged"}
-            tried = {float(row["rate"]) for row in of_all}
+            tried = set(map(rate_of, of_all))
             published = PUBLISHED.get(name, {}).get(batch)
             cells.append(
                 [
@@ -240,7 +254,7 @@ def table(rows: list[Row], settings: Settings, rule: Rule = "strict") -> str:
                     str(batch),
                     accuracy_cell(chosen, "test_accuracy"),
                     f"{float(chosen[0]['learning_rate']):g}"
-                    + edge_mark(float(chosen[0]["rate"]), tried)
+                    + edge_mark(rate_of(chosen[0]), tried)
                     + (PASSED if passed else ""),
                     f"{len(gone)} of {len(tried)}",
                     "-" if published is None else f"{published:.1f}",
@@ -276,13 +290,14 @@ def main(command: SkipInitCommand) -> int:
         "SkipInit on ImageNet",
         command,
         settings,
-        points(settings, steps),
+        points(settings, steps, rule=command.best),
         lambda point: make_program(settings, dataset, reading, point, steps),
         make_row,
         dataset=dataset,
         grid_settings=GRID,
         key=KEY,
         columns=COLUMNS,
+        more=lambda rows: points(settings, steps, rows, command.best),
     )
     return show_table(
         made,

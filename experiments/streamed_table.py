@@ -65,6 +65,7 @@ def make_table(
     key: Sequence[str],
     columns: Sequence[str],
     every_epoch: bool = False,
+    more: Callable[[Sequence[Row]], Sequence[grid.Point]] | None = None,
 ) -> MadeTable:
     """Makes all runs of a table that are missing; one that was cut goes on from its checkpoint.
 
@@ -81,6 +82,8 @@ def make_table(
       key: the columns that name a run.
       columns: all columns of a row.
       every_epoch: whether the runs are tested after every epoch.
+      more: ``more(rows)`` gives all runs that there are to be when those rows are there; it is
+        asked again until there are no more.
     """
     folder = open_folder(name, command, settings, grid=grid_settings, columns=columns, key=key)
     curves = CurvesFile(folder, columns=(*key, *CURVE_COLUMNS), key=key)
@@ -112,9 +115,14 @@ def make_table(
 
         return {**point.key, **make_row(point, train)}
 
-    failures = grid.make_rows(
-        points, folder, workers=workers_of(command), make_program=make_program, run=run
-    )
+    failures: list[str] = []
+    made = 0
+    while made < len(points) and not failures:
+        made = len(points)
+        failures = grid.make_rows(
+            points, folder, workers=workers_of(command), make_program=make_program, run=run
+        )
+        points = points if more is None else more(folder.rows)
     keep_failures(folder, failures)
     for point in points:
         if folder.has(**point.key):

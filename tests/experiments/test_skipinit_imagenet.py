@@ -64,3 +64,27 @@ def test_the_published_numbers_and_sizes_stand_as_they_were():
         [75.6, 75.5, 72.7],
     ]
     assert skipinit.learning_rate(0.1, 4096) == 1.6
+
+
+def test_a_cell_whose_best_rate_is_at_an_edge_has_one_rate_more():
+    settings = skipinit.SCALES["laptop"]
+    steps = dict.fromkeys(settings.batches, 40)
+
+    def rates(rows, name, batch):
+        found = [point.key for point in skipinit.points(settings, steps, rows)]
+        return [key["rate"] for key in found if (key["variant"], key["batch"]) == (name, batch)]
+
+    def rows(name, batch, *accuracies):
+        return [
+            {
+                "variant": name, "batch": str(batch), "rate": str(rate), "seed": "0",
+                "status": "finished", "test_accuracy": accuracy,
+            }
+            for rate, accuracy in zip(settings.rates, accuracies, strict=True)
+        ]  # fmt: skip
+
+    there = rows("batchnorm", 32, "0.1", "0.2", "0.3", "0.4")
+    there += rows("alpha_one", 256, "0.4", "0.3", "0.2", "0.1")
+    assert rates(there, "batchnorm", 32) == [*settings.rates, 6.4]
+    assert rates(there, "alpha_one", 256) == [0.00625, *settings.rates]
+    assert rates(there, "batchnorm", 256) == rates((), "batchnorm", 32) == list(settings.rates)
