@@ -18,6 +18,9 @@ from nf_resnets.models.transformer import Transformer
 from nf_resnets.models.vgg import CONFIGURATIONS, VGG
 from nf_resnets.models.wide_resnet import WideResNet
 
+MOST = 1_000_000
+"""Layers or channels of a network; shapes of more can end the process in XLA."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
@@ -75,7 +78,8 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
       **options: of the network's class, ``num_classes`` for one.
 
     Raises:
-      ValueError: if no network has that name, or the scheme is not for it.
+      ValueError: if no network has that name, the scheme is not for it, or a number is above
+        ``MOST``.
 
     Example:
       >>> make("wrn-28-10", "fixup", num_classes=100).num_branches
@@ -87,6 +91,12 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
     for architecture in ARCHITECTURES.values():
         match = re.fullmatch(architecture.pattern, str(name))
         if match:
+            if any(len(number) > len(str(MOST)) or int(number) > MOST for number in match.groups()):
+                name = f"{str(name)[:40]}..." if len(str(name)) > 43 else name
+                raise ValueError(f"name={name!r} found; expected numbers of at most {MOST:,}.")
+            if options.get("stem_channels", 1) > MOST:
+                found = f"{options['stem_channels']:.4g}"
+                raise ValueError(f"stem_channels={found} found; expected at most {MOST:,}.")
             numbers = map(int, match.groups())
             return architecture.build(*numbers, scheme=scheme, **options)
     forms = [architecture.form for architecture in ARCHITECTURES.values()]

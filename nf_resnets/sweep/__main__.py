@@ -15,6 +15,8 @@ import tyro
 from nf_resnets.sweep import command, grid, pictures
 from nf_resnets.sweep.export import export
 from nf_resnets.sweep.ledger import LedgerError, open_ledger
+from nf_resnets.sweep.salvage import salvage
+from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.settings import RunSettings
 
 
@@ -39,15 +41,18 @@ class Command:
     settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes] = dataclasses.field(
         default_factory=RunSettings
     )
-    export: tuple[Path, ...] = ()
+    export: tuple[str, ...] = ()
     """Write the ledger of --out or --ledger to these files and do nothing else: .csv, .parquet, or
-    .db for an Optuna study, which optuna-dashboard opens."""
+    .db or the URL of a storage for an Optuna study, which optuna-dashboard opens."""
+    salvage: Path | None = None
+    """Copy all that is whole of the damaged ledger of --out or --ledger into this new one, say what
+    is left out, and do nothing else."""
 
 
 def main(wanted: Command) -> int:
     """Makes what is missing, prints the table, draws the figures; returns the exit code."""
-    if wanted.export:
-        return _export(wanted)
+    if wanted.export or wanted.salvage:
+        return _copy(wanted)
     try:
         axes = grid.parse(wanted.grid)
     except ValueError as error:
@@ -59,16 +64,21 @@ def main(wanted: Command) -> int:
     return pictures.finish(made, wanted.options, base, title="Sweep of " + ", ".join(axes))
 
 
-def _export(wanted: Command) -> int:
+def _copy(wanted: Command) -> int:
     try:
         options = command.placed(wanted.options)
         where: Any = options.ledger or options.out / "ledger.db"
-        with open_ledger(where, create=False) as ledger:
-            for path in wanted.export:
-                export(ledger, path)
-                print(f"{len(ledger.rows())} runs: {path}")
+        if wanted.salvage:
+            copied, left = salvage(where, wanted.salvage)
+            print(f"{copied:,} runs: {redacted(str(wanted.salvage))}")
+            for line in left:
+                print(f"left out: {redacted(line)}")
+        if wanted.export:
+            with open_ledger(where, create=False) as ledger:
+                for path in wanted.export:
+                    print(f"{export(ledger, path):,} runs: {redacted(path)}")
     except (LedgerError, OSError, ValueError, ImportError) as error:
-        raise SystemExit(str(error)) from None
+        raise SystemExit(redacted(str(error))) from None
     return 0
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import datetime
 import json
 import os
 import shutil
+import signal
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,10 +24,10 @@ from nf_resnets.sweep import driver, estimate, program
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import device_name
 from nf_resnets.sweep.export import to_csv
-from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
+from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.live import Live
 from nf_resnets.sweep.selection import Rule, optima
-from nf_resnets.sweep.settings import FIELDS, RunSettings
+from nf_resnets.sweep.settings import FIELDS, RunSettings, shown, typed
 from nf_resnets.sweep.several import Several
 from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.watch import Watch
@@ -110,6 +113,14 @@ class Made:
     makers: list[dict[str, Any]]
 
 
+STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
+
+
+def states_in_words(counts: Mapping[str, int]) -> str:
+    """How many runs are in each state, on one line."""
+    return ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
+
+
 def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a command line changes; refuses one that is an axis of the grid as well."""
     default = RunSettings()
@@ -150,7 +161,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         sweep = driver.make_sweep(axes, base, load=_loader(options.data_dir))
         data_devices = options.devices_per_run or len(jax.devices())
         driver.sweep_mesh(jax.devices(), data_devices)
-        for each in sweep.plans:
+        for each in sweep.kinds:
             driver.refuse_indivisible(each, data_devices)
         with hosts.failing_together():
             if not options.dry_run:
@@ -177,19 +188,30 @@ def end(main: Callable[[], int]) -> None:
         # Nobody reads on (`| head`): everything is in the folder.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except SystemExit as leaving:
+        if not isinstance(leaving.code, int):
+            raise
+        code = leaving.code
+    if driver.is_at_work():
+        # Nothing else ends a compilation, and Python would wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     raise SystemExit(code)
 
 
 def check(options: Options) -> None:
     """Refuses options that are out of their range."""
-    for name, least in (
-        ("extend", 0), ("lanes", 0), ("devices_per_run", 0), ("runs_per_device", 0),
-        ("checkpoint_epochs", 0), ("lease_seconds", 1), ("max_attempts", 1),
+    for name, least, most in (
+        ("extend", 0, 100), ("lanes", 0, 1000), ("devices_per_run", 0, 10**6),
+        ("runs_per_device", 0, 10**4), ("checkpoint_epochs", 0, 10**9),
+        ("lease_seconds", 1, LONGEST_LEASE), ("max_attempts", 1, 10**6),
     ):  # fmt: skip
         value = getattr(options, name)
-        if not value >= least:
+        if not least <= value <= most:
+            expected = f"at least {least}" if not value > most else f"at most {most:,}"
             raise SystemExit(
-                f"--{name.replace('_', '-')} {value} found; expected at least {least}."
+                f"--{name.replace('_', '-')} {shown(value)} found; expected {expected}."
             )
     if not 0 < options.checkpoint_share <= 1:
         raise SystemExit(
@@ -217,27 +239,31 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     path = options.out / "ledger.db"
     where: str | Path = options.ledger or path
     ledger = open_ledger(where, create=False) if options.ledger or path.exists() else None
-    done: set[str] = set()
+    done: Counter[str] = Counter()
     to_do = {"waiting", "running"} | ({"failed", "oom"} if options.retry else set())
     if ledger is not None:
         driver.refuse_other_settings(sweep, ledger)
-        done = {row["key"] for row in ledger.rows(sweep.keys) if row["state"] not in to_do}
-    to_make = driver.without(sweep, done)
-    print(f"Grid: {len(sweep.plans):,} runs" + (f", {len(done):,} of them done" if done else ""))
+        done = sweep.count(row for row in ledger.rows() if row["state"] not in to_do)
+    left: dict[str, tuple[program.Plan, int]] = {}
+    for each in sweep.kinds:
+        first, runs = left.get(each.program, (each, -done[each.program]))
+        left[each.program] = first, runs + sweep.runs_of_a_kind
+    of_them = f", {done.total():,} of them done" if done.total() else ""
+    print(f"Grid: {sweep.size:,} runs{of_them}")
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     mesh = driver.sweep_mesh(jax.devices(), options.devices_per_run or len(jax.devices()))
     lanes = options.lanes or driver.default_lanes(jax.devices())
     costs = estimate.estimate(
-        to_make.programs,
+        {name: (plan, runs) for name, (plan, runs) in left.items() if runs > 0},
         ledger,
         device_name(),
         lambda plan: program.build(
             plan,
             sweep.dataset(plan.settings.dataset),
             mesh,
-            runs_per_device=options.runs_per_device or 1,
+            runs_per_device=min(options.runs_per_device or 1, sweep.size),
             together=options.together,
         ),
         lanes=lanes,
@@ -247,8 +273,8 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     for cost in costs:
         how = "as earlier runs took" if cost.known else "measured now"
         print(
-            f"  {estimate.describe(cost.plan)}: {cost.runs} runs of {cost.plan.num_steps:,} steps, "
-            f"{1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
+            f"  {estimate.describe(cost.plan)}: {cost.runs:,} runs of {cost.plan.num_steps:,} "
+            f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
             f"{cost.compile_seconds:.0f} s"
         )
     seconds = estimate.total(costs, lanes)
@@ -260,8 +286,9 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
 
 def values_in_words(name: str, values: Sequence[Any]) -> str:
     """The values of an axis on one line, powers of two as such."""
-    words = [value_text(name, value) for value in values]
-    return ", ".join(words) if len(words) <= 12 else f"{', '.join(words[:5])}, ... {words[-1]}"
+    few = values if len(values) <= 12 else [*values[:5], values[-1]]
+    words = [value_text(name, value) for value in few]
+    return ", ".join(words) if few is values else f"{', '.join(words[:5])}, ... {words[-1]}"
 
 
 def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: str) -> Made | None:
@@ -269,54 +296,62 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
     _use_compilation_cache(options.out)
     ledger = _open(options) if leads else None
     try:
-        with Preemption() as stop:
+        if ledger is not None:
+            _refuse_to_forget(options.out / "rows.csv", ledger)
+            driver.enter(sweep, ledger)
+            if options.retry:
+                ledger.retry(keys=sweep.keys)
+            _clear_leftovers(options.out / "checkpoints", ledger)
+            print(
+                f"{title}: {sweep.size:,} runs, {len(sweep.programs)} programs on "
+                f"{device_name()}; results in {options.out.resolve()}",
+                flush=True,
+            )
+        grown = dict.fromkeys(("lowest", "highest"), 0)
+        stop = Preemption()
+        while True:
+            # Only while runs are made is there anything to save: before and after, a signal ends
+            # the process at once.
+            with stop:
+                outcome = _drive(options, sweep, ledger, stop)
+            if outcome.stopped or (stop.requested and jax.process_count() == 1):
+                break
+            more = _agreed_growth(options, sweep, ledger, grown)
+            if more is None:
+                break
+            if ledger is not None:
+                added = values_in_words("peak_lr", more)
+                print(f"The best rate lies at the grid's edge: adding {added}.")
+            rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
+            sweep = driver.make_sweep(
+                {**sweep.axes, "peak_lr": rates}, base, load=_loader(options.data_dir)
+            )
             if ledger is not None:
                 driver.enter(sweep, ledger)
-                if options.retry:
-                    ledger.retry(keys=sweep.keys)
-                _clear_leftovers(options.out / "checkpoints", ledger)
-                print(
-                    f"{title}: {len(sweep.plans):,} runs, {len(sweep.programs)} programs on "
-                    f"{device_name()}; results in {options.out.resolve()}",
-                    flush=True,
-                )
-            grown = dict.fromkeys(("lowest", "highest"), 0)
-            while True:
-                outcome = _drive(options, sweep, ledger, stop)
-                more = None
-                if not outcome.stopped:
-                    more = _agreed_growth(options, sweep, ledger, grown)
-                if more is None:
-                    break
-                if ledger is not None:
-                    added = values_in_words("peak_lr", more)
-                    print(f"The best rate lies at the grid's edge: adding {added}.")
-                rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
-                sweep = driver.make_sweep(
-                    {**sweep.axes, "peak_lr": rates}, base, load=_loader(options.data_dir)
-                )
-                if ledger is not None:
-                    driver.enter(sweep, ledger)
-            if ledger is None:
-                if stop.exit_code or outcome.stopped:
-                    raise SystemExit(stop.exit_code or 143)
-                return None
-            rows = ledger.rows(sweep.keys)
-            _write_rows(options.out, ledger, sweep)
-            estimate.remember(ledger, rows, outcome.programs, device_name())
-            failed = {row["key"] for row in rows if row["state"] == "failed"}
-            attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
-            failures = {
-                attempt["key"]: attempt["traceback"]
-                for attempt in attempts
-                if attempt["key"] in failed and attempt["traceback"]
-            }
-            # Another process than this one can have been told to stop.
-            code = stop.exit_code or (143 if outcome.stopped else 1 if failed else 0)
-            return Made(
-                rows, sweep.axes, outcome.counts, outcome.clock, code, failures,
-                len(outcome.programs), _makers(attempts),
-            )  # fmt: skip
+        # Another process than this one can have been told to stop.
+        code = stop.exit_code or (143 if outcome.stopped else 0)
+        if ledger is None:
+            if code:
+                raise SystemExit(code)
+            return None
+        if code == 128 + signal.SIGTERM:
+            # Who sends it does not wait for figures.
+            print(f"{states_in_words(outcome.counts)}\n{STOPPED}", flush=True)
+            raise SystemExit(code)
+        rows = ledger.rows(sweep.keys)
+        _write_rows(options.out, ledger, sweep)
+        estimate.remember(ledger, rows, outcome.programs, device_name())
+        failed = {row["key"] for row in rows if row["state"] == "failed"}
+        attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
+        failures = {
+            attempt["key"]: attempt["traceback"]
+            for attempt in attempts
+            if attempt["key"] in failed and attempt["traceback"]
+        }
+        return Made(
+            rows, sweep.axes, outcome.counts, outcome.clock, code or int(bool(failed)), failures,
+            len(outcome.programs), _makers(attempts),
+        )  # fmt: skip
     finally:
         if ledger is not None:
             ledger.close()
@@ -356,6 +391,26 @@ def _write_rows(out: Path, ledger: Ledger, sweep: driver.Sweep) -> None:
     new.replace(out / "rows.csv")
 
 
+def _refuse_to_forget(table: Path, ledger: Ledger) -> None:
+    """Refuses a ledger without the results that the table of an earlier start has."""
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            over = {
+                row["key"]
+                for row in csv.DictReader(file)
+                if row.get("state") in ("finished", "diverged") and row.get("key")
+            }
+    except (OSError, ValueError, csv.Error):
+        return  # there is none, or none that can be read
+    over -= {row["key"] for row in ledger.rows() if row["state"] in ("finished", "diverged")}
+    if over:
+        raise LedgerError(
+            f"the ledger {ledger.name} lacks the results of {len(over):,} runs of {table}, such as "
+            f"{min(over)[:64]}: it was deleted, emptied or replaced by an older one; put the newer "
+            "one back, or move the table away to train these runs anew"
+        )
+
+
 def _clear_leftovers(folder: Path, ledger: Ledger) -> None:
     """Removes the checkpoints of runs that are done: a driver was killed before it could."""
     if not folder.is_dir():
@@ -375,7 +430,7 @@ def _drive(
         live = stack.enter_context(
             Live(
                 sweep.axes,
-                len(sweep.plans),
+                sweep.size,
                 ledger.counts(sweep.keys),
                 rows=ledger.rows(sweep.keys),
             )
@@ -457,10 +512,12 @@ def growth(
     ):  # fmt: skip
         if edge in edges and grown[edge] < most:
             grown[edge] += 1
-            more.append(rate * rate / next_rate)
+            with contextlib.suppress(ValueError):  # no number is beyond the largest
+                more.append(typed("peak_lr", rate * rate / next_rate))
     return more or None
 
 
 __all__ = [
-    "Made", "Options", "base_of", "check", "end", "growth", "run", "values_in_words"
+    "STOPPED", "Made", "Options", "base_of", "check", "end", "growth", "run", "states_in_words",
+    "values_in_words",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -10,7 +11,7 @@ import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ class Crew:
       checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
         waits until it does; 1 for no such limit.
       chunk_seconds: after about so long lanes look up from their steps.
+      last_beat: when the leases were last renewed.
+      lost: the runs that were taken from this driver, as (key, attempt).
+      held: the claims of this driver, by key.
+      compiling: the programs that a lane is compiling.
+      compilers: the lanes that are compiling, and for which runs.
+      lock: of what stands above.
     """
 
     ledger: Ledger | None
@@ -60,11 +67,12 @@ class Crew:
     max_attempts: int = 3
     checkpoint_epochs: int = 1
     checkpoint_share: float = 1.0
-    chunk_seconds: float = 2.0
+    chunk_seconds: float = 1.0
     last_beat: float = dataclasses.field(default_factory=time.time)
     lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
     compiling: set[str] = dataclasses.field(default_factory=set)
+    compilers: dict[threading.Thread, list[Claim]] = dataclasses.field(default_factory=dict)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def leads(self) -> bool:
@@ -115,6 +123,38 @@ class Crew:
                 self.compiling.add(claims[0].program)
         return claims
 
+    @contextlib.contextmanager
+    def compile_for(self, claims: list[Claim]) -> Iterator[None]:
+        """Marks this lane as one that only compiles, for runs that it has not begun."""
+        me = threading.current_thread()
+        with self.lock:
+            self.compilers[me] = claims
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.compilers.pop(me, None)
+                self.compiling.discard(claims[0].program)
+
+    def leave(self, lanes: Collection[threading.Thread]) -> bool:
+        """Releases the runs of lanes that all only compile, which nothing can stop.
+
+        Returns:
+          Whether they all do; else nothing is done.
+        """
+        with self.lock:
+            if not all(lane in self.compilers for lane in lanes):
+                return False
+            claims = [claim for lane in lanes for claim in self.compilers.pop(lane)]
+        for claim in claims:
+            self.release(claim)
+        return True
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the run has not been let go."""
+        with self.lock:
+            return self.held.get(claim.key) == claim
+
     def is_lost(self, claim: Claim) -> bool:
         """Whether the run was taken from this driver."""
         return (claim.key, claim.attempt) in self.lost
@@ -137,7 +177,7 @@ class Crew:
     def _renew(self, ledger: Ledger) -> None:
         still = ledger.heartbeat(self.driver, list(self.held), self.lease_seconds)
         self.last_beat = time.time()
-        self.watch.counted(ledger.counts(self.keys))
+        self.watch.counted(ledger.counts(self.keys, self.driver))
         self.lost.update(
             (key, claim.attempt) for key, claim in self.held.items() if key not in still
         )

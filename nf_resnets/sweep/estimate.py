@@ -41,7 +41,7 @@ class Cost:
 
 
 def estimate(
-    programs: Mapping[str, Sequence[Plan]],
+    programs: Mapping[str, tuple[Plan, int]],
     ledger: Ledger | None,
     device: str,
     build: Callable[[Plan], Program],
@@ -54,7 +54,7 @@ def estimate(
     As many programs are measured at a time as lanes will be at work, since they share the cores.
 
     Args:
-      programs: of each program the plans that are still to be made.
+      programs: of each program one of its plans, and how many runs are still to be made.
       ledger: where measurements are looked up; nothing is written.
       device: the devices in words.
       build: compiles a program.
@@ -62,16 +62,16 @@ def estimate(
       told: is told what is being measured.
     """
 
-    def cost(item: tuple[str, Sequence[Plan]]) -> Cost:
-        name, plans = item
+    def cost(item: tuple[str, tuple[Plan, int]]) -> Cost:
+        name, (plan, runs) = item
         known = ledger.measured(name, device) if ledger is not None else None
         if known is not None and known["seconds_per_step"]:
             seconds, compile_seconds = known["seconds_per_step"], known["compile_seconds"]
-            return Cost(plans[0], len(plans), seconds, compile_seconds, known=True)
-        told(f"measuring {describe(plans[0])}")
+            return Cost(plan, runs, seconds, compile_seconds, known=True)
+        told(f"measuring {describe(plan)}")
         start = time.perf_counter()
-        program = build(plans[0])
-        states: Any = program.begin(program.empty(), 0, plans[0].settings)
+        program = build(plan)
+        states: Any = program.begin(program.empty(), 0, plan.settings)
         program.test(states)
         compile_seconds = time.perf_counter() - start
         tests = []
@@ -79,9 +79,9 @@ def estimate(
             start = time.perf_counter()
             program.test(states)
             tests.append(time.perf_counter() - start)
-        every = min(plans[0].steps_per_epoch * plans[0].settings.evaluate_every, plans[0].num_steps)
+        every = min(plan.steps_per_epoch * plan.settings.evaluate_every, plan.num_steps)
         seconds = seconds_per_step(program) + statistics.median(tests) / every / program.slots
-        return Cost(plans[0], len(plans), seconds, compile_seconds, known=False)
+        return Cost(plan, runs, seconds, compile_seconds, known=False)
 
     with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
         return list(pool.map(cost, programs.items()))
@@ -98,13 +98,13 @@ def total(costs: Sequence[Cost], lanes: int) -> float:
 def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Sequence[Program],
              device: str) -> None:  # fmt: skip
     """Writes down what a step has cost, from the runs that this driver made."""
+    times_of: dict[str, list[float]] = {}
+    for row in rows:
+        if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
+            times_of.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
     for program in programs:
         name = program.plan.program
-        times = [
-            row["seconds"] / row["steps_done"]
-            for row in rows
-            if row["program"] == name and row["state"] == "finished" and row["seconds"]
-        ]
+        times = times_of.get(name)
         if times:
             ledger.measure(
                 name,

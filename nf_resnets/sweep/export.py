@@ -18,14 +18,15 @@ import sqlalchemy as sa
 
 from nf_resnets import places
 from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError
-from nf_resnets.sweep.schema import one_line
+from nf_resnets.sweep.schema import one_line, refuse_half_url
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["export", "to_csv", "to_optuna", "to_parquet"]
+__all__ = ["export", "new_file", "to_csv", "to_optuna", "to_parquet"]
 
 SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".db": "optuna", ".sqlite": "optuna"}
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 STUDY = "nf_resnets"
 # Of Optuna's tables since its version 3.2: those that `_insert` knows.
 OPTUNA_TABLES = "v3.2.0.a"
@@ -46,6 +47,7 @@ def export(ledger: Ledger, path: str | Path, format: str | None = None) -> int:
     Raises:
       LedgerError: the format is unknown, or the file exists or cannot be written.
     """
+    refuse_half_url(str(path))
     if format is None:
         is_url = "://" in str(path)
         format = "optuna" if is_url else SUFFIXES.get(Path(path).suffix.lower())
@@ -79,7 +81,7 @@ def to_csv(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None = N
     """
     rows = ledger.rows(keys)
     columns = [*_fields(rows), *COLUMNS]
-    with _new_file(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+    with new_file(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
@@ -121,11 +123,11 @@ def to_parquet(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None
         if name == "finished_at":
             values = [None if value is None else _time(value) for value in values]
         elif kind == text:
-            values = [_cell(name, value) for value in values]
+            values = [v if isinstance(v, str) else _cell(name, v) for v in values]
         elif kind == real:
             values = [None if value is None else float(value) for value in values]
         table[name] = pa.array(values, type=kind)
-    with _new_file(path) as unfinished:
+    with new_file(path) as unfinished:
         pyarrow.parquet.write_table(pa.table(table), unfinished, compression="zstd")
     return len(rows)
 
@@ -171,7 +173,7 @@ def to_optuna(
         if "://" in str(storage):
             _write_study(str(storage), study_name, trials, facts)
         else:
-            with _new_file(storage) as unfinished:
+            with new_file(storage) as unfinished:
                 _write_study(f"sqlite:///{unfinished}", study_name, trials, facts)
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -204,15 +206,18 @@ def _time(seconds: float) -> datetime.datetime:
 
 def _cell(name: str, value: Any) -> Any:
     """A value as a text, of which numbers keep all their digits; None is an empty cell."""
-    if value is None or isinstance(value, str):
-        return value
+    if isinstance(value, str):
+        # A spreadsheet would take it for a formula.
+        return f"'{value}" if value.startswith(FORMULAS) else value
+    if value is None:
+        return None
     if name == "finished_at":
         return _time(value).isoformat(timespec="milliseconds")
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 @contextlib.contextmanager
-def _new_file(path: str | Path) -> Iterator[Path]:
+def new_file(path: str | Path) -> Iterator[Path]:
     """A file beside `path`, which takes its name when it is whole and does not replace another.
 
     Raises:
@@ -347,9 +352,19 @@ def _write_study(
         raise LedgerError(
             f"the storage has a study {study_name!r} already, which is not overwritten"
         ) from None
-    except (ImportError, sa.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-        # The URL can hold a password.
-        raise LedgerError(f"the study cannot be written: {one_line(error)}") from error
+    except (
+        ImportError,
+        ValueError,
+        sa.exc.SQLAlchemyError,
+        optuna.exceptions.OptunaError,
+    ) as error:
+        if isinstance(error, LedgerError):
+            raise
+        said = one_line(error)
+        if isinstance(error, ValueError | sa.exc.ArgumentError):
+            said = "its URL cannot be read"  # what cannot be can be a part of the password
+        # Nor is the cause shown, which says the URL as it is.
+        raise LedgerError(f"the study cannot be written: {said}") from None
 
 
 def _insert(

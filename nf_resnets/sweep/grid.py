@@ -8,10 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.sweep.settings import FIELDS, RunSettings, make, typed
+from nf_resnets.sweep.settings import FIELDS, RunSettings, make, shown, typed
 
 MOST = 1_000_000
 """Points of a grid; more are a slip, such as a range of seeds written in the wrong unit."""
+
+LONGEST = 100
+"""Characters of a number."""
 
 
 def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -68,6 +71,8 @@ def _values(name: str, text: str) -> list[Any]:
         if text.lower() not in ("true", "false"):
             raise ValueError(f"{name}={text!r} found; expected true or false.")
         return [text.lower() == "true"]
+    if len(text) > LONGEST:
+        raise ValueError(f"{name}={shown(text)} found; expected numbers of less digits.")
     first, colon, last = text.partition(":")
     if not colon:
         return [_number(name, text)]
@@ -77,7 +82,7 @@ def _values(name: str, text: str) -> list[Any]:
         values: list[Any] = [_exact(low[0], exponent) for exponent in exponents]
     else:
         start, stop = _number(name, first), _number(name, last)
-        if start != int(start) or stop != int(stop):
+        if not all(math.isfinite(end) and end == int(end) for end in (start, stop)):
             raise ValueError(
                 f"{name}={text} found; expected a range of powers of one base, such as 2^-8:2^2, "
                 "or of whole numbers, such as 0:5."
@@ -112,7 +117,37 @@ def _number(name: str, text: str) -> float | int:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{name}={text!r} found; expected a number.") from None
+        raise ValueError(f"{name}={shown(text)} found; expected a number.") from None
+
+
+def checked(
+    axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None
+) -> dict[str, tuple[Any, ...]]:
+    """The axes with values of the fields' types, each once.
+
+    Args:
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+
+    Raises:
+      ValueError: if an axis has no values or is given besides, a value is not one for its field, or
+        there are too many points; the sentence names the field and the value.
+    """
+    for name, values in axes.items():
+        if not len(values):
+            raise ValueError(f"the axis {name} has no values; expected at least one.")
+    count = math.prod(len(values) for values in axes.values())
+    if count > MOST:
+        raise ValueError(f"a grid of {count:,} points found; expected at most {MOST:,}.")
+    both = sorted(set(axes) & set(base or {}))
+    if both:
+        raise ValueError(
+            f"{both[0]} is an axis of the grid and given besides; expected one of both."
+        )
+    return {
+        name: tuple(dict.fromkeys(typed(name, value) for value in values))
+        for name, values in axes.items()
+    }
 
 
 def points(
@@ -125,21 +160,9 @@ def points(
       base: the other settings, where they are not the defaults.
 
     Raises:
-      ValueError: if there are too many, or the settings of a point are not in order; the sentence
-        names field and value.
+      ValueError: as :func:`checked`, or if the settings of a point do not fit each other.
     """
-    for name, values in axes.items():
-        if not len(values):
-            raise ValueError(f"the axis {name} has no values; expected at least one.")
-    count = math.prod(len(values) for values in axes.values())
-    if count > MOST:
-        raise ValueError(f"a grid of {count:,} points found; expected at most {MOST:,}.")
-    base = dict(base or {})
-    both = sorted(set(axes) & set(base))
-    if both:
-        raise ValueError(
-            f"{both[0]} is an axis of the grid and given besides; expected one of both."
-        )
+    axes, base = checked(axes, base), dict(base or {})
     # A point is the same text however it was written, so each is there once.
     found = {
         make({**base, **dict(zip(axes, values, strict=True))}): None
@@ -148,4 +171,4 @@ def points(
     return list(found)
 
 
-__all__ = ["MOST", "parse", "points"]
+__all__ = ["LONGEST", "MOST", "checked", "parse", "points"]

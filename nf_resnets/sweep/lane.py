@@ -24,7 +24,7 @@ FIRST_CHUNK = 8
 """Steps of a program's first call, before it is known how long a step takes."""
 
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two looks at a ledger in which no run waits."""
 
 MOST_BEGINNINGS = 20
@@ -114,13 +114,10 @@ def _work_on(crew: Crew, claims: list[Claim]) -> None:
     """Trains these runs, and others of their program for as long as there are any."""
     settings = make(json.loads(claims[0].settings))
     try:
-        try:
-            with crew.clock.spent("compiling"):
-                program = crew.programs.get(settings)
-        finally:
-            with crew.lock:
-                crew.compiling.discard(claims[0].program)
-        Slots(crew, program).seat_and_train(claims)
+        with crew.clock.spent("compiling"), crew.compile_for(claims):
+            program = crew.programs.get(settings)
+        if crew.holds(claims[0]):  # else the driver has left meanwhile
+            Slots(crew, program).seat_and_train(claims)
     except Exception as error:
         if jax.process_count() > 1 or isinstance(error, FATAL):
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -20,7 +21,18 @@ import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
 from nf_resnets.sweep.identity import Driver, is_dead, this_driver
-from nf_resnets.sweep.schema import RESULTS, LedgerError, attempts, drivers, epochs, runs
+from nf_resnets.sweep.integrity import Damage, check_attempt, check_epoch, check_run
+from nf_resnets.sweep.schema import (
+    CHECKED,
+    RESULTS,
+    LedgerError,
+    attempts,
+    drivers,
+    epoch_checksum,
+    epochs,
+    run_checksum,
+    runs,
+)  # fmt: skip
 from nf_resnets.sweep.statements import Statements
 
 __all__ = [
@@ -46,6 +58,8 @@ COLUMNS = (
 )  # fmt: skip
 # Of how many values an IN (...) may be: below every database's limit of parameters.
 MANY = 1000
+# Seconds, four months: beyond it is no lease but a slip, or a damaged number.
+LONGEST_LEASE = 10_000_000
 # How many waiting runs are looked through at first for one that a claim may take.
 PAGE = 32
 
@@ -55,18 +69,21 @@ class NewRun:
     """A run to be added.
 
     Attributes:
-      key: SHA-256 of `settings`, 64 hexadecimal digits; a run exists once for each.
-      settings: the canonical JSON text of its settings.
+      settings: the canonical JSON text of its settings; a run exists once for each.
       program: runs of one program share a compiled step.
       position: runs are claimed in this order.
       resolved: JSON of what follows from the settings.
     """
 
-    key: str
     settings: str
     program: str
     position: int
     resolved: str = "{}"
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of `settings`, 64 hexadecimal digits."""
+        return hashlib.sha256(self.settings.encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +122,11 @@ def _number(name: str, value: Any) -> float | int | None:
 def _text(value: str) -> str:
     """A text that both databases can hold: PostgreSQL has no NUL, and neither lone surrogates."""
     return str(value).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's columns with their checksum."""
+    return {**values, "checksum": run_checksum(values)}
 
 
 def _known(what: str, found: Iterable[str], names: Sequence[str]) -> None:
@@ -246,13 +268,13 @@ class Ledger:
         Returns:
           How many were new.
         """
+        fresh = dict.fromkeys(CHECKED) | {"state": "waiting", "attempt": 0, "failures": 0}
         rows = [
-            {"key": r.key, "settings": r.settings, "program": r.program, "position": r.position,
-             "resolved": r.resolved, "state": "waiting", "attempt": 0, "failures": 0}
+            _sealed({**fresh, **vars(r), "key": r.key})
             # In one order, so that two drivers that add at once wait for each other and not in a
             # circle.
             for r in sorted(new, key=lambda run: run.key)
-        ]  # fmt: skip
+        ]
         names = [{"name": name} for name in sorted({r.program for r in new})]
 
         def work(connection: sa.Connection) -> int:
@@ -266,8 +288,10 @@ class Ledger:
 
     def settings(self) -> list[str]:
         """The canonical settings of all runs, in order."""
-        query = sa.select(runs.c.settings).order_by(runs.c.position, runs.c.id)
-        return self._read(lambda connection: list(connection.scalars(query)))
+        found = self._read(lambda connection: connection.execute(self._sql.all).all())
+        for row in found:
+            self._check(row)
+        return [row.settings for row in found]
 
     # Claims
 
@@ -298,10 +322,10 @@ class Ledger:
         Returns:
           The claims, in order; empty if no run waits.
         """
-        if limit < 1 or not lease_seconds > 0:
+        if limit < 1 or not 0 < lease_seconds <= LONGEST_LEASE:
             raise LedgerError(
                 f"limit={limit} and lease_seconds={lease_seconds} found; expected at least 1 run "
-                "and more than 0 seconds"
+                f"and more than 0 seconds, at most {LONGEST_LEASE:,}"
             )
         part = None if keys is None else frozenset(keys)
         if part is not None and not part:
@@ -336,7 +360,7 @@ class Ledger:
             return
         lost = connection.execute(self._sql.lost, {"dead": dead}).all()
         if lost:
-            connection.execute(self._sql.wait_again, {"ids": [run.id for run in lost]})
+            self._change(connection, lost, state="waiting")
             connection.execute(
                 self._sql.end_attempt,
                 [
@@ -420,10 +444,10 @@ class Ledger:
         """Makes locked runs the driver's."""
         if driver.id not in self._registered:
             connection.execute(self._sql.add_driver, dataclasses.asdict(driver))
-        connection.execute(
-            self._sql.hold,
-            {"ids": [run.id for run in taken], "holder": driver.id, "lease": lease_seconds},
-        )
+        for run in taken:
+            again = run.attempt + 1
+            held = {"holder": driver.id, "lease": lease_seconds}
+            self._change(connection, [run], held, state="running", attempt=again)
         connection.execute(
             self._sql.add_attempt,
             [
@@ -435,6 +459,35 @@ class Ledger:
             Claim(run.key, run.settings, run.program, run.attempt + 1, run.resolved)
             for run in taken
         ]
+
+    def _change(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[sa.Row[Any]],
+        held: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> None:
+        """Changes runs that were read whole in this transaction, once it is sure what they say."""
+        new = []
+        for row in rows:
+            self._check(row)
+            values = {name: getattr(row, name) for name in CHECKED} | changes
+            new.append(
+                {**_sealed(values), "holder": None, "lease": None, **(held or {}), "of_run": row.id}
+            )
+        connection.execute(self._sql.change, new)
+
+    def _check(self, row: sa.Row[Any]) -> dict[str, Any]:
+        """The settings of a run that was read whole."""
+        try:
+            return check_run(row._asdict())
+        except Damage as damage:
+            raise self._damaged(f"the run {row.key} (row {row.id})", damage) from None
+
+    def _damaged(self, what: str, damage: object) -> LedgerError:
+        return LedgerError(
+            f"the ledger {self.name} is damaged in {what}: {damage}; {schema.SALVAGE}"
+        )
 
     def heartbeat(
         self, driver: Driver, keys: Collection[str], lease_seconds: float = 60.0
@@ -466,10 +519,10 @@ class Ledger:
 
         return self._write(work)
 
-    def _held(self, connection: sa.Connection, claim: Claim, driver: Driver) -> int | None:
-        """The number of the run, locked, if the driver holds it by this claim."""
+    def _held(self, connection: sa.Connection, claim: Claim, driver: Driver) -> sa.Row[Any] | None:
+        """The run, locked, if the driver holds it by this claim."""
         of = {"of_key": claim.key, "holder": driver.id, "of_attempt": claim.attempt}
-        return connection.scalar(self._sql.held, of)
+        return connection.execute(self._sql.held, of).first()
 
     def _ended(self, connection: sa.Connection, claim: Claim, driver: Driver) -> str | None:
         """How the attempt ended, if it was the driver's and has ended."""
@@ -496,7 +549,7 @@ class Ledger:
             run = self._held(connection, claim, driver)
             if run is None:
                 return False
-            self._put_epochs(connection, run, claim, values)
+            self._put_epochs(connection, run.id, claim, values)
             return True
 
         return self._write(work)
@@ -505,9 +558,10 @@ class Ledger:
         self, connection: sa.Connection, run: int, claim: Claim, values: list[dict[str, Any]]
     ) -> None:
         if values:
+            rows = [{**row, "attempt": claim.attempt} for row in values]
             connection.execute(
                 self._sql.put_epochs,
-                [{**row, "run": run, "attempt": claim.attempt} for row in values],
+                [{**row, "run": run, "checksum": epoch_checksum(claim.key, row)} for row in rows],
             )
 
     def finish(
@@ -538,7 +592,9 @@ class Ledger:
         if state not in ("finished", "diverged", "oom"):
             raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
         _known("the result", result, RESULTS)
-        numbers = {name: _number(name, result.get(name)) for name in RESULTS if name != "message"}
+        numbers: dict[str, Any] = {
+            name: _number(name, result.get(name)) for name in RESULTS if name != "message"
+        }
         message = result.get("message")
         values = _epoch_values(epochs)
 
@@ -546,18 +602,21 @@ class Ledger:
             run = self._held(connection, claim, driver)
             if run is None:
                 return self._ended(connection, claim, driver) == state
-            self._put_epochs(connection, run, claim, values)
+            self._put_epochs(connection, run.id, claim, values)
             if claim.attempt > 1 and numbers["steps"] is not None:
                 # An earlier attempt can have come further than this one, if it did diverge.
                 connection.execute(
-                    self._sql.drop_epochs, {"of_run": run, "of_step": numbers["steps"]}
+                    self._sql.drop_epochs, {"of_run": run.id, "of_step": numbers["steps"]}
                 )
-            connection.execute(
-                self._sql.finish,
-                {**numbers, "of_run": run, "state": state,
-                 "message": None if message is None else _text(message)},
-            )  # fmt: skip
-            self._end(connection, run, claim, state)
+            self._change(
+                connection,
+                [run],
+                state=state,
+                finished_at=connection.scalar(self._sql.now),
+                message=None if message is None else _text(message),
+                **numbers,
+            )
+            self._end(connection, run.id, claim, state)
             return True
 
         return self._write(work)
@@ -611,14 +670,14 @@ class Ledger:
                 if state is None:
                     raise LedgerError(f"the ledger {self.name} has no run {claim.key}")
                 return state
-            failures = connection.execute(self._sql.failures, {"of_run": run}).scalar_one()
-            final = failures + 1 >= max_attempts
-            connection.execute(
-                self._sql.fail_for_good if final else self._sql.fail,
-                {"of_run": run, "message": last},
+            failures = run.failures + 1
+            state = "failed" if failures >= max_attempts else "waiting"
+            ended = connection.scalar(self._sql.now) if state == "failed" else run.finished_at
+            self._change(
+                connection, [run], state=state, failures=failures, message=last, finished_at=ended
             )
-            self._end(connection, run, claim, "raised", trace)
-            return "failed" if final else "waiting"
+            self._end(connection, run.id, claim, "raised", trace)
+            return state
 
         return self._write(work)
 
@@ -638,8 +697,8 @@ class Ledger:
             run = self._held(connection, claim, driver)
             if run is None:
                 return self._ended(connection, claim, driver) == "released"
-            connection.execute(self._sql.wait_again, {"ids": [run]})
-            self._end(connection, run, claim, "released")
+            self._change(connection, [run], state="waiting")
+            self._end(connection, run.id, claim, "released")
             return True
 
         return self._write(work)
@@ -667,41 +726,44 @@ class Ledger:
                 raise LedgerError(
                     f"states has {state!r}; expected 'finished', 'diverged', 'failed' or 'oom'"
                 )
-        change = (
-            sa.update(runs)
-            .where(runs.c.state.in_(list(states)))
-            .values(state="waiting", failures=0, finished_at=None, **dict.fromkeys(RESULTS))
-        )
-        parts = (
-            [change] if keys is None else [change.where(runs.c.key.in_(p)) for p in _parts(keys)]
-        )
-        return self._write(
-            lambda connection: sum(connection.execute(part).rowcount for part in parts)
-        )
+        nothing = dict.fromkeys((*RESULTS, "finished_at"))
+
+        def work(connection: sa.Connection) -> int:
+            ended = connection.execute(self._sql.ended, {"states": list(states)}).all()
+            again = [run for run in ended if keys is None or run.key in keys]
+            if again:
+                self._change(connection, again, state="waiting", failures=0, **nothing)
+            return len(again)
+
+        return self._write(work)
 
     # Reading
 
-    def counts(self, keys: Collection[str] | None = None) -> dict[str, int]:
+    def counts(
+        self, keys: Collection[str] | None = None, driver: Driver | None = None
+    ) -> dict[str, int]:
         """How many runs have each state.
 
         Args:
           keys: count none but these runs.
+          driver: have those that run counted apart: "running" in its hands, "elsewhere" in others'.
 
         Returns:
           A number for every state, 0 where there is none.
         """
-        found = dict.fromkeys(schema.STATES, 0)
+        columns = [runs.c.key, runs.c.state, runs.c.driver]
 
-        def work(connection: sa.Connection) -> None:
-            if keys is None:
-                for state, number in connection.execute(self._sql.counts):
-                    found[state] = number
-                return
-            for row in self._some(connection, [runs.c.key, runs.c.state], runs.c.key, keys):
-                found[row.state] += 1
+        def work(connection: sa.Connection) -> dict[str, int]:
+            found = dict.fromkeys((*schema.STATES, *(["elsewhere"] if driver else [])), 0)
+            for row in self._some(connection, columns, runs.c.key, keys):
+                others = driver and row.state == "running" and row.driver != driver.id
+                state = "elsewhere" if others else row.state
+                if state not in found:
+                    raise self._damaged(f"the run {row.key}", f"its state is {state!r}")
+                found[state] += 1
+            return found
 
-        self._read(work)
-        return found
+        return self._read(work)
 
     def _some(
         self,
@@ -731,21 +793,18 @@ class Ledger:
           was claimed), steps_done, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
           message, finished_at (seconds since 1970), position and resolved (a mapping); None for
           what is not there.
+
+        Raises:
+          LedgerError: also if any row of the ledger, of `keys` or not, is not as it was written:
+            the sentence names it.
         """
-        columns = [
-            runs.c[name]
-            for name in (
-                "id", "key", "program", "state", "attempt", *RESULTS, "finished_at", "position",
-                "settings", "resolved",
-            )
-        ]  # fmt: skip
-        found = self._read(
-            lambda connection: list(self._some(connection, columns, runs.c.key, keys))
-        )
-        found.sort(key=lambda row: (row.position, row.id))
+        wanted = None if keys is None else frozenset(keys)
+        found = self._read(lambda connection: connection.execute(self._sql.all).all())
+        # All are looked at: it can be the key itself that is damaged.
+        pairs = [(row, self._check(row)) for row in found]
         return [
             {
-                **json.loads(row.settings),
+                **settings,
                 "key": row.key,
                 "program": row.program,
                 "state": row.state,
@@ -757,7 +816,8 @@ class Ledger:
                 "position": row.position,
                 "resolved": json.loads(row.resolved),
             }
-            for row in found
+            for row, settings in pairs
+            if wanted is None or row.key in wanted
         ]
 
     def epochs(self, key: str | None = None) -> list[dict[str, Any]]:
@@ -771,11 +831,14 @@ class Ledger:
           and attempt (which wrote the row), in order.
         """
         query = (
-            sa.select(runs.c.key, *(epochs.c[name] for name in EPOCH), epochs.c.attempt)
+            sa.select(
+                runs.c.key, *(epochs.c[name] for name in EPOCH), epochs.c.attempt, epochs.c.checksum
+            )
             .join_from(runs, epochs, epochs.c.run == runs.c.id)
             .order_by(runs.c.position, runs.c.id, epochs.c.epoch)
         )
-        return self._mappings(query, key)
+        rows = self._mappings(query, key, check_epoch)
+        return [{name: row[name] for name in row if name != "checksum"} for row in rows]
 
     def attempts(self, key: str | None = None) -> list[dict[str, Any]]:
         """Who ran a run when, and how each attempt ended.
@@ -803,10 +866,12 @@ class Ledger:
             .join(drivers, drivers.c.id == attempts.c.driver)
             .order_by(runs.c.position, runs.c.id, attempts.c.attempt)
         )  # fmt: skip
-        rows = self._mappings(query, key)
+        rows = self._mappings(query, key, check_attempt)
         return [{**row, "versions": json.loads(row["versions"])} for row in rows]
 
-    def _mappings(self, query: sa.Select[Any], key: str | None) -> list[dict[str, Any]]:
+    def _mappings(
+        self, query: sa.Select[Any], key: str | None, check: Callable[[Mapping[str, Any]], Any]
+    ) -> list[dict[str, Any]]:
         if key is not None:
             query = query.where(runs.c.key == key)
 
@@ -815,7 +880,13 @@ class Ledger:
             names = list(found.keys())
             return [dict(zip(names, row, strict=True)) for row in found]
 
-        return self._read(work)
+        rows = self._read(work)
+        for row in rows:
+            try:
+                check(row)
+            except Damage as damage:
+                raise self._damaged(f"the run {row['key']}", damage) from None
+        return rows
 
     # Facts
 

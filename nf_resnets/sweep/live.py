@@ -178,10 +178,10 @@ class Live:
             self._lines.append("\n".join(map(printable, text.splitlines())))
 
     def counted(self, counts: Mapping[str, int]) -> None:
-        """The grid's runs in each state as the ledger counts them now, other drivers' included."""
+        """The grid's runs in each state as the ledger counts them now, also of other drivers."""
         with self._event():
             self._counts = {state: int(counts.get(state, 0)) for state in OVER}
-            self._elsewhere = max(0, int(counts.get("running", 0)) - len(self._running))
+            self._elsewhere = int(counts.get("elsewhere", 0))
 
     @contextlib.contextmanager
     def _event(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, plotting, schemes
-from nf_resnets.sweep.command import Made, Options
+from nf_resnets.sweep.command import STOPPED, Made, Options, states_in_words
 from nf_resnets.sweep.selection import Rule, optima, regimes_of
 from nf_resnets.sweep.words import duration_text, value_text
 
@@ -120,7 +120,7 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
     print()
     if "table.txt" in files:
         print((options.out / "table.txt").read_text())
-    print(", ".join(f"{number:,} {state}" for state, number in made.counts.items() if number))
+    print(states_in_words(made.counts))
     if made.rows and made.counts.get("diverged") == len(made.rows):
         print("All runs diverged: lower the learning rates.")
     print(_time(made))
@@ -130,7 +130,7 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
     if made.exit_code == 1:
         print("Failed runs are in the report with their tracebacks; --retry tries them again.")
     if made.exit_code > 1:
-        print("Stopped; all runs are kept where they stood, and the same command goes on.")
+        print(STOPPED)
     return made.exit_code
 
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data, init, models, optim, roles, schemes, training
-from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, scalar_factor
+from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, scalar_factor, shown
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import DATA, SWEEP
 
@@ -27,6 +28,15 @@ CALIBRATION_IMAGES = 128
 
 EVAL_BATCH = 500
 """Examples in a batch of a test."""
+
+MOST_STEPS = 2**31 // 40
+"""Steps of a run, of which int32 counts the forty-fold."""
+
+MOST_PARAMETERS = 2**34
+"""Parameters of a network; beyond the memory of a device XLA can end the process."""
+
+LARGE = 1000
+"""Networks of which no number is above are not counted through."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +60,16 @@ class Plan:
     micro_batches: int
     bn_groups: int
     program: str
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The canonical text of the settings."""
+        return canonical(self.settings)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key of the run: SHA-256 of ``text``."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     def resolved(self) -> str:
         """What the ledger keeps of it: JSON, the schedule as ``[first step, rate]``."""
@@ -87,11 +107,17 @@ def plan(settings: RunSettings, dataset: data.Dataset) -> Plan:
     examples = len(dataset.train.labels)
     batch_size = settings.batch_size
     per_epoch = data.steps_per_epoch(examples, batch_size)
+    if settings.epochs * per_epoch >= MOST_STEPS:
+        raise ValueError(
+            f"epochs={settings.epochs:g} found; expected less than {MOST_STEPS / per_epoch:g}, "
+            f"{MOST_STEPS} steps."
+        )
     num_steps = settings.steps or max(1, round(settings.epochs * per_epoch))
-    warmup_steps = round(settings.warmup_epochs * per_epoch)
+    warmup = settings.warmup_epochs * per_epoch
+    warmup_steps = round(min(warmup, MOST_STEPS))
     if warmup_steps > num_steps:
         raise ValueError(
-            f"warmup_epochs={settings.warmup_epochs:g} found, {warmup_steps} steps; expected no "
+            f"warmup_epochs={settings.warmup_epochs:g} found, {warmup:.7g} steps; expected no "
             f"more than the run's {num_steps}."
         )
     micro_batch = settings.micro_batch or batch_size
@@ -110,11 +136,36 @@ def plan(settings: RunSettings, dataset: data.Dataset) -> Plan:
                 f"{batch_size // micro_batches} examples that are computed at once."
             )
         bn_groups = batch_size // ghost
+        if settings.bn_estimate_batches > per_epoch:
+            raise ValueError(
+                f"bn_estimate_batches={settings.bn_estimate_batches} found; expected no more than "
+                f"the {per_epoch} batches of an epoch."
+            )
+    image = dataset.train.images.shape[1:]
+    if settings.padding > max(image):
+        raise ValueError(
+            f"padding={settings.padding} found; expected no more than the {max(image[:-1])} pixels "
+            "of an image's side."
+        )
     found = Plan(
         settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings)
     )
-    make_model(found, dataset)
+    model = make_model(found, dataset)
+    numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
+    if max(numbers) > LARGE:
+        _refuse_too_large(model, settings, image)
     return found
+
+
+def _refuse_too_large(model: Any, settings: RunSettings, image: tuple[int, ...]) -> None:
+    like = jax.ShapeDtypeStruct((1, *image), jnp.float32)
+    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), like))
+    count = sum(math.prod(leaf.shape) for leaf in leaves)
+    if count > MOST_PARAMETERS:
+        raise ValueError(
+            f"model={shown(settings.model)} with stem_channels={settings.stem_channels} has "
+            f"{count:.3g} parameters; expected at most {MOST_PARAMETERS:.3g}."
+        )
 
 
 def _program(settings: RunSettings) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import re
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 __all__ = [
+    "CHECKED",
     "RESULTS",
     "STATES",
     "VERSION",
@@ -19,6 +24,7 @@ __all__ = [
     "attempts",
     "clock",
     "drivers",
+    "epoch_checksum",
     "epochs",
     "insert",
     "locate",
@@ -28,11 +34,15 @@ __all__ = [
     "open_engine",
     "prepare",
     "programs",
+    "redacted",
+    "refuse_half_url",
+    "run_checksum",
     "runs",
 ]
 
-# Raised whenever a table changes; a ledger of another version is refused, never altered.
-VERSION = "1"
+# Raised whenever a table changes. A ledger of version 1 gets the columns that it lacks when it is
+# opened; any other one is refused, never altered.
+VERSION = "2"
 RESULTS = (
     "steps", "test_accuracy", "test_loss", "train_loss", "train_accuracy", "seconds", "message"
 )  # fmt: skip
@@ -91,6 +101,8 @@ runs = sa.Table(
     sa.Column("seconds", sa.Double),
     sa.Column("message", sa.Text),
     sa.Column("finished_at", sa.Double),
+    # Of what the row says (integrity.py).
+    sa.Column("checksum", sa.String(16)),
     sa.CheckConstraint(sa.column("state").in_(STATES), name="runs_state"),
     # A claim reads one end of one of these, however many runs there are.
     sa.Index("runs_by_position", "state", "position", "id"),
@@ -124,6 +136,7 @@ epochs = sa.Table(
     sa.Column("seconds", sa.Double),
     # The attempt that wrote the row last.
     sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("checksum", sa.String(16)),
     sqlite_with_rowid=False,
 )
 
@@ -142,18 +155,69 @@ measurements = sa.Table(
 # Any number that all who create tables in one PostgreSQL database agree on.
 CREATION_LOCK = 0x6E665F7265736E
 
+# What to do about a damaged ledger.
+SALVAGE = "--salvage NEW.db copies all that is whole"
+
 # Bytes of an SQLite file that are read through when it is opened: about a fifth of a second.
 QUICKLY_CHECKED = 64 * 2**20
 
 
+# What a run's checksum covers: all but the settings, whose SHA-256 is the key, and who holds it.
+CHECKED = (
+    "key", "program", "position", "resolved", "state", "attempt", "failures", *RESULTS,
+    "finished_at",
+)  # fmt: skip
+
+
+def run_checksum(row: Mapping[str, Any]) -> str:
+    """The checksum of a run's columns."""
+    return _checksum([row[name] for name in CHECKED])
+
+
+def epoch_checksum(key: str, row: Mapping[str, Any]) -> str:
+    """The checksum of an epoch's columns and the key of its run."""
+    names = [column.name for column in epochs.c if column.name not in ("run", "checksum")]
+    return _checksum([key, *(row[name] for name in names)])
+
+
+def _checksum(values: list[Any]) -> str:
+    """16 hexadecimal digits of the SHA-256 of values as both databases give them back."""
+    # SQLite forgets the sign of zero.
+    plain = [value + 0.0 if isinstance(value, float) else value for value in values]
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
+
+
 class LedgerError(ValueError):
-    """What is wrong with a ledger, in one sentence."""
+    """What is wrong with a ledger, in one sentence.
+
+    Whoever raises it need not look after passwords and control characters: neither is kept.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(redacted(sentence))
+
+
+def redacted(text: str) -> str:
+    """A text on one line without control characters, nor users and passwords in URLs.
+
+    Example:
+      >>> redacted("cannot reach postgresql://me:secret@host/runs?password=secret")
+      'cannot reach postgresql://***@host/runs?password=***'
+    """
+    # Up to the last @ before a space: a password may itself hold one, and slashes.
+    text = re.sub(r"(?i)\b([a-z][a-z0-9+.-]*:/+)[^\s'\"]*@", r"\1***@", text)
+    text = re.sub(
+        r"(?i)(pass(?:word|wd|phrase)?|pwd|secret|token)(\s*=\s*)[^\s&;'\"]+", r"\1\2***", text
+    )
+    # A terminal would obey them.
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def one_line(error: BaseException) -> str:
-    """What a database says about an error, as one line without SQL and parameters."""
+    """What a database says about an error, as one line without SQL, parameters and passwords."""
     said = str(getattr(error, "orig", None) or error).strip()
-    return " ".join(said.split())
+    hint = f"; {SALVAGE}" if "malformed" in said else ""
+    return redacted(" ".join(said.split())) + hint
 
 
 def locate(where: str | Path) -> tuple[sa.URL, str]:
@@ -169,6 +233,7 @@ def locate(where: str | Path) -> tuple[sa.URL, str]:
       LedgerError: a URL of another scheme, or one that cannot be read.
     """
     text = str(where)
+    refuse_half_url(text)
     scheme, is_url, rest = text.partition("://")
     if not is_url:
         if not text.strip():
@@ -191,12 +256,26 @@ def locate(where: str | Path) -> tuple[sa.URL, str]:
         raise LedgerError(
             "the ledger's URL cannot be read; expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from None
-    if "@" in (url.host or ""):
+    if "@" in f"{url.host}{url.database}":
         # What follows the first @ can be the rest of a password, and is not printed.
-        raise LedgerError("the ledger's URL has more than one @; in a password it is written %40")
+        raise LedgerError(
+            "the ledger's URL has an @ or a slash too many; in a password they are written %40 "
+            "and %2F"
+        )
     host = url.host or url.query.get("host") or "local"
     port = f":{url.port}" if url.port else ""
     return url, f"postgresql://{host}{port}/{url.database or ''}"
+
+
+def refuse_half_url(text: str) -> None:
+    """Refuses a URL without its slashes, which would become a file with a password in its name.
+
+    Raises:
+      LedgerError: it is one.
+    """
+    scheme = re.match(r"(?i)(sqlite|postgres\w*|mysql|mariadb)(\+\w+)?:(?!//)", text)
+    if scheme:
+        raise LedgerError(f"{scheme[0]}... found; expected a path, or {scheme[0]}// of a URL")
 
 
 def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
@@ -233,6 +312,8 @@ def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
     def _(connection: sqlite3.Connection, record: Any) -> None:
         # Python's module begins no transactions by itself; `begin` below does.
         connection.isolation_level = None
+        # A damaged text is to be read, and then refused by its checksum, with the run's name.
+        connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -277,17 +358,17 @@ def prepare(engine: sa.Engine, name: str, *, create: bool, patience: float) -> N
         _prepare_sqlite(engine, name, create, patience)
 
 
-def _is_ledger(connection: sa.Connection, name: str) -> bool:
-    """Whether the tables are there; False where there is none of them."""
+def _version(connection: sa.Connection, name: str) -> str | None:
+    """The version of the tables, which can be read; None where there is none of them."""
     found = set(sa.inspect(connection).get_table_names())
     ours = set(metadata.tables)
     if "notes" in found and ours <= found:
         version = connection.scalar(sa.select(notes.c.value).where(notes.c.name == VERSION_NOTE))
-        if version == VERSION:
-            return True
+        if version in ("1", VERSION):
+            return version
         if version is not None:
             raise LedgerError(
-                f"the ledger {name} has version {version}; this nf_resnets reads and writes "
+                f"the ledger {name} has version {version[:20]!r}; this nf_resnets reads and writes "
                 f"version {VERSION} and has left it as it is"
             )
     in_the_way = found if connection.dialect.name == "sqlite" else found & ours
@@ -296,7 +377,7 @@ def _is_ledger(connection: sa.Connection, name: str) -> bool:
             f"{name} is a database but not a ledger of nf_resnets (it holds the table "
             f"{min(in_the_way)!r}), and was left as it is"
         )
-    return False
+    return None
 
 
 def _create(connection: sa.Connection) -> None:
@@ -305,14 +386,56 @@ def _create(connection: sa.Connection) -> None:
     connection.execute(sa.insert(notes).values(name=VERSION_NOTE, value=VERSION))
 
 
+def _make_current(connection: sa.Connection, name: str) -> None:
+    """In a transaction that writes: creates the tables, or gives version 1 its checksums."""
+    version = _version(connection, name)
+    if version is None:
+        _create(connection)
+    elif version == "1":
+        _add_checksums(connection, name)
+
+
+def _add_checksums(connection: sa.Connection, name: str) -> None:
+    """Gives the rows of version 1 checksums of what they say, and changes nothing else."""
+    held = (runs.c.state == "running") & (runs.c.lease_until > clock(connection.dialect.name))
+    if connection.scalar(sa.select(sa.func.count()).where(held)):
+        raise LedgerError(
+            f"the ledger {name} is of an earlier nf_resnets, whose drivers are at work on it or "
+            "were a minute ago; once they have ended it is opened, and gets checksums"
+        )
+    for table in (runs, epochs):
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN checksum VARCHAR(16)")
+    found = connection.execute(sa.select(runs.c.id, *(runs.c[each] for each in CHECKED))).all()
+    keys = {row.id: row.key for row in found}
+    new = [{"of_run": row.id, "new": run_checksum(row._asdict())} for row in found]
+    change: Any = sa.update(runs).values(checksum=sa.bindparam("new"))
+    if new:
+        connection.execute(change.where(runs.c.id == sa.bindparam("of_run")), new)
+    new = [
+        {
+            "of_run": row.run,
+            "of_epoch": row.epoch,
+            "new": epoch_checksum(keys[row.run], row._asdict()),
+        }
+        for row in connection.execute(sa.select(*(c for c in epochs.c if c.name != "checksum")))
+        if row.run in keys
+    ]
+    change = sa.update(epochs).values(checksum=sa.bindparam("new"))
+    change = change.where(
+        epochs.c.run == sa.bindparam("of_run"), epochs.c.epoch == sa.bindparam("of_epoch")
+    )
+    if new:
+        connection.execute(change, new)
+    connection.execute(sa.update(notes).where(notes.c.name == VERSION_NOTE).values(value=VERSION))
+
+
 def _prepare_postgresql(engine: sa.Engine, name: str, create: bool) -> None:
     try:
         with engine.begin() as connection:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATION_LOCK)))
-            if not _is_ledger(connection, name):
-                if not create:
-                    raise LedgerError(f"there is no ledger in {name}")
-                _create(connection)
+            if not create and _version(connection, name) is None:
+                raise LedgerError(f"there is no ledger in {name}")
+            _make_current(connection, name)
     except sa.exc.DBAPIError as error:
         raise LedgerError(f"the ledger {name} cannot be opened: {one_line(error)}") from error
 
@@ -333,17 +456,16 @@ def _prepare_sqlite(engine: sa.Engine, name: str, create: bool, patience: float)
     while True:
         try:
             with engine.begin() as connection:
-                there = _is_ledger(connection, name)
+                version = _version(connection, name)
                 _check_pages(connection, path, name)
-            if not there and not create:
+            if version is None and not create:
                 raise LedgerError(f"{name} is empty, and no ledger")
             # Only now is it ours to change; the mode stays with the file.
             _write_ahead(engine, name)
-            if not there:
+            if version != VERSION:
                 with engine.execution_options(writes=True).begin() as connection:
                     # Another driver may have been faster.
-                    if not _is_ledger(connection, name):
-                        _create(connection)
+                    _make_current(connection, name)
             return
         except sa.exc.DBAPIError as error:
             # Turning on the log does not wait for others that do so.
@@ -372,11 +494,15 @@ def _check_size(path: Path, name: str) -> None:
 
 
 def _check_pages(connection: sa.Connection, path: Path, name: str) -> None:
-    """Refuses a file with a damaged page, unless reading all of it takes too long."""
-    if path.stat().st_size <= QUICKLY_CHECKED:
-        said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
-        if said != "ok":
-            raise LedgerError(f"the ledger {name} is damaged: {' '.join(said.split())}")
+    """Refuses a file with damaged pages, indexes or references, if reading all is quick."""
+    if path.stat().st_size > QUICKLY_CHECKED:
+        return
+    said = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+    astray = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if said == "ok" and astray is not None:
+        said = f"a row of {astray[0]} refers to one of {astray[2]} that is not there"
+    if said != "ok":
+        raise LedgerError(f"the ledger {name} is damaged: {' '.join(said.split())}; {SALVAGE}")
 
 
 def _write_ahead(engine: sa.Engine, name: str) -> None:

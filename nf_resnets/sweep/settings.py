@@ -110,6 +110,20 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
 _CHOICES = {"schedule": ("halving", "constant")}
 
 
+def shown(value: Any) -> str:
+    """A value as an error shows it: no longer than a line.
+
+    Example:
+      >>> shown(0.1), shown("x" * 1000)
+      ('0.1', "'xxxxxxxxxxxxxxxxxxx...xxxxxxxxx'")
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:20]}...{text[-10:]}"
+
+
 def typed(name: str, value: Any) -> Any:
     """A field's value, of the field's type, checked against the field's range.
 
@@ -135,23 +149,27 @@ def typed(name: str, value: Any) -> Any:
     if kind is str or kind is bool:
         if not isinstance(value, (bool, np.bool_) if kind is bool else str):
             what = "true or false" if kind is bool else "text"
-            raise ValueError(f"{name}={value!r} found; expected {what}.")
+            raise ValueError(f"{name}={shown(value)} found; expected {what}.")
         if name in _CHOICES and value not in _CHOICES[name]:
-            raise ValueError(f"{name}={value!r} found; expected {' or '.join(_CHOICES[name])}.")
+            expected = " or ".join(_CHOICES[name])
+            raise ValueError(f"{name}={shown(value)} found; expected {expected}.")
         return kind(value)
     whole = kind is int
     real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or (whole and value != int(value)):
+    try:
+        number = float(value) if real else math.nan  # a bound may not fit into 32 bits
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or (whole and value != int(value)):
         raise ValueError(
-            f"{name}={value!r} found; expected a {'whole' if whole else 'finite'} number."
+            f"{name}={shown(value)} found; expected a {'whole' if whole else 'finite'} number."
         )
     low, inclusive, high = _RANGES[name]
-    number = float(value)  # a bound may not fit into a number of 32 bits
     if number < low or (number == low and not inclusive) or number >= high:
         expected = f"{'of at least' if inclusive else 'above'} {low:g}"
         if high < math.inf:
             expected += f" and below {int(high) if high == int(high) and high < 2**53 else high}"
-        raise ValueError(f"{name}={value} found; expected a number {expected}.")
+        raise ValueError(f"{name}={shown(value)} found; expected a number {expected}.")
     # A NumPy float of 32 bits is the shortest number that means it: 0.1, not 0.10000000149.
     if isinstance(value, np.float32 | np.float16):
         value = float(str(value))
@@ -193,8 +211,8 @@ def canonical(settings: RunSettings | Mapping[str, Any]) -> str:
       >>> canonical({"peak_lr": 1e-1}) == canonical({"peak_lr": np.float32(0.1), "seed": 0.0})
       True
     """
-    values = settings if isinstance(settings, Mapping) else dataclasses.asdict(settings)
-    whole = dataclasses.asdict(make(values))
+    values = settings if isinstance(settings, Mapping) else vars(settings)
+    whole = vars(make(values))
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -211,5 +229,6 @@ __all__ = [
     "key",
     "make",
     "scalar_factor",
+    "shown",
     "typed",
 ]

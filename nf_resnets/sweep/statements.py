@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
 from nf_resnets.sweep.identity import Driver
-from nf_resnets.sweep.schema import RESULTS, attempts, drivers, epochs, programs, runs
+from nf_resnets.sweep.schema import CHECKED, attempts, drivers, epochs, programs, runs
 
 __all__ = ["Statements"]
 
@@ -25,10 +25,10 @@ class Statements:
     def __init__(self, dialect: str) -> None:
         now = schema.clock(dialect)
         bind = sa.bindparam
-        many: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
         order = (runs.c.position, runs.c.id)
         is_waiting = runs.c.state == "waiting"
         is_running = runs.c.state == "running"
+        whole = sa.select(*(runs.c[name] for name in ("id", "settings", "checksum", *CHECKED)))
         attempt = (attempts.c.run == bind("of_run")) & (attempts.c.attempt == bind("of_attempt"))
 
         def put(table: sa.Table, keys: Sequence[str], **values: Any) -> Any:
@@ -55,19 +55,10 @@ class Statements:
             .where(is_running)
             .group_by(drivers.c.id)
         )
-        self.lost = (
-            sa.select(runs.c.id, runs.c.attempt)
-            .where(
-                is_running,
-                (runs.c.lease_until < now) | runs.c.driver.in_(bind("dead", expanding=True)),
-            )
-            .with_for_update(skip_locked=True)
-        )
-        self.wait_again = (
-            sa.update(runs)
-            .where(runs.c.id.in_(many))
-            .values(state="waiting", driver=None, lease_until=None)
-        )
+        self.lost = whole.where(
+            is_running,
+            (runs.c.lease_until < now) | runs.c.driver.in_(bind("dead", expanding=True)),
+        ).with_for_update(skip_locked=True)
         self.first = (
             sa.select(runs.c.key, runs.c.program)
             .where(is_waiting)
@@ -86,9 +77,6 @@ class Statements:
             .where(found.c.first.is_not(None))
             .order_by(found.c.first, found.c.name)
         )
-        whole = sa.select(
-            *(runs.c[name] for name in ("id", "key", "settings", "program", "attempt", "resolved"))
-        )
         self.take = (
             whole.where(is_waiting, runs.c.program == bind("program"))
             .order_by(*order)
@@ -96,7 +84,7 @@ class Statements:
             .with_for_update(skip_locked=True)
         )
         self.take_these = (
-            whole.where(is_waiting, runs.c.id.in_(many))
+            whole.where(is_waiting, runs.c.id.in_(bind("ids", expanding=True)))
             .order_by(*order)
             .with_for_update(skip_locked=True)
         )
@@ -111,16 +99,6 @@ class Statements:
             .order_by(*order)
             .limit(bind("page", type_=sa.Integer))
         )
-        self.hold = (
-            sa.update(runs)
-            .where(runs.c.id.in_(many))
-            .values(
-                state="running",
-                attempt=runs.c.attempt + 1,
-                driver=bind("holder"),
-                lease_until=now + bind("lease", type_=sa.Double),
-            )
-        )
         self.add_attempt = sa.insert(attempts).values(
             run=bind("run"), attempt=bind("attempt"), driver=bind("driver"), started_at=now
         )
@@ -134,11 +112,9 @@ class Statements:
             .values(lease_until=now + bind("lease", type_=sa.Double))
         )
         self.held_keys = sa.select(runs.c.key).where(keys, *its)
-        self.held = (
-            sa.select(runs.c.id)
-            .where(runs.c.key == bind("of_key"), runs.c.attempt == bind("of_attempt"), *its)
-            .with_for_update()
-        )
+        self.held = whole.where(
+            runs.c.key == bind("of_key"), runs.c.attempt == bind("of_attempt"), *its
+        ).with_for_update()
         self.outcome = (
             sa.select(attempts.c.outcome)
             .join_from(runs, attempts, attempts.c.run == runs.c.id)
@@ -154,24 +130,28 @@ class Statements:
         self.drop_epochs = sa.delete(epochs).where(
             epochs.c.run == bind("of_run"), epochs.c.step > bind("of_step")
         )
-        ended = sa.update(runs).where(runs.c.id == bind("of_run"))
-        ended = ended.values(driver=None, lease_until=None)
-        self.finish = ended.values(
-            state=bind("state"), finished_at=now, **{name: bind(name) for name in RESULTS}
+        # Every change of a run writes its checksum, and so all that goes into it.
+        self.change = (
+            sa.update(runs)
+            .where(runs.c.id == bind("of_run"))
+            .values(
+                driver=bind("holder"),
+                lease_until=now + bind("lease", type_=sa.Double),
+                checksum=bind("checksum"),
+                **{name: bind(name) for name in CHECKED},
+            )
         )
-        failed = ended.values(failures=runs.c.failures + 1, message=bind("message"))
-        self.fail = failed.values(state="waiting")
-        self.fail_for_good = failed.values(state="failed", finished_at=now)
+        self.now = sa.select(now)
+        self.ended = whole.where(runs.c.state.in_(bind("states", expanding=True))).with_for_update()
+        self.all = whole.order_by(*order)
         self.end_attempt = (
             sa.update(attempts)
             .where(attempt)
             .values(outcome=bind("outcome"), traceback=bind("traceback"), ended_at=now)
         )
         self.state = sa.select(runs.c.state).where(runs.c.key == bind("of_key"))
-        self.failures = sa.select(runs.c.failures).where(runs.c.id == bind("of_run"))
 
         # Reading and facts
-        self.counts = sa.select(runs.c.state, sa.func.count()).group_by(runs.c.state)
         self.measure = put(
             schema.measurements,
             ("program", "device"),

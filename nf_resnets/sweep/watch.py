@@ -41,7 +41,11 @@ class Watch(Protocol):
         """
 
     def counted(self, counts: Mapping[str, int]) -> None:
-        """How many of the grid's runs are in each state, those of other drivers included."""
+        """How many of the grid's runs are in each state.
+
+        Those that run are ``running`` here, claimed and perhaps still waiting for their program, or
+        ``elsewhere``, at other drivers.
+        """
 
     def note(self, text: str) -> None:
         """Something else worth a line."""

@@ -30,7 +30,7 @@ STATES = ["finished"] * 11 + ["diverged", "failed", "oom", "running", "waiting"]
 @pytest.fixture
 def ledger(tmp_path):
     new = [
-        NewRun(f"{i:064d}", json.dumps(s), f"p{s['batch_size']}", i, '{"num_steps": 20}')
+        NewRun(json.dumps(s), f"p{s['batch_size']}", i, '{"num_steps": 20}')
         for i, s in enumerate(GRID)
     ]
     with open_ledger(tmp_path / "ledger" / "ledger.db") as opened:
@@ -106,7 +106,7 @@ def test_settings_of_several_kinds_become_text(tmp_path):
 
     with open_ledger(tmp_path / "ledger.db") as ledger:
         texts = ['{"a": 1, "b": 1}', '{"a": "x", "b": 2.5}', '{"b": true, "c": 3}']
-        ledger.add([NewRun(str(i), text, "p", i) for i, text in enumerate(texts)])
+        ledger.add([NewRun(text, "p", i) for i, text in enumerate(texts)])
         to_parquet(ledger, tmp_path / "runs.parquet")
     read = pyarrow.parquet.read_table(tmp_path / "runs.parquet").to_pydict()
     assert read["a"] == ["1", "x", None]

@@ -30,7 +30,7 @@ def where(server):
 
 
 def runs(number):
-    return [NewRun(f"{i:064d}", f'{{"seed": {i}}}', "p", i) for i in range(number)]
+    return [NewRun(f'{{"seed": {i}}}', "p", i) for i in range(number)]
 
 
 def test_two_processes_run_each_run_once(child, where):
@@ -65,7 +65,7 @@ def test_eight_threads_run_each_run_once(where):
         for thread in threads:
             thread.join()
         assert errors == []
-        assert sorted(claimed) == [run.key for run in runs(120)]
+        assert sorted(claimed) == sorted(run.key for run in runs(120))
         assert first.counts()["finished"] == len(second.attempts()) == 120
 
 

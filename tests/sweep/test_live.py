@@ -232,7 +232,7 @@ def test_what_other_drivers_do_is_counted_when_it_is_told():
     assert "24 to go" in drawn(display)
     settings = RunSettings()
     display.began(key(settings), settings, 0, 56)
-    display.counted({"finished": 7, "oom": 1, "running": 4, "waiting": 12})
+    display.counted({"finished": 7, "oom": 1, "running": 1, "elsewhere": 3, "waiting": 12})
     text = drawn(display)
     assert "8/24" in text
     assert "7 finished, 1 out of memory, 1 running, 3 at other drivers, 12 to go" in text
@@ -253,7 +253,7 @@ def test_brackets_and_escapes_in_settings_are_text():
     name = "[bold]net[/bold] :smile: [/] \x1b[2J"
     axes = {"model": (name, "other"), "scheme": ("[red]s", "t"), "batch_size": (1, 2)}
     display = Live(axes, 8, {}, console=terminal(132))
-    settings = RunSettings(model=name, scheme="[red]s", batch_size=1)
+    settings = RunSettings(model=name, scheme="[red]s", batch_size=1, scalar_factor=0.1)
     make(display, settings)
     display.began(key(settings), settings, 0, 56)
     display.compiling(settings, "p")
