@@ -30,6 +30,9 @@ _QUERY, _KEY, _VALUE = (
 )
 _FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
 
+# The taps of a convolution are rarely more.
+_WIDEST = 11
+
 
 class Reading(Protocol):
     """What is asked of a leaf here (see :class:`nf_resnets.roles.Leaf`)."""
@@ -127,11 +130,16 @@ def stated(leaf: Reading, words: Mapping[str, str]) -> str | None:
     return word
 
 
+def ends_in_bias(path: str) -> bool:
+    """Whether the last key of a path is that of a bias vector."""
+    key = _OWN_KEY.search(path)
+    return key is not None and key[1] in ("bias", "b")
+
+
 def is_bias(leaf: Reading, kernel: Reading | None) -> bool:
     """Whether a leaf called ``bias`` is one: one long axis, or just the outputs of its weight."""
     own = own_shape(leaf)
-    key = _OWN_KEY.search(leaf.path)
-    if key is None or key[1] not in ("bias", "b"):
+    if not ends_in_bias(leaf.path):
         return False
     if sum(n > 1 for n in own) <= 1:
         return True
@@ -156,12 +164,7 @@ def kernels(leaves: Iterable[Reading]) -> dict[str, Reading]:
 
 def biases(leaves: Iterable[Reading]) -> dict[str, Reading]:
     """The leaf called ``bias`` of each layer that has one, by the layer's path."""
-    found = {}
-    for leaf in leaves:
-        key = _OWN_KEY.search(leaf.path)
-        if key is not None and key[1] in ("bias", "b"):
-            found[layer_of(leaf.path)] = leaf
-    return found
+    return {layer_of(leaf.path): leaf for leaf in leaves if ends_in_bias(leaf.path)}
 
 
 def general(weights: Sequence[Reading], vectors: Mapping[str, Reading]) -> dict[str, str]:
@@ -186,7 +189,7 @@ def general(weights: Sequence[Reading], vectors: Mapping[str, Reading]) -> dict[
             count = _outputs(own_shape(vectors[layer]), own)
             if count > 1:
                 words[leaf.path] = "I" * (len(own) - count) + "O" * count
-        if len(own) >= 3:
+        if len(own) >= 3 and not _is_convolution(own):
             module, _, name = layer.replace(".", "/").rpartition("/")
             modules.setdefault(module, {})[name] = leaf
     for layers in modules.values():
@@ -210,6 +213,13 @@ def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
             return None
         order.append(rest.pop(fitting[0]))
     return (*order, *rest.values()) if len(rest) == 1 else None
+
+
+def _is_convolution(own: tuple[int, ...]) -> bool:
+    """Whether a weight is plainly one: pointwise, or of the few equal taps of one in a plane."""
+    widest = 1 if len(own) == 3 else _WIDEST
+    fields = (own[:-2], own[2:])  # of either layout
+    return any(len(set(field)) == 1 and field[0] <= widest for field in fields)
 
 
 def _attention(layers: Mapping[str, Reading], known: Mapping[str, str]) -> dict[str, str]:
@@ -241,7 +251,8 @@ def _unlike_attention(leaves: Sequence[Reading]) -> ValueError:
     return ValueError(
         f"the axes of {shown} cannot be told from the names; expected rules.axes to say which are "
         "inputs and which outputs, as in {r'(query|key|value)/kernel': 'IOO', r'out/kernel': "
-        "'IIO'} for [D, heads, head_dim] and [heads, head_dim, D]."
+        "'IIO'} for [D, heads, head_dim] and [heads, head_dim, D], or rules.stacked if the first "
+        "axis runs over branches."
     )
 
 
@@ -251,6 +262,7 @@ __all__ = [
     "attention_order",
     "biases",
     "by_layout",
+    "ends_in_bias",
     "fans",
     "general",
     "is_bias",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -67,9 +68,11 @@ class Rules:
       keep: whatever a scheme must not touch. Vectors and scalars that no rule names are kept too;
         a *weight* that no rule names is an error.
       stacked: leaves with a leading axis that runs over branches (parameters of scanned blocks);
-        that axis orders the branches within what the groups of ``branch`` name. Branches that are
-        stacked alike, with one path up to the end of this match, take turns: the attention and the
-        feed-forward branch of a scanned Transformer layer.
+        that axis orders the branches within what the groups of ``branch`` name. Of one scan are
+        branches with one path up to the end of the key in which this match ends, or, if it has
+        groups, whose groups find the same; they take turns, as the attention and the feed-forward
+        branch of a scanned Transformer layer. Where the groups do not say it, branches with the
+        same layers are refused, for they may be two scans.
       order: names that the groups of ``branch`` find, from the first to the last, where that is
         not the order of the names; they stand before all others.
       optional: names of rules that may match nothing, for rules that serve many networks; any other
@@ -291,8 +294,37 @@ class RoleMap:
         if depth != self.num_branches:
             raise ValueError(
                 f"{self.num_branches} residual branches found, depth={depth} given; depth is L, "
-                "the number of residual branches, not of layers (ResNet-110 has L = 54)."
+                "the number of residual branches, not of layers (ResNet-110 has L = 54)"
+                f"{self._forgotten_axis(int(depth))}."
             )
+
+    def _forgotten_axis(self, depth: int) -> str:
+        """What to say of leading axes that would run over the branches that are missing."""
+        members: dict[tuple[int, ...], list[Leaf]] = {}
+        for leaf in self.leaves:
+            if leaf.branches:
+                members.setdefault(leaf.branches, []).append(leaf)
+        lengths = {k: _common_length(of_one) for k, of_one in members.items()}
+        longest = [of_one[0] for k, of_one in members.items() if lengths[k] > 1]
+        if not longest or sum(lengths[k] * len(k) for k in lengths) != depth:
+            return ""
+        leaf = longest[0]
+        return (
+            f"; leaf {leaf.path!r} {list(leaf.shape)} looks stacked over {leaf.shape[0]} branches, "
+            "which rules.stacked must say"
+        )
+
+
+def _common_length(leaves: list[Leaf]) -> int:
+    """The leading axis that all leaves of a branch have beside those of their layers, or 1."""
+    found = set()
+    for leaf in leaves:
+        # A convolution along one axis has as many axes as a stack of dense layers; one in a plane
+        # has equal taps.
+        axes, taps = len(leaf.shape), leaf.shape[:2]
+        spare = axes >= 3 and not (axes == 4 and taps[0] == taps[1]) if leaf.weight else axes == 2
+        found.add(leaf.shape[0] if spare and not leaf.stacked else 1)
+    return found.pop() if len(found) == 1 else 1
 
 
 def path_name(path: tuple[Any, ...]) -> str:
@@ -476,16 +508,15 @@ def _number_branches(leaves: list[Leaf], rules: Rules) -> tuple[list[Leaf], list
 
     branches: list[Branch] = []
     numbered = list(leaves)
+    names_of = {}
+    for names, layers in groups.items():
+        members = [leaves[position] for at in layers.values() for position in at]
+        names_of[names] = _branch_name([leaf.path for leaf in members], rules)
+        _refuse_lengths(members, names_of[names])
+        for at in layers.values():
+            _refuse_ill_formed([leaves[position] for position in at])
     ordered = sorted(groups, key=lambda names: _natural(names, rules.order))
-    for _, turns in itertools.groupby(ordered, lambda names: _axis(groups[names], leaves, rules)):
-        sharing = list(turns)
-        names_of = {}
-        for names in sharing:
-            members = [position for at in groups[names].values() for position in at]
-            names_of[names] = _branch_name([leaves[i].path for i in members], rules)
-            _refuse_lengths([leaves[i] for i in members], names_of[names])
-            for at in groups[names].values():
-                _refuse_ill_formed([leaves[i] for i in at])
+    for sharing in _in_turns({names: groups[names] for names in ordered}, names_of, leaves, rules):
         start = len(branches)
         for turn, names in enumerate(sharing):
             layers = groups[names]
@@ -517,16 +548,96 @@ def _layer_order(names: Iterable[str], rules: Rules) -> list[str]:
     return in_order
 
 
-def _axis(layers: dict[str, list[int]], leaves: list[Leaf], rules: Rules) -> tuple[str, int] | int:
-    """Which stacked axis a group of branches lies on; of its own where it is not stacked."""
-    position = next(iter(layers.values()))[0]
-    leaf = leaves[position]
-    if not leaf.stacked:
-        return -1 - position
+def _in_turns(
+    groups: Mapping[tuple[str, ...], dict[str, list[int]]],
+    names_of: Mapping[tuple[str, ...], str],
+    leaves: list[Leaf],
+    rules: Rules,
+) -> list[list[tuple[str, ...]]]:
+    """The groups of branches in order, those together that one scan makes in turns.
+
+    Raises:
+      ValueError: if it cannot be told whether branches are of one scan or of one after the other.
+    """
+    scans: dict[tuple[str, ...] | tuple[str, int], list[tuple[str, ...]]] = {}
+    for names, layers in groups.items():
+        leaf = leaves[next(iter(layers.values()))[0]]
+        scans.setdefault(_scan(leaf, names_of[names], rules) if leaf.stacked else names, []).append(
+            names
+        )
+    in_order = list(groups)
+    for sharing in scans.values():
+        first, last = (in_order.index(names) for names in (sharing[0], sharing[-1]))
+        between = [names for names in in_order[first : last + 1] if names not in sharing]
+        if between:
+            raise ValueError(
+                f"branches {names_of[sharing[0]]!r} and {names_of[sharing[-1]]!r} are of one scan, "
+                f"and {names_of[between[0]]!r} stands between them by the groups of rules.branch; "
+                "expected groups, or rules.order, by which it does not."
+            )
+    if rules.stacked is not None and not re.compile(rules.stacked).groups:
+        _refuse_ambiguous_scans(scans, groups, names_of, leaves, rules.stacked)
+    return list(scans.values())
+
+
+def _scan(leaf: Leaf, branch: str, rules: Rules) -> tuple[str, ...] | tuple[str, int]:
+    """What the branches of one scan have in common, the length of the scan included."""
     assert rules.stacked is not None
     match = re.search(rules.stacked, leaf.path)
     assert match is not None
-    return leaf.path[: match.end()], leaf.shape[0]
+    if match.re.groups:
+        return ("", *(group or "" for group in match.groups()), str(leaf.shape[0]))
+    # A match may end within a key, as "stage_" in "stage_1/conv_1": the scan is "stage_1/".
+    end = match.end()
+    if match.group() and not leaf.path[:end].endswith("/"):
+        whole = leaf.path.find("/", end) + 1
+        end = whole if 0 < whole <= len(branch) + 1 else end
+    return leaf.path[:end], leaf.shape[0]
+
+
+def _refuse_ambiguous_scans(
+    scans: Mapping[Any, list[tuple[str, ...]]],
+    groups: Mapping[tuple[str, ...], dict[str, list[int]]],
+    names_of: Mapping[tuple[str, ...], str],
+    leaves: list[Leaf],
+    stacked: str,
+) -> None:
+    """Refuses branches that may, or may not, take turns, where no group of ``stacked`` tells.
+
+    Attention and feed-forward branch of a layer do: each has one key below the scan's path, and
+    their layers differ. Branches of the same layers may as well be two scans.
+    """
+
+    def alike(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+        return groups[one].keys() == groups[two].keys()
+
+    def refuse(one: tuple[str, ...], two: tuple[str, ...]) -> None:
+        length = leaves[next(iter(groups[one].values()))[0]].shape[0]
+        raise ValueError(
+            f"branches {names_of[one]!r} and {names_of[two]!r}, both stacked {length} times by "
+            f"rules.stacked={stacked!r}, may be one scan, in which they take turns, or two; "
+            "expected a group in rules.stacked around what the branches of a scan have in common, "
+            "such as "
+            f"r'^({names_of[one]})/|^({names_of[two]})/' for two."
+        )
+
+    alone = []
+    for scan, sharing in scans.items():
+        if len(sharing) == 1:
+            if len(scan) == 2 and isinstance(scan[1], int):
+                alone.append((scan, sharing[0]))
+            continue
+        paths = [names_of[names].split("/") for names in sharing]
+        depth = len(os.path.commonprefix(paths))
+        keys = {tuple(path[depth : depth + 1]) for path in paths}
+        if all(alike(sharing[0], names) for names in sharing) or len(keys) < len(paths):
+            refuse(sharing[0], sharing[-1])
+    for (one_scan, one), (two_scan, two) in itertools.combinations(alone, 2):
+        one_key, two_key = (scan[0].rstrip("/").rpartition("/") for scan in (one_scan, two_scan))
+        siblings = one_key[0] == two_key[0] and one_scan[1] == two_scan[1]
+        numbered = re.sub(r"\d+", "", one_key[2]) == re.sub(r"\d+", "", two_key[2])
+        if siblings and not numbered and not alike(one, two):
+            refuse(one, two)
 
 
 def _refuse_lengths(members: list[Leaf], name: str) -> None:
@@ -549,6 +660,14 @@ def _refuse_ill_formed(layer: list[Leaf]) -> None:
         )
     for weight, kind in ((True, "weights"), (False, "vectors")):
         same = [leaf.path for leaf in layer if leaf.weight == weight]
+        biases = [leaf for leaf in layer if _axes.ends_in_bias(leaf.path)]
+        if len(same) == 2 and weight and len(biases) == 1 and not biases[0].stacked:
+            raise ValueError(
+                f"leaf {biases[0].path!r} {list(biases[0].shape)} is no bias vector of its layer's "
+                f"weight {[list(leaf.shape) for leaf in layer if leaf is not biases[0]][0]}; "
+                "expected one, or rules.stacked to match both if their first axis runs over "
+                "branches."
+            )
         if len(same) > 1:
             raise ValueError(
                 f"leaves {same[0]!r} and {same[1]!r} are two {kind} of one layer by the groups of "

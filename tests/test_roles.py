@@ -348,3 +348,105 @@ def test_stages_that_are_stacked_by_themselves_do_not_take_turns():
     rules = Rules(branch=r"stage_(\d+)/conv_(\d+)", stacked=r"stage_\d+/")
     found = [branch.name for branch in roles.assign(tree, rules).branches]
     assert found == ["stage_1[0]", "stage_1[1]", "stage_2[0]", "stage_2[1]"]
+
+
+def _scanned(shape, *names, layers=("conv_1", "conv_2")):
+    return {name: {layer: jax.ShapeDtypeStruct(shape, jnp.float32) for layer in layers}
+            for name in names}  # fmt: skip
+
+
+CONV_12 = (12, 3, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "stacked", ["^stage_", "stage", r"stage_\d", r"stage_\d+/", r"(stage_\d+)/"]
+)
+def test_two_scans_of_equal_length_are_one_after_the_other(stacked):
+    """However short the expression is: interleaved, k would be wrong by up to a factor of two."""
+    tree = _scanned(CONV_12, "stage_1", "stage_10", "stage_2")
+    rules = Rules(branch=r"(stage_\d+)/conv_(\d)", stacked=stacked)
+    expected = [f"stage_{s}[{index}]" for s in (1, 2, 10) for index in range(12)]
+    assert [branch.name for branch in roles.assign(tree, rules).branches] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "stacked"),
+    [
+        (("net/stage_1", "net/stage_2"), "^net/"),
+        (("encoder", "decoder"), "^"),
+        (("early", "late"), ""),
+        (("net/encoder", "net/decoder"), "net"),
+    ],
+)
+def test_scans_that_may_be_one_or_two_are_refused(names, stacked):
+    tree = _scanned(CONV_12, *names)
+    branch = r"(\w+)/conv_(\d)"
+    with pytest.raises(ValueError, match=r"may be one scan.* or two; expected a group in") as error:
+        roles.assign(tree, Rules(branch=branch, stacked=stacked))
+    assert all(name in str(error.value) for name in names)
+    # A group says which: of one scan is what has it in common.
+    first, second = sorted(names)
+    two = Rules(branch=branch, stacked=f"^({first})/|^({second})/")
+    found = [branch.name for branch in roles.assign(tree, two).branches]
+    assert found == [f"{name}[{index}]" for name in (first, second) for index in range(12)]
+    one = Rules(branch=branch, stacked="^(net)/" if "net" in first else "^()")
+    found = [branch.name for branch in roles.assign(tree, one).branches]
+    assert found == [f"{name}[{index}]" for index in range(12) for name in (first, second)]
+
+
+def test_unlike_scans_side_by_side_are_refused_too():
+    tree = _scanned(CONV_12, "attention", layers="abcd") | _scanned(CONV_12, "mlp")
+    rules = Rules(branch=r"^(\w+)/(?:conv_)?(\w)$", stacked="^(?:attention|mlp)/")
+    with pytest.raises(ValueError, match="'attention' and 'mlp', both stacked 12 times"):
+        roles.assign(tree, rules)
+    grouped = dataclasses.replace(rules, stacked="^()")
+    assert [b.name for b in roles.assign(tree, grouped).branches][:3] == [
+        "attention[0]",
+        "mlp[0]",
+        "attention[1]",
+    ]
+
+
+def test_an_encoder_and_a_decoder_below_one_path():
+    tree = {"model": _transformer_tree(3, 3)}
+    pattern = r"(encoder|decoder)/layers/(\w+)/(\w+)/kernel$"
+    order = ("encoder", "decoder")
+    rules = Rules(branch=pattern, embedding="embedding", stacked="^model/(?!emb)", order=order)
+    with pytest.raises(ValueError, match="may be one scan, in which they take turns, or two"):
+        roles.assign(tree, rules)
+    rules = dataclasses.replace(rules, stacked="^model/..coder")
+    names = [branch.name for branch in roles.assign(tree, rules).branches]
+    assert names[:3] == [f"model/encoder/layers/{kind}" for kind in
+                         ("attention[0]", "feed_forward[0]", "attention[1]")]  # fmt: skip
+    assert all("encoder" in name for name in names[:6])
+
+
+def test_a_branch_amid_a_scan_is_refused():
+    tree = {"layers": _scanned(CONV_12, "attention", "mlp", layers="ab")}
+    tree["layers"]["mlp"]["c"] = tree["layers"]["mlp"]["b"]
+    tree |= _blocks("final", layers="ab")
+    rules = Rules(branch=r"(?:layers/)?(\w+)/(\w)$", stacked="^layers/")
+    with pytest.raises(ValueError, match="'final' stands between them by the groups of rules.bra"):
+        roles.assign(tree, rules)
+
+
+def test_a_forgotten_stacked_is_named_where_the_depth_is_wrong():
+    stack = jax.ShapeDtypeStruct((20, 3, 3, 4, 4), jnp.float32)
+    tree = {"scan_1": {"conv_1": stack, "conv_2": stack}, "scan_2": {"conv_1": stack}}
+    role_map = roles.assign(tree, Rules(branch=r"(scan_\d)/conv_(\d)"))
+    with pytest.raises(
+        ValueError,
+        match=r"2 residual branches found, depth=40 given.*; leaf 'scan_1/conv_1' "
+        r"\[20, 3, 3, 4, 4\] looks stacked over 20 branches, which rules.stacked must say",
+    ):
+        role_map.check_depth(40)
+    with pytest.raises(ValueError, match=r"L = 54\)\.$"):  # nothing would make it 30
+        role_map.check_depth(30)
+    dense = {"layers": {"up": jnp.ones((9, 4, 8)), "up_b": jnp.ones((9, 8))}}
+    with pytest.raises(ValueError, match=r"'layers/up_b' \[9, 8\] is no bias vector.*stacked"):
+        roles.assign(dense, Rules(branch=r"(layers)/(up)"))
+    del dense["layers"]["up_b"]
+    with pytest.raises(ValueError, match=r"'layers/up' \[9, 4, 8\] looks stacked over 9"):
+        roles.assign(dense, Rules(branch=r"(layers)/(up)")).check_depth(9)
+    with pytest.raises(ValueError, match=r"L = 54\)\.$"):  # three taps, not three branches
+        roles.assign(_blocks("a"), Rules(branch=r"(a)/conv_(\d)")).check_depth(3)

@@ -249,6 +249,15 @@ def test_attention_whose_axes_cannot_be_told_is_refused(shapes):
         init.he(tree, KEY, rules=Rules(branch=r"^(\w+)/"))
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 8, 8), (1, 8, 8), (3, 3, 8, 8)])
+def test_attention_by_convolutions_is_one(shape):
+    tree = {name: {"kernel": heads(*shape)} for name in ("q", "k", "v", "proj_out")}
+    leaves = {leaf.path: leaf for leaf in roles.assign(tree, Rules(branch=r"^(\w+)/")).leaves}
+    taps = math.prod(shape[:-2])
+    assert {roles.fans(leaf) for leaf in leaves.values()} == {(8 * taps, 8 * taps)}
+    assert leaves["proj_out/kernel"].layer == 4
+
+
 def test_a_fused_attention_is_told_by_its_bias():
     tree = {
         "qkv": {"kernel": heads(8, 3, 2, 4), "bias": heads(3, 2, 4)},
