@@ -74,8 +74,8 @@ def fixup(
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero), ``scale`` is not finite and above 0, the tree is
-        initialised already, has no residual branch, holds shapes instead of arrays, or does not fit
-        the rules (see :func:`nf_resnets.roles.assign`).
+        initialised already, has no residual branch, holds shapes instead of arrays or numbers that
+        are not finite, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,

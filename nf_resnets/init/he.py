@@ -38,8 +38,8 @@ def he(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``mode`` is neither, or the tree does not fit the rules (see
-        :func:`nf_resnets.roles.assign`).
+      ValueError: if ``mode`` is neither, a leaf that is not drawn is not finite, or the tree does
+        not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``key`` is not a PRNG key.
 
     Source: He, Zhang, Ren, Sun, *Delving Deep into Rectifiers*, ICCV 2015.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import draws
-from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap
+from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, path_name
 
 
 def like(old: Any, new: Any) -> Any:
@@ -89,6 +89,51 @@ def refuse_shapes(params: Any, role_map: RoleMap) -> None:
                 f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
                 "array, or the whole call inside jax.eval_shape."
             )
+    refuse_not_finite(params, role_map)
+
+
+def refuse_not_finite(params: Any, role_map: RoleMap | None = None, *, drawn: bool = False) -> None:
+    """Refuses values that are not finite, of which a training run never recovers.
+
+    Of a leaf that is kept only NaN is refused, for a mask may hold infinities.
+
+    Args:
+      params: a parameter tree. Of traced values nothing can be said.
+      role_map: its roles, if they are known.
+      drawn: whether the layers are drawn anew, so that it does not matter what they were.
+
+    Raises:
+      ValueError: if a value is not finite.
+    """
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    leaves = [None] * len(flat) if role_map is None else role_map.leaves
+    for leaf, (path, value) in zip(leaves, flat, strict=True):
+        if drawn and leaf is not None and leaf.role in LAYER_ROLES:
+            continue
+        kept = leaf is not None and leaf.role is Role.KEEP
+        if _has_values(value) and not _all_finite(value, but_infinities=kept):
+            raise ValueError(
+                f"leaf {path_name(path)!r} has values that are not finite (NaN or infinite); "
+                "expected finite parameters to initialise."
+            )
+
+
+def _has_values(value: Any) -> bool:
+    array = isinstance(value, np.ndarray | np.generic | jax.Array) and is_concrete(value)
+    return array and jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def _all_finite(value: Any, *, but_infinities: bool) -> bool:
+    on_host = isinstance(value, np.ndarray | np.generic)
+    if not on_host and value.is_fully_addressable:
+        # Without a copy, and without a program for each shape.
+        on_host = all(device.platform == "cpu" for device in value.devices())
+    if on_host:
+        host = np.asarray(value)
+        return not np.isnan(host).any() if but_infinities else bool(np.isfinite(host).all())
+    with jax.ensure_compile_time_eval():
+        wrong = jnp.isnan(value) if but_infinities else ~jnp.isfinite(value)
+        return not bool(jnp.any(wrong))
 
 
 def is_concrete(value: Any) -> bool:
@@ -132,6 +177,7 @@ def draw(
             "no layer's weight found in params; expected at least one to draw, beside leaves like "
             f"{role_map.leaves[0].path!r}."
         )
+    refuse_not_finite(params, role_map, drawn=True)
 
     def fill(leaf: Leaf, value: Any) -> Any:
         if leaf.role not in LAYER_ROLES:
@@ -184,6 +230,7 @@ __all__ = [
     "draw",
     "is_concrete",
     "like",
+    "refuse_not_finite",
     "refuse_shapes",
     "scaled",
     "with_deviation",

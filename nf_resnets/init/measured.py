@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nf_resnets.init.leaves import is_concrete
+from nf_resnets.init.leaves import is_concrete, refuse_not_finite
 from nf_resnets.roles import path_name
 
 
@@ -55,6 +55,7 @@ def measuring(
     def measure(params: Any) -> dict[str, jax.Array]:
         if isinstance(params, Mapping) and "params" in params:
             raise ValueError("params has the key 'params'; expected the tree under it.")
+        refuse_not_finite(params)
         last: Any = {}
         for images in jnp.split(batch, parts) if parts > 1 else [batch]:
             last = one_pass(params, images, last)

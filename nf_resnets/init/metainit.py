@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets import roles
-from nf_resnets.init.leaves import check_key, scaled
+from nf_resnets.init.leaves import check_key, refuse_not_finite, scaled
 from nf_resnets.init.measured import check_finite
 from nf_resnets.init.standard import standard
 from nf_resnets.roles import LAYER_ROLES, Rules
@@ -129,6 +129,7 @@ def metainit(
     if isinstance(params, Mapping) and "params" in params:
         raise ValueError("params has the key 'params'; expected the tree under it.")
     role_map = roles.assign(params, rules)
+    refuse_not_finite(params, role_map)
     tuned = {leaf.path for leaf in role_map.leaves if leaf.weight and leaf.role in LAYER_ROLES}
     if not tuned:
         raise ValueError("no layer's weight found in params; expected at least one to tune.")

@@ -40,7 +40,7 @@ def orthogonal(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if the tree does not fit the rules.
+      ValueError: if a leaf that is not drawn is not finite, or the tree does not fit the rules.
       TypeError: if ``key`` is not a PRNG key.
 
     Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in

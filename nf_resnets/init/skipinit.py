@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles
-from nf_resnets.init.leaves import is_concrete, like
+from nf_resnets.init.leaves import is_concrete, like, refuse_not_finite
 from nf_resnets.init.standard import usual
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -70,6 +70,8 @@ def skipinit(
     _check_alpha(alpha)
     if key is not None:
         params = usual(params, key, rules=rules)
+    else:
+        refuse_not_finite(params, role_map)
 
     def fill(leaf: Leaf, value: Any) -> Any:
         return like(value, alpha) if leaf.role is Role.ALPHA else value

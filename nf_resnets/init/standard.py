@@ -15,6 +15,7 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init.he import he
+from nf_resnets.init.leaves import refuse_not_finite
 from nf_resnets.init.orthogonal import REFERENCE as OF_ORTHOGONAL
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.xavier import REFERENCE as OF_XAVIER
@@ -75,6 +76,7 @@ def standard(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     if key is None:
+        refuse_not_finite(params, role_map)
         return role_map.map(lambda leaf, value: value, params)
     return draw(params, key, rules=rules)
 

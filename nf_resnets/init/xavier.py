@@ -37,7 +37,8 @@ def xavier(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``distribution`` is neither, or the tree does not fit the rules.
+      ValueError: if ``distribution`` is neither, a leaf that is not drawn is not finite, or the
+        tree does not fit the rules.
       TypeError: if ``key`` is not a PRNG key.
 
     Source: Glorot, Bengio, *Understanding the difficulty of training deep feedforward neural
