@@ -31,13 +31,14 @@ class Bottleneck(nn.Module):
     of ``x + bias_1a``.
 
     Attributes:
-      features: ``C_out``; the branch has a quarter as many inside.
+      features: ``C_out``; the branch has a quarter as many inside, times ``width``.
       stride: of the second convolution and the shortcut.
       anatomy: what the scheme asks for.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
       dropout: the rate of dropout of whole channels after each convolution of the branch.
       dtype: what the convolutions compute in.
+      width: how many times as many channels the branch has inside.
 
     Source: He et al., CVPR 2016, figure 5 right; Zhang, Dauphin, Ma, ICLR 2019, figure 1.
     """
@@ -49,6 +50,7 @@ class Bottleneck(nn.Module):
     train: bool = False
     dropout: float = 0.0
     dtype: Any = jnp.float32
+    width: int = 1
 
     @nn.compact
     def __call__(
@@ -65,7 +67,7 @@ class Bottleneck(nn.Module):
         if not self.anatomy.branches:
             return nn.relu(shortcut)
 
-        inner = self.features // EXPANSION
+        inner = self.width * (self.features // EXPANSION)
         h = layers.conv(inner, size=1, name="conv_1")(divided(biased, constants.beta))
         h = layers.dropped(h, 1)
         h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
@@ -92,13 +94,14 @@ class PreActivationBottleneck(nn.Module):
     of the activated input.
 
     Attributes:
-      features: ``C_out``; the branch has a quarter as many inside.
+      features: ``C_out``; the branch has a quarter as many inside, times ``width``.
       stride: of the second convolution and the shortcut.
       anatomy: what the scheme asks for.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
       dropout: the rate of dropout of whole channels after each convolution of the branch.
       dtype: what the convolutions compute in.
+      width: how many times as many channels the branch has inside.
 
     Source: He et al., *Identity Mappings*, ECCV 2016.
     """
@@ -110,6 +113,7 @@ class PreActivationBottleneck(nn.Module):
     train: bool = False
     dropout: float = 0.0
     dtype: Any = jnp.float32
+    width: int = 1
 
     @nn.compact
     def __call__(
@@ -129,7 +133,7 @@ class PreActivationBottleneck(nn.Module):
         if not self.anatomy.branches:
             return shortcut
 
-        inner = self.features // EXPANSION
+        inner = self.width * (self.features // EXPANSION)
         h = layers.conv(inner, size=1, name="conv_1")(layers.center(activated, "bias_2"))
         h = layers.dropped(h, 1)
         h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))

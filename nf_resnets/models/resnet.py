@@ -65,10 +65,13 @@ class ResNet(nn.Module):
       remat: recompute the blocks in the backward pass: memory for activations grows as the square
         root of the depth, and a step computes the forward pass twice.
       dtype: what the convolutions compute in; parameters and logits are float32.
+      width: how many times as many channels a bottleneck has inside; with 2 it is torchvision's
+        ``wide_resnet50_2``.
 
     Raises:
       ValueError: if ``depth`` or ``version`` is not one of those above, ``stem_channels`` is below
-        1, a rate or ``survival`` is out of its range, or no scheme for such networks has that name.
+        1, ``width`` is not 1 where there are no bottlenecks, a rate or ``survival`` is out of its
+        range, or no scheme for such networks has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, table 1; *Identity Mappings*,
     ECCV 2016, for ResNet-200. ResNet-26, two bottlenecks in each stage, is of neither.
@@ -97,6 +100,7 @@ class ResNet(nn.Module):
     unroll: int = 1
     remat: bool = False
     dtype: Any = jnp.float32
+    width: int = 1
 
     def __post_init__(self) -> None:
         if self.depth not in SIZES:
@@ -112,6 +116,11 @@ class ResNet(nn.Module):
             )
         if self.stem_channels < 1:
             raise ValueError(f"stem_channels={self.stem_channels} found; expected 1 or more.")
+        if self.width < 1 or (self.width > 1 and self.depth in BASIC):
+            raise ValueError(
+                f"width={self.width} found for depth={self.depth}; expected 1 or more, and 1 in a "
+                "network without bottlenecks."
+            )
         schemes.fitting(self.scheme, "post_activation" if self.version == 1 else "pre_activation")
         check_noise(self)
         super().__post_init__()
@@ -158,9 +167,10 @@ class ResNet(nn.Module):
         return head(self, x, layers, anatomy, train=train, keys=keys)
 
     def _block(self, *, basic: bool) -> Any:
-        if self.version == 1:
-            return partial(BasicBlock, projection=True) if basic else Bottleneck
-        return PreActivationBlock if basic else PreActivationBottleneck
+        if basic:
+            return partial(BasicBlock, projection=True) if self.version == 1 else PreActivationBlock
+        block = Bottleneck if self.version == 1 else PreActivationBottleneck
+        return partial(block, width=self.width)
 
 
 __all__ = ["BASIC", "SIZES", "ResNet"]

@@ -110,6 +110,8 @@ class FromTorch:
     """A text file with the name of a class in each line; by default they are called 0, 1, ..."""
     stem_channels: int = 0
     """Channels of the first convolution, of which the others are multiples; 0 for the published."""
+    width: int = 1
+    """How many times as many channels bottlenecks have inside: 2 for wide_resnet50_2."""
     overwrite: bool = False
     """Replace the file if it is there."""
 
@@ -449,6 +451,8 @@ def from_torch_(command: FromTorch) -> int:
     options: dict[str, Any] = {}
     if command.stem_channels:
         options["stem_channels"] = command.stem_channels
+    if command.width != 1:
+        options["width"] = command.width
     made = from_torch(command.file, command.network, command.scheme, **options)
     inputs = predict.images_of(made)
     if command.class_names is not None:

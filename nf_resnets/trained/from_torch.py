@@ -73,7 +73,7 @@ def from_torch(
       >>> model = models.WideResNet(depth=10, scheme="batchnorm", stem_channels=4)
       >>> from_torch({"conv1.weight": np.zeros((4, 3, 3, 3))}, model)
       Traceback (most recent call last):
-      nf_resnets.trained.file.TrainedError: The checkpoint does not fit: 38 leaves found no ...
+      nf_resnets.trained.file.TrainedError: The checkpoint does not fit WideResNet(depth=10, ...
     """
     tensors = read_checkpoint(source)
     model = _made(network, scheme, options)
@@ -91,7 +91,7 @@ def from_torch(
             for name, sources in found.items()
         }
     except ValueError as error:
-        raise TrainedError(f"The checkpoint does not fit: {error}") from None
+        raise TrainedError(f"The checkpoint does not fit {_called(model)}: {error}") from None
     notes = {"network": network} if isinstance(network, str) else {}
     made = Trained(model, unflatten(leaves), inputs, {**notes, "from_torch": layout.name})
     if check is not None:
@@ -106,7 +106,10 @@ def _made(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, 
     if isinstance(network, str):
         if scheme is None:
             raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
-        return models.make(network, scheme, **options)
+        try:
+            return models.make(network, scheme, **options)
+        except TypeError as error:
+            raise ValueError(f"the options do not make a {network!r}: {error}.") from None
     if not isinstance(network, nn.Module) or options:
         found = f"{', '.join(options)} beside a network" if options else type(network).__name__
         raise ValueError(f"{found} found; expected a network of this library, or its name.")
@@ -173,6 +176,19 @@ def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> li
             if not np.allclose(a, b, rtol=1e-6, atol=0):
                 differing.append(name)
     return differing
+
+
+def _called(model: Any) -> str:
+    """A network by what its shapes follow from: ``ResNet(depth=50, version=1, ...)``."""
+    said = [
+        f"{name}={getattr(model, name)!r}"
+        for name in (
+            *("depth", "version", "width", "stem_channels", "classifier", "pool_size"),
+            "num_classes",
+        )
+        if hasattr(model, name)
+    ]
+    return f"{type(model).__name__}({', '.join(said)})"
 
 
 def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int) -> int:
@@ -264,9 +280,7 @@ def _refuse_unmatched(
     if missing:
         faults.append(f"{len(missing)} leaves found no tensor, {_listed(missing)}")
     if faults:
-        raise ValueError(
-            f"{'; '.join(faults)}. Expected {layout.title}, of the network's depth and blocks."
-        )
+        raise ValueError(f"{'; '.join(faults)}. Expected what {layout.title} have.")
 
 
 def _listed(names: Iterable[str]) -> str:

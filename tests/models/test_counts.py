@@ -77,6 +77,12 @@ def test_resnets_for_imagenet_to_the_parameter(depth, published):
     assert count(ResNet(depth, "batchnorm")) == published
 
 
+@pytest.mark.parametrize(("depth", "published"), [(50, 68_883_240), (101, 126_886_696)])
+def test_wide_resnets_for_imagenet_to_the_parameter(depth, published):
+    """As torchvision's wide_resnet50_2 and wide_resnet101_2."""
+    assert count(ResNet(depth, "batchnorm", width=2)) == published
+
+
 def test_resnet_50_version_2():
     """Version 1's, but for the norms: before instead of after, and none on shortcuts or the stem.
 

@@ -445,6 +445,9 @@ def test_refuses_other_versions(version):
 
 
 def test_refuses_what_does_not_fit():
+    for wrong in ({"depth": 50, "width": 0}, {"depth": 18, "width": 2}):
+        with pytest.raises(ValueError, match=r"width=\d found for depth=\d+; expected 1 or more"):
+            ResNet(**wrong)
     with pytest.raises(ValueError, match="stem_channels=0 found; expected 1 or more"):
         ResNet(50, stem_channels=0)
     with pytest.raises(ValueError, match="'nf_resnet' is for pre_activation networks"):

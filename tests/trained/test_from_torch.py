@@ -236,6 +236,11 @@ MODULES = {
         models.ResNet(depth=50, scheme="batchnorm", **IMAGENET),
         (64, 64),
     ),
+    "torchvision-wide-resnet": (
+        lambda m: m.BatchNormResNet((2, 2, 2, 2), 4, wide=2),
+        models.ResNet(depth=26, width=2, scheme="batchnorm", **IMAGENET),
+        (33, 47),
+    ),
     "timm-resnetv2": (
         lambda m: m.PreActivationResNet((2, 2, 2, 2)),
         models.ResNet(depth=26, version=2, scheme="batchnorm", **IMAGENET),
@@ -321,7 +326,9 @@ def test_what_matches_nothing_is_listed():
     zeros = np.zeros((4, 4, 3, 3), np.float32)
     model, _, state_dict = checkpoint(**{"layer1.0.conv9.weight": zeros, "ema": zeros})
     with pytest.raises(
-        TrainedError, match=r"2 tensors found no leaf, layer1\.0\.conv9\.weight, ema\. Expected"
+        TrainedError,
+        match=r"CifarResNet\(depth=20, stem_channels=4, num_classes=7\): 2 tensors found no leaf, "
+        r"layer1\.0\.conv9\.weight, ema\. Expected",
     ):
         from_torch(state_dict, model)
     model, _, state_dict = checkpoint(**{"layer1.2.scale": None, "layer2.0.bias1a": None})
@@ -336,7 +343,7 @@ def test_what_matches_nothing_is_listed():
 @pytest.mark.parametrize(("depth", "fault"), [(14, "tensors found no"), (26, "leaves found no")])
 def test_another_depth_is_refused(depth, fault):
     _, _, state_dict = checkpoint()
-    with pytest.raises(TrainedError, match=rf"21 {fault}.*layer1.*and 13 more.*depth"):
+    with pytest.raises(TrainedError, match=rf"21 {fault}.*layer1.*and 13 more"):
         from_torch(state_dict, models.CifarResNet(depth=depth, scheme="fixup", **NARROW))
 
 
@@ -424,6 +431,8 @@ def test_a_network_is_given_once():
         from_torch(state_dict, model, num_classes=7)
     with pytest.raises(ValueError, match=r"scheme=None found for network='cifar-resnet-20'"):
         from_torch(state_dict, "cifar-resnet-20")
+    with pytest.raises(ValueError, match=r"options do not make a 'wrn-10-1'.*width"):
+        from_torch(state_dict, "wrn-10-1", "batchnorm", width=2)
     with pytest.raises(ValueError, match="int found; expected a network"):
         from_torch(state_dict, 50, "fixup")
     with pytest.raises(ValueError, match=r"rules='fixup' found; expected .*fixup-cifar"):

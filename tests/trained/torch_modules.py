@@ -4,6 +4,8 @@ They are written anew, as narrow as tests want them, after hongyi-zhang/Fixup, t
 xternalz/WideResNet-pytorch and hukkai/rescaling. Needs PyTorch.
 """
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -20,12 +22,14 @@ def scalar(value):
     return nn.Parameter(torch.full((1,), float(value)))
 
 
-def layers_of(width, expansion):
+def layers_of(width, expansion, wide=1):
     """The sizes of a branch's kernels, and its channels from the second on."""
-    return ((3, 3), (width, width)) if expansion == 1 else ((1, 3, 1), (width, width, 4 * width))
+    if expansion == 1:
+        return (3, 3), (width, width)
+    return (1, 3, 1), (wide * width, wide * width, 4 * width)
 
 
-def stages(network, block, sizes, width, expansion=1, first_stride=1):
+def stages(network, block, sizes, width, expansion=1):
     """``layer1``, ``layer2``, ... of a network; each twice as wide as the one before."""
     c_in = network.c_in
     for stage, size in enumerate(sizes):
@@ -50,9 +54,9 @@ def through_stages(network, x):
 
 
 class BatchNormBlock(nn.Module):
-    def __init__(self, c_in, width, stride, expansion):
+    def __init__(self, c_in, width, stride, expansion, wide=1):
         super().__init__()
-        sizes, channels = layers_of(width, expansion)
+        sizes, channels = layers_of(width, expansion, wide)
         self.count = len(sizes)
         before = c_in
         for j, (size, c_out) in enumerate(zip(sizes, channels, strict=True), start=1):
@@ -77,12 +81,12 @@ class BatchNormBlock(nn.Module):
 class BatchNormResNet(nn.Module):
     """Of torchvision.models.resnet and timm.models.resnet."""
 
-    def __init__(self, sizes, expansion, width=4):
+    def __init__(self, sizes, expansion, width=4, wide=1):
         super().__init__()
         self.c_in = width
         self.conv1 = conv(3, width, 7, 2)
         self.bn1 = nn.BatchNorm2d(width)
-        stages(self, BatchNormBlock, sizes, width, expansion)
+        stages(self, partial(BatchNormBlock, wide=wide), sizes, width, expansion)
         self.fc = nn.Linear(self.last, CLASSES)
 
     def forward(self, x):
