@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,9 +105,11 @@ def first_words(title: str, command: Any, dataset: str, grid: str, folder: Resul
 
 def keep_failures(folder: ResultsFolder, failures: Sequence[str]) -> None:
     """Writes the tracebacks of failed runs, or takes those of an earlier start away."""
-    (folder.path / "failures.txt").unlink(missing_ok=True)
     if failures:
         folder.write_text("failures.txt", "\n".join(failures))
+    else:
+        with contextlib.suppress(OSError):
+            (folder.path / "failures.txt").unlink(missing_ok=True)
 
 
 FILES = (
@@ -122,13 +126,17 @@ def last_words(folder: ResultsFolder, failures: Sequence[str], start: float) -> 
       failures: what went wrong.
       start: by ``time.monotonic()``, when the first run began.
     """
+    folder.settle()
     print(f"\n{time.monotonic() - start:.0f} s. In {folder.path.resolve()}:")
     for file in FILES:
-        if (folder.path / file).exists():
+        if (folder.path / file).is_file():
             print(f"  {file}")
     if failures:
         print(f"Failed runs: {len(failures)}; the same command tries them again.")
-    return 1 if failures else 0
+    sys.stdout.flush()
+    for fault in folder.faults:
+        print(fault, file=sys.stderr)
+    return 1 if failures or folder.faults else 0
 
 
 __all__ = [

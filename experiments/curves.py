@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.folder import ResultsFolder, Row, read_rows, write_whole
+from experiments.folder import ResultsFolder, Row, read_rows
 
 
 class CurvesFile:
@@ -34,6 +34,7 @@ class CurvesFile:
         key: Sequence[str],
         name: str = "curves.csv",
     ):
+        self._folder = folder
         self.path = folder.path / name
         self._columns, self._key = tuple(columns), tuple(key)
         self._lock = threading.Lock()
@@ -61,7 +62,7 @@ class CurvesFile:
             writer.writeheader()
             for curve in self._curves.values():
                 writer.writerows(curve)
-            write_whole(self.path, stream.getvalue())
+            self._folder.keep(self.path.name, stream.getvalue())
 
     def of(self, key: Mapping[str, Any]) -> list[Row]:
         """The lines of a run, as text."""

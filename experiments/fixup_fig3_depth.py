@@ -295,7 +295,10 @@ def main(command: Command) -> int:
     print(text)
     folder.write_text("table.txt", text + "\n")
     if wanted_rows(folder.rows, settings):
-        plot(folder.rows, settings, folder.path / "figure.png", chance=1 / dataset.num_classes)
+        folder.draw(
+            "figure.png",
+            lambda path: plot(folder.rows, settings, path, chance=1 / dataset.num_classes),
+        )
     return commands.last_words(folder, failures, start)
 
 

@@ -368,7 +368,9 @@ def main(command: Figure4Command) -> int:
     print(f"\nTraining and test accuracy (%), chance {100 / dataset.num_classes:.0f}%:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
     if rows:
-        plot(rows, curves, settings, folder.path / "figure.png", 1 / dataset.num_classes)
+        folder.draw(
+            "figure.png", lambda path: plot(rows, curves, settings, path, 1 / dataset.num_classes)
+        )
     return last_words(folder, failures, start)
 
 

@@ -278,7 +278,9 @@ def main(command: Table1Command) -> int:
     print(f"\n{SHOWS[command.scale]}")
     folder.write_text("table.txt", text + "\n")
     if rows:
-        plot(rows, curves, settings, folder.path / "figure.png", 1 / dataset.num_classes)
+        folder.draw(
+            "figure.png", lambda path: plot(rows, curves, settings, path, 1 / dataset.num_classes)
+        )
     return last_words(folder, failures, start)
 
 

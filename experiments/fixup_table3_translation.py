@@ -590,7 +590,7 @@ def main(command: Command) -> int:
         tested = settings.test_pairs or len(pairs.test.source)
         print(f"\nTest BLEU of {tested:,} sentences, {signature}:\n\n{text}")
         folder.write_text("table.txt", f"{text}\n\n{signature}\n")
-        plot(rows, curves, settings, folder.path / "figure.png")
+        folder.draw("figure.png", lambda path: plot(rows, curves, settings, path))
     return last_words(folder, failures, start)
 
 

@@ -394,7 +394,7 @@ def main(command: Table4Command) -> int:
     print(f"\nTest error (%):\n\n{text}\n\n{SHOWS[command.scale]}")
     folder.write_text("table.txt", text + "\n")
     if rows:
-        plot(rows, curves, settings, folder.path / "figure.png")
+        folder.draw("figure.png", lambda path: plot(rows, curves, settings, path))
     return last_words(folder, failures, start)
 
 

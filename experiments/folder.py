@@ -6,6 +6,7 @@ run that is cut off at any moment leaves a folder that the next start goes on fr
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import fcntl
@@ -14,13 +15,16 @@ import io
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from nf_resnets import places
+from nf_resnets.plotting.whole import whole_file
 
 Row = dict[str, Any]
 
@@ -34,6 +38,11 @@ class ResultsFolder:
       grid: names of those settings that only say which rows there are to be; they may change.
       columns: the columns of ``rows.csv``, in order.
       key: the columns that name a row.
+
+    Attributes:
+      path: the folder, ``~`` expanded.
+      rows: those that are there, as text.
+      faults: what could not be made of the rows, a sentence for each file.
 
     Raises:
       SystemExit: if another process is writing there, the settings differ, or a file cannot be
@@ -49,6 +58,8 @@ class ResultsFolder:
         columns: Sequence[str],
         key: Sequence[str],
     ) -> None:
+        self.faults: list[str] = []
+        self._waiting: dict[str, str] = {}
         self._columns = tuple(columns)
         self._key = tuple(key)
         try:
@@ -73,9 +84,10 @@ class ResultsFolder:
         file = self.path / "settings.json"
         if file.exists():
             try:
-                old = json.loads(file.read_text())
+                old = json.loads(places.read_file(file))
                 old_settings = dict(old["settings"])
-            except (ValueError, KeyError, TypeError) as error:
+                earlier = [old.get("machine"), *list(old.get("later_machines", []))]
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise SystemExit(
                     f"{file} cannot be read ({error}); expected the settings of these rows. "
                     "Move it away, or choose another folder with --out."
@@ -98,7 +110,6 @@ class ResultsFolder:
         record: dict[str, Any] = {"settings": settings, "machine": machine()}
         if file.exists():
             # The rows there were made by earlier starts: theirs is kept beside this one's.
-            earlier = [old.get("machine"), *old.get("later_machines", [])]
             later = [*earlier[1:], *([] if record["machine"] in earlier else [record["machine"]])]
             record |= {"machine": earlier[0]} | ({"later_machines": later} if later else {})
         write_whole(file, json.dumps(record, indent=2) + "\n")
@@ -109,7 +120,7 @@ class ResultsFolder:
         return any(tuple(str(row[name]) for name in self._key) == wanted for row in self.rows)
 
     def add(self, row: Row) -> None:
-        """Adds a row and writes all of them to disk.
+        """Adds a row and writes all of them to disk (see :meth:`keep`).
 
         Raises:
           ValueError: if the row has other columns, or one of that key is there already.
@@ -122,11 +133,61 @@ class ResultsFolder:
             raise ValueError(f"the row {[row[name] for name in self._key]} is there already.")
         self.rows.append({name: str(row[name]) for name in self._columns})
         lines = [self._columns, *([row[name] for name in self._columns] for row in self.rows)]
-        write_whole(self.path / "rows.csv", "".join(_csv_line(line) for line in lines))
+        self.keep("rows.csv", "".join(_csv_line(line) for line in lines))
+
+    def keep(self, name: str, text: str) -> None:
+        """Writes a file of results, whole; one that cannot be written waits in memory until it can.
+
+        Args:
+          name: of the file.
+          text: all of it, with what was there before.
+        """
+        try:
+            write_whole(self.path / name, text)
+        except OSError as error:
+            if name not in self._waiting:
+                print(
+                    f"{self.path / name} cannot be written: {error.strerror or error}; it is tried "
+                    "again after the next run.",
+                    file=sys.stderr,
+                )
+            self._waiting[name] = text
+        else:
+            self._waiting.pop(name, None)
+
+    def settle(self) -> None:
+        """Writes what could not be written; what cannot even now, into the temporary folder."""
+        for name, text in list(self._waiting.items()):
+            self.keep(name, text)
+            if name in self._waiting:
+                where = "in memory only, and lost"
+                with contextlib.suppress(OSError):
+                    place = Path(tempfile.mkdtemp(prefix="nf_resnets-"), name)
+                    write_whole(place, text)
+                    where = f"kept as {place}"
+                self.faults.append(f"{self.path / name} cannot be written; it is {where}.")
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a file that can be made again from the rows."""
-        write_whole(self.path / name, text)
+        self.draw(name, lambda new: new.write_text(text))
+
+    def draw(self, name: str, make: Callable[[Path], Any]) -> None:
+        """Makes a figure or another file that can be made again from the rows.
+
+        The rows are there; what keeps the file from being made is added to ``faults``, and the
+        others can be made all the same.
+
+        Args:
+          name: of the file.
+          make: writes it to a path that it is given.
+        """
+        try:
+            with whole_file(self.path / name) as new:
+                make(new)
+        except Exception as error:
+            what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            text = " ".join(what.split()).removesuffix(".")
+            self.faults.append(f"{self.path / name} cannot be made: {text}.")
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
@@ -137,14 +198,19 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
     """
     if not file.exists():
         return []
-    with open(file, newline="") as stream:
-        reader = csv.DictReader(stream)
+    try:
+        text = places.read_file(file).decode()
+        reader = csv.DictReader(io.StringIO(text, newline=""))
         if tuple(reader.fieldnames or ()) != tuple(columns):
             raise SystemExit(
                 f"{file} has the columns {', '.join(reader.fieldnames or ())}; expected "
                 f"{', '.join(columns)}. Choose another folder with --out."
             )
         rows = list(reader)
+    except (ValueError, csv.Error) as error:
+        raise SystemExit(
+            f"{file} cannot be read ({error}). Move it away, or choose another folder with --out."
+        ) from None
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise SystemExit(
@@ -162,12 +228,10 @@ def _csv_line(values: Sequence[Any]) -> str:
 
 def write_whole(file: Path, text: str) -> None:
     """Writes a file so that, whenever the process is cut off, the old or the new one is there."""
-    temporary = file.with_name(file.name + ".new")
-    with open(temporary, "w") as stream:
+    with whole_file(file) as new, open(new, "w") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(temporary, file)
 
 
 def machine() -> dict[str, Any]:

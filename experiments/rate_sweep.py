@@ -320,7 +320,10 @@ def make_table(
     print(f"\nTest accuracy (%) at the best learning rate, chance {100 * chance:.0f}%:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
     if wanted_rows(folder.rows, settings):
-        plot(folder.rows, settings, folder.path / "figure.png", chance=chance, rule=command.best)
+        folder.draw(
+            "figure.png",
+            lambda path: plot(folder.rows, settings, path, chance=chance, rule=command.best),
+        )
     return last_words(folder, failures, start)
 
 

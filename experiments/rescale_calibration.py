@@ -379,7 +379,7 @@ def main(command: Command) -> int:
     print(f"\nAt the start, and the test accuracy (%) after training:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
     if of(folder.rows, "training", settings.images[0], settings.rates[0]):
-        plot(folder.rows, settings, folder.path / "figure.png")
+        folder.draw("figure.png", lambda path: plot(folder.rows, settings, path))
     return commands.last_words(folder, failures, start)
 
 

@@ -341,7 +341,7 @@ def main(command: Command) -> int:
     print(f"\nAt the end, relative to the start, means over the blocks:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
     if rows:
-        plot(rows, curves, settings, folder.path / "figure.png")
+        folder.draw("figure.png", lambda path: plot(rows, curves, settings, path))
     return last_words(folder, failures, start)
 
 

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments.command import load_data
+from experiments.command import last_words, load_data
 from experiments.folder import ResultsFolder, Row
 from experiments.grid import stop_at_once
 from experiments.table import text_table
@@ -225,6 +225,7 @@ def main(command: Command) -> int:
     dataset = load_data(settings.dataset, command.data_dir)
     out = command.out or Path("runs") / f"rescale_variance-{command.scale}"
     folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    out = folder.path
     print(
         f"RescaleNet-{settings.depth}, scale {command.scale}: {settings.dataset}; results in "
         f"{out.resolve()}",
@@ -242,11 +243,8 @@ def main(command: Command) -> int:
     text = table(wanted)
     print(f"\nMeans over the seeds; * down-samples or changes the width:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
-    plot(wanted, settings, out / "figure.png")
-    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
-    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
-        print(f"  {file}")
-    return 0
+    folder.draw("figure.png", lambda path: plot(wanted, settings, path))
+    return last_words(folder, (), start)
 
 
 def _complete(folder: ResultsFolder, seed: int, settings: Settings) -> bool:

@@ -171,7 +171,10 @@ def show_table(
         if rows
     ]
     if drawn:
-        curves_figure(drawn, made.folder.path / "figure.png", title=title, subtitle=subtitle)
+        made.folder.draw(
+            "figure.png",
+            lambda path: curves_figure(drawn, path, title=title, subtitle=subtitle),
+        )
     return last_words(made.folder, made.failures, made.start)
 
 

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from experiments.command import last_words
 from experiments.folder import ResultsFolder, Row
 from experiments.grid import stop_at_once
 from experiments.table import text_table
@@ -258,6 +259,7 @@ def main(command: Command) -> int:
         raise SystemExit(str(error)) from None
     out = command.out or Path("runs") / f"theory_bounds-{command.scale}"
     folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    out = folder.path
     print(f"Theorems 1 and 2, scale {command.scale}; results in {out.resolve()}", flush=True)
     stop_at_once(
         lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
@@ -268,11 +270,8 @@ def main(command: Command) -> int:
     text = table(rows)
     print(f"\n{text}")
     folder.write_text("table.txt", text + "\n")
-    plot(rows, settings, out / "figure.png")
-    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
-    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
-        print(f"  {file}")
-    return 0
+    folder.draw("figure.png", lambda path: plot(rows, settings, path))
+    return last_words(folder, (), start)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from experiments.command import last_words
 from experiments.folder import ResultsFolder, Row
 from experiments.grid import stop_at_once
 from experiments.table import text_table
@@ -293,6 +294,7 @@ def main(command: Command) -> int:
         raise SystemExit(str(error)) from None
     out = command.out or Path("runs") / f"theory_signal-{command.scale}"
     folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
+    out = folder.path
     print(f"Signal propagation, scale {command.scale}; results in {out.resolve()}", flush=True)
     start = time.monotonic()
     make_rows(settings, folder)
@@ -300,11 +302,8 @@ def main(command: Command) -> int:
     text = table(rows, settings)
     print(f"\nAt block {settings.depth}:\n\n{text}")
     folder.write_text("table.txt", text + "\n")
-    plot(rows, settings, out / "figure.png")
-    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
-    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
-        print(f"  {file}")
-    return 0
+    folder.draw("figure.png", lambda path: plot(rows, settings, path))
+    return last_words(folder, (), start)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from experiments.command import last_words
 from experiments.folder import ResultsFolder, Row
 from experiments.grid import stop_at_once
 from experiments.table import text_table
@@ -255,6 +256,7 @@ def main(command: Command) -> int:
     settings = SCALES[command.scale]
     out = command.out or Path("runs") / f"theory_updates-{command.scale}"
     folder = ResultsFolder(out, dataclasses.asdict(settings), grid=(), columns=COLUMNS, key=KEY)
+    out = folder.path
     print(f"Update sizes, scale {command.scale}; results in {out.resolve()}", flush=True)
     stop_at_once(
         lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
@@ -264,11 +266,8 @@ def main(command: Command) -> int:
     text = table(folder.rows)
     print(f"\n{text}")
     folder.write_text("table.txt", text + "\n")
-    plot(folder.rows, settings, out / "figure.png")
-    print(f"\n{time.monotonic() - start:.0f} s. In {out.resolve()}:")
-    for file in ("figure.png", "table.txt", "rows.csv", "settings.json"):
-        print(f"  {file}")
-    return 0
+    folder.draw("figure.png", lambda path: plot(folder.rows, settings, path))
+    return last_words(folder, (), start)
 
 
 if __name__ == "__main__":

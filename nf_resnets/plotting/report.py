@@ -10,10 +10,10 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nf_resnets.plotting.rates import METRICS, series_title
+from nf_resnets.plotting.whole import whole_file
 
 Row = Mapping[str, Any]
 
@@ -179,17 +179,8 @@ def report(
         _runs(rows, list(grid)),
     ]
     page = _PAGE.format(title=_text(title), style=_STYLE, body="\n".join(filter(None, parts)))
-    _write(Path(path), page)
-
-
-def _write(path: Path, page: str) -> None:
-    """A reader sees the old file or the new one, never half of one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as new:
+        new.write_text(page, encoding="utf-8")
 
 
 def _text(value: Any) -> str:

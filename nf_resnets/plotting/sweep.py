@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
 from nf_resnets.plotting.report import RULES, report
+from nf_resnets.plotting.whole import whole_file
 
 Row = Mapping[str, Any]
 
@@ -28,6 +30,7 @@ def sweep_figures(
     facts: Mapping[str, Any] | None = None,
     failures: Sequence[Row] = (),
     names: Mapping[str, str] | None = None,
+    failed: Callable[[str, Exception], Any] | None = None,
 ) -> list[str]:
     """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
 
@@ -42,9 +45,11 @@ def sweep_figures(
       facts: versions, devices and the like, for the report.
       failures: the runs that failed, with ``traceback``.
       names: what to call schemes.
+      failed: called with the name of a file that cannot be made, and why; the others are made all
+        the same. By default that is an error.
 
     Returns:
-      The names of the files.
+      The names of the files that were made.
     """
     look: dict[str, Any] = {"title": title, "subtitle": subtitle, "names": names}
     drawings: tuple[tuple[str, str, Callable[[Path], None]], ...] = (
@@ -55,33 +60,42 @@ def sweep_figures(
         ("heat", "Test accuracy by learning rate and batch size",
          lambda path: heat_figure(optima, path, **look)),
     )  # fmt: skip
-    files = []
+    files: list[str] = []
     svgs: dict[str, bytes] = {}
+
+    @contextlib.contextmanager
+    def making(name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(name, error)
+        else:
+            files.append(name)
+
+    # The table first: on a disk that is nearly full it is worth the most.
+    with making("table.txt"), whole_file(folder / "table.txt") as new:
+        new.write_text(table(optima, names=names) + "\n")
     for name, caption, draw in drawings:
-        for suffix in ("png", "svg"):
-            new = folder / f".{name}-{os.getpid()}.{suffix}"
+        with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
             draw(new)
-            if suffix == "svg":
-                svgs[caption] = new.read_bytes()
-                new.unlink()
-            else:
-                new.replace(folder / f"{name}.png")
-        files.append(f"{name}.png")
-    new = folder / f".table-{os.getpid()}.txt"
-    new.write_text(table(optima, names=names) + "\n")
-    new.replace(folder / "table.txt")
-    report(
-        folder / "report.html",
-        title=title,
-        rows=rows,
-        optima=optima,
-        regimes=regimes,
-        figures=svgs,
-        facts=facts,
-        failures=failures,
-        names=names,
-    )
-    return [*files, "table.txt", "report.html"]
+        with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as elsewhere:
+            draw(Path(elsewhere, f"{name}.svg"))
+            svgs[caption] = Path(elsewhere, f"{name}.svg").read_bytes()
+    with making("report.html"):
+        report(
+            folder / "report.html",
+            title=title,
+            rows=rows,
+            optima=optima,
+            regimes=regimes,
+            figures=svgs,
+            facts=facts,
+            failures=failures,
+            names=names,
+        )
+    return files
 
 
 EDGE = "!"

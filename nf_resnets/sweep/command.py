@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import datetime
+import io
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import jax
 
 from nf_resnets import data, places
+from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import driver, estimate, program
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import device_name
@@ -101,6 +103,7 @@ class Made:
       failures: the tracebacks of failed runs, by key.
       compiled: how many programs were compiled, once each.
       makers: on what and with which versions how many of the runs were made, and when.
+      faults: what could not be written of the runs that were made.
     """
 
     rows: list[dict[str, Any]]
@@ -111,6 +114,7 @@ class Made:
     failures: Mapping[str, str]
     compiled: int
     makers: list[dict[str, Any]]
+    faults: Sequence[str] = ()
 
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
@@ -339,8 +343,15 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
             print(f"{states_in_words(outcome.counts)}\n{STOPPED}", flush=True)
             raise SystemExit(code)
         rows = ledger.rows(sweep.keys)
-        _write_rows(options.out, ledger, sweep)
-        estimate.remember(ledger, rows, outcome.programs, device_name())
+        faults = []
+        try:
+            _write_rows(options.out, ledger, sweep)
+        except (LedgerError, OSError) as error:  # the runs are done all the same
+            faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
+        try:
+            estimate.remember(ledger, rows, outcome.programs, device_name())
+        except LedgerError as error:
+            faults.append(f"how long the runs took cannot be kept: {error}")
         failed = {row["key"] for row in rows if row["state"] == "failed"}
         attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
         failures = {
@@ -350,7 +361,7 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
         }
         return Made(
             rows, sweep.axes, outcome.counts, outcome.clock, code or int(bool(failed)), failures,
-            len(outcome.programs), _makers(attempts),
+            len(outcome.programs), _makers(attempts), faults,
         )  # fmt: skip
     finally:
         if ledger is not None:
@@ -385,21 +396,19 @@ def _use_compilation_cache(out: Path) -> None:
 
 def _write_rows(out: Path, ledger: Ledger, sweep: driver.Sweep) -> None:
     """Writes the table of all runs anew: it can always be made from the ledger."""
-    new = out / f".rows-{os.getpid()}.csv"
-    new.unlink(missing_ok=True)
-    to_csv(ledger, new, keys=sweep.keys)
-    new.replace(out / "rows.csv")
+    with whole_file(out / "rows.csv") as new:
+        to_csv(ledger, new, keys=sweep.keys)
 
 
 def _refuse_to_forget(table: Path, ledger: Ledger) -> None:
     """Refuses a ledger without the results that the table of an earlier start has."""
     try:
-        with table.open(newline="", encoding="utf-8") as file:
-            over = {
-                row["key"]
-                for row in csv.DictReader(file)
-                if row.get("state") in ("finished", "diverged") and row.get("key")
-            }
+        text = places.read_file(table).decode()
+        over = {
+            row["key"]
+            for row in csv.DictReader(io.StringIO(text, newline=""))
+            if row.get("state") in ("finished", "diverged") and row.get("key")
+        }
     except (OSError, ValueError, csv.Error):
         return  # there is none, or none that can be read
     over -= {row["key"] for row in ledger.rows() if row["state"] in ("finished", "diverged")}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import data, plotting, schemes
+from nf_resnets import data, places, plotting, schemes
+from nf_resnets.plotting.sweep import table
+from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.command import STOPPED, Made, Options, states_in_words
-from nf_resnets.sweep.selection import Rule, optima, regimes_of
+from nf_resnets.sweep.selection import Optimum, Rule, optima, regimes_of
 from nf_resnets.sweep.words import duration_text, value_text
 
 METRICS = ("test_accuracy", "train_loss")
@@ -28,6 +33,7 @@ def draw(
     failures: Mapping[str, str] | None = None,
     makers: Sequence[Mapping[str, Any]] = (),
     rule: Rule = "strict",
+    failed: Callable[[str, Exception], Any] | None = None,
 ) -> list[str]:
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
@@ -41,17 +47,16 @@ def draw(
       failures: the tracebacks of failed runs, by key.
       makers: on what and with which versions the runs were made.
       rule: how rates are compared of which some seeds diverged.
+      failed: called with the name of a file that cannot be made, and why; by default that is an
+        error.
 
     Returns:
       The names of the files; none if there is no run.
     """
     if not rows:
         return []
-    fields = [name for name in axes if name not in ("peak_lr", "seed")]
-    by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
-    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
+    best, names = _best(rows, axes, rule)
     fits = regimes_of(best) if len(axes.get("batch_size", ())) > 1 else []
-    names = {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
     plain_best = [dataclasses.asdict(one) for one in best]
     plain_fits = [dataclasses.asdict(fit) for fit in fits]
     tracebacks = failures or {}
@@ -71,8 +76,19 @@ def draw(
             if row["state"] in ("failed", "oom")
         ],
         names=names,
+        failed=failed,
     )  # fmt: skip
     return files
+
+
+def _best(
+    rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], rule: Rule
+) -> tuple[list[Optimum], dict[str, str]]:
+    """The best rates by both metrics, and what to call the schemes."""
+    fields = [name for name in axes if name not in ("peak_lr", "seed")]
+    by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
+    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
+    return best, {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
 
 
 def in_one_line(
@@ -100,38 +116,65 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
       options: of the command line.
       base: the settings that are not the defaults.
       title: what the sweep is.
+
+    Returns:
+      1 as well if a file could not be made, of which each is said with a sentence: the runs are
+      done, and what else can be made of them is made.
     """
+    folder = places.expanded(options.out)
+    faults = list(made.faults)
+
+    def failed(name: str, error: Exception) -> None:
+        what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        faults.append(f"{folder / name} cannot be made: {' '.join(what.split())}.")
+
     datasets = {row["dataset"] for row in made.rows}
     chance = None
     if len(datasets) == 1:
-        chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
-    files = draw(
-        made.rows,
-        options.out,
-        axes=made.axes,
-        base=base,
-        title=title,
-        chance=chance,
-        failures=made.failures,
-        makers=made.makers,
-        rule=options.best,
-    )
-    _write_settings(made, options.out, base)
+        with contextlib.suppress(ValueError, OSError, ImportError):
+            chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
+    files: list[str] = []
+    try:
+        files = draw(
+            made.rows,
+            folder,
+            axes=made.axes,
+            base=base,
+            title=title,
+            chance=chance,
+            failures=made.failures,
+            makers=made.makers,
+            rule=options.best,
+            failed=failed,
+        )
+    except Exception as error:  # the runs are done, and what else there is to say is said
+        failed("report.html", error)
+    try:
+        _write_settings(made, folder, base)
+    except OSError as error:
+        failed("settings.json", error)
     print()
     if "table.txt" in files:
-        print((options.out / "table.txt").read_text())
+        print((folder / "table.txt").read_text())
+    elif made.rows:
+        best, names = _best(made.rows, made.axes, options.best)
+        print(table([dataclasses.asdict(one) for one in best], names=names) + "\n")
     print(states_in_words(made.counts))
     if made.rows and made.counts.get("diverged") == len(made.rows):
         print("All runs diverged: lower the learning rates.")
     print(_time(made))
-    print(f"In {options.out.resolve()}:")
+    print(f"In {folder.resolve()}:")
     for file in [*files, "settings.json", "rows.csv", *([] if options.ledger else ["ledger.db"])]:
-        print(f"  {file}")
+        if (folder / file).is_file():
+            print(f"  {file}")
     if made.exit_code == 1:
         print("Failed runs are in the report with their tracebacks; --retry tries them again.")
     if made.exit_code > 1:
         print(STOPPED)
-    return made.exit_code
+    sys.stdout.flush()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return made.exit_code or int(bool(faults))
 
 
 def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
@@ -142,17 +185,23 @@ def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
         "made": made.makers,
         "runs": dict(made.counts),
     }
+    file = folder / "settings.json"
     if made.compiled:
         # A start that finds all done has nothing to say of what it took.
         seconds = made.clock.seconds()
         record["seconds"] = {kind: round(spent, 1) for kind, spent in seconds.items()}
         record["cores"] = os.cpu_count()
-    elif (folder / "settings.json").exists():
-        before = json.loads((folder / "settings.json").read_text())
-        record |= {name: before[name] for name in ("seconds", "cores") if name in before}
-    new = folder / f".settings-{os.getpid()}.json"
-    new.write_text(json.dumps(record, indent=2) + "\n")
-    new.replace(folder / "settings.json")
+    elif file.exists():
+        try:
+            before = dict(json.loads(places.read_file(file)))
+            record |= {name: before[name] for name in ("seconds", "cores") if name in before}
+        except (ValueError, TypeError, RecursionError):
+            kept = file.with_name(f"damaged-{uuid.uuid4().hex[:8]}-settings.json")
+            file.rename(kept)
+            print(f"{file} was damaged, and is made anew; what was there is {kept.name}.",
+                  file=sys.stderr)  # fmt: skip
+    with whole_file(file) as new:
+        new.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _time(made: Made) -> str:

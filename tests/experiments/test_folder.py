@@ -1,9 +1,11 @@
 """The results folder: nothing is lost, nothing of another run is touched."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -137,3 +139,71 @@ def test_settings_name_machine_and_versions(tmp_path):
     folder(tmp_path)
     machine = json.loads((tmp_path / "settings.json").read_text())["machine"]
     assert {"date", "device", "jax", "flax", "python", "nf_resnets"} <= set(machine)
+
+
+def test_a_row_that_cannot_be_written_is_not_lost(tmp_path, monkeypatch, capsys):
+    """It waits for the next row; at the end it goes into the temporary folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    held = folder(tmp_path / "results")
+    (tmp_path / "results" / "rows.csv").mkdir()
+    held.add(row(10))
+    held.add(row(16))
+    assert capsys.readouterr().err.count("rows.csv cannot be written: Is a directory") == 1
+    held.settle()
+    (fault,) = held.faults
+    kept = Path(fault.split("it is kept as ")[1].removesuffix("."))
+    assert kept.is_relative_to(tmp_path) and kept.read_text().count("fixup") == 2
+    (tmp_path / "results" / "rows.csv").rmdir()
+    held.add(row(22))
+    assert (tmp_path / "results" / "rows.csv").read_text().count("fixup") == 3
+    held.faults.clear()
+    held.settle()
+    assert held.faults == []
+
+
+def test_what_can_be_made_of_the_rows_is_made(tmp_path):
+    held = folder(tmp_path)
+    (tmp_path / "figure.png").mkdir()
+
+    def bad(path):
+        raise ValueError("no\nnumbers.")
+
+    held.write_text("table.txt", "table")
+    held.draw("figure.png", lambda path: path.write_bytes(b"figure"))
+    held.draw("other.png", bad)
+    held.draw("third.png", lambda path: path.write_bytes(b"third"))
+    assert held.faults == [
+        f"{tmp_path / 'figure.png'} cannot be made: Is a directory.",
+        f"{tmp_path / 'other.png'} cannot be made: ValueError: no numbers.",
+    ]
+    names = {".lock", "settings.json", "table.txt", "figure.png", "third.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_damaged_files_are_refused_in_one_sentence(tmp_path):
+    """Before anything is made; what is there stays."""
+    held = folder(tmp_path)
+    held.add(row(10))
+    release(held)
+    rows, settings = ((tmp_path / name).read_bytes() for name in ("rows.csv", "settings.json"))
+    deep = b"[" * 200_000 + b"]" * 200_000
+    many = json.dumps({**json.loads(settings), "later_machines": 3}).encode()
+    for name, good, bads in (
+        ("settings.json", settings, (b"", b"{", b"[]", b"\xff", deep, many, b'{"settings": 3}')),
+        ("rows.csv", rows, (b"\xff", b"a\0b", b"x" * 200_000, rows + b"1,2\n")),
+    ):
+        for bad in bads:
+            (tmp_path / name).write_bytes(bad)
+            with pytest.raises(SystemExit, match=name) as found:
+                folder(tmp_path)
+            assert "\n" not in str(found.value)[:-1] and (tmp_path / name).read_bytes() == bad
+            del found
+            gc.collect()  # with the exception goes the folder that it came from
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(SystemExit, match=f"{name} .*is a pipe; expected a file"):
+            folder(tmp_path)
+        gc.collect()
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_bytes(good)
+    folder(tmp_path)

@@ -1,0 +1,85 @@
+"""Out paths of all experiments and of the other commands: tried before anything is made."""
+
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+import tyro
+
+from nf_resnets.analysis import __main__ as analysis
+from nf_resnets.sweep import __main__ as sweep
+
+ROOT = Path(__file__).parents[2]
+BAD = ("~nobody-of-that-name/x", "file/x", "/proc/x", "loop/x", "/dev/null")
+# Those that stream images write them to the temporary folder first, with packages that may lack.
+STREAMED = ("fixup_table2_imagenet", "rescale_imagenet", "skipinit_imagenet")
+EXPERIMENTS = [
+    path.stem
+    for path in sorted((ROOT / "experiments").glob("*.py"))
+    if "\ndef main(" in path.read_text() and "tyro.cli" in path.read_text()
+]
+
+
+def test_all_experiments_are_looked_at():
+    assert len(EXPERIMENTS) >= 15 and set(STREAMED) < set(EXPERIMENTS)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    os.symlink("loop", "loop")
+
+    def made(*arguments, **options):
+        raise AssertionError("something was made")
+
+    for place in ("experiments.grid.make_rows", "nf_resnets.sweep.driver.drive"):
+        monkeypatch.setattr(place, made)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in STREAMED else ()) for n in EXPERIMENTS],
+)
+def test_experiments_try_their_folder_first(here, name, monkeypatch):
+    if name in STREAMED:
+        pytest.importorskip("tensorflow_datasets")
+        pytest.importorskip("grain")
+    module = importlib.import_module(f"experiments.{name}")
+    monkeypatch.setattr("experiments.grid.stop_at_once", lambda *_: None)
+    if hasattr(module, "stop_at_once"):
+        monkeypatch.setattr(module, "stop_at_once", lambda *_: None)
+    kind = getattr(module, next(iter(module.main.__annotations__.values())))
+    for bad in BAD:
+        with pytest.raises(SystemExit) as found:
+            module.main(tyro.cli(kind, args=["--scale", "smoke", "--out", bad]))
+        assert str(found.value).startswith("--out") and "\n" not in str(found.value)
+    assert sorted(path.name for path in here.iterdir()) == ["file", "loop"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_sweep_and_an_analysis_try_their_folder_first(here, bad, monkeypatch):
+    monkeypatch.setattr(analysis, "analyse", lambda *_: pytest.fail("something was measured"))
+    for main, kind in ((sweep.main, sweep.Command), (analysis.main, analysis.Options)):
+        with pytest.raises(SystemExit) as found:
+            main(tyro.cli(kind, args=["--out", bad]))
+        assert str(found.value).startswith("--out") and "\n" not in str(found.value)
+    if bad != "/dev/null":
+        with pytest.raises(SystemExit) as found:
+            sweep.main(tyro.cli(sweep.Command, args=["--ledger", bad]))
+        assert "\n" not in str(found.value)
+
+
+def test_homes_are_expanded_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    from experiments.folder import ResultsFolder
+    from nf_resnets.sweep.command import Options, placed
+
+    ResultsFolder(Path("~/results"), {}, grid=(), columns=("a",), key=("a",))
+    analysis.folder_for(analysis.Options(out=Path("~/page")))
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "page"}
+    options = placed(Options(out=Path("~/x"), ledger="~/y.db"))
+    assert (options.out, options.ledger) == (tmp_path / "x", str(tmp_path / "y.db"))
+    assert placed(Options(ledger="postgresql://a@b/c")).ledger == "postgresql://a@b/c"
