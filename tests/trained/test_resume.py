@@ -350,7 +350,7 @@ def test_a_translators_training_goes_on(tmp_path, monkeypatch, capsys):
         if name == "one":
             with monkeypatch.context() as patch:
                 patch.setattr(fit_translation, "run_to_end", interrupted_at_5)
-                assert "step 5 is kept" in fails(wanted, capsys, 130)
+                assert "step 6 is kept" in fails(wanted, capsys, 130)
         assert command.run(wanted) == 0
     one, other = (trained.load(tmp_path / name) for name in ("one", "other"))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
