@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from docs.machinery.results import Result, lines_of, markdown_table
-from nf_resnets import init, schemes
+from nf_resnets import init, roles, schemes
 
 FOLDER = Path(__file__).parents[1] / "schemes"
 
@@ -98,11 +98,25 @@ def facts(name: str) -> str:
         link = f"{{func}}`{looks} <nf_resnets.init.{looks}>`" if looks else "a function of its own"
         rows.append(("looks at a batch", link))
     rows.append(("in the network", "; ".join(anatomy_words(scheme.anatomy))))
+    for group, words in (
+        (scheme.scalars, f"learn at {scheme.scalar_factor:g} times the rate"),
+        (scheme.undecayed, "have no weight decay"),
+    ):
+        if group:
+            rows.append((words, "; ".join(group_words(group))))
     fits = [words for family, words in FAMILIES.items() if family in scheme.fits]
     rows.append(("networks", "; ".join(fits)))
     rows.append(("source", scheme.reference))
     lines = ["| | |", "| :-- | :-- |", *(f"| {left} | {right} |" for left, right in rows)]
     return "\n".join(lines) + "\n"
+
+
+def group_words(group: roles.Group) -> list[str]:
+    """The leaves of a group, in words."""
+    words = [role.value.replace("_", " ") for role in group.roles]
+    if set(group.bias_vectors) == set(roles.LAYER_ROLES):
+        return [*words, "bias vectors of all layers"]
+    return [*words, *(f"bias vector of the {role.value}" for role in group.bias_vectors)]
 
 
 def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:

@@ -168,6 +168,17 @@ def test_the_grid_grows_where_the_best_rate_lies_at_its_edge():
     assert command.growth(stopped, axes, {"lowest": 0, "highest": 0}, 1) is None
 
 
+def test_the_grid_grows_by_the_rule_that_is_asked_for():
+    axes = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0, 1)}
+    rows = [row(0.25, 0.8), row(0.5, 0.4), row(1.0, 0.9)]
+    rows += [row(0.25, 0.8, seed=1), row(0.5, 0.4, seed=1), row(1.0, 0.0, seed=1, state="diverged")]
+    found = [
+        command.growth(rows, axes, {"lowest": 0, "highest": 0}, 1, rule)
+        for rule in ("strict", "trimmed")
+    ]
+    assert found == [[0.125], [2.0]]
+
+
 @pytest.mark.slow  # two sweeps in one
 def test_extend_adds_rates_by_itself(tmp_path):
     out = tmp_path / "out"

@@ -54,6 +54,20 @@ def test_all_is_made(tmp_path, capsys):
     assert all(f"  {name}\n" in out for name in FILES)
 
 
+@pytest.mark.parametrize(("rule", "best"), [("strict", "2^-1*"), ("trimmed", "2^0!")])
+def test_best_rates_are_chosen_by_the_rule_of_the_options(
+    quick_figures, tmp_path, capsys, rule, best
+):
+    sweep = made()
+    sweep.rows.extend({**each, "seed": 1, "key": each["key"] + "s"} for each in list(sweep.rows))
+    sweep.rows[-1] |= {"state": "diverged", "test_accuracy": None, "train_loss": None}
+    pictures.finish(sweep, Options(out=tmp_path, best=rule), {}, title="A sweep")
+    shown = capsys.readouterr().out
+    assert best in shown and ("1 of 2" in shown) == (rule == "trimmed")
+    page = (tmp_path / "report.html").read_text()
+    assert ("stands behind the others" in page) == (rule == "strict")
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_where_a_folder_is_in_the_way_the_others_are_made(quick_figures, tmp_path, capsys, name):
     (tmp_path / name).mkdir()
