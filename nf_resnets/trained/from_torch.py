@@ -93,16 +93,23 @@ def from_torch(
     except ValueError as error:
         raise TrainedError(f"The checkpoint does not fit {_called(model)}: {error}") from None
     notes = {"network": network} if isinstance(network, str) else {}
-    made = Trained(model, unflatten(leaves), inputs, {**notes, "from_torch": layout.name})
+    variables = unflatten(leaves)
     if check is not None:
-        _refuse_other_logits(made, *check)
-    return made
+        _refuse_other_logits(model, variables, inputs.shape[-1], *check)
+    return Trained(model, variables, inputs, {**notes, "from_torch": layout.name})
 
 
 # --- What the checkpoint is, and for which network ------------------------------------------------
 
 
 def _made(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
+    model = _named(network, scheme, options)
+    if not hasattr(model, "num_classes"):
+        raise ValueError(f"a {type(model).__name__} found; expected a network for images.")
+    return model
+
+
+def _named(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
     if isinstance(network, str):
         if scheme is None:
             raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
@@ -296,8 +303,7 @@ def _leaf(
     sources: Sequence[Source], tensors: Mapping[str, np.ndarray], stacked: bool
 ) -> np.ndarray:
     values = [_value(source, tensors) for source in sources]
-    # A copy: what the caller goes on training is not ours.
-    return np.array(values if stacked else values[0], np.float32, order="C")
+    return np.asarray(values if stacked else values[0], np.float32, order="C")
 
 
 def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -315,24 +321,28 @@ def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     return part.value(place, *found)
 
 
-def _refuse_other_logits(made: Trained, images: Any, expected: Any) -> None:
-    params, statistics = made.variables["params"], made.variables.get("batch_stats")
-    expected = np.asarray(expected, np.float64)
-    apply = jax.jit(training.eval_apply(made.model))
-    logits, _ = apply(params, statistics, jnp.asarray(images), None)
-    if logits.shape != expected.shape:
+def _refuse_other_logits(
+    model: Any, variables: Any, channels: int, images: Any, expected: Any
+) -> None:
+    params, statistics = variables["params"], variables.get("batch_stats")
+    images, expected = np.asarray(images), np.asarray(expected, np.float64)
+    classes = model.num_classes
+    fits = images.ndim == 4 and images.shape[-1] == channels and len(images)
+    if not fits or expected.shape != (len(images), classes):
         raise TrainedError(
-            f"check= found logits {list(expected.shape)} for images of {list(np.shape(images))}; "
-            f"expected {list(logits.shape)}."
+            f"check= found images of {list(images.shape)} and logits of {list(expected.shape)}; "
+            f"expected [B, H, W, {channels}] and [B, {classes}]."
         )
+    apply = jax.jit(training.eval_apply(model))
+    logits, _ = apply(params, statistics, jnp.asarray(images, jnp.float32), None)
     error = float(np.abs(np.asarray(logits, np.float64) - expected).max())
     scale = float(np.abs(expected).max())
     if not error <= TOLERANCE * scale:
         raise TrainedError(
             f"the logits differ from those of check= by {error:.2g}, where the largest is "
-            f"{scale:.2g}; expected {TOLERANCE:g} of it. The weights are in their places: the "
-            "network is another one in what they do not say (epsilon of the norms, activations, "
-            "padding, pools, strides), or the images are not the same."
+            f"{scale:.2g}; expected {TOLERANCE:g} of it. Names and shapes fit: the network "
+            "is another one in what they do not say (epsilon of the norms, activations, padding, "
+            "pools, strides), or the images are not the same."
         )
 
 

@@ -176,33 +176,43 @@ def test_it_is_kept_and_used_as_any_other(tmp_path):
 # --- VGG ----------------------------------------------------------------------------------------
 
 
-def test_the_flattened_feature_map_is_counted_anew():
+@pytest.mark.parametrize(
+    ("scheme", "positions"),
+    [("plain", (0, 3, 6, 8, 11, 13, 16, 18)), ("batchnorm", (0, 4, 8, 11, 15, 18, 22, 25))],
+)
+def test_the_flattened_feature_map_is_counted_anew(scheme, positions):
     """PyTorch flattens channel, row, column; ours row, column, channel."""
     model = models.VGG(
-        depth=11, scheme="plain", stem_channels=1, num_classes=3, classifier=(5, 4), pool_size=2
+        depth=11, scheme=scheme, stem_channels=1, num_classes=3, classifier=(5, 4), pool_size=2
     )
     rng = np.random.default_rng(0)
-    positions = (0, 3, 6, 8, 11, 13, 16, 18)
     channels = (3, 1, 2, 4, 4, 8, 8, 8, 8)
-    state_dict = {}
-    for i, position in enumerate(positions):
-        state_dict[f"features.{position}.weight"] = rng.normal(
-            size=(channels[i + 1], channels[i], 3, 3)
-        )
-        state_dict[f"features.{position}.bias"] = rng.normal(size=channels[i + 1])
+    shapes = {}
+    for c_in, c_out, position in zip(channels[:-1], channels[1:], positions, strict=True):
+        shapes |= {f"features.{position}.weight": (c_out, c_in, 3, 3)}
+        shapes |= {f"features.{position}.bias": (c_out,)}
+        if scheme == "batchnorm":
+            parts = ("weight", "bias", "running_mean", "running_var")
+            shapes |= {f"features.{position + 1}.{part}": (c_out,) for part in parts}
     for position, (d_in, d_out) in {0: (32, 5), 3: (5, 4), 6: (4, 3)}.items():
-        state_dict[f"classifier.{position}.weight"] = rng.normal(size=(d_out, d_in))
-        state_dict[f"classifier.{position}.bias"] = rng.normal(size=d_out)
+        shapes |= {f"classifier.{position}.weight": (d_out, d_in)}
+        shapes |= {f"classifier.{position}.bias": (d_out,)}
+    state_dict = {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
     made = from_torch(state_dict, model)
-    assert made.notes["from_torch"] == "torchvision-vgg-11"
+    assert made.notes["from_torch"].startswith("torchvision-vgg-11")
 
-    kernel = made.variables["params"]["classifier_1"]["kernel"]
-    theirs = state_dict["classifier.0.weight"].astype(np.float32)
+    params = made.variables["params"]
+    kernel, theirs = params["classifier_1"]["kernel"], state_dict["classifier.0.weight"]
     for channel, row, column in np.ndindex(8, 2, 2):
         ours = kernel[(row * 2 + column) * 8 + channel]
         np.testing.assert_array_equal(ours, theirs[:, (channel * 2 + row) * 2 + column])
-    second = made.variables["params"]["classifier_2"]["kernel"]
-    np.testing.assert_array_equal(second.T, state_dict["classifier.3.weight"].astype(np.float32))
+    second = params["classifier_2"]["kernel"]
+    np.testing.assert_array_equal(second.T, state_dict["classifier.3.weight"])
+    if scheme == "batchnorm":
+        # Their convolutions keep a bias vector, which the running mean takes over.
+        found = made.variables["batch_stats"]["norm_features_3"]["mean"]
+        mean, bias = state_dict["features.9.running_mean"], state_dict["features.8.bias"]
+        np.testing.assert_array_equal(found, mean - bias)
 
 
 # --- PyTorch: the published modules' logits -----------------------------------------------------
@@ -315,8 +325,11 @@ def test_the_logits_are_compared_where_they_are_given():
     from_torch(swapped, model)
     with pytest.raises(TrainedError, match="logits differ from those of check= by"):
         from_torch(swapped, model, check=(x, logits))
-    with pytest.raises(TrainedError, match=r"found logits \[2, 3\].*expected \[2, 7\]"):
-        from_torch(state_dict, model, check=(x, logits[:, :3]))
+    for other in ((x, logits[:, :3]), (x.transpose(0, 3, 1, 2), logits), (x[:1], logits)):
+        with pytest.raises(
+            TrainedError, match=r"check= found images .*expected \[B, H, W, 3\] and \[B, 7\]"
+        ):
+            from_torch(state_dict, model, check=other)
 
 
 # --- What is refused ----------------------------------------------------------------------------
@@ -433,6 +446,8 @@ def test_a_network_is_given_once():
         from_torch(state_dict, "cifar-resnet-20")
     with pytest.raises(ValueError, match=r"options do not make a 'wrn-10-1'.*width"):
         from_torch(state_dict, "wrn-10-1", "batchnorm", width=2)
+    with pytest.raises(ValueError, match="a Transformer found; expected a network for images"):
+        from_torch(state_dict, "transformer-2", "fixup")
     with pytest.raises(ValueError, match="int found; expected a network"):
         from_torch(state_dict, 50, "fixup")
     with pytest.raises(ValueError, match=r"rules='fixup' found; expected .*fixup-cifar"):
