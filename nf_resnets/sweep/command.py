@@ -28,6 +28,7 @@ from nf_resnets.sweep.crew import device_name
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.live import Live
+from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.selection import Rule, optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings, shown, typed
 from nf_resnets.sweep.several import Several
@@ -173,7 +174,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
             _dry_run(options, sweep)
             return None
     except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
-        raise SystemExit(str(error)) from error
+        raise SystemExit(redacted(str(error))) from error
 
 
 def end(main: Callable[[], int]) -> None:

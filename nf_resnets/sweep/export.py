@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from nf_resnets import places
 from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError
-from nf_resnets.sweep.schema import one_line, refuse_half_url
+from nf_resnets.sweep.schema import one_line, readable_url, refuse_half_url
 
 if TYPE_CHECKING:
     import optuna
@@ -325,6 +325,7 @@ def _write_study(
     where, _, rest = url.partition("://")
     if where in ("postgresql", "postgres"):
         url = f"postgresql+psycopg://{rest}"
+    readable_url(url)
     try:
         storage = optuna.storages.RDBStorage(url)
         try:
@@ -352,19 +353,9 @@ def _write_study(
         raise LedgerError(
             f"the storage has a study {study_name!r} already, which is not overwritten"
         ) from None
-    except (
-        ImportError,
-        ValueError,
-        sa.exc.SQLAlchemyError,
-        optuna.exceptions.OptunaError,
-    ) as error:
-        if isinstance(error, LedgerError):
-            raise
-        said = one_line(error)
-        if isinstance(error, ValueError | sa.exc.ArgumentError):
-            said = "its URL cannot be read"  # what cannot be can be a part of the password
-        # Nor is the cause shown, which says the URL as it is.
-        raise LedgerError(f"the study cannot be written: {said}") from None
+    except (ImportError, sa.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        # The cause is not shown, which says the URL as it is.
+        raise LedgerError(f"the study cannot be written: {one_line(error)}") from None
 
 
 def _insert(

@@ -34,6 +34,7 @@ __all__ = [
     "open_engine",
     "prepare",
     "programs",
+    "readable_url",
     "redacted",
     "refuse_half_url",
     "run_checksum",
@@ -249,22 +250,30 @@ def locate(where: str | Path) -> tuple[sa.URL, str]:
         raise LedgerError(
             f"a ledger is a path, sqlite:///PATH or postgresql://..., not {scheme}://..."
         )
-    try:
-        url = sa.make_url(f"postgresql+psycopg://{rest}")
-    except (sa.exc.ArgumentError, ValueError):
-        # What was given is not repeated: it may hold a password.
-        raise LedgerError(
-            "the ledger's URL cannot be read; expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-        ) from None
-    if "@" in f"{url.host}{url.database}":
-        # What follows the first @ can be the rest of a password, and is not printed.
-        raise LedgerError(
-            "the ledger's URL has an @ or a slash too many; in a password they are written %40 "
-            "and %2F"
-        )
+    url = readable_url(f"postgresql+psycopg://{rest}")
     host = url.host or url.query.get("host") or "local"
     port = f":{url.port}" if url.port else ""
     return url, f"postgresql://{host}{port}/{url.database or ''}"
+
+
+def readable_url(text: str) -> sa.URL:
+    """A URL whose parts are what its writer meant, as far as that can be told.
+
+    Raises:
+      LedgerError: it is none; what was given is not repeated, as it may hold a password.
+    """
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise LedgerError(
+            "the URL cannot be read; expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        ) from None
+    if url.get_backend_name() != "sqlite" and "@" in f"{url.host}{url.database}":
+        # What follows the first @ can be the rest of a password.
+        raise LedgerError(
+            "the URL has an @ or a slash too many; in a password they are written %40 and %2F"
+        )
+    return url
 
 
 def refuse_half_url(text: str) -> None:

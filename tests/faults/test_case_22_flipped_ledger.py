@@ -6,13 +6,18 @@ its contents are wrong.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import random
 import sqlite3
 import struct
 
 import pytest
 
+from nf_resnets.sweep import __main__ as main
+from nf_resnets.sweep import driver, schema
+from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_driver
 from nf_resnets.sweep.salvage import salvage
@@ -184,6 +189,81 @@ def test_what_cannot_be_is_an_error_that_names_the_row(ledger, column, value, sa
     assert "\n" not in text and text.isprintable() and len(text) < 500
     # A state that no run can have, SQLite itself refuses when the file is opened.
     assert said in text and key in text or column == "state" and "damaged" in text
+
+
+def forged(path, **columns):
+    """Writes columns of the first run with the checksum, and the key, that they should have."""
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("PRAGMA ignore_check_constraints = ON")
+    raw.row_factory = sqlite3.Row
+    row = dict(raw.execute("SELECT * FROM runs WHERE position = 1").fetchone()) | columns
+    row["key"] = hashlib.sha256(row["settings"].encode()).hexdigest()
+    row["checksum"] = schema.run_checksum(row)
+    names = ", ".join(f"{name} = :{name}" for name in row)
+    raw.execute(f"UPDATE runs SET {names} WHERE position = 1", row)
+    raw.close()
+
+
+NESTED = '{"a":' * 200_000 + "1" + "}" * 200_000
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"settings": NESTED},
+        {"resolved": NESTED},
+        {"settings": '{"seed": [1]}'},
+        {"settings": '{"seed": {"a": 1}}'},
+        {"settings": "[]"},
+        {"settings": '{"seed": ' + "9" * 5000 + "}"},
+        {"resolved": "null"},
+        {"test_accuracy": "\x1b[2J"},
+        {"finished_at": 1e300},
+        {"finished_at": None},
+        {"seconds": math.inf},
+        {"position": 1.5},
+        {"attempt": "many"},
+        {"program": None},
+    ],
+    ids=str,
+)
+def test_what_somebody_wrote_on_purpose_is_an_error_that_names_the_row(ledger, columns, tmp_path):
+    (row,) = (row for row in known(ledger)[0] if row["position"] == 1)
+    assert row["state"] == "diverged"
+    try:
+        forged(ledger, **columns)
+    except sqlite3.IntegrityError:
+        return  # SQLite has not taken it
+    with pytest.raises(LedgerError) as caught:
+        known(ledger)
+    said = str(caught.value)
+    assert "is damaged" in said and said.isprintable() and len(said) < 500
+    assert salvage(ledger, tmp_path / "new.db")[0] == 11
+
+
+def test_escape_sequences_are_not_shown(ledger, tmp_path, capsys):
+    evil = "\x1b[2J\x1b]0;title\x07 \u202e"
+    forged(ledger, message=evil, settings=json.dumps({"peak_lr": evil, "seed": 1}))
+    with open_ledger(ledger) as book:
+        assert book.rows()[0]["message"] == evil  # the data is what was written
+    sweep = driver.make_sweep({"seed": (0,)}, {"model": "wrn-10-1"})
+    with open_ledger(ledger) as book, pytest.raises(ValueError) as caught:
+        driver.refuse_other_settings(sweep, book)
+    assert str(caught.value).isprintable()
+    raw = sqlite3.connect(ledger, isolation_level=None)
+    raw.execute("UPDATE runs SET program = ? WHERE position = 2", [evil])
+    raw.execute("UPDATE runs SET key = ? WHERE position = 3", [evil])
+    raw.close()
+    wanted = main.Command(salvage=tmp_path / "new.db", options=Options(ledger=str(ledger)))
+    assert main.main(wanted) == 0
+    said = capsys.readouterr().out
+    assert "10 runs" in said and all(line.isprintable() for line in said.splitlines())
+    raw = sqlite3.connect(ledger, isolation_level=None)
+    raw.execute("UPDATE notes SET value = ? WHERE name = 'nf_resnets ledger'", [evil])
+    raw.close()
+    with pytest.raises(LedgerError) as caught:
+        open_ledger(ledger)
+    assert str(caught.value).isprintable()
 
 
 def test_the_others_are_salvaged(ledger, tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 import re
 import subprocess
 import sys
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -131,6 +133,51 @@ def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("runs/sweep/ledger.db"))
+
+
+SECRETS = (
+    "postgresql://me:hunter2@127.0.0.1:1/name",
+    "postgresql://me:hun/hunter2@127.0.0.1:1/name",
+    "postgresql://me/x:hunter2@127.0.0.1:1/name",
+    "postgresql://me:a@b@hunter2@127.0.0.1:1/name",
+    "postgresql://me:hunter2@127.0.0.1:port/name",
+    "postgresql://me:x@127.0.0.1:hunter2/name",
+    "postgresql://127.0.0.1:1/name?user=me&password=hunter2",
+    "postgresql:/me:hunter2@127.0.0.1/name",
+    "postgresql:me:hunter2@127.0.0.1/name",
+    "POSTGRESQL+psycopg2://me:hunter2@127.0.0.1/name",
+    "mysql://me:hunter2@127.0.0.1/name",
+    "nothing://me:hunter2@127.0.0.1/name",
+    "host=127.0.0.1 password=hunter2/x.csv",
+)
+
+
+@pytest.mark.parametrize("url", SECRETS)
+@pytest.mark.parametrize("option", ["--ledger", "--export", "--salvage"])
+def test_passwords_of_urls_are_never_shown(option, url, tmp_path, monkeypatch, capfd, caplog):
+    """In what is printed or logged."""
+    import tyro
+
+    from nf_resnets.sweep import __main__ as main
+
+    if option == "--export":
+        pytest.importorskip("optuna", reason="Optuna is not installed")
+    monkeypatch.chdir(tmp_path)
+    open_ledger(tmp_path / "ledger.db").close()
+    # Nobody listens; there is nothing to wait for.
+    quickly = functools.partial(open_ledger, patience=0.1)
+    monkeypatch.setattr(main, "open_ledger", quickly)
+    monkeypatch.setattr(command, "open_ledger", quickly)
+    before = ["--ledger", "ledger.db"] if option != "--ledger" else ["--dry-run"]
+    with warnings.catch_warnings(record=True) as warned:
+        try:
+            main.main(tyro.cli(main.Command, args=[*before, option, url]))
+            said = ""
+        except SystemExit as end:
+            said = str(end)
+    printed = capfd.readouterr()
+    shown = f"{said} {printed.out} {printed.err} {caplog.text} {[str(w.message) for w in warned]}"
+    assert "hunter2" not in shown and "\n" not in said
 
 
 def test_help_explains_the_grid_and_every_setting():

@@ -19,10 +19,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from nf_resnets.sweep import grid, live
+from nf_resnets.sweep import driver, grid, live, open_ledger
+from nf_resnets.sweep.crew import Crew
 from nf_resnets.sweep.live import Live
+from nf_resnets.sweep.program import Programs
 from nf_resnets.sweep.settings import RunSettings, key
 from nf_resnets.sweep.time_left import TimeLeft
+from tests.sweep import small
 
 PROTOCOL = {
     "peak_lr": (0.125, 0.25, 0.5),
@@ -247,6 +250,25 @@ def test_the_best_of_before_is_known_from_the_rows():
     ]
     display = Live(PROTOCOL, 24, {"finished": 1}, console=terminal(), rows=rows)
     assert re.search(r"fixup +75\.0% 2\^-2 +diverged", drawn(display))
+
+
+def test_claimed_runs_that_wait_for_their_program_are_not_at_other_drivers(tmp_path):
+    sweep = small.make({"seed": (0, 1, 2, 3, 4)})
+    with open_ledger(tmp_path / "ledger.db") as book:
+        driver.enter(sweep, book)
+        display = Live({"seed": (0, 1, 2, 3, 4)}, 5, {}, console=terminal())
+        here, there = (driver.this_driver("cpu", {}) for _ in range(2))
+        crew = Crew(
+            ledger=book, driver=here, keys=sweep.keys, programs=Programs(None, None),
+            folder=tmp_path, watch=display, stop=lambda: False,
+        )  # fmt: skip
+        assert len(crew.claim(None, 3)) == 3
+        crew.beat()
+        text = drawn(display)
+        assert "other drivers" not in text and "5 to go" in text
+        assert len(book.claim(there, limit=1)) == 1
+        crew.beat()
+        assert "1 at other drivers, 4 to go" in drawn(display)
 
 
 def test_brackets_and_escapes_in_settings_are_text():
