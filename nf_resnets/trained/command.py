@@ -517,7 +517,7 @@ def _save(
                 break
         else:
             raise
-        text = str(error).removesuffix(".")
+        text = str(error).partition("; expected")[0].removesuffix(".")
         raise TrainedError(f"{text}; the network is kept in {kept}.") from None
 
 

@@ -181,7 +181,9 @@ def load(path: str | os.PathLike[str]) -> Trained:
     except KeyError as error:
         raise TrainedError(f"{path} cannot be read: its manifest has no {error}.") from None
     except ValueError as error:
-        raise TrainedError(f"{path} cannot be read: {error}") from None
+        text = str(error)  # which may quote what a file holds at any length
+        text = text if len(text) < 600 else f"{text[:300]} ... {text[-200:]}"
+        raise TrainedError(f"{path} cannot be read: {text}") from None
     except Exception as error:  # whatever a network of such settings stumbles over
         what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise TrainedError(

@@ -68,6 +68,7 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (set_at("model", "fields", "dropout", value="much"), "dropout='much' found; expected fl"),
         (set_at("model", "fields", "remat", value=1), "remat=1 found; expected bool"),
         (set_at("model", "fields", "scheme", value=3), "scheme=3 found; expected"),
+        (set_at("model", "fields", "scheme", value="x" * 5_000), r"scheme='xxx.* \.\.\. .*"),
         (set_at("model", "fields", "scheme", value={"name": 3}), "scheme=3 is not whole"),
         (set_at("model", "fields", "dtype", value={}), "dtype={} found"),
         (set_at("model", "fields", "dtype", value=DEEP), "nested more than 50 deep"),

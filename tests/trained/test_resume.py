@@ -230,6 +230,31 @@ def test_a_network_that_cannot_be_written_is_kept_elsewhere(
         assert_same(found.variables, drawn(found.model))
 
 
+@pytest.mark.slow
+def test_on_a_disk_that_is_too_small_a_network_is_kept_elsewhere(tmp_path, monkeypatch, capsys):
+    """A disk of 64 KiB takes the trial, and not the network (beside its checkpoints or not)."""
+    disk, spare = tmp_path / "disk", tmp_path / "spare"
+    disk.mkdir()
+    spare.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    monkeypatch.setattr(command.tempfile, "tempdir", str(spare))
+    try:
+        err = fails(wanted(disk / "net", scheme="skipinit"), capsys)
+        last = err.splitlines()[-1]
+        assert last.startswith(str(disk / "net"))
+        assert "No space left on device" in last and "the network is kept in" in last
+        (kept,) = spare.iterdir()
+        assert str(kept) in last and trained.load(kept).notes["steps"] == 14
+        # Read-only, it is refused before anything is made.
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        monkeypatch.setattr(command.data, "load", stop)
+        assert "Read-only file system" in fails(wanted(disk / "other"), capsys)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 @pytest.mark.parametrize(
     ("split", "label"),
     [
