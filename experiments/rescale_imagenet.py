@@ -163,6 +163,8 @@ class RescaleCommand(Command):
 
     networks: tuple[str, ...] = ()
     """Networks, with spaces between; by default those of the scale."""
+    rate: float = 0.0
+    """The learning rate of the ResNets at batch 256; 0 for the scale's."""
 
 
 def points(settings: Settings, steps: int) -> list[grid.Point]:
@@ -335,6 +337,9 @@ def main(command: RescaleCommand) -> int:
         if name not in NETWORKS:
             raise SystemExit(f"--networks {name} found; expected some of {', '.join(NETWORKS)}.")
     settings: Settings = resolve(command, SCALES, GRID)
+    if not 0 <= command.rate < float("inf"):
+        raise SystemExit(f"--rate {command.rate:g} found; expected a finite number above 0.")
+    settings = dataclasses.replace(settings, rate=command.rate or settings.rate)
     dataset = imagenet.open_images(settings.images, command.data_dir)
     steps = settings.steps or imagenet.steps_of(dataset, settings.batch_size, settings.epochs)
     reading = imagenet.reading_of(command)
