@@ -126,13 +126,17 @@ def _named(network: Any, scheme: str | schemes.Scheme | None, options: dict[str,
 
 
 def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
-    """The layout that knows the most of the names; of several, one for the network's class."""
+    """The layout that knows all names, or else, for the network's class, the most of them."""
 
-    def score(layout: Layout) -> tuple[int, bool]:
-        return sum(map(layout.knows, tensors)), isinstance(model, layout.network)
+    def known(layout: Layout) -> int:
+        return sum(map(layout.knows, tensors))
+
+    def score(layout: Layout) -> tuple[bool, bool, int]:
+        count = known(layout)
+        return count == len(tensors), isinstance(model, layout.network), count
 
     best = max(LAYOUTS, key=score)
-    if 2 * score(best)[0] < len(tensors):
+    if 2 * known(best) < len(tensors):
         raise TrainedError(
             f"the names of the checkpoint's tensors are of no known layout: {_listed(tensors)}; "
             f"expected one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
@@ -204,11 +208,12 @@ def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int
 
 
 def _usual_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, num_classes: int) -> Images:
-    first = layout.theirs("stem") or layout.theirs("features_1")
-    kernel = tensors.get(f"{first}.weight")
+    layer = layout.theirs("stem") or layout.theirs("features_1")
+    first = f"{layer}.weight" if layer else str(layout.theirs("stem/kernel"))
+    kernel = tensors.get(first)
     if kernel is not None and kernel.ndim == 4 and kernel.shape[1] != len(layout.mean):
         raise ValueError(
-            f"{first}.weight takes images of {kernel.shape[1]} channels; give inputs=Images(...), "
+            f"{first} takes images of {kernel.shape[1]} channels; give inputs=Images(...), "
             f"for {layout.title} take {len(layout.mean)}."
         )
     return Images(

@@ -167,6 +167,20 @@ WIDE_RESNET = Layout(
     crop=1.0,
 )
 
+WIDE_RESNET_AUTHORS = dataclasses.replace(
+    WIDE_RESNET,
+    name="wide-resnet-authors",
+    title="the Wide ResNet authors' networks",
+    names={
+        "stem/kernel": "conv0",
+        "stage_{stage}/{block}/norm_{layer}": "group{stage0}.block{block}.bn{layer0}",
+        "stage_{stage}/{block}/conv_{layer}/kernel": "group{stage0}.block{block}.conv{layer0}",
+        "stage_{stage}/{block}/shortcut/kernel": "group{stage0}.block{block}.convdim",
+        "norm_head": "bn",
+        "head": "fc",
+    },
+)
+
 # --- Fixup, the authors' ------------------------------------------------------------------------
 
 _FIXUP_NAMES = {
@@ -368,6 +382,7 @@ LAYOUTS: tuple[Layout, ...] = (
     TORCHVISION_RESNET,
     TIMM_RESNET_V2,
     WIDE_RESNET,
+    WIDE_RESNET_AUTHORS,
     FIXUP_CIFAR,
     FIXUP_IMAGENET,
     RESCALENET,
@@ -410,6 +425,7 @@ __all__ = [
     "TIMM_RESNET_V2",
     "TORCHVISION_RESNET",
     "WIDE_RESNET",
+    "WIDE_RESNET_AUTHORS",
     "Layout",
     "get",
 ]

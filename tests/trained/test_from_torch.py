@@ -51,6 +51,12 @@ WIDE = {
     r"^stem": "conv1", r"^norm_head": "bn1", r"^layer(\d)\.": r"block\1.layer.", "conv_": "conv",
     "norm_": "bn", "shortcut": "convShortcut", **KERNEL, **NORM,
 }  # fmt: skip
+WIDE_AUTHORS = {
+    r"^stem\.kernel": "conv0", r"^norm_head": "bn", r"^layer1\.(\d)": r"group0.block\1",
+    r"^layer2\.(\d)": r"group1.block\1", r"^layer3\.(\d)": r"group2.block\1",
+    r"conv_1\.kernel": "conv0", r"conv_2\.kernel": "conv1", "norm_1": "bn0", "norm_2": "bn1",
+    r"shortcut\.kernel": "convdim", **KERNEL, **NORM,
+}  # fmt: skip
 
 CHECKPOINTS = {
     "fixup-cifar": (models.CifarResNet(depth=20, scheme="fixup", **NARROW), FIXUP),
@@ -65,6 +71,10 @@ CHECKPOINTS = {
         TIMM_NF,
     ),
     "wide-resnet": (models.WideResNet(depth=16, width=2, scheme="batchnorm", **NARROW), WIDE),
+    "wide-resnet-authors": (
+        models.WideResNet(depth=16, width=2, scheme="batchnorm", **NARROW),
+        WIDE_AUTHORS,
+    ),
 }
 
 
@@ -116,6 +126,8 @@ def test_the_names_are_the_published_ones():
         "stages.1.1.conv2.weight head.fc.weight",
         "wide-resnet": "conv1.weight block1.layer.0.convShortcut.weight block3.layer.1.bn2.weight "
         "block2.layer.0.conv1.weight bn1.running_mean fc.weight",
+        "wide-resnet-authors": "conv0 group0.block0.convdim group2.block1.conv1 bn.running_var "
+        "group1.block1.bn0.running_mean fc.weight",
     }
     for name, keys in published.items():
         _, _, state_dict = checkpoint(name)
@@ -412,6 +424,18 @@ def test_a_bias_that_still_follows_its_batches_is_refused():
     np.testing.assert_array_equal(part.value(place, bias, mean, np.array(8)), [0.5, 1.5])
     with pytest.raises(ValueError, match=r"count=3 found at 'bias_features_2/vector'.*expected 8"):
         part.value(place, bias, mean, np.array(3))
+
+
+def test_names_that_two_codes_share_are_told_apart_by_the_network():
+    """A Wide ResNet whose stem has a bias vector, and whose shortcut a list of modules."""
+    _, _, state_dict = checkpoint("wide-resnet")
+    other = {key.replace("convShortcut", "shortcut.0"): a for key, a in state_dict.items()}
+    with pytest.raises(TrainedError, match=r"3 tensors found no leaf, block1\.layer\.0\.shortcut"):
+        from_torch(other, "wrn-16-2", "batchnorm", stem_channels=4)
+    # By more of its names than not, this would pass for a ResNet of torchvision.
+    other = {key.replace("block", "layer").replace(".layer.", "."): a for key, a in other.items()}
+    with pytest.raises(TrainedError, match="of no known layout"):
+        from_torch(other, "wrn-16-2", "batchnorm", stem_channels=4)
 
 
 def test_names_of_no_layout_are_refused():
