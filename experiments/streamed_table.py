@@ -51,6 +51,17 @@ class MadeTable:
     tests: CurvesFile | None = None
 
 
+def fixed_settings(settings: Any, grid_settings: Sequence[str]) -> dict[str, Any]:
+    """The settings that all runs of a table share, as JSON values: by them checkpoints are known.
+
+    Args:
+      settings: a dataclass, in which others may be.
+      grid_settings: the names of those that only say which rows there are to be.
+    """
+    values = dataclasses.asdict(settings)
+    return {name: value for name, value in values.items() if name not in grid_settings}
+
+
 def make_table(
     name: str,
     title: str,
@@ -90,8 +101,7 @@ def make_table(
     tests = None
     if every_epoch:
         tests = CurvesFile(folder, columns=(*key, *TEST_COLUMNS), key=key, name="tests.csv")
-    fixed = {field: of for field, of in vars(settings).items() if field not in grid_settings}
-    fixed["images"] = dataclasses.asdict(settings.images)
+    fixed = fixed_settings(settings, grid_settings)
     first_words(title, command, dataset.name, f"{len(points)} runs", folder)
     start = time.monotonic()
 
@@ -202,6 +212,7 @@ __all__ = [
     "TEST_COLUMNS",
     "MadeTable",
     "Train",
+    "fixed_settings",
     "make_table",
     "show_table",
     "stalls",

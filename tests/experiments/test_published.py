@@ -31,8 +31,10 @@ from experiments import (
     skipinit_table2_placement,
 )
 from experiments.grid import Point
+from experiments.streamed_table import fixed_settings
 from nf_resnets import optim, schemes
 from nf_resnets.sweep.settings import make
+from nf_resnets.training.checkpoint import Checkpoints
 from tests.experiments import published
 
 # What is measured at initialisation or in theory, with sizes that no paper prescribes.
@@ -298,6 +300,14 @@ def test_the_rate_falls_as_published(name, monkeypatch):
         for step in (epoch * per_epoch, (epoch + 1) * per_epoch - 1):
             assert float(seen["rate"](step)) == pytest.approx(expected, rel=1e-5), epoch  # float32
     assert seen["momentum"] == 0.9
+
+
+@pytest.mark.parametrize(
+    "module", [fixup_table2_imagenet, rescale_imagenet, skipinit_imagenet], ids=lambda m: m.__name__
+)
+def test_the_settings_of_streamed_runs_name_their_checkpoints(module, tmp_path):
+    for settings in module.SCALES.values():
+        Checkpoints(tmp_path, {"settings": fixed_settings(settings, module.GRID), "run": {}})
 
 
 def test_batches_are_halved_at_10000_layers(monkeypatch):
