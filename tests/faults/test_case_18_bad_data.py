@@ -1,10 +1,12 @@
 """Case 18: bad data is refused before step 1, with name and index, and nothing is entered.
 
 What is checked, and that files are named, is tested in tests/data/test_sources.py; here it is that
-a sweep does not begin.
+a sweep does not begin, and that labels which are changed later are no divergence.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from nf_resnets import data
 from nf_resnets.sweep import driver
 from tests.faults.sweeping import TINY
+from tests.sweep import small
 
 CASE = "18 bad data: label, NaN pixel, one class, dtype; refused before anything starts"
 
@@ -96,3 +99,26 @@ def test_a_batch_larger_than_the_data_is_refused(batch_size):
         driver.make_sweep(
             {"batch_size": (batch_size,)}, TINY, load=lambda name: made(lambda arrays: None)
         )
+
+
+@pytest.mark.parametrize(
+    ("split", "label"), [("train", -1), pytest.param("test", 10, marks=pytest.mark.slow)]
+)
+def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence(
+    tmp_path, split, label
+):
+    """A run that failed can be tried again with the data set mended; one that diverged cannot."""
+    dataset = data.load("digits")
+    splits = {
+        name: data.Split(getattr(dataset, name).images, getattr(dataset, name).labels.copy())
+        for name in ("train", "test")
+    }
+    dataset = dataclasses.replace(dataset, **splits)
+    sweep = driver.make_sweep(
+        {"seed": (0,)}, {**small.BASE, "epochs": 1.0}, load=lambda name: dataset
+    )
+    splits[split].labels[7] = label
+    rows, _, _ = small.run(tmp_path, sweep, max_attempts=1)
+    assert [row["state"] for row in rows] == ["failed"]
+    where = "the batch of step" if split == "train" else "the test split"
+    assert f"a label in {where}" in rows[0]["message"]
