@@ -146,6 +146,9 @@ TIMM_RESNET_V2 = Layout(
         "head": "head.fc",
     },
     parts={"head/kernel": CONV_1X1},
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    crop=0.95,
 )
 
 WIDE_RESNET = Layout(
@@ -280,7 +283,8 @@ TIMM_NF_RESNET = Layout(
             lambda place, gain: gain.reshape(place.shape),
         )
     },
-    crop=0.9,
+    side=256,
+    crop=0.94,
 )
 
 # --- VGG ----------------------------------------------------------------------------------------

@@ -164,6 +164,26 @@ def test_the_network_by_its_name_and_its_classes_from_the_checkpoint():
     assert_same(made.variables, variables)
 
 
+@pytest.mark.parametrize(
+    ("name", "side", "mean", "std"),
+    [
+        ("torchvision-resnet", 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("rescalenet", 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("timm-nf-resnet", 256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("fixup-cifar", 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        ("wide-resnet", 32, (0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616)),
+        ("wide-resnet-authors", 32, (0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616)),
+    ],
+)
+def test_images_are_normalised_as_published(name, side, mean, std):
+    """Typed from the published training code; the Wide ResNets' are given there over 255."""
+    model, _, state_dict = checkpoint(name)
+    inputs = from_torch(state_dict, model).inputs
+    assert inputs.shape == (side, side, 3) and inputs.max_value == 255
+    np.testing.assert_allclose(np.divide(inputs.mean, 255), mean, atol=5e-5)
+    np.testing.assert_allclose(np.divide(inputs.std, 255), std, atol=5e-5)
+
+
 def test_the_result_owns_its_numbers():
     model, variables, state_dict = checkpoint()
     made = from_torch(state_dict, model)
