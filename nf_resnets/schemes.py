@@ -144,6 +144,25 @@ NO_CONSTANTS = BranchConstants()
 """Those of a network without any."""
 
 
+class SchemeWarning(UserWarning):
+    """A network lacks a part of its scheme without which it trains, but not as well."""
+
+
+class Need(NamedTuple):
+    """A part of a scheme's network, and what becomes of training without it.
+
+    Attributes:
+      part: a field of :class:`Anatomy`, such as ``"multiplier"``.
+      without: ``"fails"``, for which an initialiser refuses the network; ``"worse"``, for which it
+        warns; ``"differs"``: it is another network than the published one, and no more is known.
+      why: where that was shown, as half a sentence.
+    """
+
+    part: str
+    without: Literal["fails", "worse", "differs"] = "differs"
+    why: str = "the published network has them"
+
+
 SCALARS = Group((Role.SCALAR_BIAS, Role.MULTIPLIER))
 """The leaves that Fixup trains at a tenth of the learning rate, as its paper has it. Its published
 code takes every parameter with "bias" in its name, and so the head's vector of biases, too:
@@ -173,6 +192,10 @@ class Scheme:
         ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
       own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
         is given; a comparison from one common draw must give such a scheme the key.
+      needs: what becomes of training without parts of the anatomy; ``init.describe`` and the
+        initialisers hold a tree against them. Parts that are not among them differ.
+      norm_free: whether it is published for branches without any normalisation, so that a norm in a
+        branch is refused unless ``rules.norm`` says that it is meant.
       scalars: the leaves that learn at another rate than the rest; none in most schemes.
       scalar_factor: what the learning rate is multiplied by for them.
       undecayed: the leaves without weight decay; none in most schemes.
@@ -198,15 +221,60 @@ class Scheme:
     scalars: Group = dataclasses.field(default=Group(), repr=False)
     scalar_factor: float = dataclasses.field(default=0.1, repr=False)
     undecayed: Group = dataclasses.field(default=Group(), repr=False)
+    needs: tuple[Need, ...] = dataclasses.field(default=(), repr=False)
+    norm_free: bool = dataclasses.field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.fits) - set(FAMILIES))
         if unknown:
             raise ValueError(f"fits={unknown} found; expected some of {', '.join(FAMILIES)}.")
+        parts = {field.name for field in dataclasses.fields(Anatomy)}
+        strange = [need.part for need in self.needs if need.part not in parts]
+        if strange:
+            raise ValueError(f"needs of {strange} found; expected fields of Anatomy.")
         if not 0 <= self.scalar_factor < math.inf:
             raise ValueError(
                 f"scalar_factor={self.scalar_factor} found; expected a finite number, 0 or more."
             )
+
+    def constants(self, depth: int, transitions: tuple[bool, ...] | None = None) -> BranchConstants:
+        """The constants that a network multiplies by, those of the k-th branch at ``[k - 1]``.
+
+        A block computes ``identity * shortcut(x) + residual * scalar * F(x / beta)``.
+
+        Args:
+          depth: ``L``, the number of residual branches.
+          transitions: for each branch, whether the shape changes there. NF-ResNet's ``beta``
+            depends on it; other schemes do not need it.
+
+        Returns:
+          ``residual``, ``identity`` and ``beta``, float32 ``[L]`` each.
+
+        Raises:
+          ValueError: if ``depth`` is below 0, ``transitions`` are not ``L``, or the constants
+            depend on them and they are not given.
+
+        Example:
+          >>> import nf_resnets
+          >>> get("rescalenet").constants(4).residual.tolist()
+          [0.5, 0.5, 0.5, 0.5]
+        """
+        if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
+            raise ValueError(f"depth={depth!r} found; expected the number of residual branches.")
+        plain = (False,) * int(depth)
+        if transitions is None:
+            found, other = (self.anatomy.constants(each) for each in (plain, (True,) * int(depth)))
+            if any(not np.array_equal(a, b) for a, b in zip(found, other, strict=True)):
+                raise ValueError(
+                    f"transitions=None found; the constants of {self.title} depend on where the "
+                    "shape changes, expected a bool for each residual branch."
+                )
+        elif len(transitions) != depth:
+            raise ValueError(f"{len(transitions)} transitions found; expected depth={depth}.")
+        else:
+            found = self.anatomy.constants(tuple(transitions))
+        ones = np.ones(len(plain), np.float32)
+        return BranchConstants(*(ones.copy() if value is None else value for value in found))
 
     @property
     def compiles_as(self) -> tuple[Anatomy, Group, Group]:
@@ -291,8 +359,10 @@ __all__ = [
     "UNDECAYED",
     "Anatomy",
     "BranchConstants",
+    "Need",
     "PerBranch",
     "Scheme",
+    "SchemeWarning",
     "fitting",
     "get",
     "names",

@@ -12,6 +12,7 @@ from nf_resnets.init import skipinit as _skipinit
 from nf_resnets.init import standard as _standard
 from nf_resnets.init import t_fixup as _t_fixup
 from nf_resnets.init import zero_gamma as _zero_gamma
+from nf_resnets.init.describe import describe
 from nf_resnets.init.fixup import fixup
 from nf_resnets.init.he import he
 from nf_resnets.init.lsuv import lsuv
@@ -27,7 +28,7 @@ from nf_resnets.init.t_fixup import t_fixup
 from nf_resnets.init.xavier import xavier
 from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Rules
-from nf_resnets.schemes import register
+from nf_resnets.schemes import SchemeWarning, register
 
 # The registry: a new scheme is one file beside this one, and one line here.
 register(_fixup.SCHEME)
@@ -60,7 +61,9 @@ register(_normalized.LAYER_NORM_POST)
 
 __all__ = [
     "Rules",
+    "SchemeWarning",
     "constant_alpha",
+    "describe",
     "fixup",
     "gradient_quotient",
     "he",

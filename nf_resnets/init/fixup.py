@@ -11,10 +11,11 @@ from typing import Any
 import jax
 
 from nf_resnets import draws, roles
+from nf_resnets.init import needs
 from nf_resnets.init.leaves import all_zero, draw, is_concrete, like, refuse_shapes, scaled
 from nf_resnets.init.standard import usual
 from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
-from nf_resnets.schemes import SCALARS, Anatomy, Scheme
+from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
 
 PUBLISHED_CROSS = 12
 """What the authors' code has for ``L`` in the attention of a decoder to the encoder's output."""
@@ -75,8 +76,12 @@ def fixup(
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero), ``scale`` is not finite and above 0, the tree is
         initialised already, has no residual branch, holds shapes instead of arrays or numbers that
-        are not finite, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
+        are not finite, has a norm in a branch that ``rules.norm`` does not name or a second factor
+        of zeros in a branch, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Warns:
+      SchemeWarning: if the tree has no scalar biases or multipliers.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
     ICLR 2019; its published code, hongyi-zhang/Fixup.
@@ -94,6 +99,7 @@ def fixup(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     _refuse_single_layers(role_map)
+    needs.check(SCHEME, role_map, rules)
     if not (isinstance(scale, int | float) and 0 < scale < math.inf):
         raise ValueError(f"scale={scale!r} found; expected a finite number above 0.")
     if key is None:
@@ -122,7 +128,7 @@ def fixup(
             return scaled(value, factor(leaf))
         return value
 
-    return role_map.map(rescale, params)
+    return needs.alive(SCHEME, role_map, rules, role_map.map(rescale, params))
 
 
 def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:
@@ -171,6 +177,20 @@ SCHEME = Scheme(
     anatomy=Anatomy(scalar_biases=True, multiplier=True),
     reference="Zhang, Dauphin, Ma: Fixup Initialization, ICLR 2019, section 3",
     fits=frozenset({"pre_activation", "post_activation", "transformer"}),
+    needs=(
+        Need(
+            "scalar_biases",
+            "worse",
+            "Fixup trains without them, but worse: the paper's figure 4 and section 3, rule 3",
+        ),
+        Need(
+            "multiplier",
+            "worse",
+            "Fixup trains without them, but wants another learning rate schedule: the paper's "
+            "section 3",
+        ),
+    ),
+    norm_free=True,
     scalars=SCALARS,
     scalar_factor=0.1,
 )

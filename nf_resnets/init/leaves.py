@@ -143,10 +143,22 @@ def is_concrete(value: Any) -> bool:
 
 def all_zero(value: Any) -> bool:
     """Whether a concrete array holds nothing but zeros, asked inside ``jit`` too."""
-    if isinstance(value, np.ndarray):
-        return not bool(np.any(value))
-    with jax.ensure_compile_time_eval():
-        return not bool(jnp.any(value))
+    return bool(zero_rows(value, stacked=False)[0])
+
+
+def zero_rows(value: Any, *, stacked: bool) -> np.ndarray:
+    """Whether a concrete array, of a stacked one each ``value[i]``, is all zeros: bool ``[n]``."""
+    if not hasattr(value, "shape"):
+        return np.zeros(1, bool)
+    on_host = not isinstance(value, jax.Array) or (
+        value.is_fully_addressable and all(each.platform == "cpu" for each in value.devices())
+    )
+    if not on_host:  # to be asked there, not copied
+        with jax.ensure_compile_time_eval():
+            other = jnp.any(value != 0, axis=tuple(range(int(stacked), value.ndim)))
+            return ~np.atleast_1d(np.asarray(other))
+    rows = np.asarray(value).reshape(value.shape[0] if stacked else 1, -1)
+    return ~np.any(rows != 0, axis=1)
 
 
 def draw(
@@ -234,4 +246,5 @@ __all__ = [
     "refuse_shapes",
     "scaled",
     "with_deviation",
+    "zero_rows",
 ]

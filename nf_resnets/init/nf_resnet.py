@@ -11,7 +11,8 @@ import numpy as np
 
 from nf_resnets import draws, roles
 from nf_resnets.init.leaves import draw
-from nf_resnets.init.skipinit import skipinit
+from nf_resnets.init.skipinit import SCHEME as SKIPINIT
+from nf_resnets.init.skipinit import with_alphas
 from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -71,8 +72,8 @@ def nf_resnet(
     """
     if isinstance(gain, int | float) and not math.isfinite(gain):
         raise ValueError(f"gain={gain!r} found; expected a finite number.")
-    params = skipinit(params, depth, alpha=gain, rules=rules)
-    return _drawn(params, key, rules)
+    params = _drawn(params, depth, key, rules)
+    return with_alphas(SCHEME, params, depth, alpha=gain, rules=rules)
 
 
 def _timm(
@@ -84,10 +85,12 @@ def _timm(
     rules: Rules | None = None,
 ) -> Any:
     """The same draws; no branch has a scalar, and its last convolution's gains start at 0."""
-    return _drawn(zero_gamma(params, depth, scales=scales, rules=rules), key, rules)
+    return zero_gamma(_drawn(params, depth, key, rules), depth, scales=scales, rules=rules)
 
 
-def _drawn(params: Any, key: jax.Array | None, rules: Rules | None) -> Any:
+def _drawn(params: Any, depth: int, key: jax.Array | None, rules: Rules | None) -> Any:
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
     if key is None:
         return params
 
@@ -96,7 +99,7 @@ def _drawn(params: Any, key: jax.Array | None, rules: Rules | None) -> Any:
         std = 0.01 if leaf.role is Role.HEAD else fan_in**-0.5
         return std * draws.normal(leaf_key, leaf.shape, dtype)
 
-    return draw(params, key, roles.assign(params, rules), sample)
+    return draw(params, key, role_map, sample)
 
 
 def _beta(transitions: tuple[bool, ...]) -> np.ndarray:
@@ -117,6 +120,8 @@ SCHEME = Scheme(
     reference="Brock, De, Smith: Characterizing signal propagation to close the performance gap in "
     "unnormalized ResNets, ICLR 2021, section 3",
     fits=frozenset({"pre_activation"}),
+    needs=SKIPINIT.needs,
+    norm_free=True,
 )
 PUBLISHED = dataclasses.replace(
     SCHEME,

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import draws, roles
+from nf_resnets.init import needs
 from nf_resnets.init.leaves import draw, like, refuse_shapes, with_deviation
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.roles import Group, Leaf, Role, Rules
-from nf_resnets.schemes import UNDECAYED, Anatomy, Scheme
+from nf_resnets.schemes import UNDECAYED, Anatomy, BranchConstants, Need, Scheme
 
 
 def rescalenet(
@@ -24,6 +25,7 @@ def rescalenet(
     *,
     dropout: float | Sequence[float] = 0.0,
     published: bool = False,
+    constants: BranchConstants | None = None,
     key: jax.Array | None = None,
     rules: Rules | None = None,
 ) -> Any:
@@ -58,6 +60,10 @@ def rescalenet(
       dropout: the rate after each layer of a branch, one for all branches or ``L`` of them, such as
         ``model.branch_dropout``.
       published: whether the deviations are those of the published code.
+      constants: those by which the network multiplies,
+        ``schemes.get("rescalenet").constants(depth)``. A tree does not show them, and without them
+        the signal explodes; so a network of one's own must say that it has them. This library's
+        need not.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -66,10 +72,14 @@ def rescalenet(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``dropout`` is not one rate
-        in ``[0, 1)`` or as many as there are branches, the tree holds shapes instead of arrays or,
-        without ``key``, a weight of zeros, or does not fit the rules (see
+        in ``[0, 1)`` or as many as there are branches, ``constants`` are missing or not the
+        scheme's, a norm is in a branch that ``rules.norm`` does not name, the tree holds shapes
+        instead of arrays or, without ``key``, a weight of zeros, or does not fit the rules (see
         :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Warns:
+      SchemeWarning: if the tree has no channel biases or multipliers.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
     networks?*, NeurIPS 2020, and its author feedback: ``k + L`` from ``1 + L`` on; its published
@@ -79,12 +89,15 @@ def rescalenet(
       >>> import jax.numpy as jnp
       >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)")
-      >>> weight = rescalenet(tree, depth=1, rules=rules)["block_1"]["conv_2"]
+      >>> given = dict(rules=rules, constants=SCHEME.constants(1))
+      >>> weight = rescalenet(tree, depth=1, **given)["block_1"]["conv_2"]
       >>> float(jnp.sqrt((weight**2).mean()) / (2 / 72) ** 0.5)  # (1/2)^(1/4)
       0.8409
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
+    scheme = PUBLISHED if published else SCHEME
+    needs.check(scheme, role_map, rules, constants=constants)
     kept = 1 - _rates(dropout, int(depth))
     k = np.arange(1, int(depth) + 1) - published
     shares = int(depth) / (k + int(depth))
@@ -123,7 +136,7 @@ def rescalenet(
             return with_deviation(leaf, value, deviation(leaf))
         return value
 
-    return role_map.map(rescale, params)
+    return needs.alive(scheme, role_map, rules, role_map.map(rescale, params))
 
 
 _RESCALED = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
@@ -167,6 +180,21 @@ SCHEME = Scheme(
     calibrate=rescale_biases,
     scalar_factor=1.0,  # of no leaf: the multipliers learn as all others do
     undecayed=UNDECAYED,
+    needs=(
+        Need("residual", "fails"),
+        Need("identity", "fails"),
+        Need(
+            "channel_biases",
+            "worse",
+            "the authors set them from the data, so that almost no neuron is dead at the start",
+        ),
+        Need(
+            "multiplier",
+            "worse",
+            "they make up for the weights that weight decay shrinks: the author feedback",
+        ),
+    ),
+    norm_free=True,
 )
 PUBLISHED = dataclasses.replace(
     SCHEME,

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from nf_resnets.init.skipinit import skipinit
+from nf_resnets.init.skipinit import SCHEME as SKIPINIT
+from nf_resnets.init.skipinit import with_alphas
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -31,7 +32,8 @@ def rezero(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, or the tree does not fit the rules.
+        for each, a norm is in a branch that ``rules.norm`` does not name, another factor of a
+        branch is 0, or the tree does not fit the rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You Need: Fast
@@ -44,7 +46,7 @@ def rezero(
       >>> float(rezero(tree, depth=1, rules=rules)["block_1"]["alpha"])
       0.0
     """
-    return skipinit(params, depth, key=key, rules=rules)
+    return with_alphas(SCHEME, params, depth, alpha=0.0, key=key, rules=rules)
 
 
 SCHEME = Scheme(
@@ -54,6 +56,8 @@ SCHEME = Scheme(
     anatomy=Anatomy(alpha=True),
     reference="Bachlechner et al.: ReZero is All You Need, UAI 2021, equation 1",
     fits=frozenset({"pre_activation", "post_activation", "transformer"}),
+    needs=SKIPINIT.needs,
+    norm_free=True,
 )
 
 __all__ = ["SCHEME", "rezero"]

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles
+from nf_resnets.init import needs
 from nf_resnets.init.leaves import is_concrete, like, refuse_not_finite
 from nf_resnets.init.standard import usual
 from nf_resnets.roles import Leaf, Role, Rules
-from nf_resnets.schemes import Anatomy, Scheme
+from nf_resnets.schemes import Anatomy, Need, Scheme
 
 
 def skipinit(
@@ -46,7 +47,9 @@ def skipinit(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, ``alpha`` is not finite, or the tree does not fit the rules.
+        for each, ``alpha`` is not finite, a norm is in a branch that ``rules.norm`` does not name,
+        another factor of a branch is 0 beside an ``alpha`` of 0, or the tree does not fit the
+        rules.
       TypeError: if ``depth`` is not an integer, ``alpha`` not one number or ``key`` not a PRNG key.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
@@ -59,15 +62,38 @@ def skipinit(
       >>> float(skipinit(tree, depth=1, rules=rules)["block_1"]["alpha"])
       0.0
     """
+    return with_alphas(SCHEME, params, depth, alpha=alpha, key=key, rules=rules)
+
+
+def with_alphas(
+    scheme: Scheme,
+    params: Any,
+    depth: int,
+    *,
+    alpha: float | jax.Array,
+    key: jax.Array | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    """What :func:`skipinit` does, for a scheme whose networks have the same scalar.
+
+    Args:
+      scheme: the scheme.
+      params: as of :func:`skipinit`.
+      depth: as of :func:`skipinit`.
+      alpha: as of :func:`skipinit`.
+      key: as of :func:`skipinit`.
+      rules: as of :func:`skipinit`.
+    """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     found = sum(math.prod(leaf.shape) for leaf in role_map.leaves if leaf.role is Role.ALPHA)
     if found != depth or not depth:
         raise ValueError(
-            f"{found} alphas found in params for {depth} residual branches; SkipInit needs one for "
-            "each (rules.alpha names them)."
+            f"{found} alphas found in params for {depth} residual branches; {scheme.title} needs "
+            "one for each (rules.alpha names them)."
         )
     _check_alpha(alpha)
+    needs.check(scheme, role_map, rules)
     if key is not None:
         params = usual(params, key, rules=rules)
     else:
@@ -76,7 +102,7 @@ def skipinit(
     def fill(leaf: Leaf, value: Any) -> Any:
         return like(value, alpha) if leaf.role is Role.ALPHA else value
 
-    return role_map.map(fill, params)
+    return needs.alive(scheme, role_map, rules, role_map.map(fill, params))
 
 
 def _check_alpha(alpha: Any) -> None:
@@ -98,20 +124,26 @@ def _rsqrt_depth(
     return skipinit(params, depth, alpha=alpha, key=key, rules=rules)
 
 
-_ANATOMY = Anatomy(alpha=True, conv_biases=True)
-_REFERENCE = "De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, section 3"
-
-SCHEME = Scheme("skipinit", "SkipInit", skipinit, _ANATOMY, _REFERENCE)
-RSQRT_DEPTH = Scheme("alpha_rsqrt_depth", "α = 1/√L", _rsqrt_depth, _ANATOMY, _REFERENCE)
-ALPHA_ONE = Scheme(
-    "alpha_one", "α = 1", functools.partial(skipinit, alpha=1.0), _ANATOMY, _REFERENCE
+SCHEME = Scheme(
+    name="skipinit",
+    title="SkipInit",
+    init=skipinit,
+    anatomy=Anatomy(alpha=True, conv_biases=True),
+    reference="De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, section 3",
+    needs=(Need("alpha", "fails", "a scalar stands at the end of every branch"),),
+    norm_free=True,
 )
-REGULARIZED = Scheme(
-    "regularized_skipinit",
-    "regularised SkipInit",
-    skipinit,
-    dataclasses.replace(_ANATOMY, dropout=True),
-    _REFERENCE,
+RSQRT_DEPTH = dataclasses.replace(
+    SCHEME, name="alpha_rsqrt_depth", title="α = 1/√L", init=_rsqrt_depth
+)
+ALPHA_ONE = dataclasses.replace(
+    SCHEME, name="alpha_one", title="α = 1", init=functools.partial(skipinit, alpha=1.0)
+)
+REGULARIZED = dataclasses.replace(
+    SCHEME,
+    name="regularized_skipinit",
+    title="regularised SkipInit",
+    anatomy=dataclasses.replace(SCHEME.anatomy, dropout=True),
 )
 
-__all__ = ["ALPHA_ONE", "REGULARIZED", "RSQRT_DEPTH", "SCHEME", "skipinit"]
+__all__ = ["ALPHA_ONE", "REGULARIZED", "RSQRT_DEPTH", "SCHEME", "skipinit", "with_alphas"]

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
+from nf_resnets.init import needs
 from nf_resnets.init.leaves import refuse_shapes, scaled
 from nf_resnets.init.xavier import xavier
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
@@ -103,6 +104,7 @@ def t_fixup(
         raise ValueError(f"decoder={decoder!r} is not a regular expression: {error}.") from None
     _refuse_other_branches(role_map)
     _refuse_fused(role_map)
+    needs.check(SCHEME, role_map, rules)
     layers = _count_layers(role_map, in_decoder, decoder)
     if key is not None:
         params = xavier(params, key, rules=rules)
@@ -118,7 +120,7 @@ def t_fixup(
             return scaled(value, (9 * number) ** -0.25 if side else 0.67 * number**-0.25)
         return value
 
-    return role_map.map(rescale, params)
+    return needs.alive(SCHEME, role_map, rules, role_map.map(rescale, params))
 
 
 def _refuse_other_branches(role_map: RoleMap) -> None:
@@ -174,6 +176,7 @@ SCHEME = Scheme(
     reference="Huang, Perez, Ba, Volkovs: Improving Transformer Optimization Through Better "
     "Initialization, ICML 2020, section 3.2",
     fits=frozenset({"transformer"}),
+    norm_free=True,
 )
 
 __all__ = ["SCHEME", "t_fixup"]

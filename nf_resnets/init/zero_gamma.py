@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
+from nf_resnets.init import needs
 from nf_resnets.init.leaves import like
 from nf_resnets.init.standard import standard
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
@@ -48,7 +49,8 @@ def zero_gamma(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``scales`` is no regular
-        expression with a group or does not find a last scale for each branch, or the tree does not
+        expression with a group or does not find a last scale for each branch, another factor of a
+        branch is 0 beside it, or the tree does not
         fit the rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
@@ -73,7 +75,10 @@ def zero_gamma(
         )
     paths = {leaf.path for leaf in last}
     params = standard(params, depth, key=key, rules=rules)
-    return role_map.map(lambda leaf, value: like(value, 0) if leaf.path in paths else value, params)
+    result = role_map.map(
+        lambda leaf, value: like(value, 0) if leaf.path in paths else value, params
+    )
+    return needs.alive(SCHEME, role_map, rules, result)
 
 
 def _last_scales(role_map: RoleMap, scales: str) -> list[Leaf]:

@@ -140,6 +140,8 @@ def _init(scheme, params, depth=L, *, keyed=False, **options):
     options.setdefault("rules", _rules(scheme))
     known = inspect.signature(function).parameters
     options |= {name: path for name, path in PATHS.items() if name in known}
+    if "constants" in known:  # of a network that is not this library's
+        options.setdefault("constants", schemes.get(scheme).constants(L))
     return function(params, depth, **options)
 
 

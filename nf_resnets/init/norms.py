@@ -1,0 +1,105 @@
+"""Norms that were left in a branch of a network that is to have none."""
+
+from __future__ import annotations
+
+import re
+
+from nf_resnets.init.blocks import Place
+from nf_resnets.roles import OUR_RULES, Leaf, Role, RoleMap, Rules
+from nf_resnets.schemes import Scheme
+
+# Names of norms and their like: BatchNorm_0, batchnorm, layer_norm, norm1, bn1, ln_2.
+_NORM = re.compile(
+    r"(?<!weight)(?<!weight_)(?<!spectral)(?<!spectral_)norm|(?:^|[/._])(?:bn|ln|gn)(?=\d|[/._]|$)",
+    re.IGNORECASE,
+)
+_ADDED = re.compile(r"bias|offset|shift|center|mean|var|beta|vector|(?:^|_)b\d*$", re.IGNORECASE)
+_FACTOR = re.compile(
+    r"scale|gain|gamma|alpha|multiplier|weight|rezero|(?:^|_)[gsw]\d*$", re.IGNORECASE
+)
+
+
+def refuse_norms(
+    scheme: Scheme, role_map: RoleMap, rules: Rules | None, places: list[Place]
+) -> None:
+    """Refuses a norm in a residual block, unless ``rules.norm`` names it.
+
+    A norm is known by its name, or as a vector that no rule names and that is called neither a bias
+    nor a standardised weight's gain. (A norm without parameters leaves no trace in a tree.)
+
+    Args:
+      scheme: whose network it is.
+      role_map: the roles of the tree.
+      rules: those that it was made with.
+      places: where its leaves lie.
+
+    Raises:
+      ValueError: if there is one.
+    """
+    ours = rules is None or rules == OUR_RULES
+    kept = re.compile(rules.keep) if rules is not None and rules.keep is not None else None
+    norms, unnamed = [], []
+    for leaf, place in zip(role_map.leaves, places, strict=True):
+        unruled = leaf.role is Role.KEEP or (leaf.role is Role.NORM and ours)
+        if not unruled or not place.inside or is_gain(leaf) or _longer_axes(leaf) > 1:
+            continue
+        if not leaf.shape and not leaf.stacked and not _NORM.search(place.name):
+            continue
+        if _NORM.search(place.name):
+            norms.append((leaf, place))
+        elif (
+            _longer_axes(leaf) == 1 and not is_added(leaf) and not (kept and kept.search(leaf.path))
+        ):
+            unnamed.append((leaf, place))
+    for found, what in ((norms, _LEFT), (unnamed, _UNNAMED)):
+        # Of a norm's leaves the scale says most.
+        for leaf, place in sorted(found, key=lambda item: is_added(item[0])):
+            block = ""
+            if place.branches:
+                block = f" {role_map.branches[place.branches[0][0] - 1].name!r}"
+            raise ValueError(
+                what.format(path=leaf.path, shape=list(leaf.shape), block=block, title=scheme.title)
+            )
+
+
+_LEFT = (
+    "leaf {path!r} {shape} is that of a norm in residual branch{block}, and {title} is for "
+    "branches without normalisation; expected the norm to be taken out of the network, or "
+    "to be named in rules.norm if it is meant."
+)
+_UNNAMED = (
+    "no rule says what the vector {path!r} {shape} in residual branch{block} is, and it may be a "
+    "norm's scale, where {title} is for branches without normalisation; name it in rules.norm if a "
+    "norm is meant there, or else in the rule of its role or in rules.keep."
+)
+
+
+def is_gain(leaf: Leaf) -> bool:
+    """Whether a leaf is called the gain of a standardised weight."""
+    return "gain" in last_name(leaf)
+
+
+def is_added(leaf: Leaf) -> bool:
+    """Whether a leaf's name says that it is added, or a statistic, and not multiplied by."""
+    return _ADDED.search(last_name(leaf)) is not None
+
+
+def is_factor(leaf: Leaf, place: Place) -> bool:
+    """Whether a leaf's name says that it is multiplied by."""
+    if is_added(leaf):
+        return False
+    return _FACTOR.search(last_name(leaf)) is not None or _NORM.search(place.name) is not None
+
+
+def last_name(leaf: Leaf) -> str:
+    """The last key of a leaf's path; NNX adds a key to a Param's path."""
+    path = re.sub(r"/(?:raw_)?value$", "", leaf.path)
+    return re.split(r"[/.]", path)[-1]
+
+
+def _longer_axes(leaf: Leaf) -> int:
+    own = leaf.shape[1:] if leaf.stacked else leaf.shape
+    return sum(length > 1 for length in own)
+
+
+__all__ = ["is_added", "is_factor", "is_gain", "last_name", "refuse_norms"]
