@@ -34,6 +34,7 @@ OF_JAX = ("jax", "jaxlib", "flax", "optax", "orbax", "chex")
 # What a class may inherit from; everything else is a value or a function.
 BASES = {
     "nn.Module": "a Flax module",
+    "nnx.Module": "a Flax module",
     "enum.Enum": "an enumeration",
     "enum.StrEnum": "an enumeration",
     "NamedTuple": "a tuple",

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from nf_resnets import schemes
 from nf_resnets.roles import OUR_RULES, Role, Rules
+from nf_resnets.schemes import Scheme
 
 # A path begins, and ends, at any of these: NNX adds a key to a Param's path, and the keys of a
 # state_dict are joined by dots.
@@ -231,6 +233,39 @@ def flax_gpt(*, norm: bool = False) -> Rules:
     )
 
 
+def with_parts(rules: Rules, scheme: str | Scheme) -> Rules:
+    r"""The same network built with the parts of ``nf_resnets.models``, such as ``ScalarBias``.
+
+    Args:
+      rules: those of its layers.
+      scheme: its name, or itself; its anatomy says which parts there are.
+
+    Returns:
+      The rules with ``scalar_bias``, ``channel_bias``, ``multiplier``, ``alpha`` and, for the gains
+      of standardised weights, ``norm``, as far as the scheme has them.
+
+    Example:
+      >>> with_parts(Rules(branch=r"Block_(\d+)/Conv_(\d+)/kernel"), "skipinit").alpha
+      '(?:^|[/.])alpha(?:/(?:raw_)?value)?$'
+    """
+    anatomy = schemes.get(scheme).anatomy
+    parts = {
+        "scalar_bias": (anatomy.scalar_biases, "bias_scalar"),
+        "channel_bias": (anatomy.channel_biases, "vector"),
+        "multiplier": (anatomy.multiplier, "multiplier"),
+        "alpha": (anatomy.alpha, "alpha"),
+        "norm": (anatomy.standardized, "gain"),
+    }
+    return dataclasses.replace(
+        rules,
+        **{
+            role: rf"(?:^|[/.]){name}(?:/(?:raw_)?value)?$"
+            for role, (there, name) in parts.items()
+            if there
+        },
+    )
+
+
 def scanned(rules: Rules, stacked: str) -> Rules:
     """The same network with its blocks scanned: every leaf of a block has a leading axis.
 
@@ -271,4 +306,5 @@ __all__ = [
     "own",
     "scanned",
     "torch_resnet",
+    "with_parts",
 ]

@@ -3,6 +3,14 @@
 from nf_resnets.models.architectures import ARCHITECTURES, Architecture, make
 from nf_resnets.models.cifar_resnet import CifarResNet
 from nf_resnets.models.conv import conv
+from nf_resnets.models.layers import ChannelBias
+from nf_resnets.models.parts import (
+    Multiplier,
+    ResidualScale,
+    ScalarBias,
+    ScaledWSConv,
+    SkipInit,
+)
 from nf_resnets.models.resnet import ResNet
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.models.vgg import VGG
@@ -12,8 +20,14 @@ __all__ = [
     "ARCHITECTURES",
     "VGG",
     "Architecture",
+    "ChannelBias",
     "CifarResNet",
+    "Multiplier",
     "ResNet",
+    "ResidualScale",
+    "ScalarBias",
+    "ScaledWSConv",
+    "SkipInit",
     "Transformer",
     "WideResNet",
     "conv",

@@ -18,6 +18,7 @@ import numpy as np
 
 from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
+from nf_resnets.models.parts import learnt_scalar, shifted, times
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 from nf_resnets.taps import merge, tap
 
@@ -208,7 +209,7 @@ def layers_for(
     def shift(x: jax.Array, name: str) -> jax.Array:
         if not anatomy.scalar_biases:
             return x
-        return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
+        return shifted(module, name, x)
 
     def center(x: jax.Array, name: str) -> jax.Array:
         return ChannelBias(name=name)(x) if anatomy.channel_biases else shift(x, name)
@@ -223,10 +224,8 @@ def layers_for(
 
     def merged(shortcut: jax.Array, branch: jax.Array, constants: BranchConstants) -> jax.Array:
         branch = surviving(branch, noise)
-        if constants.identity is not None:
-            shortcut = shortcut * constants.identity.astype(shortcut.dtype)
-        if constants.residual is not None:
-            branch = branch * constants.residual.astype(branch.dtype)
+        shortcut = times(shortcut, constants.identity)
+        branch = times(branch, constants.residual)
         return norm(merge(module, shortcut, branch), "norm_merge", at=("merge",))
 
     return Layers(conv, norm, shift, center, projected, dropped_after, merged)
@@ -310,7 +309,7 @@ def branch_scalar(block: Any) -> jax.Array | None:
     """The learnable scalar of the block's branch, if the anatomy has one."""
     for present, name in ((block.anatomy.multiplier, "multiplier"), (block.anatomy.alpha, "alpha")):
         if present:
-            return block.param(name, nn.initializers.ones, ())
+            return learnt_scalar(block, name)
     return None
 
 

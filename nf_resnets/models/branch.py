@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from nf_resnets import draws
 from nf_resnets.models.blocks import divided, scaled_branch
+from nf_resnets.models.parts import shifted, times
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import merge
 
@@ -62,7 +63,7 @@ def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:
     """Adds one of Fixup's scalar biases, where the anatomy has them."""
     if not anatomy.scalar_biases:
         return x
-    return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
+    return shifted(module, name, x)
 
 
 def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
@@ -97,10 +98,7 @@ def end(
     """
     branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
     branch = scaled_branch(module, branch)
-    if constants.residual is not None:
-        branch = branch * constants.residual.astype(branch.dtype)
-    skip = x if constants.identity is None else x * constants.identity.astype(x.dtype)
-    y = merge(module, skip, branch)
+    y = merge(module, times(x, constants.identity), times(branch, constants.residual))
     return layer_norm(y) if norm_stands(module.anatomy, "post") else y
 
 

@@ -1,0 +1,161 @@
+"""The parts that make a block of one's own norm-free, as Flax Linen modules.
+
+Their parameters have the names that ``init.rules.with_parts`` knows. The same parts for Flax NNX
+are in :mod:`nf_resnets.models.nnx_parts`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nf_resnets.models.layers import Conv
+
+
+class ScalarBias(nn.Module):
+    """Fixup's scalar bias: adds one learnable number ``bias_scalar []``, from 0.
+
+    It stands before every convolution, linear layer and activation of a branch.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3.
+
+    Example:
+      >>> ScalarBias().init(jax.random.key(0), jnp.ones((1, 2)))["params"]
+      {'bias_scalar': Array(0., dtype=float32)}
+    """
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """An array of any shape to the same shape."""
+        return shifted(self, "bias_scalar", x)
+
+
+class Multiplier(nn.Module):
+    """Fixup's and RescaleNet's scalar on a branch: a learnable ``multiplier []``, from 1.
+
+    Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3; Shao et al., NeurIPS 2020, section 4.
+    """
+
+    @nn.compact
+    def __call__(self, branch: jax.Array) -> jax.Array:
+        """An array of any shape to the same shape."""
+        return branch * learnt_scalar(self, "multiplier").astype(branch.dtype)
+
+
+class SkipInit(nn.Module):
+    """SkipInit's scalar at the end of a branch: a learnable ``alpha []``.
+
+    ReZero's is the same; so is the gain ``g`` at the end of an NF-ResNet's branch.
+
+    Attributes:
+      alpha: what it starts from.
+
+    Source: De, Smith, NeurIPS 2020, section 3; Bachlechner et al., UAI 2021, equation 1.
+    """
+
+    alpha: float = 0.0
+
+    @nn.compact
+    def __call__(self, branch: jax.Array) -> jax.Array:
+        """An array of any shape to the same shape."""
+        return branch * learnt_scalar(self, "alpha", self.alpha).astype(branch.dtype)
+
+
+class ResidualScale(nn.Module):
+    """The sum of both paths times constants: ``identity * shortcut + residual * branch``.
+
+    Those of the k-th branch of RescaleNet are at ``[k - 1]`` of
+    ``schemes.get("rescalenet").constants(L)``. It has no parameters.
+
+    Attributes:
+      residual: a number, or ``[]``.
+      identity: a number, or ``[]``.
+
+    Source: Shao et al., NeurIPS 2020, section 4.
+
+    Example:
+      >>> from nf_resnets import schemes
+      >>> constants = schemes.get("rescalenet").constants(16)
+      >>> last = ResidualScale(constants.residual[15], constants.identity[15])
+      >>> float(last.apply({}, 1.0, 0.0) ** 2)  # 31 / 32
+      0.96875
+    """
+
+    residual: Any = 1.0
+    identity: Any = 1.0
+
+    def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
+        """Two arrays of one shape to their sum."""
+        return times(shortcut, self.identity) + times(branch, self.residual)
+
+
+class ScaledWSConv(nn.Module):
+    """A convolution of odd size with scaled standardised weights, padded alike on all sides.
+
+    The kernel ``[K, K, C_in, C_out]`` is standardised in the forward pass and multiplied by a
+    learnable ``gain [C_out]``, and by what makes up for a ReLU before it.
+
+    Attributes:
+      features: ``C_out``.
+      size: ``K``.
+      stride: of the output positions.
+      use_bias: whether it has a bias vector ``[C_out]``.
+      after_relu: whether its input is the output of a ReLU.
+      dtype: what it computes in; the parameters are float32.
+
+    Source: Brock, De, Smith, ICLR 2021, equation 1 and section 4.1.
+    """
+
+    features: int
+    size: int = 3
+    stride: int = 1
+    use_bias: bool = True
+    after_relu: bool = True
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        """Makes it share names with the convolution that it is."""
+        self.conv = Conv(
+            self.features,
+            self.size,
+            self.stride,
+            use_bias=self.use_bias,
+            standardized=True,
+            after_relu=self.after_relu,
+            dtype=self.dtype,
+        )
+        nn.share_scope(self, self.conv)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``."""
+        return self.conv(x)
+
+
+def shifted(module: Any, name: str, x: jax.Array) -> jax.Array:
+    """Adds the module's scalar bias of that name."""
+    return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
+
+
+def learnt_scalar(module: Any, name: str, start: float = 1.0) -> jax.Array:
+    """The module's learnable scalar of that name."""
+    return module.param(name, nn.initializers.constant(start), ())
+
+
+def times(x: jax.Array, constant: Any) -> jax.Array:
+    """``x`` times a constant in its own dtype; None is 1."""
+    return x if constant is None else x * jnp.asarray(constant).astype(jnp.result_type(x))
+
+
+__all__ = [
+    "Multiplier",
+    "ResidualScale",
+    "ScalarBias",
+    "ScaledWSConv",
+    "SkipInit",
+    "learnt_scalar",
+    "shifted",
+    "times",
+]
