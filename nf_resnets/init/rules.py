@@ -256,14 +256,14 @@ def with_parts(rules: Rules, scheme: str | Scheme) -> Rules:
         "alpha": (anatomy.alpha, "alpha"),
         "norm": (anatomy.standardized, "gain"),
     }
-    return dataclasses.replace(
-        rules,
-        **{
-            role: rf"(?:^|[/.]){name}(?:/(?:raw_)?value)?$"
-            for role, (there, name) in parts.items()
-            if there
-        },
-    )
+    found: dict[str, Any] = {
+        role: rf"(?:^|[/.]){name}(?:/(?:raw_)?value)?$"
+        for role, (there, name) in parts.items()
+        if there
+    }
+    if rules.norm is not None and "norm" in found:
+        found["norm"] += f"|{rules.norm}"
+    return dataclasses.replace(rules, **found)
 
 
 def scanned(rules: Rules, stacked: str) -> Rules:
