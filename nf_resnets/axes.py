@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 LAYOUTS = {"HWIO": "[H, W, C_in, C_out]", "OIHW": "[C_out, C_in, H, W]"}
+_OTHER = {"HWIO": "OIHW", "OIHW": "HWIO"}
 LETTERS = {
     "I": "an input",
     "O": "an output",
@@ -256,6 +258,108 @@ def _unlike_attention(leaves: Sequence[Reading]) -> ValueError:
     )
 
 
+def holders(tree: Any, paths: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The Equinox module that holds each leaf, None for what no such module holds."""
+    module = getattr(sys.modules.get("equinox"), "Module", None)
+    if module is None:
+        return [None] * len(paths)
+    return [_holder(tree, path, module) for path in paths]
+
+
+def _holder(node: Any, path: tuple[Any, ...], module: type) -> Any:
+    holder = node if isinstance(node, module) else None
+    for key in path[:-1]:
+        try:
+            if hasattr(key, "name"):
+                node = getattr(node, key.name)
+            else:
+                node = node[key.key if hasattr(key, "key") else key.idx]
+        except (AttributeError, KeyError, IndexError, TypeError):
+            break
+        holder = node if isinstance(node, module) else holder
+    return holder
+
+
+def of_equinox(holder: Any) -> bool:
+    """Whether a module is one of Equinox's own layers, whose weights have the outputs first."""
+    return any(base.__module__.startswith("equinox.nn") for base in type(holder).__mro__)
+
+
+def refuse_other_rank(leaf: Reading, holder: Any) -> None:
+    """Refuses a weight with more axes than Equinox's layer has, as of layers made by ``vmap``."""
+    name = type(holder).__name__
+    expected = {"Linear": 2}.get(name, getattr(holder, "num_spatial_dims", 0) + 2)
+    own = own_shape(leaf)
+    if (name == "Linear" or hasattr(holder, "num_spatial_dims")) and len(own) != expected:
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} has {len(own)} axes"
+            f"{' but the stacked one' if leaf.stacked else ''}, of which Equinox's {name} has "
+            f"{expected}; expected rules.stacked to match it just if its first axis runs over "
+            "branches."
+        )
+
+
+def has_unsaid_layout(path: str, holder: Any) -> bool:
+    """Whether neither a leaf's container nor its name tells its layout.
+
+    Flax's ``kernel`` and Haiku's ``w`` have the outputs last, and a tree written by hand is taken
+    to have them there. Of arrays in a module of the user's own nothing is known, nor of a
+    ``weight``, as PyTorch calls what has the outputs first.
+    """
+    key = _OWN_KEY.search(path)
+    return holder is not None or (key is not None and key[1] == "weight")
+
+
+def fault(leaf: Reading, layout: str, bias: Reading | None) -> str | None:
+    """What speaks against reading a weight in a layout and for the other one, None if nothing."""
+    own = own_shape(leaf)
+    here, there = (by_layout(len(own), name) for name in (layout, _OTHER[layout]))
+    outputs, others = (length(own, axes, "O") for axes in (here, there))
+    if bias is not None:
+        values = math.prod(own_shape(bias))
+        if values not in (1, outputs) and values == others:
+            return f"has a bias vector of {values} and would have {outputs} outputs"
+    if len(own) < 4:
+        return None
+    taps, instead = (
+        [n for n, axis in zip(own, axes, strict=True) if axis in "DHW"] for axes in (here, there)
+    )
+    # Small equal taps in the other layout, and here taps that are channels by their looks.
+    if len(set(instead)) == 1 and max(taps) > instead[0]:
+        unequal = len(set(taps)) > 1 and min(taps) > 1
+        if unequal or max(taps) > _WIDEST:
+            return f"would have {' x '.join(map(str, taps))} taps"
+    return None
+
+
+def looks_stacked(shape: Sequence[int], axes: str) -> bool:
+    """Whether what would be a convolution in space looks like a stack of those in a plane."""
+    return axes == "DHWIO" and shape[0] > _WIDEST and shape[1] == shape[2] <= _WIDEST
+
+
+_Ends = tuple[int, int]
+
+
+def refuse_chain(pairs: Sequence[tuple[str, str, _Ends, _Ends]], layout: str) -> None:
+    """Refuses a layout in which layers do not fit one another, where all do in the other.
+
+    Args:
+      pairs: of layers that follow each other: their paths, then what the first gives and the second
+        takes, in this layout and in the other.
+      layout: this one.
+    """
+    if not pairs or not all(given == taken for *_, (given, taken) in pairs):
+        return
+    for first, second, (given, taken), _ in pairs:
+        # A multiple may be a fused weight, a gate, or positions that are flattened.
+        if given % taken and taken % given:
+            raise ValueError(
+                f"leaf {first!r} gives {given} channels and {second!r} takes {taken} in the layout "
+                f"{layout!r}, where all layers fit in {_OTHER[layout]!r}; expected "
+                f"rules.layout={_OTHER[layout]!r}."
+            )
+
+
 __all__ = [
     "LAYOUTS",
     "Reading",
@@ -264,12 +368,19 @@ __all__ = [
     "by_layout",
     "ends_in_bias",
     "fans",
+    "fault",
     "general",
+    "has_unsaid_layout",
+    "holders",
     "is_bias",
     "kernels",
     "layer_of",
     "length",
+    "looks_stacked",
+    "of_equinox",
     "own_shape",
+    "refuse_chain",
+    "refuse_other_rank",
     "refuse_words",
     "stated",
 ]

@@ -78,7 +78,10 @@ class Rules:
       optional: names of rules that may match nothing, for rules that serve many networks; any other
         rule that matches nothing is an error.
       layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku),
-        ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox).
+        ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox, PyTorch). By default
+        Equinox's layers have theirs, what is called ``weight`` or is held by an Equinox module of
+        the user's own has the only one that its shapes allow (else it is refused where fans are
+        asked for), and all others have ``"HWIO"``.
       axes: what the axes are of weights that are otherwise laid out: a word for each expression,
         with a letter for each axis but the stacked one. ``I`` are inputs, ``O`` outputs, ``D``,
         ``H`` and ``W`` taps, ``N`` copies that are drawn one by one, as experts are:
@@ -92,8 +95,8 @@ class Rules:
 
     Example:
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)/kernel", head=r"^dense/", keep=r"^stem/")
-      >>> rules.layout
-      'HWIO'
+      >>> rules.stem is None, rules.keep
+      (True, '^stem/')
     """
 
     branch: str | None = None
@@ -110,7 +113,7 @@ class Rules:
     stacked: str | None = None
     order: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    layout: str = "HWIO"
+    layout: str | None = None
     axes: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -133,7 +136,7 @@ class Rules:
                     r"of a branch, the groups before it the branches, as in "
                     r"'block_(\d+)/conv_(\d+)/kernel'."
                 )
-        if self.layout not in tuple(_axes.LAYOUTS):
+        if self.layout not in (None, *_axes.LAYOUTS):
             raise ValueError(
                 f"rules.layout={self.layout!r} found; expected one of "
                 + ", ".join(f"{name!r} for {axes}" for name, axes in _axes.LAYOUTS.items())
@@ -186,7 +189,8 @@ class Leaf:
       layer: its place ``1..m`` among the layers of the branch, 0 outside branches.
       m: how many layers its branch has, 0 outside branches.
       axes: what each axis of a weight is, the stacked one included: ``"HWIO"``, ``"NIOO"`` (see
-        ``Rules.axes``); ``""`` of what is no weight.
+        ``Rules.axes``); ``""`` of what is no weight, and of a weight whose layout is not known
+        (see :func:`axes_of`).
     """
 
     path: str
@@ -350,8 +354,8 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
 
     Args:
       params: any pytree of arrays: of Flax Linen, NNX, Haiku, Equinox or hand-written. Weights are
-        ``[H, W, C_in, C_out]`` or ``[C_in, C_out]`` (``layout="HWIO"``), with one more leading axis
-        where ``rules.stacked`` says so.
+        ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``, or as ``rules.layout`` and ``rules.axes`` say,
+        with one more leading axis where ``rules.stacked`` says so.
       rules: what the paths mean; by default the names of this library's models.
 
     Returns:
@@ -382,10 +386,12 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
         )
     used = OUR_RULES if rules is None else rules
     leaves = [_classify(path_name(path), value, used) for path, value in flat]
-    leaves = _with_axes(leaves, used)
+    holders = _axes.holders(params, [path for path, _ in flat])
+    leaves = _with_axes(leaves, used, holders)
     _refuse_unmatched(leaves, used, given=used != OUR_RULES)
     _refuse_same_paths(leaves)
     leaves, branches = _number_branches(leaves, used)
+    _refuse_broken_chain(leaves)
     return RoleMap(tuple(leaves), tuple(branches), treedef)
 
 
@@ -420,7 +426,7 @@ def _classify(path: str, value: Any, rules: Rules) -> Leaf:
     return Leaf(path, role, shape, stacked, weight=len(shape) - stacked >= 2)
 
 
-def _with_axes(leaves: list[Leaf], rules: Rules) -> list[Leaf]:
+def _with_axes(leaves: list[Leaf], rules: Rules, holders: list[Any]) -> list[Leaf]:
     """Tells bias vectors of several axes from weights, and what the axes of weights are."""
     kernels = _axes.kernels(leaf for leaf in leaves if leaf.weight)
     leaves = [
@@ -436,12 +442,112 @@ def _with_axes(leaves: list[Leaf], rules: Rules) -> list[Leaf]:
     ]
     vectors = _axes.biases(leaf for leaf in leaves if not leaf.weight)
     words |= _axes.general(weights, vectors)
+    layouts = _layouts(leaves, words, vectors, rules, holders)
 
-    def word(leaf: Leaf) -> str:
-        own = _axes.own_shape(leaf)
-        return "N" * leaf.stacked + (words[leaf.path] or _axes.by_layout(len(own), rules.layout))
+    def word(leaf: Leaf, layout: str | None) -> str:
+        own = len(leaf.shape) - leaf.stacked
+        known = words[leaf.path] or (layout and _axes.by_layout(own, layout))
+        return "N" * leaf.stacked + known if known else ""
 
-    return [dataclasses.replace(leaf, axes=word(leaf)) if leaf.weight else leaf for leaf in leaves]
+    return [
+        dataclasses.replace(leaf, axes=word(leaf, layout)) if leaf.weight else leaf
+        for leaf, layout in zip(leaves, layouts, strict=True)
+    ]
+
+
+def _layouts(
+    leaves: list[Leaf],
+    words: Mapping[str, str | None],
+    vectors: Mapping[str, Any],
+    rules: Rules,
+    holders: list[Any],
+) -> list[str | None]:
+    """The layout of each leaf: by the rules, its container, its name, or the shapes.
+
+    Raises:
+      ValueError: if a shape is of the other layout.
+    """
+    layouts: list[str | None] = []
+    said, unsaid = [], []
+    for at, (leaf, holder) in enumerate(zip(leaves, holders, strict=True)):
+        layout = rules.layout or "HWIO"
+        if leaf.weight and leaf.role in LAYER_ROLES and not words[leaf.path]:
+            if holder is not None and _axes.of_equinox(holder):
+                _axes.refuse_other_rank(leaf, holder)
+                if rules.layout == "HWIO":
+                    raise ValueError(
+                        f"leaf {leaf.path!r} is held by Equinox's {type(holder).__name__}, whose "
+                        "weights are [C_out, C_in, ...], and rules.layout is 'HWIO'; expected "
+                        "'OIHW'."
+                    )
+                layout = "OIHW"
+            elif rules.layout is None and _axes.has_unsaid_layout(leaf.path, holder):
+                unsaid.append(at)
+            elif leaf.role is not Role.EMBEDDING:
+                said.append(at)
+        layouts.append(layout)
+
+    def fault(at: int, layout: str) -> str | None:
+        return _axes.fault(leaves[at], layout, vectors.get(_axes.layer_of(leaves[at].path)))
+
+    allowed = [name for name in _axes.LAYOUTS if not any(fault(at, name) for at in unsaid)]
+    for at in unsaid:
+        layouts[at] = allowed[0] if len(allowed) == 1 else None
+    for at in said:
+        layout = rules.layout or "HWIO"
+        if (wrong := fault(at, layout)) is not None:
+            other = next(name for name in _axes.LAYOUTS if name != layout)
+            raise ValueError(
+                f"leaf {leaves[at].path!r} {list(leaves[at].shape)} {wrong} in the layout "
+                f"{layout!r}, {_axes.LAYOUTS[layout]}; expected rules.layout={other!r}, or "
+                "rules.axes to say that it is meant."
+            )
+    return layouts
+
+
+def _refuse_broken_chain(leaves: list[Leaf]) -> None:
+    """Refuses a layout in which the layers of branches, embedding and head do not fit."""
+    for layout, other in itertools.permutations(_axes.LAYOUTS):
+
+        def ends(leaf: Leaf, name: str) -> tuple[int, int]:
+            own = _axes.own_shape(leaf)
+            axes = _axes.by_layout(len(own), name)
+            return _axes.length(own, axes, "I"), _axes.length(own, axes, "O")
+
+        def plain(leaf: Leaf, name: str = layout) -> bool:
+            own = _axes.own_shape(leaf)
+            return leaf.weight and leaf.axes[int(leaf.stacked) :] == _axes.by_layout(len(own), name)
+
+        branches: dict[tuple[int, ...], list[Leaf]] = {}
+        for leaf in leaves:
+            if leaf.role is Role.BRANCH and plain(leaf):
+                branches.setdefault(leaf.branches, []).append(leaf)
+        in_order = [
+            sorted(branches[numbers], key=lambda leaf: leaf.layer) for numbers in sorted(branches)
+        ]
+        if not in_order or any(_axes.fault(leaf, other, None) for of in in_order for leaf in of):
+            continue
+        links = [pair for layers in in_order for pair in itertools.pairwise(layers)]
+        heads = [leaf for leaf in leaves if leaf.role is Role.HEAD and plain(leaf)]
+        if len(heads) == 1 and len(heads[0].shape) == 2:
+            links.append((in_order[-1][-1], heads[0]))
+        pairs = [
+            (
+                one.path,
+                two.path,
+                (ends(one, layout)[1], ends(two, layout)[0]),
+                (ends(one, other)[1], ends(two, other)[0]),
+            )
+            for one, two in links
+        ]
+        widths = {leaf.shape[-1] for leaf in leaves if leaf.role is Role.EMBEDDING and leaf.weight}
+        if len(widths) == 1:
+            first, (width,) = in_order[0][0], widths
+            table = next(leaf.path for leaf in leaves if leaf.role is Role.EMBEDDING)
+            pairs.append(
+                (table, first.path, (width, ends(first, layout)[0]), (width, ends(first, other)[0]))
+            )
+        _axes.refuse_chain(pairs, layout)
 
 
 _SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER, Role.ALPHA)
@@ -728,7 +834,29 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
       (512, 512)
     """
-    return _axes.fans(leaf.shape, leaf.axes)
+    axes = axes_of(leaf)
+    if leaf.role is Role.BRANCH and _axes.looks_stacked(leaf.shape, axes):
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} looks stacked over {leaf.shape[0]} branches; "
+            "expected rules.stacked to match it, or rules.axes to say that it is a convolution "
+            "('WWWIO')."
+        )
+    return _axes.fans(leaf.shape, axes)
+
+
+def axes_of(leaf: Leaf) -> str:
+    """The axes of a weight, a letter for each (see ``Rules.axes``).
+
+    Raises:
+      ValueError: if its layout is not known.
+    """
+    if leaf.weight and not leaf.axes:
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} may be [..., C_in, C_out] or "
+            "[C_out, C_in, ...] by its name, container and shape; expected rules.layout='HWIO' or "
+            "'OIHW'."
+        )
+    return leaf.axes
 
 
 __all__: list[str] = [
@@ -741,6 +869,7 @@ __all__: list[str] = [
     "RoleMap",
     "Rules",
     "assign",
+    "axes_of",
     "fans",
     "path_name",
 ]

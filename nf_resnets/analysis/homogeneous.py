@@ -125,7 +125,8 @@ def _branch_beside(shortcut: Leaf, numbered: Sequence[tuple[int, Leaf]]) -> list
 
 def _channels(leaf: Leaf) -> tuple[int, int]:
     """``(C_in, C_out)`` of a weight."""
-    return axes.length(leaf.shape, leaf.axes, "I"), axes.length(leaf.shape, leaf.axes, "O")
+    words = roles.axes_of(leaf)
+    return axes.length(leaf.shape, words, "I"), axes.length(leaf.shape, words, "O")
 
 
 def _common_keys(first: str, second: str) -> int:

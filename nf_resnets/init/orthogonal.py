@@ -54,9 +54,10 @@ def orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        order = sorted(range(len(leaf.axes)), key=lambda axis: _PLACE.get(leaf.axes[axis], 1))
-        c_out = axes.length(leaf.shape, leaf.axes, "O")
-        count = axes.length(leaf.shape, leaf.axes, "N")
+        words = roles.axes_of(leaf)
+        order = sorted(range(len(words)), key=lambda axis: _PLACE.get(words[axis], 1))
+        c_out = axes.length(leaf.shape, words, "O")
+        count = axes.length(leaf.shape, words, "N")
         fan_in = math.prod(leaf.shape) // (count * c_out)
         rows, columns = max(fan_in, c_out), min(fan_in, c_out)
         matrix, triangle = _qr(draws.normal(leaf_key, (count, rows, columns), dtype))

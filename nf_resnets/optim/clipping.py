@@ -86,7 +86,11 @@ def adaptive_clip(
 def _unit_norms(leaf: Leaf, value: Any) -> jax.Array:
     """The norm of every unit, with axes of length 1 where it was summed over; in float32."""
     # Of a vector everything but the stacked axis is summed, of a weight what leads to one output.
-    words = leaf.axes if leaf.weight else "N" * leaf.stacked + "I" * (value.ndim - leaf.stacked)
+    words = (
+        roles.axes_of(leaf)
+        if leaf.weight
+        else "N" * leaf.stacked + "I" * (value.ndim - leaf.stacked)
+    )
     summed = tuple(axis for axis, letter in enumerate(words) if letter not in "NO")
     squares = jnp.square(value.astype(jnp.float32))
     return jnp.sqrt(squares.sum(axis=summed, keepdims=True))
