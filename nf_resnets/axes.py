@@ -6,6 +6,7 @@ Equinox's dense layer, ``IOO`` a dense layer to ``[heads, head_dim]``, as Flax's
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -312,13 +313,16 @@ def has_unsaid_layout(path: str, holder: Any) -> bool:
 
 def fault(leaf: Reading, layout: str, bias: Reading | None) -> str | None:
     """What speaks against reading a weight in a layout and for the other one, None if nothing."""
-    own = own_shape(leaf)
+    values = None if bias is None else math.prod(own_shape(bias))
+    return _fault(own_shape(leaf), layout, values)
+
+
+@functools.cache
+def _fault(own: tuple[int, ...], layout: str, values: int | None) -> str | None:
     here, there = (by_layout(len(own), name) for name in (layout, _OTHER[layout]))
     outputs, others = (length(own, axes, "O") for axes in (here, there))
-    if bias is not None:
-        values = math.prod(own_shape(bias))
-        if values not in (1, outputs) and values == others:
-            return f"has a bias vector of {values} and would have {outputs} outputs"
+    if values not in (None, 1, outputs) and values == others:
+        return f"has a bias vector of {values} and would have {outputs} outputs"
     if len(own) < 4:
         return None
     taps, instead = (

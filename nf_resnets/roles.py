@@ -672,8 +672,9 @@ def _in_turns(
             names
         )
     in_order = list(groups)
+    place = {names: at for at, names in enumerate(in_order)}
     for sharing in scans.values():
-        first, last = (in_order.index(names) for names in (sharing[0], sharing[-1]))
+        first, last = place[sharing[0]], place[sharing[-1]]
         between = [names for names in in_order[first : last + 1] if names not in sharing]
         if between:
             raise ValueError(
