@@ -38,6 +38,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import warnings
 from typing import Any, Literal
 
 import tyro
@@ -61,6 +62,9 @@ from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import data, init, models, optim, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
 from nf_resnets.roles import Role
+
+# What the variants leave out is what the figure shows.
+warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
 
 FIXUP = schemes.get("fixup")
 NO_BIAS = dataclasses.replace(FIXUP.anatomy, scalar_biases=False)

@@ -39,6 +39,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,6 +66,9 @@ from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import analysis, data, models, optim, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
+
+# What a variant leaves out is what the figure shows.
+warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
 
 RESCALENET = schemes.get("rescalenet")
 VARIANTS = {

@@ -104,6 +104,8 @@ def facts(name: str) -> str:
     ):
         if group:
             rows.append((words, "; ".join(group_words(group))))
+    if scheme.needs:
+        rows.append(("without a part", "; ".join(need_words(scheme))))
     fits = [words for family, words in FAMILIES.items() if family in scheme.fits]
     rows.append(("networks", "; ".join(fits)))
     rows.append(("source", scheme.reference))
@@ -149,6 +151,12 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
     return words or ["nothing beside its layers"]
 
 
+def need_words(scheme: schemes.Scheme) -> list[str]:
+    """What becomes of training without a part, in words."""
+    said = {"fails": "refused", "worse": "a warning", "differs": "another network"}
+    return [f"`{need.part}`: {said[need.without]}" for need in scheme.needs]
+
+
 def numbers(page: SchemePage, results: tuple[Result, ...]) -> str:
     """The rows of the committed tables that are about a scheme."""
     parts = []
@@ -170,4 +178,13 @@ def _function(function: Any) -> str | None:
     return name if getattr(init, name, None) is function else None
 
 
-__all__ = ["FOLDER", "SchemePage", "all_pages", "anatomy_words", "facts", "numbers", "read_page"]
+__all__ = [
+    "FOLDER",
+    "SchemePage",
+    "all_pages",
+    "anatomy_words",
+    "facts",
+    "need_words",
+    "numbers",
+    "read_page",
+]

@@ -19,6 +19,10 @@ _SKIP = re.compile(
 )
 
 
+# Attention with scores of 0 is a mean: its values have a gradient.
+_SCORES = re.compile(r"(?:^|[/._])(?:query|key|q|k|wq|wk|[qk]_proj)(?:[/._]|$)")
+
+
 def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap, places: list[Place]) -> None:
     """Refuses a branch of which two factors are all zeros; of traced values nothing can be said.
 
@@ -62,7 +66,7 @@ def _multiplies(leaf: Leaf, place: Place) -> bool:
     if leaf.role in (Role.ALPHA, Role.MULTIPLIER):
         return True
     if leaf.role is Role.BRANCH:
-        return leaf.weight
+        return leaf.weight and not _SCORES.search(leaf.path)
     if leaf.role not in (Role.NORM, Role.KEEP) or _SKIP.search(place.name):
         return False
     return is_factor(leaf, place)

@@ -335,6 +335,15 @@ def test_one_zero_is_no_fault():
         init.fixup(tree, 2, rules=dataclasses.replace(NAMED, norm="BatchNorm|norm"))
     tree = flax_blocks(BatchNorm_0={"scale": ones()}, norm_proj={"scale": zeros()})
     init.fixup(tree, 2, rules=dataclasses.replace(NAMED, norm="BatchNorm|norm"))
+    # Attention whose scores start at 0 is a mean of its values, whose gradient passes.
+    layers = {name: {"kernel": ones(C, C)} for name in ("key", "out", "query", "value")}
+    layers["query"] = {"kernel": zeros(C, C)}
+    order = ("query", "key", "value", "out")
+    rules = Rules(branch=r"(attention)/(\w+)/kernel", order=order)
+    init.fixup({"attention": layers}, 1, rules=rules)
+    layers["value"] = {"kernel": zeros(C, C)}
+    with pytest.raises(ValueError, match="attention/out/kernel.*attention/value/kernel.*both zero"):
+        init.fixup({"attention": layers}, 1, rules=rules)
     # Two scalars beside two branches: one zero in each.
     init.skipinit(
         gpt(alpha_attn=ones(1), alpha_mlp=ones(1)),
