@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -238,7 +239,8 @@ def run(command: Any) -> int:
         if isinstance(error, BrokenPipeError):
             # Nobody reads on (`| head`).
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+            # A training ends there; the same command goes on.
+            return 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
         print(printable(error), file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
