@@ -315,10 +315,7 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
         grown = dict.fromkeys(("lowest", "highest"), 0)
         stop = Preemption()
         while True:
-            # Only while runs are made is there anything to save: before and after, a signal ends
-            # the process at once.
-            with stop:
-                outcome = _drive(options, sweep, ledger, stop)
+            outcome = _drive(options, sweep, ledger, stop)
             if outcome.stopped or (stop.requested and jax.process_count() == 1):
                 break
             more = _agreed_growth(options, sweep, ledger, grown)
@@ -459,21 +456,24 @@ def _drive(
 def _drive_watched(
     options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption, watch: Watch
 ) -> driver.Outcome:
-    return driver.drive(
-        sweep,
-        ledger,
-        options.out / "checkpoints",
-        watch,
-        stop=lambda: stop.requested,
-        lanes=options.lanes,
-        devices_per_run=options.devices_per_run or len(jax.devices()),
-        runs_on_a_device=options.runs_per_device,
-        together=options.together,
-        lease_seconds=options.lease_seconds,
-        max_attempts=options.max_attempts,
-        checkpoint_epochs=options.checkpoint_epochs,
-        checkpoint_share=options.checkpoint_share,
-    )
+    # Only while runs are made is there anything to save: before and after, a signal ends the
+    # process at once.
+    with stop:
+        return driver.drive(
+            sweep,
+            ledger,
+            options.out / "checkpoints",
+            watch,
+            stop=lambda: stop.requested,
+            lanes=options.lanes,
+            devices_per_run=options.devices_per_run or len(jax.devices()),
+            runs_on_a_device=options.runs_per_device,
+            together=options.together,
+            lease_seconds=options.lease_seconds,
+            max_attempts=options.max_attempts,
+            checkpoint_epochs=options.checkpoint_epochs,
+            checkpoint_share=options.checkpoint_share,
+        )
 
 
 def _agreed_growth(
