@@ -1,5 +1,7 @@
 """Every initialiser refuses leaves that are not finite, unless it draws them anew."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -26,6 +28,9 @@ def tree(**leaves):
 )
 def test_schemes(initialise, keyed):
     function = getattr(init, initialise)
+    if initialise == "rescalenet":  # which asks whether the network has its constants
+        constants = schemes.get("rescalenet").constants(1)
+        function = functools.partial(function, constants=constants)
     wrong = tree(head=jnp.full((2, 3), jnp.nan))
     if keyed:  # the weights are drawn, the scalars are not
         if initialise != "nf_resnet":  # which looks at all leaves first
