@@ -32,10 +32,13 @@ with He's weights) have the recipe of the network without normalisation.
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-50 and VGG-19 with an eighth of the channels, in six minutes on two cores. Both networks have
 the ResNets' recipe in 10 epochs, without the factor for dropout; the rows beside RescaleNet have no
-dropout, and weight decay where RescaleNet has it. It can show that
-RescaleNet trains both without normalisation where the plain networks do not, and what the
-calibration does for the first steps; accuracies of ImageNet it cannot.
-`--scale smoke` takes seconds a run and shows nothing.
+dropout, and weight decay where RescaleNet has it. It can show that RescaleNet trains both without
+normalisation where the plain networks do not, and what the calibration does for the first steps;
+accuracies of ImageNet it cannot. Its one seed, 0, is the best of six for calibrated biases:
+`--networks resnet50 --variants rescalenet uncalibrated --seeds 0 1 2 3 4 5` gives 47.0 +- 15.4%
+with them and 74.3 +- 16.3% without. With `--rate 0.4 --seeds 0 1 2` it is 71.1 +- 13.0% and 77.8 +-
+13.5%: calibrated biases have a fourth of the gradient at the start, and the rate falls after 66
+steps. `--scale smoke` takes seconds a run and shows nothing.
 """
 
 from __future__ import annotations
