@@ -51,7 +51,7 @@ def test_other_schemes_have_no_slow_group(scheme):
 
 def test_rules_of_the_users_own_tree():
     params = {
-        "dense": np.ones((3, 2)),
+        "dense": np.ones((2, 3)),
         "block_1": {"conv_1": np.ones((2, 2)), "conv_2": np.ones((2, 2)), "gain": np.ones(())},
         "shift": np.zeros(()),
         "bias_of_theirs": np.zeros(3),
