@@ -1,5 +1,6 @@
 """Fixup's table 3 as a user runs it."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -70,3 +71,10 @@ def test_what_cannot_be_done_ends_with_a_sentence(arguments, message, tmp_path):
     )
     assert found.returncode == 1 and message in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_published_depth_by_option():
+    settings = table3.settings_of(table3.Command(layers=6))
+    assert settings == dataclasses.replace(table3.SCALES["laptop"], num_layers=6)
+    with pytest.raises(SystemExit, match="--layers -1 found; expected at least 1"):
+        table3.settings_of(table3.Command(layers=-1))
