@@ -14,7 +14,9 @@ Published test errors (%), ResNet-50 / ResNet-101; nobody here has reproduced th
 (BatchNorm's are those that the paper quotes from others.) Its figures 5 and 6 (appendix C.3) are
 the errors over the epochs: "without additional regularization Fixup fits the training set very
 well, but overfits significantly", and with mixup it "closely matches the final results yielded by
-the use of GroupNorm". `--tests` tests every run after each epoch and draws them.
+the use of GroupNorm". `--tests` tests every run after each epoch and draws them; on the digits,
+with `--tests --depths 26 --epochs 8 --variants batchnorm fixup fixup_mixup`, neither shows, for
+Fixup is only on its way after so few steps.
 
 Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
 of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; batch 256,
