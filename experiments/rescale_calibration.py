@@ -342,8 +342,8 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
         path,
         title="RescaleNet's biases, set from more and fewer images",
         subtitle=(
-            f"digits, {settings.stem_channels} channels, batch {settings.batch_size}, means of "
-            f"{len(settings.seeds)} seed{'s' if len(settings.seeds) > 1 else ''}"
+            f"digits, {settings.stem_channels} channels, batch {settings.batch_size}, "
+            f"seeds {', '.join(map(str, settings.seeds))}, means of the runs that did not diverge"
         ),
     )
 

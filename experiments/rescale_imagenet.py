@@ -332,6 +332,21 @@ WHAT_IT_SHOWS = {
 }
 
 
+def title_of(settings: Settings) -> str:
+    """What the figure shows, of the variants that are in it."""
+    if {"batchnorm", "plain"} & {*settings.variants}:
+        return "RescaleNet beside BatchNorm and plain networks"
+    return "RescaleNet with biases set from data, and with biases at 0"
+
+
+def rates_of(settings: Settings) -> str:
+    """The learning rates of the networks as words."""
+    rates = {rate_of(settings, network): NETWORKS[network] for network in settings.networks}
+    if len(rates) == 1:
+        return f"{next(iter(rates)):g}"
+    return ", ".join(f"{rate:g} ({network})" for rate, network in rates.items())
+
+
 def main(command: RescaleCommand) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code."""
     grid.stop_at_once()
@@ -368,8 +383,8 @@ def main(command: RescaleCommand) -> int:
         },
         dataset=dataset,
         shows=WHAT_IT_SHOWS[command.scale],
-        title="RescaleNet beside BatchNorm and plain networks",
-        subtitle=f"{dataset.name}, batch {settings.batch_size}",
+        title=title_of(settings),
+        subtitle=f"{dataset.name}, batch {settings.batch_size}, learning rate {rates_of(settings)}",
     )
 
 
