@@ -158,11 +158,13 @@ def _defined_in(module: ModuleType, name: str) -> str:
         and callable(getattr(module, name))
     ):
         return defined if defined in module_names() else module.__name__
-    if hasattr(module, "__path__"):
-        for info in pkgutil.iter_modules(module.__path__, f"{module.__name__}."):
-            other = importlib.import_module(info.name) if "__" not in info.name else None
-            if other and name in getattr(other, "__all__", ()):
-                return info.name
+    value = getattr(module, name)
+    inside = (each for each in module_names() if each.startswith(f"{module.__name__}."))
+    for other in (module.__name__, *inside, *module_names()):
+        found = importlib.import_module(other)
+        exported = name in getattr(found, "__all__", ()) and getattr(found, name) is value
+        if exported and _constant_docs(other, name):
+            return other
     return module.__name__
 
 

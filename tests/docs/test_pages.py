@@ -223,7 +223,9 @@ def test_nothing_generated_is_committed():
     ("called", "entered"),
     [
         ("nf_resnets.analysis.observe.observe", "nf_resnets.analysis.observe"),
-        ("nf_resnets.optim.UNDECAYED", "nf_resnets.optim.groups.UNDECAYED"),
+        ("nf_resnets.optim.UNDECAYED", "nf_resnets.schemes.UNDECAYED"),
+        ("nf_resnets.optim.groups.UNDECAYED", "nf_resnets.schemes.UNDECAYED"),
+        ("nf_resnets.optim.damping.CHANNEL_BIASES", "nf_resnets.optim.damping.CHANNEL_BIASES"),
         ("nf_resnets.roles.assign", "nf_resnets.roles.assign"),
         ("nf_resnets.nothing.there", "nf_resnets.nothing.there"),
     ],
