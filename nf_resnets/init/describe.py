@@ -250,13 +250,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     if row.branches:
         step = len(row.branches) > 1
         ks = f"{row.branches[0]}..{row.branches[-1]}" if step else str(row.branches[0])
-    becomes = {
-        "times": f"× {_span(row.by)}",
-        "to": _span(row.by),
-        "std": f"std {_span(row.by)}",
-        "kept": "as given",
-        "unknown": "?",
-    }[row.change]
+    becomes = {"kept": "as given", "unknown": "?"}.get(row.change)
+    if becomes is None:
+        becomes = {"times": "× ", "to": "", "std": "std "}[row.change] + _span(row.by)
     layer = f"{row.layer}/{row.m}" if row.layer else ""
     return row.path, str(list(row.shape)), row.role.value, ks, layer, becomes
 

@@ -219,6 +219,7 @@ def test_describe_says_standard_deviations_and_what_is_missing():
     found = init.describe(tree(), L, rules=RULES, scheme="skipinit")
     assert "0 alphas found in params for 36" in found.refused[0]
     assert {row.change for row in found.rows} == {"unknown"}
+    assert str(found).splitlines()[2].endswith("?")
     with pytest.raises(ValueError, match="36 residual branches found, depth=35 given"):
         init.describe(tree(), 35, rules=RULES)
 
