@@ -19,7 +19,7 @@ from nf_resnets.schemes import Scheme
 # state_dict are joined by dots.
 _START = r"(?:^|[./])"
 _END = r"[./](?:kernel|bias|weight|w|b)(?:/(?:raw_)?value)?$"
-_NORM = r"(?:[nN]orm|bn|BN)\w*"
+_NORM = r"(?:[nN]orm|bn|BN|(?:^|[./_])(?:[gl]n|[GL]N)(?![a-z]))\w*"
 _OF_NORM = r"[./](?:scale|bias|offset|weight)(?:/(?:raw_)?value)?$"
 # A ready rule serves many networks, and not each has all of its parts.
 _OPTIONAL = tuple(role.value for role in Role if role is not Role.BRANCH)

@@ -454,3 +454,18 @@ def test_transformers_under_fixup_with_their_norms_meant(name):
             factor = 0 if leaf.layer == leaf.m else (2 * layers) ** (-1 / (2 * leaf.m - 2))
             # One float32 product.
             np.testing.assert_allclose(after[path], np.float32(factor) * before, rtol=2e-7)
+
+
+@pytest.mark.parametrize("norm", ["ln_1", "ln1", "gn1", "GN_0", "layer_norm", "bn", "group_norm2"])
+def test_norms_under_their_short_names_are_those_that_are_meant(norm):
+    vector = jnp.ones(4)
+    block = {f"conv{j}": {"kernel": jnp.ones((3, 3, 4, 4))} for j in (1, 2)}
+    tree = {"layer1": {0: block | {norm: {"scale": vector, "bias": vector}}}}
+    leaves = roles.assign(tree, rules.nnx_resnet(norm=True)).leaves
+    assert [leaf.role for leaf in leaves if norm in leaf.path] == [Role.NORM] * 2
+    init.he(tree, jax.random.key(0), rules=rules.nnx_resnet(norm=True))
+    tree["layer1"][0] |= {"lnet": {"bias": vector}, "vuln": {"bias": vector}}  # no norms
+    kept = [
+        leaf for leaf in roles.assign(tree, rules.nnx_resnet(norm=True)).leaves if "n" in leaf.path
+    ]
+    assert sum(leaf.role is Role.KEEP for leaf in kept) == 2
