@@ -32,6 +32,7 @@ _QUERY, _KEY, _VALUE = (
     for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
 )
 _FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
+_EXPERTS = re.compile(r"expert|(?:^|[/._])moe", re.I)
 
 # The taps of a convolution are rarely more.
 _WIDEST = 11
@@ -181,7 +182,8 @@ def general(weights: Sequence[Reading], vectors: Mapping[str, Reading]) -> dict[
       vectors: the bias vectors, by the path of their layer.
 
     Raises:
-      ValueError: if the names are attention's and the shapes are of another kind.
+      ValueError: if the names are attention's and the shapes are of another kind, or those of
+        experts and one axis may run over them.
     """
     words: dict[str, str] = {}
     modules: dict[str, dict[str, Reading]] = {}
@@ -193,6 +195,13 @@ def general(weights: Sequence[Reading], vectors: Mapping[str, Reading]) -> dict[
             if count > 1:
                 words[leaf.path] = "I" * (len(own) - count) + "O" * count
         if len(own) >= 3 and not _is_convolution(own):
+            if leaf.path not in words and _EXPERTS.search(leaf.path):
+                raise ValueError(
+                    f"leaf {leaf.path!r} {list(leaf.shape)} may have an axis that runs over "
+                    "experts, by its name; expected rules.axes to say so, as in "
+                    "{r'experts/': 'NIO'} for [experts, C_in, C_out], whose weights are drawn one "
+                    "by one."
+                )
             module, _, name = layer.replace(".", "/").rpartition("/")
             modules.setdefault(module, {})[name] = leaf
     for layers in modules.values():
@@ -341,6 +350,11 @@ def looks_stacked(shape: Sequence[int], axes: str) -> bool:
     return axes == "DHWIO" and shape[0] > _WIDEST and shape[1] == shape[2] <= _WIDEST
 
 
+def looks_general(shape: Sequence[int], axes: str) -> bool:
+    """Whether what would be a convolution along a line has too many taps for a head."""
+    return axes == "WIO" and shape[0] > _WIDEST
+
+
 _Ends = tuple[int, int]
 
 
@@ -380,6 +394,7 @@ __all__ = [
     "kernels",
     "layer_of",
     "length",
+    "looks_general",
     "looks_stacked",
     "of_equinox",
     "own_shape",

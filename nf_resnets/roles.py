@@ -8,9 +8,11 @@ which ``block_10`` stands before ``block_2``.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -313,6 +315,12 @@ class RoleMap:
         if not longest or sum(lengths[k] * len(k) for k in lengths) != depth:
             return ""
         leaf = longest[0]
+        if leaf.stacked:
+            return (
+                f"; the second axis of leaf {leaf.path!r} {list(leaf.shape)} looks stacked, too, "
+                "as of a scan within a scan, and rules.stacked says it of the first one alone: "
+                f"reshape the two to one of {math.prod(leaf.shape[:2])}"
+            )
         return (
             f"; leaf {leaf.path!r} {list(leaf.shape)} looks stacked over {leaf.shape[0]} branches, "
             "which rules.stacked must say"
@@ -320,14 +328,15 @@ class RoleMap:
 
 
 def _common_length(leaves: list[Leaf]) -> int:
-    """The leading axis that all leaves of a branch have beside those of their layers, or 1."""
+    """The axis that all leaves of a branch have before those of their layers, or 1."""
     found = set()
     for leaf in leaves:
         # A convolution along one axis has as many axes as a stack of dense layers; one in a plane
         # has equal taps.
-        axes, taps = len(leaf.shape), leaf.shape[:2]
+        own = _axes.own_shape(leaf)
+        axes, taps = len(own), own[:2]
         spare = axes >= 3 and not (axes == 4 and taps[0] == taps[1]) if leaf.weight else axes == 2
-        found.add(leaf.shape[0] if spare and not leaf.stacked else 1)
+        found.add(own[0] if spare else 1)
     return found.pop() if len(found) == 1 else 1
 
 
@@ -363,8 +372,8 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
 
     Raises:
       ValueError: if the tree is empty, a weight is matched by no rule or a leaf by two, a rule
-        matches nothing, a weight's dtype is not a floating-point one, or the leaves of a branch
-        contradict each other.
+        matches nothing, a weight's dtype is not a floating-point one, the leaves of a branch
+        contradict each other, or names put its layers in an order that its widths speak against.
       TypeError: if ``rules`` is no :class:`Rules`, or ``params`` no tree with arrays in it.
 
     Example:
@@ -392,6 +401,7 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
     _refuse_same_paths(leaves)
     leaves, branches = _number_branches(leaves, used)
     _refuse_broken_chain(leaves)
+    _refuse_order_of_names(leaves, branches, used)
     return RoleMap(tuple(leaves), tuple(branches), treedef)
 
 
@@ -548,6 +558,63 @@ def _refuse_broken_chain(leaves: list[Leaf]) -> None:
                 (table, first.path, (width, ends(first, layout)[0]), (width, ends(first, other)[0]))
             )
         _axes.refuse_chain(pairs, layout)
+
+
+def _refuse_order_of_names(leaves: list[Leaf], branches: list[Branch], rules: Rules) -> None:
+    """Refuses an order by names, as of ``down`` before ``up``, in which a branch fits nowhere.
+
+    Neither what its first layer takes nor what its last one gives is a width of the network around
+    it, and layers between them are of such a width.
+    """
+    around: set[int] = set()
+    layers: dict[tuple[int, ...], list[tuple[int, Leaf]]] = {}
+    for leaf in leaves:
+        if not leaf.weight:
+            continue
+        if leaf.role is Role.EMBEDDING:
+            around.add(leaf.shape[-1])
+        elif leaf.role is Role.BRANCH:
+            layers.setdefault(leaf.branches, []).append((leaf.layer, leaf))
+        elif leaf.axes:
+            letters = {Role.HEAD: "I", Role.STEM: "O", Role.SHORTCUT: "IO"}.get(leaf.role, "")
+            around |= {_width(leaf, letter) for letter in letters}
+    # Branches of the same widths say the same, right or wrong.
+    kinds: dict[tuple[tuple[int, int], ...], list[Leaf]] = {}
+    for of_one in layers.values():
+        in_order = [leaf for _, leaf in sorted(of_one, key=lambda item: item[0])]
+        if all(leaf.axes for leaf in in_order):
+            widths = tuple((_width(leaf, "I"), _width(leaf, "O")) for leaf in in_order)
+            kinds.setdefault(widths, in_order)
+    ends = collections.Counter(width for kind in kinds for width in {kind[0][0], kind[-1][1]})
+
+    def fits(width: int, kind: tuple[tuple[int, int], ...]) -> bool:
+        return width in around or ends[width] > (width in (kind[0][0], kind[-1][1]))
+
+    for kind, in_order in kinds.items():
+        if fits(kind[0][0], kind) or fits(kind[-1][1], kind) or not _by_text(in_order, rules):
+            continue
+        inner = {taken for taken, _ in kind} & {given for _, given in kind}
+        if any(fits(width, kind) for width in inner):
+            first, last = in_order[0], in_order[-1]
+            name = branches[first.branches[0] - 1].name
+            raise ValueError(
+                f"by the names of its layers residual branch {name!r} begins with "
+                f"{first.path!r}, which takes {kind[0][0]} channels, and ends with "
+                f"{last.path!r}, which gives {kind[-1][1]}, and neither is a width of the network "
+                "around it; expected rules.order to name the layers from the first to the last."
+            )
+
+
+def _width(leaf: Leaf, letter: str) -> int:
+    return _axes.length(leaf.shape, leaf.axes, letter)
+
+
+def _by_text(in_order: list[Leaf], rules: Rules) -> bool:
+    """Whether the layers of a branch are in the order of the letters of their names."""
+    names = [_search(rules.branch, leaf.path)[-1] for leaf in in_order]
+    if set(names) & set(rules.order) or _axes.attention_order(names):
+        return False
+    return len({re.sub(r"\d+", "", name) for name in names}) > 1
 
 
 _SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER, Role.ALPHA)
@@ -841,6 +908,11 @@ def fans(leaf: Leaf) -> tuple[int, int]:
             f"leaf {leaf.path!r} {list(leaf.shape)} looks stacked over {leaf.shape[0]} branches; "
             "expected rules.stacked to match it, or rules.axes to say that it is a convolution "
             "('WWWIO')."
+        )
+    if leaf.role is Role.HEAD and _axes.looks_general(leaf.shape, axes):
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} looks like a dense layer to several axes of "
+            "outputs; expected rules.axes to say so ('IOO'), or that it is a convolution ('DIO')."
         )
     return _axes.fans(leaf.shape, axes)
 

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import time
 
 import jax
@@ -450,3 +451,57 @@ def test_a_forgotten_stacked_is_named_where_the_depth_is_wrong():
         roles.assign(dense, Rules(branch=r"(layers)/(up)")).check_depth(9)
     with pytest.raises(ValueError, match=r"L = 54\)\.$"):  # three taps, not three branches
         roles.assign(_blocks("a"), Rules(branch=r"(a)/conv_(\d)")).check_depth(3)
+
+
+def test_a_scan_within_a_scan_is_named_where_the_depth_is_wrong():
+    tree = {"conv_1": jnp.ones((2, 3, 3, 3, 4, 4)), "conv_2": jnp.ones((2, 3, 3, 3, 4, 4))}
+    role_map = roles.assign({"inner": tree}, Rules(branch=r"(inner)/conv_(\d)", stacked="inner"))
+    with pytest.raises(ValueError, match=r"2 residual.*second axis of leaf 'inner/conv_1'.*of 6\."):
+        role_map.check_depth(6)
+
+
+def _mlp(names, *widths):
+    pairs = itertools.pairwise(widths)
+    return {name: jnp.ones(pair) for name, pair in zip(names, pairs, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "around", ["head", "stem", "attention", "embedding", "shortcut", "wider stage"]
+)
+def test_names_that_put_the_last_layer_first_are_refused(around):
+    tree = {f"layer_{k}": {"mlp": _mlp(("up", "down"), 8, 32, 8)} for k in range(3)}
+    named = {
+        "head": {"head": jnp.ones((8, 10))},
+        "stem": {"stem": jnp.ones((7, 8))},
+        "embedding": {"embedding": jnp.ones((50, 8))},
+        "shortcut": {"shortcut": jnp.ones((8, 8))},
+    }.get(around, {})
+    if around == "attention":
+        tree["layer_1"]["attention"] = _mlp("qkvo", 8, 8, 8, 8, 8)
+    if around == "wider stage":
+        tree["layer_3"] = {"mlp": _mlp(("a", "b"), 8, 64, 16)}
+    given = {name: f"^{name}$" for name in named}
+    rules = Rules(branch=r"layer_(\d)/(\w+)/(\w+)$", **given)
+    with pytest.raises(ValueError, match=r"'layer_0/mlp' begins with 'layer_0/mlp/down', which"):
+        roles.assign(tree | named, rules)
+    ordered = dataclasses.replace(rules, order=("up", "down"))
+    layers = {leaf.path: leaf.layer for leaf in roles.assign(tree | named, ordered).leaves}
+    assert (layers["layer_0/mlp/up"], layers["layer_0/mlp/down"]) == (1, 2)
+
+
+def test_names_in_the_order_of_the_layers_are_not_refused():
+    rules = Rules(
+        branch=r"layer_(\d)/(\w+)$", head="^head", stem="^stem", optional=("head", "stem")
+    )
+    ends = {"stem": jnp.ones((3, 8)), "head": jnp.ones((8, 10))}
+    for names, widths in (
+        (("down", "up"), (8, 2, 8)),  # an adapter
+        (("fc_in", "fc_out"), (8, 32, 8)),
+        (("c_fc", "c_proj"), (8, 32, 8)),
+        (("conv_1", "conv_2", "conv_3"), (8, 2, 2, 8)),
+    ):
+        tree = {f"layer_{k}": _mlp(names, *widths) for k in range(3)}
+        roles.assign(tree | ends, rules)
+    # A bottleneck whose skip path is padded: stem 8, then 32 throughout.
+    wide = {"layer_0": _mlp("abc", 8, 8, 8, 32), "layer_1": _mlp("abc", 32, 8, 8, 32)}
+    roles.assign(wide | {"stem": ends["stem"], "head": jnp.ones((64, 10))}, rules)

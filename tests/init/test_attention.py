@@ -283,3 +283,23 @@ def test_the_words_for_axes_are_checked():
 
 
 assert HEADS * HEAD == D
+
+
+@pytest.mark.parametrize("path", ["moe/wi", "experts/up/kernel", "block_1/Experts_0/wo"])
+def test_experts_whose_axis_is_not_said_are_refused(path):
+    tree = {path: heads(4, 8, 32)}
+    with pytest.raises(ValueError, match=r"\[4, 8, 32\] may have an axis that runs over experts"):
+        roles.assign(tree, Rules(branch="(^)"))
+    said = roles.assign(tree, Rules(branch="(^)", axes={path: "NIO"})).leaves[0]
+    assert roles.fans(said) == (8, 32)
+    roles.assign({path: heads(3, 3, 8, 32)}, Rules(branch="(^)"))  # a convolution
+
+
+def test_a_head_of_several_axes_says_its_outputs():
+    tree = {"head": {"kernel": heads(32, 5, 10)}}
+    with pytest.raises(ValueError, match=r"looks like a dense layer to several axes of outputs"):
+        init.he(tree, KEY, rules=Rules(head="head"))
+    drawn = init.he(tree, KEY, rules=Rules(head="head", axes={"head": "IOO"}))["head"]["kernel"]
+    # 1600 draws: a standard error of 1.8%.
+    np.testing.assert_allclose(np.std(drawn), 32**-0.5, rtol=0.06)
+    init.he({"head": {"kernel": heads(7, 32, 10)}}, KEY, rules=Rules(head="head"))  # convolution
