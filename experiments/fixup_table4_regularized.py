@@ -22,7 +22,7 @@ a smaller network for 30 epochs, in which the rate falls after the same parts of
 
 `--scale laptop` takes a narrow WRN-16-2 to the 8x8 digits inside scikit-learn: batch 64, 1,320
 steps (60 epochs), crop by one pixel, a square of 3 pixels cut out, three seeds of the twins with
-and without mixup and cutout, in six minutes on two cores. It can show what mixup and cutout do to
+and without mixup and cutout, in nine minutes on two cores. It can show what mixup and cutout do to
 the training loss, and that Fixup trains under them as BatchNorm does, some hundred steps later; 360
 test images, of which one is 0.28%, do not decide between errors that lie close together, and say
 nothing about overfitting on CIFAR-10 and SVHN. `--scale smoke` takes seconds a run and shows
