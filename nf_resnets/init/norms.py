@@ -15,7 +15,8 @@ _NORM = re.compile(
 )
 _ADDED = re.compile(r"bias|offset|shift|center|mean|var|beta|vector|(?:^|_)b\d*$", re.IGNORECASE)
 _FACTOR = re.compile(
-    r"scale|gain|gamma|alpha|multiplier|weight|rezero|(?:^|_)[gsw]\d*$", re.IGNORECASE
+    r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
+    re.IGNORECASE,
 )
 
 
@@ -25,7 +26,8 @@ def refuse_norms(
     """Refuses a norm in a residual block, unless ``rules.norm`` names it.
 
     A norm is known by its name, or as a vector that no rule names and that is called neither a bias
-    nor a standardised weight's gain. (A norm without parameters leaves no trace in a tree.)
+    nor a standardised weight's gain. (A norm without parameters leaves no trace in a tree.) In a
+    tree without modules for its blocks, norms that are numbered as the branches are theirs.
 
     Args:
       scheme: whose network it is.
@@ -59,6 +61,33 @@ def refuse_norms(
                 block = f" {role_map.branches[place.branches[0][0] - 1].name!r}"
             raise ValueError(
                 what.format(path=leaf.path, shape=list(leaf.shape), block=block, title=scheme.title)
+            )
+    _refuse_numbered(scheme, role_map, ours, kept, places)
+
+
+def _refuse_numbered(
+    scheme: Scheme,
+    role_map: RoleMap,
+    ours: bool,
+    kept: re.Pattern[str] | None,
+    places: list[Place],
+) -> None:
+    """Refuses norms beside the blocks of which there are as many of one name as branches."""
+    named: dict[str, dict[str, Leaf]] = {}
+    for leaf, place in zip(role_map.leaves, places, strict=True):
+        unruled = leaf.role is Role.KEEP and not ours and not (kept and kept.search(leaf.path))
+        if unruled and not place.inside and not is_gain(leaf) and _NORM.search(leaf.path):
+            module = re.sub(r"[/.]\w+$", "", re.sub(r"/(?:raw_)?value$", "", leaf.path))
+            named.setdefault(re.sub(r"\d+", "", module), {}).setdefault(module, leaf)
+    for norms in named.values():
+        if len(norms) >= max(role_map.num_branches, 2):
+            leaf = next(iter(norms.values()))
+            raise ValueError(
+                f"leaf {leaf.path!r} {list(leaf.shape)} is that of one of {len(norms)} norms, for "
+                f"{role_map.num_branches} residual branches, and {scheme.title} is for branches "
+                "without normalisation; expected the norms to be taken out of the network, to be "
+                "named in rules.norm if they are meant, or in rules.keep if they are not in the "
+                "branches."
             )
 
 

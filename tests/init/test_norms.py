@@ -413,3 +413,33 @@ def test_haikus_resnet_is_refused(version):
         )
         with pytest.raises(ValueError, match="batchnorm_1/scale.*conv_1/w.* are both zero"):
             init.fixup(zero, 8, rules=init.rules.haiku_resnet(norm=True))
+
+
+FLAT = init.Rules(branch=r"conv(\d+)_(\d)/kernel")
+
+
+def _flat(norms):
+    layers = {f"conv{k}_{j}": {"kernel": jnp.ones((3, 3, 4, 4))} for k in range(4) for j in (1, 2)}
+    return layers | {norm: {"scale": jnp.ones(4), "bias": jnp.zeros(4)} for norm in norms}
+
+
+@pytest.mark.parametrize("name", ["bn{}_{}", "norm_{}_{}", "BatchNorm_{}{}", "ln{}_{}", "b{}_gn{}"])
+def test_norms_of_a_tree_without_modules_for_its_blocks_are_refused(name):
+    params = _flat([name.format(k, j) for k in range(4) for j in (1, 2)])
+    with pytest.raises(ValueError, match=r"one of 8 norms, for 4 residual branches, and Fixup"):
+        init.fixup(params, 4, rules=FLAT)
+    pattern = name.split("{")[0]
+    for meant in ({"norm": rf"^{pattern}.*/"}, {"keep": rf"^{pattern}.*/"}):
+        init.fixup(params, 4, rules=dataclasses.replace(FLAT, **meant))
+
+
+def test_norms_before_and_behind_all_blocks_are_not_refused():
+    init.fixup(_flat(["bn_init", "BatchNorm_0", "norm_final"]), 4, rules=FLAT)
+
+
+@pytest.mark.parametrize("name", ["gate", "ls", "res_factor", "lambda_1"])
+def test_a_scalar_of_zero_behind_a_layer_of_zeros_is_refused_under_its_usual_names(name):
+    block = {f"conv_{j}": jnp.ones((3, 3, 4, 4)) for j in (1, 2)}
+    tree = {f"block_{k}": block | {name: jnp.zeros(())} for k in range(2)}
+    with pytest.raises(ValueError, match=rf"'block_0/{name}' of residual branch.*are both zero"):
+        init.fixup(tree, 2, rules=init.Rules(branch=r"block_(\d)/conv_(\d)"))
