@@ -13,7 +13,10 @@ _NORM = re.compile(
     r"(?<!weight)(?<!weight_)(?<!spectral)(?<!spectral_)norm|(?:^|[/._])(?:bn|ln|gn)(?=\d|[/._]|$)",
     re.IGNORECASE,
 )
-_ADDED = re.compile(r"bias|offset|shift|center|mean|var|beta|vector|(?:^|_)b\d*$", re.IGNORECASE)
+_ADDED = re.compile(
+    r"bias|offset|shift|center|mean|var|num_batches|beta|vector|(?:^|_)b\d*$", re.IGNORECASE
+)
+_STATISTIC = re.compile(r"mean|var|num_batches", re.IGNORECASE)
 _FACTOR = re.compile(
     r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
     re.IGNORECASE,
@@ -40,9 +43,15 @@ def refuse_norms(
     """
     ours = rules is None or rules == OUR_RULES
     kept = re.compile(rules.keep) if rules is not None and rules.keep is not None else None
-    norms, unnamed = [], []
+    # Where norms are meant, so are their running statistics, which rules of parameters do not name.
+    meant = rules is not None and rules.norm is not None
+    norms, unnamed, beside = [], [], []
     for leaf, place in zip(role_map.leaves, places, strict=True):
         unruled = leaf.role is Role.KEEP or (leaf.role is Role.NORM and ours)
+        if meant and not ours and _STATISTIC.search(last_name(leaf)):
+            continue
+        if unruled and not place.inside and not ours:
+            beside.append(leaf)
         if not unruled or not place.inside or is_gain(leaf) or _longer_axes(leaf) > 1:
             continue
         if not leaf.shape and not leaf.stacked and not _NORM.search(place.name):
@@ -62,21 +71,16 @@ def refuse_norms(
             raise ValueError(
                 what.format(path=leaf.path, shape=list(leaf.shape), block=block, title=scheme.title)
             )
-    _refuse_numbered(scheme, role_map, ours, kept, places)
+    _refuse_numbered(
+        scheme, role_map, [leaf for leaf in beside if not (kept and kept.search(leaf.path))]
+    )
 
 
-def _refuse_numbered(
-    scheme: Scheme,
-    role_map: RoleMap,
-    ours: bool,
-    kept: re.Pattern[str] | None,
-    places: list[Place],
-) -> None:
+def _refuse_numbered(scheme: Scheme, role_map: RoleMap, beside: list[Leaf]) -> None:
     """Refuses norms beside the blocks of which there are as many of one name as branches."""
     named: dict[str, dict[str, Leaf]] = {}
-    for leaf, place in zip(role_map.leaves, places, strict=True):
-        unruled = leaf.role is Role.KEEP and not ours and not (kept and kept.search(leaf.path))
-        if unruled and not place.inside and not is_gain(leaf) and _NORM.search(leaf.path):
+    for leaf in beside:
+        if not is_gain(leaf) and _NORM.search(leaf.path):
             module = re.sub(r"[/.]\w+$", "", re.sub(r"/(?:raw_)?value$", "", leaf.path))
             named.setdefault(re.sub(r"\d+", "", module), {}).setdefault(module, leaf)
     for norms in named.values():

@@ -443,3 +443,20 @@ def test_a_scalar_of_zero_behind_a_layer_of_zeros_is_refused_under_its_usual_nam
     tree = {f"block_{k}": block | {name: jnp.zeros(())} for k in range(2)}
     with pytest.raises(ValueError, match=rf"'block_0/{name}' of residual branch.*are both zero"):
         init.fixup(tree, 2, rules=init.Rules(branch=r"block_(\d)/conv_(\d)"))
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    ["block_{}/bn/mean", "stats/block_{}/bn/running_var", "block_{}/bn/num_batches_tracked"],
+)
+def test_running_statistics_are_meant_where_norms_are(statistics):
+    tree = {}
+    for k in range(4):
+        tree |= {f"block_{k}/conv_{j}": jnp.ones((3, 3, 4, 4)) for j in (1, 2)}
+        tree |= {f"block_{k}/bn/scale": jnp.ones(4), statistics.format(k): jnp.zeros(4)}
+    rules = init.Rules(branch=r"block_(\d)/conv_(\d)", norm="/scale$")
+    init.fixup(tree, 4, rules=rules)
+    for k in range(4):
+        del tree[f"block_{k}/bn/scale"]  # norms without parameters
+    with pytest.raises(ValueError, match=r"without normalisation; expected the norms? to be taken"):
+        init.fixup(tree, 4, rules=dataclasses.replace(rules, norm=None))
