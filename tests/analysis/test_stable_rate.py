@@ -76,6 +76,26 @@ def test_a_limit_replaces_the_first_loss():
     assert strict.stable < lax.stable
 
 
+@pytest.mark.parametrize(
+    ("losses", "stable"),
+    [
+        ([1.0, 9, 9, 9, 9, 9, 0.5, 0.5], True),  # no more than the last quarter counts
+        ([1.0, 0.5, 0.5, 0.5, 0.5, 0.5, 1.8, 0.5], False),  # and all of it does: its mean is 1.15
+        ([1.0, 0.5, 0.5, 0.5, 0.5, 0.5, 1.2, 0.5], True),  # its mean, and not its largest
+        ([1.0, 0.5, 1.1], False),  # of fewer than four losses, the last
+    ],
+)
+def test_the_last_quarter_decides(losses, stable):
+    def run(rate):
+        # Below 0.2 all is well, above 0.8 nothing is; in between it is as the case has it.
+        fine, bad = [0.5] * len(losses), [2.0] * len(losses)
+        return np.asarray(fine if rate < 0.2 else bad if rate > 0.8 else losses, np.float32)
+
+    result = stable_rate.largest_stable_rate(run, 0.1, 1.0, resolution=0.05, limit=1.0)
+    assert (result.stable > 0.7) == stable
+    assert (result.stable < 0.3) == (not stable)
+
+
 def test_losses_that_overflow_are_unstable():
     run = jax.jit(lambda rate: jnp.array([1.0, jnp.where(rate > 0.3, jnp.nan, 0.5)]))
     result = stable_rate.largest_stable_rate(run, 0.1, 1.0, resolution=1e-3)

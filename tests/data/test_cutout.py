@@ -65,19 +65,29 @@ def test_what_is_left_and_its_dtype_do_not_change():
     np.testing.assert_array_equal(cutout(images, keys, 0), images)
 
 
-def test_it_draws_from_another_fold_than_crop_and_flip():
+def test_crop_flip_and_cutout_draw_from_folds_of_their_own():
+    """Folds 0, 1 and 2 of an image's key: a shared one would tie the hole to the crop."""
     keys = example_keys(0, 0, jnp.arange(64))
     image = jnp.arange(1, 82, dtype=jnp.float32).reshape(1, 9, 9, 1)
     images = jnp.broadcast_to(image, (64, 9, 9, 1))
-    crops = np.asarray(random_crop(images, keys, 4))
-    offsets = [np.argwhere(crop[..., 0] == 41)[0] for crop in crops if (crop == 41).any()]
-    # With a crop by up to 4 the centre of the image stays inside.
-    centres = [np.argwhere(hole[..., 0] == 0)[0] for hole in np.asarray(cutout(images, keys, 1))]
-    assert len(offsets) == 64
-    assert np.mean([np.array_equal(a, b) for a, b in zip(offsets, centres, strict=True)]) < 0.2
+
+    def drawn(fold):
+        # Nine offsets of a crop by up to 4, and nine rows of an image: the same numbers.
+        return np.array(
+            [jax.random.randint(jax.random.fold_in(key, fold), (2,), 0, 9) for key in keys]
+        )
+
+    # A crop by up to 4 keeps the middle of the image, which moves against the offset.
+    middles = [np.argwhere(crop[..., 0] == 41)[0] for crop in np.asarray(random_crop(images, keys))]
+    np.testing.assert_array_equal(8 - np.array(middles), drawn(0))
     flipped = np.asarray(random_flip(images, keys))[:, 0, 0, 0] == 9
-    left = np.array([column < 4 for _, column in centres])
-    assert abs(np.mean(flipped == left) - 0.5) < 0.3  # one half +- 0.0625, were it a coin
+    coins = [bool(jax.random.bernoulli(jax.random.fold_in(key, 1))) for key in keys]
+    np.testing.assert_array_equal(flipped, coins)
+    found = np.asarray(cutout(images, keys, 1))
+    centres = np.array([np.argwhere(hole[..., 0] == 0)[0] for hole in found])
+    np.testing.assert_array_equal(centres, drawn(2))
+    # And these are not each other's: 64 pairs of nine numbers agree in all by chance of 81**-64.
+    assert (drawn(0) != drawn(2)).any()
 
 
 def test_refusals():

@@ -1,5 +1,7 @@
 """MetaInit: the gradient quotient against closed forms in NumPy, and the norms that it leaves."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,6 +142,39 @@ def test_a_step_is_a_sign_with_momentum():
     signs = np.append(velocity[:1], velocity[1:] - momentum * velocity[:-1]) / rate
     # Norms are 8, right to 1e-6 in float32; divided by 0.05.
     np.testing.assert_allclose(np.abs(signs), 1, atol=1e-4)
+
+
+def test_a_step_halves_a_norm_at_most_and_then_the_momentum_is_gone():
+    """With a first step of half the norm or more; the second goes back up, for some keys."""
+    params = _linear_params()
+    norm = _norms(params)["head/kernel"][0]
+    rate, seen = 0.6 * norm, set()
+    for seed in range(12):
+        key = jax.random.key(seed)
+        one, two = (
+            _norms(
+                init.metainit(
+                    _linear, params, IMAGES, key=key, steps=steps, learning_rate=rate, momentum=0.5
+                )
+            )["head/kernel"][0]
+            / norm
+            for steps in (1, 2)
+        )
+        if one > 1:
+            assert one == pytest.approx(1.6, rel=1e-5)  # float32
+            continue
+        assert one == pytest.approx(0.5, rel=1e-5)
+        # Down again, half of it; or up, by a step without what the first one left.
+        assert two == pytest.approx(0.25 if two < one else 1.1, rel=1e-5)
+        seen.add(two > one)
+    assert seen == {True, False}
+
+
+def test_the_defaults_are_those_of_the_paper_s_code():
+    parameters = inspect.signature(init.metainit).parameters
+    defaults = {name: parameters[name].default for name in ("steps", "learning_rate", "momentum")}
+    assert defaults == {"steps": 500, "learning_rate": 0.1, "momentum": 0.9}
+    assert parameters["eps"].default == 1e-5
 
 
 def test_weights_three_times_too_large_become_smaller():

@@ -52,6 +52,23 @@ def test_it_stands_before_the_head_in_training_only(network):
     )
 
 
+def test_channels_are_dropped_in_the_last_two_stages_only():
+    """RescaleNet's recipe: of three stages, what the keys change begins with the second."""
+    model = CifarResNet(depth=8, scheme="plain", stem_channels=2, conv_dropout=0.5)
+    variables = small.he_variables(model)
+    images = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 8, 1)), "float32")
+
+    @jax.jit
+    def branches(key):
+        keys = jax.random.split(key, 4)
+        _, found = model.apply(variables, images, train=True, keys=keys, mutable=["taps"])
+        return [found["taps"][f"stage_{stage}"]["first"]["branch"] for stage in (1, 2, 3)]
+
+    one, other = branches(jax.random.key(0)), branches(jax.random.key(1))
+    same = [bool((a == b).all()) for a, b in zip(one, other, strict=True)]
+    assert same == [True, False, False]
+
+
 @pytest.mark.slow
 def test_two_devices_drop_what_one_drops():
     model = small.wide_resnet(DROPPING)

@@ -108,6 +108,74 @@ def test_the_cases_tell_the_penalties_apart():
     }
 
 
+@functools.cache
+def next_log_probabilities(seed):
+    """For each source, of every prefix of up to three words: the log-probability of each token."""
+    params = random_params(TINY, seed, scale=1.5)
+    prefixes = [words for n in range(LENGTH) for words in itertools.product(WORDS, repeat=n)]
+    inputs = np.full((len(prefixes), LENGTH), PADDING, np.int32)
+    for row, prefix in enumerate(prefixes):
+        inputs[row, : len(prefix) + 1] = (BEGIN, *prefix)
+    apply = jax.jit(TINY.apply)
+    found = []
+    for source in SOURCE:
+        logits = apply({"params": params}, np.tile(source, (len(prefixes), 1)), inputs)
+        log_p = np.asarray(jax.nn.log_softmax(logits), np.float64)
+        found.append({prefix: log_p[row, len(prefix)] for row, prefix in enumerate(prefixes)})
+    return found
+
+
+def searched_by_hand(log_p, beam, alpha, limit):
+    """The search as its docstring has it, hypothesis by hypothesis."""
+    alive, ended = [(0.0, ())], []
+    for position in range(limit):
+        last = position + 1 == limit
+        grown = sorted(
+            (
+                (total + log_p[prefix][token], (*prefix, token))
+                for total, prefix in alive
+                for token in ((END,) if last else (*WORDS, END))
+            ),
+            reverse=True,
+        )
+        for total, tokens in grown[:beam]:
+            if tokens[-1] == END:
+                ended.append((total / float(length_penalty(position + 1, alpha)), tokens))
+        ended = sorted(ended, reverse=True)[:beam]
+        alive = [pair for pair in grown[: 2 * beam] if pair[1][-1] != END][:beam]
+        if len(ended) == beam or not alive:
+            break
+        if ended and ended[0][0] >= alive[0][0] / float(length_penalty(limit, alpha)):
+            break
+    return ended
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
+def test_the_search_ends_as_its_docstring_says(beam, alpha):
+    """All hypotheses and scores, which are others where a search ends a step later or earlier."""
+    limits = np.array([LENGTH, LENGTH - 1, LENGTH])
+    for seed in range(6):
+        tokens, scores = jax.device_get(
+            beam_search(
+                TINY,
+                random_params(TINY, seed, scale=1.5),
+                SOURCE,
+                limits,
+                length=LENGTH,
+                beam=beam,
+                alpha=alpha,
+            )
+        )
+        for row, limit in enumerate(limits):
+            expected = searched_by_hand(next_log_probabilities(seed)[row], beam, alpha, limit)
+            found = [words_of(line) for line in tokens[row][np.isfinite(scores[row])]]
+            assert found == [sequence for _, sequence in expected]
+            np.testing.assert_allclose(
+                scores[row][: len(found)], [score for score, _ in expected], TOLERANCE
+            )
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", ["fixup", "layernorm_post", "plain"])
 def test_a_beam_of_one_is_the_greedy_choice(scheme):
