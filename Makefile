@@ -25,7 +25,7 @@ PYTHONS := "$(PYTHON)"
 endif
 VERSION := 'import sys; print(sys.version)'
 
-.PHONY: help demo test slow faults bench docs lint format clean distclean
+.PHONY: help demo test slow faults mutants bench docs lint format clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make test       run the tests and the doctests, without the slow ones'
 	@echo 'make slow       run the slow tests'
 	@echo 'make faults     kill, cut and damage runs and sweeps, and print what they survived'
+	@echo 'make mutants    put faults into the code, and print which the tests notice'
 	@echo 'make bench      measure, side by side, against PyTorch, BatchNorm and other depths'
 	@echo 'make docs       build the documentation, in docs/_build/html'
 	@echo 'make lint       check style, format and types'
@@ -52,6 +53,9 @@ slow: .venv/.test
 faults: .venv/.test
 	.venv/bin/python -m pytest tests/faults tests/training/test_preemption.py \
 	  -m "slow or not slow" -p tests.faults.table -o faulthandler_timeout=3600 $(PYTEST_ARGS)
+
+mutants: .venv/.test
+	.venv/bin/python -m tests.mutants
 
 bench: .venv/.bench
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)

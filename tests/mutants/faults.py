@@ -1,0 +1,308 @@
+"""The list of mutants: what is changed, where, and which tests are to notice.
+
+A mutant is one wrong number, sign, comparison or place, of the kind that a hurried edit makes. The
+tests named are quick ones, the fewest that look at the place; ``make test`` runs all of them.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One fault: in ``path`` the text ``old``, which occurs once, becomes ``new``."""
+
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _in(path: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
+    paths = tuple(f"tests/{name}" for name in tests.split())
+    place = path if path.startswith("experiments/") else f"nf_resnets/{path}"
+    return [Mutant(place, old, new, paths) for old, new in changes]
+
+
+MUTANTS = [
+    # What a leaf is.
+    *_in(
+        "roles.py",
+        "test_roles.py init/test_trees.py",
+        ("return math.prod(field) * c_in, math.prod(field) * c_out", "return c_in, c_out"),
+        ('((-1, order.index(name), ""),)', '((-1, 0, ""),)'),
+        ("enumerate(in_order, start=1)", "enumerate(in_order, start=0)"),
+    ),
+    # The initialisers.
+    *_in(
+        "init/fixup.py",
+        "init/test_trees.py",
+        ("int(depth) ** (-1 / (2 * leaf.m - 2))", "int(depth) ** (-1 / (2 * leaf.m))"),
+        (
+            "last = leaf.role is Role.BRANCH and leaf.layer == leaf.m\n        if",
+            "last = leaf.role is Role.BRANCH and leaf.layer == 1\n        if",
+        ),
+        (
+            "if leaf.role in (Role.HEAD, Role.SCALAR_BIAS) or last:",
+            "if leaf.role is Role.SCALAR_BIAS or last:",
+        ),
+        ('mode="fan_out"', 'mode="fan_in"'),
+    ),
+    *_in(
+        "init/rescalenet.py",
+        "init/test_rescalenet.py",
+        ("(1 / (2 * leaf.m))", "(1 / leaf.m)"),
+        ("gain = 1.0 if leaf.role is Role.HEAD else 2.0", "gain = 2.0"),
+        ("k = np.arange(1, depth + 1)", "k = np.arange(depth)"),
+        ("max(len(transitions), 1) ** -0.5", "max(len(transitions), 1) ** -1.0"),
+    ),
+    *_in(
+        "init/skipinit.py",
+        "init/test_contract.py init/test_errors.py",
+        ("int(depth) ** -0.5 if rootable", "int(depth) ** -1.0 if rootable"),
+    ),
+    *_in(
+        "init/xavier.py",
+        "init/test_distributions.py",
+        ("3**0.5 * std", "std"),
+        ("(2 / (fan_in + fan_out)) ** 0.5", "(2 / fan_in) ** 0.5"),
+    ),
+    *_in(
+        "init/nf_resnet.py",
+        "init/test_nf_resnet.py",
+        ("(1.0 if transition else variance) + ALPHA**2", "variance + ALPHA**2"),
+        ("std = 0.01 if leaf.role is Role.HEAD else", "std = 0.1 if leaf.role is Role.HEAD else"),
+    ),
+    *_in(
+        "init/t_fixup.py",
+        "init/test_t_fixup.py",
+        ("(9 * number) ** -0.25", "(9 * number) ** -0.5"),
+        ("0.67 * number**-0.25", "0.67 * number**-0.5"),
+    ),
+    *_in(
+        "init/lsuv.py",
+        "init/test_lsuv.py",
+        ("while off >= tolerance", "while off >= 10 * tolerance"),
+        ("(off >= tolerance) &", "(off >= 10 * tolerance) &"),
+    ),
+    *_in(
+        "init/metainit.py",
+        "init/test_metainit.py",
+        ("lambda n, v: n + v < n / 2, norms", "lambda n, v: n + v < 0 * n, norms"),
+        ("jnp.where(stop, 0.0, v), stopped", "jnp.where(stop, v, v), stopped"),
+        ("momentum: float = 0.9", "momentum: float = 0.5"),
+    ),
+    # The networks.
+    *_in(
+        "models/layers.py",
+        "init/test_nf_resnet.py",
+        ("RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5", "RELU_GAIN = 2**0.5"),
+        (
+            "lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4))",
+            "lax.rsqrt(jnp.maximum(variance, 1e-4))",
+        ),
+    ),
+    *_in(
+        "models/layers.py",
+        "models/test_batchnorm.py models/test_dropout.py",
+        ("jnp.where(keep, x / (1 - rate), 0)", "jnp.where(keep, x, 0)"),
+        ("momentum: float = 0.9", "momentum: float = 0.99"),
+    ),
+    *_in(
+        "models/stage.py",
+        "models/test_dropout.py",
+        ("DROPPED_STAGES = 2", "DROPPED_STAGES = 1"),
+        ("DROPPED_STAGES = 2", "DROPPED_STAGES = 3"),
+    ),
+    *_in(
+        "models/noise.py",
+        "models/test_noise.py",
+        ("np.arange(1, num_blocks + 1) / num_blocks", "np.arange(num_blocks) / num_blocks"),
+        ("_SURVIVAL = 0", "_SURVIVAL = 1"),
+    ),
+    *_in(
+        "models/blocks.py",
+        "models/test_published.py",
+        ('biased = layers.center(x, "bias_1a")', 'biased = layers.center(x, "bias_1a") * 0 + x'),
+        ("source = x if block.anatomy.pooled_shortcut else biased", "source = x"),
+        ("length - size * np.arange(", "size + 0 * np.arange("),
+    ),
+    *_in(
+        "models/embedding.py",
+        "models/test_transformer.py",
+        ("* self.d_model**0.5", "* 1.0"),
+        (
+            "10000.0 ** (-np.arange(0, d_model, 2) / d_model)",
+            "10000.0 ** (-np.arange(d_model // 2) / d_model)",
+        ),
+    ),
+    *_in(
+        "models/attention.py",
+        "models/test_transformer.py",
+        ("query * query.shape[-1] ** -0.5", "query * query.shape[-1] ** -1.0"),
+    ),
+    *_in(
+        "models/conv.py",
+        "models/test_conv.py",
+        ("padding = (kernel.shape[0] - 1) // 2", "padding = kernel.shape[0] // 2 - 1"),
+        ("jnp.flip(kernel, (0, 1)).swapaxes(2, 3)", "kernel.swapaxes(2, 3)"),
+    ),
+    # Data.
+    *_in(
+        "data/cutout.py",
+        "data/test_cutout.py",
+        ("_CUTOUT = 2", "_CUTOUT = 0"),
+        ("_CUTOUT = 2", "_CUTOUT = 1"),
+        ("centre - size // 2", "centre - (size - 1) // 2"),
+    ),
+    *_in(
+        "data/mixup.py",
+        "data/test_mixup.py",
+        ("2 / (2 * alpha - 1)", "1 / (2 * alpha - 1)"),
+        ("(2, _PAIRS)) / alpha", "(2, _PAIRS)) * alpha"),
+        (
+            "return share * images + (1 - share) * others",
+            "return (1 - share) * images + share * others",
+        ),
+    ),
+    *_in(
+        "data/augment.py",
+        "data/test_augment.py data/test_cutout.py",
+        ("0, 2 * padding + 1)", "0, 2 * padding)"),
+        ("_CROP, _FLIP = 0, 1", "_CROP, _FLIP = 0, 0"),
+    ),
+    *_in(
+        "data/order.py",
+        "data/test_order.py",
+        ("jnp.asarray(step) % steps * batch_size", "jnp.asarray(step) * batch_size"),
+        ("jax.random.fold_in(seed_key(seed), epoch)", "seed_key(seed)"),
+    ),
+    *_in(
+        "data/crop.py",
+        "data/test_crop.py",
+        ("int(across * (width - w + 1))", "int(across * (width - w))"),
+        ("round((new_height - size) / 2)", "round(new_height - size)"),
+    ),
+    # The optimisers.
+    *_in(
+        "optim/schedules.py",
+        "optim/test_schedules.py",
+        ("jnp.maximum(part - halvings + 1, 0)", "jnp.maximum(part - halvings, 0)"),
+        (
+            "jnp.asarray(step, jnp.int32) >= jnp.asarray(steps",
+            "jnp.asarray(step, jnp.int32) > jnp.asarray(steps",
+        ),
+        ("jnp.sqrt(warmup_steps / made)", "warmup_steps / made"),
+        ("jnp.minimum(1.0, made / warmup_steps)", "jnp.minimum(1.0, (made - 1) / warmup_steps)"),
+    ),
+    *_in(
+        "optim/clipping.py",
+        "optim/test_clipping.py",
+        ("first = 1 if leaf.stacked else 0", "first = 0"),
+        ('first if leaf.layout == "OIHW" else value.ndim - 1', "value.ndim - 1"),
+        ("exempt: tuple[Role, ...] = (Role.HEAD,)", "exempt: tuple[Role, ...] = ()"),
+    ),
+    *_in(
+        "optim/sgd.py",
+        "optim/test_sgd.py",
+        ("scalar_factor: float = 0.1", "scalar_factor: float = 1.0"),
+    ),
+    # Training.
+    *_in(
+        "training/average.py",
+        "training/test_average.py",
+        ("(1 - average.decay) * (leaf", "average.decay * (leaf"),
+    ),
+    *_in(
+        "training/loss.py",
+        "training/test_loss.py",
+        (
+            "uniform = -jax.nn.log_softmax(logits).mean(axis=-1)",
+            "uniform = -jax.nn.log_softmax(logits).sum(axis=-1)",
+        ),
+        (
+            'return share * of(batch["label"]) + (1 - share)',
+            'return (1 - share) * of(batch["label"]) + share',
+        ),
+    ),
+    *_in(
+        "training/evaluate.py",
+        "training/test_evaluate.py",
+        ("(index < count).astype", "(index <= count).astype"),
+    ),
+    *_in(
+        "training/statistics.py",
+        "training/test_statistics.py",
+        ("share = 1 - GhostBatchNorm.momentum", "share = GhostBatchNorm.momentum"),
+    ),
+    *_in(
+        "training/step.py",
+        "training/test_step.py training/test_devices.py",
+        ("(leaf / parts).astype(leaf.dtype)", "leaf.astype(leaf.dtype)"),
+    ),
+    # Theory and diagnostics.
+    *_in(
+        "analysis/stable_rate.py",
+        "analysis/test_stable_rate.py",
+        ("max(len(losses) // 4, 1)", "max(len(losses) // 2, 1)"),
+        ("max(len(losses) // 4, 1)", "1"),
+        ("momentum * v + g", "v + g"),
+    ),
+    *_in(
+        "analysis/closed_form.py",
+        "analysis/test_closed_form.py",
+        ("np.full(depth, 1 / max(depth, 1))", "np.full(depth, max(depth, 1) ** -0.5)"),
+        ("variance = CENTERED_RELU * branch.mean()", "variance = branch.mean()"),
+        ("inner = inner / inner.mean()", "inner = inner * 1.0"),
+    ),
+    *_in(
+        "analysis/correlation.py",
+        "analysis/test_correlation.py",
+        ("(skip + branch - total) / total", "(skip + branch - total) / skip"),
+    ),
+    *_in(
+        "analysis/signal.py",
+        "analysis/test_signal.py",
+        ("jnp.square(rows - mean.reshape(1, -1)).mean()", "jnp.square(rows).mean()"),
+        ("slice(interior, -interior)", "slice(0, -interior)"),
+    ),
+    # Translation.
+    *_in(
+        "translation/beam.py",
+        "translation/test_beam.py",
+        (
+            "done = jnp.isfinite(scores[:, -1]) | (scores[:, 0] >= hope)",
+            "done = scores[:, 0] >= hope",
+        ),
+        (
+            "done = jnp.isfinite(scores[:, -1]) | (scores[:, 0] >= hope)",
+            "done = jnp.isfinite(scores[:, -1])",
+        ),
+        (
+            "hope = alive_sums[:, 0] / penalty(limits)",
+            "hope = alive_sums[:, 0] / penalty(position + 1)",
+        ),
+        ("(jnp.arange(2 * beam) < beam)", "(jnp.arange(2 * beam) < 2 * beam)"),
+        (
+            "((offset + length) / (offset + 1.0)) ** alpha",
+            "((offset + length) / (offset + 1.0)) ** (1 - alpha)",
+        ),
+    ),
+    *_in(
+        "translation/loss.py",
+        "translation/test_loss.py",
+        ("there = targets != PADDING", "there = targets >= PADDING"),
+    ),
+    *_in(
+        "translation/batches.py",
+        "translation/test_batches.py",
+        (
+            "max(1, max_tokens // width // devices) * devices",
+            "max(1, max_tokens // width) * devices",
+        ),
+        ("[BEGIN, *target[:-1]]", "[BEGIN, *target]"),
+    ),
+    *_in(
+        "translation/adam.py",
+        "translation/test_adam.py",
+        ("b2: float = 0.98", "b2: float = 0.999"),
+    ),
+]
