@@ -27,15 +27,20 @@ MUTANTS = [
     *_in(
         "roles.py",
         "test_roles.py init/test_trees.py",
-        ("return math.prod(field) * c_in, math.prod(field) * c_out", "return c_in, c_out"),
         ('((-1, order.index(name), ""),)', '((-1, 0, ""),)'),
         ("enumerate(in_order, start=1)", "enumerate(in_order, start=0)"),
+    ),
+    *_in(
+        "axes.py",
+        "test_roles.py init/test_attention.py",
+        ('return taps * length(shape, axes, "I"), taps', 'return length(shape, axes, "I"), taps'),
+        ('"IOO" for name in order[:3]', '"IIO" for name in order[:3]'),
     ),
     # The initialisers.
     *_in(
         "init/fixup.py",
         "init/test_trees.py",
-        ("int(depth) ** (-1 / (2 * leaf.m - 2))", "int(depth) ** (-1 / (2 * leaf.m))"),
+        ("base ** (-1 / (2 * leaf.m - 2))", "base ** (-1 / (2 * leaf.m))"),
         (
             "last = leaf.role is Role.BRANCH and leaf.layer == leaf.m\n        if",
             "last = leaf.role is Role.BRANCH and leaf.layer == 1\n        if",
@@ -50,8 +55,10 @@ MUTANTS = [
         "init/rescalenet.py",
         "init/test_rescalenet.py",
         ("(1 / (2 * leaf.m))", "(1 / leaf.m)"),
-        ("gain = 1.0 if leaf.role is Role.HEAD else 2.0", "gain = 2.0"),
-        ("k = np.arange(1, depth + 1)", "k = np.arange(depth)"),
+        ("if leaf.role in (Role.SHORTCUT, Role.HEAD):", "if leaf.role is Role.SHORTCUT:"),
+        ("np.arange(1, int(depth) + 1) - published", "np.arange(int(depth)) - published"),
+        ("k = np.arange(first, depth + first)", "k = np.arange(depth)"),
+        ("kept[own] ** 0.5", "kept[own] ** 0.0"),
         ("max(len(transitions), 1) ** -0.5", "max(len(transitions), 1) ** -1.0"),
     ),
     *_in(
@@ -96,8 +103,8 @@ MUTANTS = [
         "init/test_nf_resnet.py",
         ("RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5", "RELU_GAIN = 2**0.5"),
         (
-            "lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4))",
-            "lax.rsqrt(jnp.maximum(variance, 1e-4))",
+            "lax.rsqrt(jnp.maximum(variance * fan_in, how.epsilon))",
+            "lax.rsqrt(jnp.maximum(variance, how.epsilon))",
         ),
     ),
     *_in(
@@ -129,10 +136,8 @@ MUTANTS = [
         "models/embedding.py",
         "models/test_transformer.py",
         ("* self.d_model**0.5", "* 1.0"),
-        (
-            "10000.0 ** (-np.arange(0, d_model, 2) / d_model)",
-            "10000.0 ** (-np.arange(d_model // 2) / d_model)",
-        ),
+        ("max(d_model // 2 - 1, 1)", "max(d_model // 2, 1)"),
+        ('half / (d_model / 2 if form == "paper"', 'half / (d_model if form == "paper"'),
     ),
     *_in(
         "models/attention.py",
@@ -196,14 +201,63 @@ MUTANTS = [
     *_in(
         "optim/clipping.py",
         "optim/test_clipping.py",
-        ("first = 1 if leaf.stacked else 0", "first = 0"),
-        ('first if leaf.layout == "OIHW" else value.ndim - 1', "value.ndim - 1"),
+        ('if letter not in "NO"', 'if letter not in "O"'),
+        ('if letter not in "NO"', 'if letter not in "NI"'),
         ("exempt: tuple[Role, ...] = (Role.HEAD,)", "exempt: tuple[Role, ...] = ()"),
     ),
     *_in(
-        "optim/sgd.py",
-        "optim/test_sgd.py",
-        ("scalar_factor: float = 0.1", "scalar_factor: float = 1.0"),
+        "schemes.py",
+        "optim/test_sgd.py optim/test_groups.py contracts/test_slow_leaves.py",
+        (
+            "scalar_factor: float = dataclasses.field(default=0.1",
+            "scalar_factor: float = dataclasses.field(default=1.0",
+        ),
+        (
+            "SCALARS = Group((Role.SCALAR_BIAS, Role.MULTIPLIER))",
+            "SCALARS = Group((Role.SCALAR_BIAS,))",
+        ),
+    ),
+    # The recipes of the papers.
+    *_in(
+        "experiments/recipe.py",
+        "experiments/test_published.py",
+        ("weight_decay: float = 1e-4", "weight_decay: float = 5e-4"),
+    ),
+    *_in(
+        "experiments/fixup_fig3_depth.py",
+        "experiments/test_published.py",
+        ("weight_decay: float = 5e-4", "weight_decay: float = 1e-4"),
+    ),
+    *_in(
+        "experiments/fixup_fig4_ablation.py",
+        "experiments/test_published.py",
+        ("weight_decay: float = 1e-4", "weight_decay: float = 5e-4"),
+    ),
+    *_in(
+        "experiments/fixup_table4_regularized.py",
+        "experiments/test_published.py",
+        ("mixup=1.0, cutout=20", "mixup=1.0, cutout=16"),
+        ("learning_rate=0.1, epochs=200", "learning_rate=0.1, epochs=100"),
+    ),
+    *_in(
+        "experiments/skipinit_table1_depth.py",
+        "experiments/test_published.py",
+        ("seeds=(0, 1, 2, 3, 4), padding=4", "seeds=(0, 1, 2), padding=4"),
+    ),
+    *_in(
+        "experiments/skipinit_table2_placement.py",
+        "experiments/test_published.py",
+        ("(0, -1, -2, -3, -4, -5, -6), seeds", "(0, -1, -2, -3, -4, -5), seeds"),
+    ),
+    # What a sweep makes of its runs.
+    *_in(
+        "sweep/selection.py",
+        "sweep/test_selection.py",
+        ("(n - 1))", "n)"),
+        ('rule == "trimmed" and share <= 0.5', 'rule == "trimmed" and share <= 1.0'),
+        ("if top - score <= within", "if top - score < 0"),
+        ("best == order[0]", "best == order[1]"),
+        ("low_open=first == 0", "low_open=False"),
     ),
     # Training.
     *_in(
