@@ -116,6 +116,30 @@ def test_passes_are_counted():
     assert len(calls) == 2  # the second finds nothing beyond 0.1
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_tolerance_decides_whether_there_is_one_more_pass(traced):
+    """What rounding to eight bits leaves is off by three of these tolerances, or by a third."""
+    model, params, images = _setting("shallow")
+    half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
+    once = init.lsuv(model.apply, half, images, max_passes=1)
+    off = max(abs(float(deviation) - 1) for _, deviation in _deviations(model, once, images))
+    calls = []
+
+    def apply_fn(*arguments, **options):
+        jax.debug.callback(lambda: calls.append(1))
+        return model.apply(*arguments, **options)
+
+    for tolerance, passes in ((off / 3, 3), (3 * off, 2)):
+        calls.clear()
+
+        def run(tree, tolerance=tolerance):
+            return init.lsuv(apply_fn, tree, images, tolerance=tolerance, max_passes=3)
+
+        jax.block_until_ready((quick_jit(run) if traced else run)(half))
+        jax.effects_barrier()
+        assert len(calls) == passes
+
+
 def test_a_layer_without_signal_stays():
     model, params, images = _setting("cifar-resnet")
     params["stage_2"]["first"]["conv_2"]["kernel"][...] = 0
