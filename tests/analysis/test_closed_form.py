@@ -140,3 +140,21 @@ def test_a_finer_grid_would_change_nothing(monkeypatch):
 def test_gains_that_are_not_one_for_each_branch_are_refused(function):
     with pytest.raises(ValueError, match=r"expected \[L\] each"):
         function([1.0, 1.0], [1.0])
+
+
+def test_batch_norm_divides_what_the_padding_has_left_at_every_layer():
+    """By loops: the second convolution of a branch sees a second moment of 1 again."""
+
+    def convolved(q):
+        height, width = q.shape
+        out = np.zeros_like(q)
+        for i in range(height):
+            for j in range(width):
+                out[i, j] = q[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2].sum() / 9
+        return out
+
+    first = convolved(np.ones((3, 4)))
+    expected = convolved(first / first.mean())
+    found = cf.propagate([1.0], size=(3, 4), normalized=True)
+    np.testing.assert_allclose(found.branch, expected.mean(), rtol=1e-12)  # float64 sums
+    assert first.mean() < 0.8  # so that leaving the division out would show

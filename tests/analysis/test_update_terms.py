@@ -120,7 +120,7 @@ def test_fixups_zero_layer_is_the_only_one_of_a_branch_that_moves_the_network():
         assert float(jnp.trace(last)) == 0
 
 
-RULES = Rules(branch=r"branches/(\d+)/(\d+)", head="head")
+RULES = Rules(branch=r"branches/(\d+)/(\d+)", head="head", layout="OIHW")  # weights @ x
 
 
 def test_traces_of_branches_are_the_sums_of_their_layers():

@@ -11,7 +11,7 @@ from nf_resnets import init, schemes
 from nf_resnets.analysis.observe import branches, observe
 from nf_resnets.init.nf_resnet import ALPHA
 from nf_resnets.models import ARCHITECTURES, WideResNet
-from nf_resnets.models.layers import RELU_GAIN
+from nf_resnets.models.layers import RELU_GAIN, standardized_kernel
 from nf_resnets.roles import path_name
 from tests.models.trees import quick_jit
 
@@ -37,6 +37,14 @@ def test_the_gain_undoes_what_a_relu_does_to_a_standard_normal():
     deviation = np.trapezoid((relu - mean) ** 2 * weight, z) ** 0.5
     # The sum's error is of the order of the square of its step, 4e-9.
     assert pytest.approx(1, rel=1e-7) == RELU_GAIN * deviation
+
+
+def test_standardised_weights_have_mean_0_and_a_sum_of_squares_of_1_for_each_output():
+    kernel = 3 + np.random.default_rng(0).standard_normal((3, 3, 5, 4)).astype("f4")
+    found = np.float64(standardized_kernel(kernel))
+    # Float32 sums of 45 numbers of up to 6.
+    np.testing.assert_allclose(found.mean(axis=(0, 1, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(np.square(found).sum(axis=(0, 1, 2)), 1, rtol=1e-5)
 
 
 def test_the_published_draws():

@@ -12,7 +12,7 @@ from nf_resnets.data.batch import Augmentation
 from nf_resnets.models import CifarResNet, ResNet, WideResNet
 from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import dropout
-from nf_resnets.models.noise import BranchNoise, linear_decay, surviving
+from nf_resnets.models.noise import BranchNoise, dropped, linear_decay, surviving
 from nf_resnets.schemes import NO_CONSTANTS
 from tests.training import small
 
@@ -48,6 +48,22 @@ def test_dropout_in_two_dimensions_takes_whole_channels():
     assert set(np.unique(found)) == {0, np.float32(1 / np.float32(0.7))}
     # 8,000 channels: a standard error of 0.0051; four of them.
     assert np.mean(found == 0) == pytest.approx(0.3, abs=0.021)
+
+
+def test_survival_and_the_layers_dropouts_draw_from_folds_of_their_own():
+    """Fold 0 of a branch's key says whether it is there, fold j what its j-th layer drops."""
+    keys = jax.random.split(jax.random.key(4), 32)
+
+    def folded(fold):
+        return [jax.random.fold_in(key, fold) for key in keys]
+
+    noise = BranchNoise(keys, np.float32(0.5))
+    there = np.asarray(surviving(jnp.ones((32, 1, 1, 1)), noise)).ravel() > 0
+    np.testing.assert_array_equal(there, [jax.random.uniform(key) < 0.5 for key in folded(0)])
+    for layer in (1, 2):
+        left = np.asarray(dropped(jnp.ones((32, 1, 1, 4)), noise, 0.5, layer))[:, 0, 0] > 0
+        kept = [jax.random.bernoulli(key, 0.5, (1, 1, 4))[0, 0] for key in folded(layer)]
+        np.testing.assert_array_equal(left, kept)
 
 
 def applied(model, params, **options):

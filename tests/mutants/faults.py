@@ -127,14 +127,14 @@ MUTANTS = [
     ),
     *_in(
         "models/blocks.py",
-        "models/test_published.py",
+        "models/test_published.py models/test_resnet.py",
         ('biased = layers.center(x, "bias_1a")', 'biased = layers.center(x, "bias_1a") * 0 + x'),
         ("source = x if block.anatomy.pooled_shortcut else biased", "source = x"),
         ("length - size * np.arange(", "size + 0 * np.arange("),
     ),
     *_in(
         "models/embedding.py",
-        "models/test_transformer.py",
+        "models/test_transformer.py init/test_published_fixup.py",
         ("* self.d_model**0.5", "* 1.0"),
         ("max(d_model // 2 - 1, 1)", "max(d_model // 2, 1)"),
         ('half / (d_model / 2 if form == "paper"', 'half / (d_model if form == "paper"'),
@@ -356,7 +356,7 @@ MUTANTS = [
     ),
     *_in(
         "translation/adam.py",
-        "translation/test_adam.py",
+        "translation/test_adam.py experiments/test_published.py",
         ("b2: float = 0.98", "b2: float = 0.999"),
     ),
 ]
