@@ -68,10 +68,7 @@ def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
     numpy: Any = np if isinstance(old, np.ndarray | np.generic) else jnp
     values = old.astype(numpy.promote_types(old.dtype, np.float32))
     axes = tuple(range(int(leaf.stacked), values.ndim))
-    # Of the largest number first, for the square of a small one would be 0 in float32.
-    largest = numpy.max(numpy.abs(values), axis=axes, keepdims=True)
-    divisor = numpy.where(largest == 0, 1, largest).astype(values.dtype)
-    rms = largest * numpy.sqrt(numpy.mean(numpy.square(values / divisor), axis=axes, keepdims=True))
+    rms = (_rms if numpy is np else _compiled_rms)(numpy, values, axes)
     if is_concrete(rms) and not bool(numpy.all((rms > 0) & numpy.isfinite(rms))):
         raise ValueError(
             f"leaf {leaf.path!r} has the standard deviation {float(rms.min())!r}; expected drawn "
@@ -79,6 +76,19 @@ def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
         )
     factor = numpy.asarray(std, values.dtype) / numpy.where(rms == 0, 1, rms).astype(values.dtype)
     return scaled(old, factor.reshape(factor.shape if leaf.stacked else (1,) * values.ndim))
+
+
+def _rms(numpy: Any, values: Any, axes: tuple[int, ...]) -> Any:
+    # Of the largest number first, for the square of a small one would be 0 in float32.
+    largest = numpy.max(numpy.abs(values), axis=axes, keepdims=True)
+    divisor = numpy.where(largest == 0, 1, largest).astype(values.dtype)
+    return largest * numpy.sqrt(
+        numpy.mean(numpy.square(values / divisor), axis=axes, keepdims=True)
+    )
+
+
+# One call for a leaf, compiled once for a shape, and not seven.
+_compiled_rms = jax.jit(_rms, static_argnums=(0, 2))
 
 
 def refuse_shapes(params: Any, role_map: RoleMap) -> None:
