@@ -26,8 +26,10 @@ greedily) from that folder, for about a quarter of an hour. It cannot show the p
 `--scale smoke` trains a Transformer of 2 + 2 layers on made sentences for a minute or so: enough
 for a BLEU that neither an untrained network nor a copy of the source has.
 
-Tried otherwise: the depth of 9 + 9 layers was chosen in place of the published 6 + 6, of which no
-rows were kept; `--layers 6` makes them.
+Tried otherwise, one seed: with `--layers 6`, the published 6 + 6 layers, LayerNorm after the sum
+learns too, to a BLEU of 70.8 after 400 steps; Fixup has 99.8, LayerNorm before each branch 98.8,
+and without either the test loss is still 830 nats a token, without having diverged. The depth of
+9 + 9, at which three of these are further apart, was chosen for the figure.
 
 Not as published: `laptop` and `smoke` train the scalars at a tenth of the rate, as Fixup's networks
 for images have it; the paper does not speak of it in this place, and the authors' code for

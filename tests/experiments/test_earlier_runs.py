@@ -19,6 +19,7 @@ EARLIER = {
     OF_TABLE_1.format(56): "Table1Command",
     "fixup_table2_imagenet-laptop-rate-0.1": "Table2Command",
     "fixup_table2_imagenet-laptop-rate-0.1-epochs-10-drops-0.3-0.6-0.9": "Table2Command",
+    "fixup_table3_translation-laptop-layers-6": "Command",
     "fixup_table4_regularized-laptop-epochs-20-seeds-0-1-2-3-4": "Table4Command",
 }
 COMMITTED = {result.name: result for result in results.committed()}
@@ -85,6 +86,15 @@ def test_the_docstring_tells_the_earlier_numbers(name, told):
         assert round(errors[variant], digits) == error, variant
         assert re.search(rf"(?<!\d){re.escape(str(error))}%", text), (variant, text)
     assert f"`--{name.split('-laptop-')[1].split('-')[0]}" in text
+
+
+def test_the_docstring_tells_the_bleu_at_the_published_depth():
+    name = "fixup_table3_translation-laptop-layers-6"
+    text = tried_of(name)
+    for row in lines_of(ROOT / "results" / name / "rows.csv"):
+        if row["variant"] != "plain":
+            assert f"{float(row['bleu']):.1f}" in text, row["variant"]
+    assert "`--layers 6`" in text
 
 
 def test_the_page_of_results_tells_them_too():
