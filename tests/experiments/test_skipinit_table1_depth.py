@@ -6,7 +6,7 @@ import pytest
 
 from experiments import grid
 from experiments import skipinit_table1_depth as table1
-from experiments.command import Command
+from experiments.rate_sweep import RateCommand
 from nf_resnets import models, schemes
 from tests.experiments.as_a_user import lines_of, make
 
@@ -22,7 +22,7 @@ def test_smoke_and_a_second_start_that_finds_all_there(tmp_path, monkeypatch, ca
     assert (out / "figure.png").exists()
 
     monkeypatch.setattr(grid, "stop_at_once", lambda *word: None)  # pytest keeps its own handlers
-    assert table1.main(Command(scale="smoke", out=out)) == 0
+    assert table1.main(RateCommand(scale="smoke", out=out)) == 0
     assert f"All {len(rows)} runs are there already." in capsys.readouterr().out
     assert lines_of(out / "rows.csv") == rows
 
