@@ -38,7 +38,7 @@ from experiments.grid import stop_at_once
 from experiments.table import text_table
 from nf_resnets import analysis, schemes
 from nf_resnets.models.blocks import BasicBlock, PreActivationBlock, layers_for
-from nf_resnets.models.ends import head
+from nf_resnets.models.head import head
 from nf_resnets.models.stage import stages
 from nf_resnets.plotting.signal import Quantity, signal_figure
 

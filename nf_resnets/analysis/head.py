@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from nf_resnets import draws, roles
-from nf_resnets.init.leaves import check_key, like
+from nf_resnets import random, roles
+from nf_resnets.init.tree import cast_like, check_key
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -49,9 +49,9 @@ def random_head(params: Any, key: jax.Array, *, rules: Rules | None = None) -> A
         if leaf.role is not Role.HEAD:
             return value
         if not leaf.weight:
-            return like(value, 0)
+            return cast_like(value, 0)
         fan_in, _ = roles.fans(leaf)
-        return like(value, fan_in**-0.5 * draws.normal(key, leaf.shape, "float32"))
+        return cast_like(value, fan_in**-0.5 * random.normal(key, leaf.shape, "float32"))
 
     return role_map.map(fill, params)
 

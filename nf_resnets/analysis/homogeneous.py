@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from nf_resnets import axes, roles
-from nf_resnets.init.leaves import all_zero, is_concrete
+from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from nf_resnets import roles, schemes
-from nf_resnets.analysis.beside import branches_beside
+from nf_resnets.analysis.branch_lookup import lookup_branches
 from nf_resnets.analysis.closed_form import (
     ClosedForm,
     propagate,
@@ -135,7 +135,7 @@ def _last_scales(params: Any, m: int) -> np.ndarray:
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role is Role.NORM and leaf.path.endswith(f"/norm_{m}/scale"):
             length = leaf.shape[0] if leaf.stacked else 1
-            own = branches_beside(leaf, role_map, count=length)
+            own = lookup_branches(leaf, role_map, count=length)
             squares = np.square(np.asarray(value, np.float64)).reshape(length, -1)
             found[[k - 1 for k in own]] = squares.mean(axis=1)
     return found

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from nf_resnets import draws
+from nf_resnets import random
 from nf_resnets.analysis.observe import ObservedFn, branches
 
 
@@ -184,7 +184,7 @@ def gradient_norms(
         if labels is not None:
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
         assert key is not None
-        return (draws.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
+        return (random.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
 
     gradients = branches(jax.grad(loss)(nothing))
     return jnp.stack(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import draws, roles
+from nf_resnets import random, roles
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -54,12 +54,12 @@ def draw_network(
     shape = (width, width)
     branches = tuple(
         tuple(
-            scale * (2 / width) ** 0.5 * draws.normal(keys[branch, layer], shape, "float32")
+            scale * (2 / width) ** 0.5 * random.normal(keys[branch, layer], shape, "float32")
             for layer, scale in enumerate(layer_scales)
         )
         for branch in range(num_branches)
     )
-    head = width**-0.5 * draws.normal(keys[-1, 0], (num_classes, width), "float32")
+    head = width**-0.5 * random.normal(keys[-1, 0], (num_classes, width), "float32")
     return BranchNetwork(branches, head)
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from nf_resnets import roles
-from nf_resnets.analysis.beside import branches_beside
+from nf_resnets.analysis.branch_lookup import lookup_branches
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -75,7 +75,7 @@ def shortcut_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
         if leaf.role is Role.SHORTCUT and leaf.weight:
             length = leaf.shape[0] if leaf.stacked else 1
             squares = np.square(np.asarray(value, np.float64)).reshape(length, -1)
-            own = branches_beside(leaf, role_map, count=length)
+            own = lookup_branches(leaf, role_map, count=length)
             found[[k - 1 for k in own]] = roles.fans(leaf)[0] * squares.mean(axis=1)
     return found
 

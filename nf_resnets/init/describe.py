@@ -11,9 +11,9 @@ import numpy as np
 
 from nf_resnets import roles, schemes
 from nf_resnets.init.blocks import places
-from nf_resnets.init.leaves import is_concrete
 from nf_resnets.init.needs import CONSTANTS, Lack, lacks, silenced
 from nf_resnets.init.norms import refuse_norms
+from nf_resnets.init.tree import is_concrete
 from nf_resnets.init.zeros import refuse_two_zeros
 from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import BranchConstants, Scheme

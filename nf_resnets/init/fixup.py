@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 
-from nf_resnets import draws, roles
+from nf_resnets import random, roles
 from nf_resnets.init import needs
-from nf_resnets.init.leaves import all_zero, draw, is_concrete, like, refuse_shapes, scaled
-from nf_resnets.init.standard import usual
+from nf_resnets.init.standard import default_init
+from nf_resnets.init.tree import all_zero, cast_like, draw, is_concrete, refuse_shapes, scaled
 from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
 
@@ -105,7 +105,7 @@ def fixup(
     if key is None:
         _refuse_initialised(params, role_map)
     else:
-        params = usual(params, key, mode="fan_out", rules=rules)
+        params = default_init(params, key, mode="fan_out", rules=rules)
         if published:
             params = _with_default_stem(params, key, role_map)
     transformer = any(leaf.role is Role.EMBEDDING for leaf in role_map.leaves)
@@ -121,9 +121,9 @@ def fixup(
     def rescale(leaf: Leaf, value: Any) -> Any:
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m
         if leaf.role in (Role.HEAD, Role.SCALAR_BIAS) or last:
-            return like(value, 0)
+            return cast_like(value, 0)
         if leaf.role is Role.MULTIPLIER:
-            return like(value, 1)
+            return cast_like(value, 1)
         if leaf.role is Role.BRANCH and leaf.weight:
             return scaled(value, factor(leaf))
         return value
@@ -142,7 +142,7 @@ def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
         fan_in, _ = roles.fans(leaf)
-        return draws.uniform(leaf_key, leaf.shape, dtype, fan_in**-0.5)
+        return random.uniform(leaf_key, leaf.shape, dtype, fan_in**-0.5)
 
     return draw(params, key, dataclasses.replace(role_map, leaves=stem), sample)
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import jax
 
-from nf_resnets import draws, roles
-from nf_resnets.init.leaves import draw
+from nf_resnets import random, roles
+from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, Role, Rules
 
 REFERENCE = "He, Zhang, Ren, Sun: Delving Deep into Rectifiers, ICCV 2015, section 2.2"
@@ -60,7 +60,7 @@ def he(
             std = fan_in**-0.5
         else:
             std = (2 / (fan_in if mode == "fan_in" else fan_out)) ** 0.5
-        return std * draws.normal(leaf_key, leaf.shape, dtype)
+        return std * random.normal(leaf_key, leaf.shape, dtype)
 
     return draw(params, key, roles.assign(params, rules), sample)
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets.calibration import UNIT_VARIANCE
-from nf_resnets.init.leaves import is_concrete, scaled
-from nf_resnets.init.measured import by_path, check_finite, measuring
+from nf_resnets.init.data_dependent import by_path, check_finite, measuring
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.standard import standard
+from nf_resnets.init.tree import is_concrete, scaled
 from nf_resnets.schemes import Anatomy, Scheme
 
 

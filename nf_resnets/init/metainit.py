@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets import roles
-from nf_resnets.init.leaves import check_key, refuse_not_finite, scaled
-from nf_resnets.init.measured import check_finite
+from nf_resnets.init.data_dependent import check_finite
 from nf_resnets.init.standard import standard
+from nf_resnets.init.tree import check_key, refuse_not_finite, scaled
 from nf_resnets.roles import LAYER_ROLES, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 

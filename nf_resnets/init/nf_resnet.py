@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from nf_resnets import draws, roles
-from nf_resnets.init.leaves import draw
+from nf_resnets import random, roles
 from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
+from nf_resnets.init.tree import draw
 from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -97,7 +97,7 @@ def _drawn(params: Any, depth: int, key: jax.Array | None, rules: Rules | None) 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
         fan_in, _ = roles.fans(leaf)
         std = 0.01 if leaf.role is Role.HEAD else fan_in**-0.5
-        return std * draws.normal(leaf_key, leaf.shape, dtype)
+        return std * random.normal(leaf_key, leaf.shape, dtype)
 
     return draw(params, key, role_map, sample)
 

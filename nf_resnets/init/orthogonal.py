@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import axes, draws, roles
-from nf_resnets.init.leaves import draw
+from nf_resnets import axes, random, roles
+from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, Rules
 
 REFERENCE = "Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014"
@@ -60,7 +60,7 @@ def orthogonal(
         count = axes.length(leaf.shape, words, "N")
         fan_in = math.prod(leaf.shape) // (count * c_out)
         rows, columns = max(fan_in, c_out), min(fan_in, c_out)
-        matrix, triangle = _qr(draws.normal(leaf_key, (count, rows, columns), dtype))
+        matrix, triangle = _qr(random.normal(leaf_key, (count, rows, columns), dtype))
         # With the signs of R's diagonal moved into Q, Q is uniformly distributed.
         signs = jnp.sign(jnp.diagonal(triangle, axis1=1, axis2=2))
         matrix = matrix * signs[:, None, :]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nf_resnets.calibration import CENTERING
-from nf_resnets.init.leaves import like
-from nf_resnets.init.measured import by_path, check_finite, measuring
+from nf_resnets.init.data_dependent import by_path, check_finite, measuring
+from nf_resnets.init.tree import cast_like
 
 
 def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, parts: int = 1) -> Any:
@@ -57,7 +57,9 @@ def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, par
             "scheme='rescalenet'."
         )
     check_finite(biases, "channel means")
-    return by_path(params, lambda path, leaf: like(leaf, biases[path]) if path in biases else leaf)
+    return by_path(
+        params, lambda path, leaf: cast_like(leaf, biases[path]) if path in biases else leaf
+    )
 
 
 __all__ = ["rescale_biases"]

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import draws, roles
+from nf_resnets import random, roles
 from nf_resnets.init import needs
-from nf_resnets.init.leaves import draw, like, refuse_shapes, with_deviation
 from nf_resnets.init.rescale_biases import rescale_biases
+from nf_resnets.init.tree import cast_like, draw, refuse_shapes, with_deviation
 from nf_resnets.roles import Group, Leaf, Role, Rules
 from nf_resnets.schemes import UNDECAYED, Anatomy, BranchConstants, Need, Scheme
 
@@ -120,7 +120,7 @@ def rescalenet(
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
         std = jnp.asarray(deviation(leaf), dtype)
-        return std * draws.normal(leaf_key, leaf.shape, dtype)
+        return std * random.normal(leaf_key, leaf.shape, dtype)
 
     if key is not None:
         params = draw(params, key, role_map, sample)
@@ -129,9 +129,9 @@ def rescalenet(
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         if leaf.role is Role.CHANNEL_BIAS:
-            return like(value, 0)
+            return cast_like(value, 0)
         if leaf.role is Role.MULTIPLIER:
-            return like(value, 1)
+            return cast_like(value, 1)
         if key is None and leaf.weight and leaf.role in _RESCALED:
             return with_deviation(leaf, value, deviation(leaf))
         return value

@@ -13,8 +13,8 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init import needs
-from nf_resnets.init.leaves import is_concrete, like, refuse_not_finite
-from nf_resnets.init.standard import usual
+from nf_resnets.init.standard import default_init
+from nf_resnets.init.tree import cast_like, is_concrete, refuse_not_finite
 from nf_resnets.roles import Leaf, Role, Rules
 from nf_resnets.schemes import Anatomy, Need, Scheme
 
@@ -95,12 +95,12 @@ def with_alphas(
     _check_alpha(alpha)
     needs.check(scheme, role_map, rules)
     if key is not None:
-        params = usual(params, key, rules=rules)
+        params = default_init(params, key, rules=rules)
     else:
         refuse_not_finite(params, role_map)
 
     def fill(leaf: Leaf, value: Any) -> Any:
-        return like(value, alpha) if leaf.role is Role.ALPHA else value
+        return cast_like(value, alpha) if leaf.role is Role.ALPHA else value
 
     return needs.alive(scheme, role_map, rules, role_map.map(fill, params))
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init.he import he
-from nf_resnets.init.leaves import refuse_not_finite
 from nf_resnets.init.orthogonal import REFERENCE as OF_ORTHOGONAL
 from nf_resnets.init.orthogonal import orthogonal
+from nf_resnets.init.tree import refuse_not_finite
 from nf_resnets.init.xavier import REFERENCE as OF_XAVIER
 from nf_resnets.init.xavier import xavier
 from nf_resnets.roles import Role, Rules
 from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
 
 
-def usual(
+def default_init(
     params: Any,
     key: jax.Array,
     *,
@@ -49,7 +49,7 @@ def standard(
     params: Any,
     depth: int,
     *,
-    draw: Callable[..., Any] = usual,
+    draw: Callable[..., Any] = default_init,
     key: jax.Array | None = None,
     rules: Rules | None = None,
 ) -> Any:
@@ -146,4 +146,12 @@ SQRT_HALF = Scheme(
     reference="Balduzzi et al.: The Shattered Gradients Problem, ICML 2017",
 )
 
-__all__ = ["ORTHOGONAL", "PLAIN", "SQRT_HALF", "XAVIER", "constant_alpha", "standard", "usual"]
+__all__ = [
+    "ORTHOGONAL",
+    "PLAIN",
+    "SQRT_HALF",
+    "XAVIER",
+    "constant_alpha",
+    "standard",
+    "default_init",
+]

@@ -9,7 +9,7 @@ import jax
 
 from nf_resnets import roles
 from nf_resnets.init import needs
-from nf_resnets.init.leaves import refuse_shapes, scaled
+from nf_resnets.init.tree import refuse_shapes, scaled
 from nf_resnets.init.xavier import xavier
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme

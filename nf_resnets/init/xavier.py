@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import jax
 
-from nf_resnets import draws, roles
-from nf_resnets.init.leaves import draw
+from nf_resnets import random, roles
+from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, Rules
 
 REFERENCE = "Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS 2010"
@@ -57,8 +57,8 @@ def xavier(
         fan_in, fan_out = roles.fans(leaf)
         std = (2 / (fan_in + fan_out)) ** 0.5
         if distribution == "normal":
-            return std * draws.normal(leaf_key, leaf.shape, dtype)
-        return draws.uniform(leaf_key, leaf.shape, dtype, 3**0.5 * std)
+            return std * random.normal(leaf_key, leaf.shape, dtype)
+        return random.uniform(leaf_key, leaf.shape, dtype, 3**0.5 * std)
 
     return draw(params, key, roles.assign(params, rules), sample)
 

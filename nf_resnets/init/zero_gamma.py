@@ -11,8 +11,8 @@ import jax
 
 from nf_resnets import roles
 from nf_resnets.init import needs
-from nf_resnets.init.leaves import like
 from nf_resnets.init.standard import standard
+from nf_resnets.init.tree import cast_like
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -76,7 +76,7 @@ def zero_gamma(
     paths = {leaf.path for leaf in last}
     params = standard(params, depth, key=key, rules=rules)
     result = role_map.map(
-        lambda leaf, value: like(value, 0) if leaf.path in paths else value, params
+        lambda leaf, value: cast_like(value, 0) if leaf.path in paths else value, params
     )
     return needs.alive(SCHEME, role_map, rules, result)
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from nf_resnets.init.blocks import Place
-from nf_resnets.init.leaves import is_concrete, zero_rows
 from nf_resnets.init.norms import is_factor
+from nf_resnets.init.tree import is_concrete, zero_rows
 from nf_resnets.roles import Leaf, Role, RoleMap
 from nf_resnets.schemes import Scheme
 

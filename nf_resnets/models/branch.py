@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import draws
+from nf_resnets import random
 from nf_resnets.models.blocks import divided, scaled_branch
 from nf_resnets.models.parts import shifted, times
 from nf_resnets.schemes import Anatomy, BranchConstants
@@ -17,7 +17,7 @@ from nf_resnets.taps import merge
 
 def xavier_uniform(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """Draws ``[D_in, D_out]`` uniformly with variance ``2 / (D_in + D_out)``."""
-    return draws.uniform(key, shape, jnp.float32, (6 / sum(shape)) ** 0.5)
+    return random.uniform(key, shape, jnp.float32, (6 / sum(shape)) ** 0.5)
 
 
 class Linear(nn.Module):

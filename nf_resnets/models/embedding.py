@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import draws
+from nf_resnets import random
 
 
 class Embedding(nn.Module):
@@ -45,7 +45,7 @@ class Embedding(nn.Module):
         return x.astype(jnp.float32) @ self.embedding.T
 
     def _draw(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        table = self.d_model**-0.5 * draws.normal(key, shape, jnp.float32)
+        table = self.d_model**-0.5 * random.normal(key, shape, jnp.float32)
         return table.at[self.padding_id].set(0)
 
 

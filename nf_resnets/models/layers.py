@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets import calibration, draws
+from nf_resnets import calibration, random
 from nf_resnets.models.conv import conv
 
 RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5
@@ -48,12 +48,12 @@ STANDARDIZATIONS: dict[bool | str, Standardization] = {
 def he_fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draws ``[K, K, C_in, C_out]`` or ``[D_in, D_out]`` from ``N(0, 2 / fan_out)``."""
     fan_out = math.prod((*shape[:-2], shape[-1]))
-    return (2 / fan_out) ** 0.5 * draws.normal(key, shape, jnp.float32)
+    return (2 / fan_out) ** 0.5 * random.normal(key, shape, jnp.float32)
 
 
 def lecun_fan_in(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draws ``[C, num_classes]`` from ``N(0, 1 / C)``, the standard of heads."""
-    return shape[0] ** -0.5 * draws.normal(key, shape, jnp.float32)
+    return shape[0] ** -0.5 * random.normal(key, shape, jnp.float32)
 
 
 class Conv(nn.Module):

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import draws, schemes
+from nf_resnets import random, schemes
 from nf_resnets.models.attention import CACHE, Attention
 from nf_resnets.models.branch import layer_norm, norm_stands, shift
 from nf_resnets.models.embedding import Embedding, sinusoids
@@ -145,7 +145,7 @@ class Projection(nn.Module):
 
 
 def _draw_head(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    return shape[0] ** -0.5 * draws.normal(key, shape, jnp.float32)
+    return shape[0] ** -0.5 * random.normal(key, shape, jnp.float32)
 
 
 class Transformer(nn.Module):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import PreActivationBlock, layers_for
-from nf_resnets.models.ends import head
+from nf_resnets.models.head import head
 from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import dropout_rates, stages
 

@@ -197,7 +197,10 @@ def test_names_are_documented_where_users_import_them_from():
     module = importlib.import_module("nf_resnets.init.fixup")
     assert reference.public_place(module, "fixup") == ("nf_resnets.init", "fixup")
     module = importlib.import_module("nf_resnets.init.standard")
-    assert reference.public_place(module, "usual") == ("nf_resnets.init.standard", "usual")
+    assert reference.public_place(module, "default_init") == (
+        "nf_resnets.init.standard",
+        "default_init",
+    )
     assert reference.public_place(importlib.import_module("nf_resnets.roles"), "assign") == (
         "nf_resnets.roles",
         "assign",

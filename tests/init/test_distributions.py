@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import draws, init
+from nf_resnets import init, random
 from nf_resnets.init import Rules
 
 HWIO = Rules(stem="^w", head="^head")
@@ -191,17 +191,17 @@ def test_half_precision_is_the_float32_draw_rounded_once():
         np.testing.assert_array_equal(half, jnp.asarray(whole).astype(dtype))
 
 
-# Few and small: it is the slow compilation of these draws that nf_resnets.draws avoids.
+# Few and small: it is the slow compilation of these draws that nf_resnets.random avoids.
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((), "float32"), ((7,), "bfloat16"), ((3, 5), "float16"), ((2, 3, 4), "float32")],
 )
 def test_flat_draws_are_those_of_jax(shape, dtype):
     np.testing.assert_array_equal(
-        draws.normal(KEY, shape, dtype), jax.random.normal(KEY, shape, dtype), strict=True
+        random.normal(KEY, shape, dtype), jax.random.normal(KEY, shape, dtype), strict=True
     )
     np.testing.assert_array_equal(
-        draws.uniform(KEY, shape, dtype, 0.3),
+        random.uniform(KEY, shape, dtype, 0.3),
         jax.random.uniform(KEY, shape, dtype, minval=-0.3, maxval=0.3),
         strict=True,
     )

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import draws
+from nf_resnets import random
 from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, path_name
 
 
-def like(old: Any, new: Any) -> Any:
+def cast_like(old: Any, new: Any) -> Any:
     """Returns ``new`` with the dtype, sharding and array type of ``old``.
 
     Args:
@@ -48,7 +48,7 @@ def scaled(old: Any, factor: Any) -> Any:
     dtype = promote(old.dtype, np.float32)
     if isinstance(factor, np.ndarray):
         factor = factor.astype(dtype)
-    return like(old, old.astype(dtype) * factor)
+    return cast_like(old, old.astype(dtype) * factor)
 
 
 def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
@@ -205,14 +205,16 @@ def draw(
         if leaf.role not in LAYER_ROLES:
             return value
         if not leaf.weight:
-            return like(value, 0)
+            return cast_like(value, 0)
         # Half-precision weights are drawn in float32 and rounded once.
         dtype = jnp.promote_types(value.dtype, jnp.float32)
         dtype = jax.dtypes.canonicalize_dtype(dtype)
         leaf_key = _leaf_key(key, leaf.path)
         if leaf.role is Role.EMBEDDING:
-            return like(value, value.shape[-1] ** -0.5 * draws.normal(leaf_key, leaf.shape, dtype))
-        return like(value, sample(leaf_key, leaf, dtype))
+            return cast_like(
+                value, value.shape[-1] ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
+            )
+        return cast_like(value, sample(leaf_key, leaf, dtype))
 
     return role_map.map(fill, params)
 
@@ -251,7 +253,7 @@ __all__ = [
     "check_key",
     "draw",
     "is_concrete",
-    "like",
+    "cast_like",
     "refuse_not_finite",
     "refuse_shapes",
     "scaled",

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nf_resnets.init.leaves import is_concrete, refuse_not_finite
+from nf_resnets.init.tree import is_concrete, refuse_not_finite
 from nf_resnets.roles import path_name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nf_resnets.roles import Leaf, Role, RoleMap
 
 
-def branches_beside(leaf: Leaf, role_map: RoleMap, *, count: int) -> tuple[int, ...]:
+def lookup_branches(leaf: Leaf, role_map: RoleMap, *, count: int) -> tuple[int, ...]:
     r"""The branches whose layers have most keys of their paths in common with a leaf.
 
     Args:
@@ -25,7 +25,7 @@ def branches_beside(leaf: Leaf, role_map: RoleMap, *, count: int) -> tuple[int, 
       >>> tree = {f"block_{k}": {"conv_1": np.ones((3, 3, 8, 8)), "alpha": np.ones(())}
       ...         for k in (1, 2)}
       >>> found = roles.assign(tree, roles.Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha"))
-      >>> [branches_beside(leaf, found, count=1) for leaf in found.leaves if leaf.role == "alpha"]
+      >>> [lookup_branches(leaf, found, count=1) for leaf in found.leaves if leaf.role == "alpha"]
       [(1,), (2,)]
     """
     layers = [other for other in role_map.leaves if other.role is Role.BRANCH]
@@ -49,4 +49,4 @@ def _common_keys(first: str, second: str) -> int:
     return next((at for at, (one, other) in pairs if one != other), min(len(ours), len(theirs)))
 
 
-__all__ = ["branches_beside"]
+__all__ = ["lookup_branches"]
