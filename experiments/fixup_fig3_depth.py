@@ -143,7 +143,7 @@ def points(settings: Settings) -> list[grid.Point]:
                         key={"scheme": name, "depth": depth, "seed": seed},
                         label=label,
                         program=(depth, scheme.compiles_as),
-                        cost=grid.cost(depth, settings.steps, norm=bool(scheme.anatomy.norm)),
+                        cost=grid.cost(depth, settings.steps, norm=scheme.anatomy.normalized),
                         wave=depth,
                     )
                 )

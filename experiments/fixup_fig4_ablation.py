@@ -221,7 +221,7 @@ def points(settings: Settings) -> list[grid.Point]:
                     key={"variant": name, "seed": seed},
                     label=f"{VARIANTS[name].title}, seed {seed}",
                     program=VARIANTS[name].compiles_as,
-                    cost=grid.cost(depth, settings.steps, norm=bool(anatomy.norm)),
+                    cost=grid.cost(depth, settings.steps, norm=anatomy.normalized),
                 )
             )
     return found

@@ -153,7 +153,7 @@ def points(settings: Settings, steps: int) -> list[grid.Point]:
                     key={"variant": name, "seed": seed},
                     label=f"{VARIANTS[name].title}, seed {seed}",
                     program=scheme.compiles_as,
-                    cost=grid.cost(settings.depth, steps, norm=bool(scheme.anatomy.norm)),
+                    cost=grid.cost(settings.depth, steps, norm=scheme.anatomy.normalized),
                 )
             )
     return found

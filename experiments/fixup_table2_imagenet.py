@@ -185,7 +185,7 @@ def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
             variant = VARIANTS[name]
             if depth > 50 and depth not in variant.published:
                 continue
-            norm = bool(schemes.get(variant.scheme).anatomy.norm)
+            norm = schemes.get(variant.scheme).anatomy.normalized
             for seed in settings.seeds:
                 found.append(
                     grid.Point(

@@ -244,7 +244,7 @@ def points(settings: Settings, steps: dict[str, int]) -> list[grid.Point]:
                         key={"part": part, "variant": name, "seed": seed},
                         label=f"{part}, {variant.title}, seed {seed}",
                         program=(part, name),
-                        cost=grid.cost(depth, steps[part], norm=bool(anatomy.norm)),
+                        cost=grid.cost(depth, steps[part], norm=anatomy.normalized),
                         wave=wave,
                     )
                 )

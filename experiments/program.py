@@ -83,14 +83,14 @@ def build_program(
       average_decay: how much of the parameters' moving average, which is tested, a step keeps; None
         to test the parameters themselves.
     """
-    norm = schemes.get(model.scheme).anatomy.norm
+    batch_norm = schemes.get(model.scheme).anatomy.has_batch_norm
     # As many devices as divide the batch, and, for BatchNorm, the batch's slices.
-    slices = model.bn_groups if norm == "batch" else batch_size
+    slices = model.bn_groups if batch_norm else batch_size
     devices = math.gcd(math.gcd(slices, batch_size), len(jax.devices()))
     mesh = training.make_mesh(devices=jax.devices()[:devices])
     apply_fn = training.train_apply(model, shards=devices)
     estimate = None
-    if norm == "batch" and bn_estimate_batches:
+    if batch_norm and bn_estimate_batches:
         estimate = training.make_estimate_batch_stats(
             apply_fn, mesh, batch_size=batch_size, batches=bn_estimate_batches
         )

@@ -120,7 +120,7 @@ def points(
                     if len(settings.seeds) > 1:
                         label += f", seed {seed}"
                     key = {"line": name, "depth": depth, "log2_rate": log2_rate, "seed": seed}
-                    cost = grid.cost(depth, settings.steps, norm=bool(scheme.anatomy.norm))
+                    cost = grid.cost(depth, settings.steps, norm=scheme.anatomy.normalized)
                     program = (depth, scheme.compiles_as)
                     found.append(grid.Point(key, label, program, cost, wave=depth))
     return found

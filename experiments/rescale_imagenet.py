@@ -185,7 +185,7 @@ def points(settings: Settings, steps: int) -> list[grid.Point]:
             cost=grid.cost(
                 19 if network == "vgg19" else int(network.removeprefix("resnet")),
                 steps,
-                norm=bool(VARIANTS[name].anatomy.norm),
+                norm=VARIANTS[name].anatomy.normalized,
             ),
         )
         for network in settings.networks
@@ -225,7 +225,7 @@ def rate_of(settings: Settings, network: str) -> float:
 
 def drops_of(settings: Settings, network: str, name: str) -> tuple[float, ...]:
     """The shares of the run after which the rate of a row is divided by 10."""
-    if settings.published is None or network != "vgg19" or VARIANTS[name].anatomy.norm:
+    if settings.published is None or network != "vgg19" or VARIANTS[name].anatomy.normalized:
         return settings.drops
     return settings.published.vgg_drops
 

@@ -152,7 +152,7 @@ def points(
                             cost=grid.cost(
                                 settings.depth,
                                 steps[batch] * batch // 64,
-                                norm=bool(scheme.anatomy.norm),
+                                norm=scheme.anatomy.normalized,
                             ),
                         )
                     )

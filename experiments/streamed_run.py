@@ -87,9 +87,9 @@ def build_program(
       mixup: ``alpha`` of the Beta distribution of the shares; 0 for no mixing.
       micro_batches: into how many parts a device cuts its share of the batch.
     """
-    norm = schemes.get(model.scheme).anatomy.norm
+    batch_norm = schemes.get(model.scheme).anatomy.has_batch_norm
     # As many devices as divide the batch, and, for BatchNorm, the batch's slices.
-    slices = (model.bn_groups if norm == "batch" else batch_size) // micro_batches
+    slices = (model.bn_groups if batch_norm else batch_size) // micro_batches
     devices = math.gcd(slices, batch_size // micro_batches, len(jax.devices()))
     mesh = training.make_mesh(devices=jax.devices()[:devices])
     colours = {"mean": imagenet.IMAGENET_MEAN, "std": imagenet.IMAGENET_STD}

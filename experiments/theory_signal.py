@@ -171,7 +171,7 @@ def without_relu(form: analysis.ClosedForm, scheme: schemes.Scheme) -> np.ndarra
     """``Var`` of the sums by the same gains, if no ReLU followed them."""
     anatomy = scheme.anatomy
     # After a norm the branch does not depend on what it gets.
-    constant = anatomy.norm is not None and anatomy.norm_place == "usual"
+    constant = anatomy.normalized and anatomy.norm_place == "default"
     q, found = form.input[0], []
     for at in range(len(form.sum)):
         branch = form.branch[at] if constant else q * form.branch[at] / form.input[at]

@@ -47,7 +47,7 @@ class Anatomy:
       conv_biases: a bias vector in every convolution, and in every linear layer of a Transformer's
         branches.
       norm: the normalisation, if any.
-      norm_place: where it stands. ``"usual"``: after the convolutions (before the activations, in
+      norm_place: where it stands. ``"default"``: after the convolutions (before the activations, in
         pre-activation networks); ``"merge"``: there, and after every sum of skip and branch;
         ``"last"``: only once, after the last block. In a Transformer ``"pre"``: as a branch
         begins; ``"post"``: after every sum.
@@ -76,7 +76,7 @@ class Anatomy:
     alpha: bool = False
     conv_biases: bool = False
     norm: Literal["batch", "group", "layer"] | None = None
-    norm_place: Literal["usual", "last", "merge", "pre", "post"] = "usual"
+    norm_place: Literal["default", "last", "merge", "pre", "post"] = "default"
     pooled_shortcut: bool = False
     standardized: bool | Literal["deepmind", "timm"] = False
     same_padding: bool = False
@@ -97,7 +97,7 @@ class Anatomy:
                 )
         for name, known in (
             ("norm", (None, "batch", "group", "layer")),
-            ("norm_place", ("usual", "last", "merge", "pre", "post")),
+            ("norm_place", ("default", "last", "merge", "pre", "post")),
             ("standardized", (False, True, "deepmind", "timm")),
         ):
             if getattr(self, name) not in known:
@@ -105,6 +105,16 @@ class Anatomy:
                     f"Anatomy({name}={getattr(self, name)!r}) found; expected "
                     f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}."
                 )
+
+    @property
+    def normalized(self) -> bool:
+        """Whether there is any normalisation."""
+        return self.norm is not None
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether there is BatchNorm: statistics to keep, and examples of a batch that mix."""
+        return self.norm == "batch"
 
     def constants(self, transitions: tuple[bool, ...]) -> BranchConstants:
         """The constants of every branch of a network.

@@ -24,7 +24,7 @@ FAMILIES = {
 }
 NORMS = {"batch": "BatchNorm", "group": "GroupNorm", "layer": "LayerNorm"}
 PLACES = {
-    "usual": "at its usual place",
+    "default": "at its usual place",
     "last": "once, after the last block",
     "merge": "in the branch and after every sum",
     "pre": "as a branch begins",
@@ -136,7 +136,7 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
         (not anatomy.branches, "no residual branches"),
     ]
     words = [text for there, text in said if there]
-    if anatomy.norm is not None:
+    if anatomy.normalized:
         words.insert(0, f"{NORMS[anatomy.norm]}, {PLACES[anatomy.norm_place]}")
     for value, where in (
         (anatomy.residual, "on every branch"),

@@ -68,7 +68,7 @@ def predicted(
         stride > 1 or c != c_out
         for stride, (_, _, c), (_, _, c_out) in zip(strides, sizes, outputs, strict=True)
     ]
-    normalized = anatomy.norm is not None and anatomy.norm_place in ("usual", "merge")
+    normalized = anatomy.normalized and anatomy.norm_place in ("default", "merge")
     layers = layer_gains(params) / 2
     m = layers.shape[1]
     shortcuts = shortcut_gains(params)

@@ -155,7 +155,7 @@ class Layers(NamedTuple):
 
     Attributes:
       conv: ``conv(features, **options)``, a :class:`Conv` with or without bias vector.
-      norm: ``norm(x, name, at=("usual", "merge"))`` normalises, if the norm's place is one of
+      norm: ``norm(x, name, at=("default", "merge"))`` normalises, if the norm's place is one of
         ``at``.
       shift: ``shift(x, name)`` adds Fixup's scalar bias before an activation.
       center: ``center(x, name)`` adds the bias before a layer, a scalar or one for each channel.
@@ -197,7 +197,7 @@ def layers_for(
         dtype=module.dtype,
     )
 
-    def norm(x: jax.Array, name: str, at: tuple[str, ...] = ("usual", "merge")) -> jax.Array:
+    def norm(x: jax.Array, name: str, at: tuple[str, ...] = ("default", "merge")) -> jax.Array:
         if anatomy.norm_place not in at:
             return x
         if anatomy.norm == "batch":
@@ -294,7 +294,7 @@ def last_conv(
       ``[B, H, W, features]``.
     """
     conv = layers.conv(block.features, size=size, name=name)
-    if norm is not None and block.anatomy.norm is not None:
+    if norm is not None and block.anatomy.normalized:
         return scaled_branch(block, layers.norm(layers.dropped(conv(h), layer), norm))
     return layers.dropped(conv(h, branch_scalar(block)), layer)
 

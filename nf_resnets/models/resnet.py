@@ -162,7 +162,7 @@ class ResNet(nn.Module):
         if self.version == 1:
             x = layers.norm(x, "norm_head", at=("last",))
         else:
-            x = layers.norm(x, "norm_head", at=("usual", "merge", "last"))
+            x = layers.norm(x, "norm_head", at=("default", "merge", "last"))
             x = nn.relu(layers.shift(x, "bias_relu"))
         return head(self, x, layers, anatomy, train=train, keys=keys)
 

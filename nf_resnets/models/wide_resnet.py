@@ -111,7 +111,7 @@ class WideResNet(nn.Module):
             train=train,
             keys=keys,
         )
-        x = layers.norm(x, "norm_head", at=("usual", "merge", "last"))
+        x = layers.norm(x, "norm_head", at=("default", "merge", "last"))
         x = nn.relu(layers.shift(x, "bias_relu"))
         return head(self, x, layers, anatomy, train=train, keys=keys)
 

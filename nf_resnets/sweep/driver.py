@@ -293,7 +293,7 @@ def refuse_indivisible(plan: Plan, devices_per_run: int) -> None:
             f"batch_size={settings.batch_size} does not divide evenly into {plan.micro_batches} "
             f"micro-batches on each of devices_per_run={devices_per_run} devices."
         )
-    if schemes.get(settings.scheme).anatomy.norm == "batch" and plan.bn_groups % parts:
+    if schemes.get(settings.scheme).anatomy.has_batch_norm and plan.bn_groups % parts:
         raise ValueError(
             f"ghost_batch={settings.ghost_batch} found, {plan.bn_groups} in a batch of "
             f"{settings.batch_size}; expected a multiple of {parts}, some for each of "

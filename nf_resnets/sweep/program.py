@@ -128,7 +128,7 @@ def plan(settings: RunSettings, dataset: data.Dataset) -> Plan:
     micro_batches = batch_size // min(micro_batch, batch_size)
     anatomy = schemes.get(settings.scheme).anatomy
     bn_groups = 1
-    if anatomy.norm == "batch":
+    if anatomy.has_batch_norm:
         ghost = min(settings.ghost_batch or batch_size, batch_size)
         if batch_size % ghost or (batch_size // ghost) % micro_batches:
             raise ValueError(
@@ -181,7 +181,7 @@ def _program(settings: RunSettings) -> str:
     values["scheme"] = next(
         name for name in schemes.names() if schemes.get(name).compiles_as == scheme.compiles_as
     )
-    if anatomy.norm != "batch":
+    if not anatomy.has_batch_norm:
         values["ghost_batch"] = values["bn_estimate_batches"] = 0
     if not anatomy.dropout:
         values["dropout"] = None
@@ -431,7 +431,7 @@ def _optimizer(plan: Plan, hyper: dict[str, Any]) -> Any:
 
 
 def _normalized(model: Any) -> bool:
-    return schemes.get(model.scheme).anatomy.norm == "batch"
+    return schemes.get(model.scheme).anatomy.has_batch_norm
 
 
 def _numbers(settings: RunSettings) -> tuple[np.uint32, dict[str, np.float32], np.float32]:

@@ -195,7 +195,7 @@ def fit(
 
 def _devices(model: Any, batch_size: int) -> list[jax.Device]:
     """As many as divide the batch; with BatchNorm, as divide its slices, by default one."""
-    normalized = schemes.get(model.scheme).anatomy.norm == "batch"
+    normalized = schemes.get(model.scheme).anatomy.has_batch_norm
     slices = model.bn_groups if normalized else batch_size
     if jax.default_backend() == "cpu":
         return jax.devices()[:1]  # the devices of a CPU share its cores

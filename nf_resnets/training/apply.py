@@ -67,7 +67,7 @@ def eval_apply(model: Any) -> ApplyFn:
 
 
 def _has_batch_norm(model: Any) -> bool:
-    return schemes.get(model.scheme).anatomy.norm == "batch"
+    return schemes.get(model.scheme).anatomy.has_batch_norm
 
 
 def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def draws(name, family="pre_activation"):
     """``Signal`` and squared gradient norms of every draw, as arrays ``[DRAWS, L]``."""
     scheme = schemes.get(name)
     model = OneStage(L, WIDTH, scheme, family)
-    count = 16 if scheme.anatomy.norm else 2
+    count = 16 if scheme.anatomy.normalized else 2
     images = np.random.default_rng(0).choice([-1.0, 1.0], (count, SIDE, SIDE, 3))
     images = jnp.asarray(images, jnp.float32)
 

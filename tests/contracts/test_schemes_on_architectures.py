@@ -38,7 +38,7 @@ def _quick(architecture, scheme):
     anatomy = schemes.get(scheme).anatomy
     own = anatomy.scalar_biases or anatomy.channel_biases or anatomy.standardized
     if architecture == "cifar-resnet":
-        return own or anatomy.norm is not None
+        return own or anatomy.normalized
     return own or not architecture.startswith("resnet")
 
 
@@ -173,7 +173,7 @@ def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(archit
     params = variables.pop("params")
     statistics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables)
     found = flow(lambda tree, inputs: _apply(model, tree, statistics, inputs), params, inputs, of=1)
-    expected = STATISTICS if schemes.get(scheme).anatomy.norm == "batch" else EXAMPLES
+    expected = STATISTICS if schemes.get(scheme).anatomy.has_batch_norm else EXAMPLES
     assert found == [expected]
 
 
@@ -182,7 +182,7 @@ def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(archit
 def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
     _, inputs, _ = _network(architecture, scheme)
     (_, logits), gradients = _results(architecture, scheme)[1]
-    mixes = schemes.get(scheme).anatomy.norm == "batch"
+    mixes = schemes.get(scheme).anatomy.has_batch_norm
     if isinstance(gradients, tuple):
         own, others = gradients[1][0], gradients[1][1:]
         assert np.any(own)

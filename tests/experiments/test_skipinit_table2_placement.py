@@ -22,7 +22,7 @@ def test_smoke(tmp_path):
 
 def test_the_variants_are_those_of_the_feedback():
     anatomy = {name: schemes.get(line.scheme).anatomy for name, line in table2.LINES.items()}
-    assert anatomy["batchnorm"].norm_place == "usual"
+    assert anatomy["batchnorm"].norm_place == "default"
     assert anatomy["batchnorm_last"].norm_place == "last"
     assert anatomy["batchnorm_merge"].norm_place == "merge"
     block = anatomy["batchnorm_sqrt_half"]

@@ -76,7 +76,7 @@ def _present(anatomy):
         "shift": anatomy.scalar_biases,
         "multiplier": anatomy.multiplier,
         "alpha": anatomy.alpha,
-        "norm": anatomy.norm is not None,
+        "norm": anatomy.normalized,
         "vector": anatomy.channel_biases,
         "gain": anatomy.standardized,
     }

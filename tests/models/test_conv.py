@@ -392,7 +392,7 @@ def forward_jaxpr(model, train):
 )
 def test_no_reduction_over_the_batch_but_in_batchnorm(network, scheme):
     model = network.clone(scheme=scheme)
-    with_norm = schemes.get(scheme).anatomy.norm == "batch"
+    with_norm = schemes.get(scheme).anatomy.has_batch_norm
     assert bool(batch_reductions(forward_jaxpr(model, train=True))) == with_norm
     assert not batch_reductions(forward_jaxpr(model, train=False))
 
