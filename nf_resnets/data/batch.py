@@ -51,7 +51,7 @@ class Augmentation:
     Attributes:
       padding: pixels of zeros on each side before the random crop; 0 for no crop.
       flip: whether half of the images are mirrored left to right.
-      mixup: ``alpha`` of the Beta distribution of the shares by which images are mixed with each
+      mixup: ``alpha`` of the Beta distribution of the fractions by which images are mixed with each
         other; 0 for no mixing.
       cutout: pixels on each side of the square that is taken away from every image; 0 for none.
 
@@ -105,7 +105,7 @@ def training_batch(
     Returns:
       ``image`` float32 [b, H, W, C], ``label`` int32 [b], and ``keys`` [b], a PRNG key for each
       image's dropout; ``b = batch_size / D``. With mixup also ``other_label`` int32 [b], that of
-      the image that each was mixed with, and ``share`` float32 [b], how much of it is its own.
+      the image that each was mixed with, and ``fraction`` float32 [b], how much of it is its own.
 
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
@@ -125,7 +125,7 @@ def training_batch(
     if not augmentation.mixup:
         return batch
 
-    share, partners = mixture(augmentation.mixup, seed, step, batch_size)
+    fraction, partners = mixture(augmentation.mixup, seed, step, batch_size)
     partners = partners[positions]
     if partners.shape[0] == batch_size:
         others, other_labels = images[partners], labels[partners]
@@ -139,9 +139,9 @@ def training_batch(
         other_labels = jnp.asarray(data.labels)[index]
     return {
         **batch,
-        "image": mixed(images, others, share),
+        "image": mixed(images, others, fraction),
         "other_label": other_labels,
-        "share": jnp.full(labels.shape, share),
+        "fraction": jnp.full(labels.shape, fraction),
     }
 
 

@@ -17,7 +17,7 @@ Box = tuple[float, float, float, float]
 class RandomCrop:
     r"""The random resized crop of Szegedy et al., and the flip.
 
-    A box has the share `a` of the image's area, `a` uniform on `area`, and the ratio `r` of width
+    A box has the fraction `a` of the area, `a` uniform on `area`, and the ratio `r` of width
     to height, `log r` uniform on the logarithm of `aspect`: with the image's `H` and `W`,
 
         w = round(sqrt(a H W r)),  h = round(sqrt(a H W / r)),
@@ -28,7 +28,7 @@ class RandomCrop:
 
     Attributes:
         size: pixels on a side of the square.
-        area: the smallest and the largest share of the area, in `(0, 1]`.
+        area: the smallest and the largest fraction of the area, in `(0, 1]`.
         aspect: the smallest and the largest ratio of width to height.
         flip: whether half of the images are mirrored left to right.
 
@@ -75,8 +75,8 @@ def random_box(height: int, width: int, crop: RandomCrop, uniform: Sequence[floa
     """
     low, high = (math.log(ratio) for ratio in crop.aspect)
     for start in range(0, 4 * TRIES, 4):
-        share, ratio, across, down = uniform[start : start + 4]
-        area = (crop.area[0] + share * (crop.area[1] - crop.area[0])) * height * width
+        fraction, ratio, across, down = uniform[start : start + 4]
+        area = (crop.area[0] + fraction * (crop.area[1] - crop.area[0])) * height * width
         ratio = math.exp(low + ratio * (high - low))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:

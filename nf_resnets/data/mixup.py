@@ -19,12 +19,12 @@ class Mixture(NamedTuple):
     """How the batch of a step is mixed, the same on every replica.
 
     Attributes:
-      share: ``lambda``, the share of an image that stays its own, float32 [].
+      fraction: ``lambda``, the fraction of an image that stays its own, float32 [].
       partners: int32 [B], for each position in the global batch that of the other image: a
         permutation, in which some may be their own partner.
     """
 
-    share: jax.Array
+    fraction: jax.Array
     partners: jax.Array
 
 
@@ -36,7 +36,7 @@ def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> 
     after a resume.
 
     Args:
-      alpha: above 0; with 1 the share is uniform on [0, 1].
+      alpha: above 0; with 1 the fraction is uniform on [0, 1].
       seed: integer scalar in [0, 2**32), the one given to ``epoch_order``; may be traced.
       step: integer scalar, counted from 0 over the whole run; may be traced.
       batch_size: ``B``, examples in a step over all replicas.
@@ -50,7 +50,7 @@ def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> 
 
     Example:
       >>> drawn = mixture(1.0, seed=0, step=5, batch_size=4)
-      >>> 0 <= float(drawn.share) <= 1, sorted(drawn.partners.tolist())
+      >>> 0 <= float(drawn.fraction) <= 1, sorted(drawn.partners.tolist())
       (True, [0, 1, 2, 3])
     """
     if not 0 < alpha < float("inf"):
@@ -58,10 +58,10 @@ def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> 
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _MIXUP), step)
-    share_key, partner_key = jax.random.split(key)
+    fraction_key, partner_key = jax.random.split(key)
     positions = jnp.arange(batch_size, dtype=jnp.int32)
     return Mixture(
-        _symmetric_beta(share_key, alpha), jax.random.permutation(partner_key, positions)
+        _symmetric_beta(fraction_key, alpha), jax.random.permutation(partner_key, positions)
     )
 
 
@@ -86,19 +86,19 @@ def _symmetric_beta(key: jax.Array, alpha: float) -> jax.Array:
     return jnp.exp(x - total)[taken]
 
 
-def mixed(images: jax.Array, others: jax.Array, share: jax.Array) -> jax.Array:
-    """``share images + (1 - share) others``.
+def mixed(images: jax.Array, others: jax.Array, fraction: jax.Array) -> jax.Array:
+    """``fraction images + (1 - fraction) others``.
 
     Args:
       images: ``[b, H, W, C]``.
       others: their partners, ``[b, H, W, C]``.
-      share: of the first, float32 [].
+      fraction: of the first, float32 [].
 
     Example:
       >>> mixed(jnp.full((1, 1, 1, 1), 4.0), jnp.zeros((1, 1, 1, 1)), jnp.float32(0.75)).item()
       3.0
     """
-    return share * images + (1 - share) * others
+    return fraction * images + (1 - fraction) * others
 
 
 __all__ = ["Mixture", "mixed", "mixture"]

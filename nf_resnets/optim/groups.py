@@ -86,12 +86,19 @@ def _refuse_others_than_fixup(role_map: RoleMap) -> None:
     """Refuses to guess: Fixup and RescaleNet have multipliers, and train them at two rates."""
     found = {leaf.role: leaf.path for leaf in role_map.leaves}
     if Role.CHANNEL_BIAS in found:
-        told = found[Role.CHANNEL_BIAS], "channel bias", "as RescaleNet's networks have it"
+        path, what, where = (
+            found[Role.CHANNEL_BIAS],
+            "channel bias",
+            "as RescaleNet's networks have it",
+        )
     elif Role.MULTIPLIER in found and Role.SCALAR_BIAS not in found:
-        told = found[Role.MULTIPLIER], "multiplier", "in a tree without Fixup's scalar biases"
+        path, what, where = (
+            found[Role.MULTIPLIER],
+            "multiplier",
+            "in a tree without Fixup's scalar biases",
+        )
     else:
         return
-    path, what, where = told
     raise ValueError(
         f"leaf {path!r} is a {what}, {where}, and no scheme is given; expected scheme= or scalars= "
         "to say which leaves learn slowly (Fixup trains multipliers at a tenth of the rate, "

@@ -20,12 +20,12 @@ def cross_entropy(
 
     the cross-entropy to the label with probability ``1 - epsilon`` and to a class drawn uniformly
     from all ``c`` with ``epsilon``. An example that was mixed of two has the loss
-    ``share CE(y) + (1 - share) CE(y')``.
+    ``fraction CE(y) + (1 - fraction) CE(y')``.
 
     Args:
       logits: ``z``, ``[b, c]``; the loss is computed in float32.
       batch: ``label`` int32 [b]; of a mixed batch (:func:`nf_resnets.data.training_batch`) also
-        ``other_label`` int32 [b] and ``share`` float32 [b], the share of the first image.
+        ``other_label`` int32 [b] and ``fraction`` float32 [b], the fraction of the first image.
       label_smoothing: ``epsilon`` in ``[0, 1)``.
 
     Returns:
@@ -33,7 +33,7 @@ def cross_entropy(
 
     Raises:
       ValueError: if ``label_smoothing`` is outside its range, or the batch has only one of
-        ``other_label`` and ``share``.
+        ``other_label`` and ``fraction``.
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
     Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
@@ -49,9 +49,9 @@ def cross_entropy(
         raise ValueError(
             f"label_smoothing={label_smoothing} found; expected 0 <= label_smoothing < 1."
         )
-    if ("other_label" in batch) != ("share" in batch):
+    if ("other_label" in batch) != ("fraction" in batch):
         raise ValueError(
-            f"a batch of {', '.join(sorted(batch))} found; expected other_label and share, or "
+            f"a batch of {', '.join(sorted(batch))} found; expected other_label and fraction, or "
             "neither of them."
         )
     logits = logits.astype(jnp.float32)
@@ -63,10 +63,10 @@ def cross_entropy(
         uniform = -jax.nn.log_softmax(logits).mean(axis=-1)
         return (1 - label_smoothing) * losses + label_smoothing * uniform
 
-    if "share" not in batch:
+    if "fraction" not in batch:
         return of(batch["label"])
-    share = batch["share"]
-    return share * of(batch["label"]) + (1 - share) * of(batch["other_label"])
+    fraction = batch["fraction"]
+    return fraction * of(batch["label"]) + (1 - fraction) * of(batch["other_label"])
 
 
 def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:

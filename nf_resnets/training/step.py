@@ -44,7 +44,7 @@ def replica_step(
       state: the run's state, the same on every replica.
       batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part; networks
         with dropout need ``keys`` [b], a PRNG key for each image, too. Mixed images have a second
-        label, ``other_label`` int32 [b], and ``share`` float32 [b], how much of the image is of the
+        label, ``other_label`` int32 [b], and ``fraction`` float32 [b], how much is of the
         first one.
       apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
@@ -55,7 +55,7 @@ def replica_step(
 
     Returns:
       The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
-      batch, float32 []. The accuracy counts a mixed image as right by ``share`` where the
+      batch, float32 []. The accuracy counts a mixed image as right by ``fraction`` where the
       prediction is its first label, and by the rest where it is the second.
 
     Raises:
@@ -100,12 +100,12 @@ def replica_step(
 
 
 def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    """Whether each prediction is right; of a mixed image, by what share it is, ``[b]``."""
+    """Whether each prediction is right; of a mixed image, by what fraction it is, ``[b]``."""
     right = correct(logits, batch["label"])
-    if "share" not in batch:
+    if "fraction" not in batch:
         return right
-    share = batch["share"]
-    return share * right + (1 - share) * correct(logits, batch["other_label"])
+    fraction = batch["fraction"]
+    return fraction * right + (1 - fraction) * correct(logits, batch["other_label"])
 
 
 def _mean_over_parts(
@@ -179,7 +179,7 @@ def make_train_step(
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: examples in a step of one run, over all its devices.
       augmentation: what is done to the training images.
-      micro_batches: into how many parts a device cuts its share of the batch, to have only one of
+      micro_batches: into how many parts a device cuts its part of the batch, to have only one of
         them in memory; their gradients are accumulated.
       label_smoothing: how much of a label is spread over all classes.
       together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after

@@ -50,7 +50,7 @@ def make_streamed_step(
 
     The runs share the batches; what else is drawn (mixup, dropout) follows from each one's seed.
     With mixup every image is mixed with another one of the whole batch, by the permutation and the
-    share of :func:`nf_resnets.data.mixture`: the replicas send each other their images, as bytes,
+    fraction of :func:`nf_resnets.data.mixture`: replicas send each other their images, as bytes,
     so that one device and eight give the same numbers.
 
     Args:
@@ -61,8 +61,8 @@ def make_streamed_step(
       batch_size: ``B``, examples in a step of one run, over all its devices.
       mean: of the training pixels, per channel, in raw pixel units.
       std: standard deviation of the training pixels, likewise.
-      mixup: ``alpha`` of the Beta distribution of the shares; 0 for no mixing.
-      micro_batches: into how many parts a device cuts its share of the batch, to have only one of
+      mixup: ``alpha`` of the Beta distribution of the fractions; 0 for no mixing.
+      micro_batches: into how many parts a device cuts its part of the batch, to have only one of
         them in memory; their gradients are accumulated.
       label_smoothing: how much of a label is spread over all classes.
       together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
@@ -95,15 +95,15 @@ def make_streamed_step(
         }
         if not mixup:
             return made
-        share, partners = mixture(mixup, state.seed, state.step, batch_size)
+        fraction, partners = mixture(mixup, state.seed, state.step, batch_size)
         partners = partners[positions]
         # Gathered as bytes: a quarter of what they are as numbers.
         all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
         return {
             **made,
-            "image": mixed(images, normalize(all_images[partners], *colours), share),
+            "image": mixed(images, normalize(all_images[partners], *colours), fraction),
             "other_label": all_labels[partners],
-            "share": jnp.full(labels.shape, share),
+            "fraction": jnp.full(labels.shape, fraction),
         }
 
     def one_run(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:

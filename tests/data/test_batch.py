@@ -49,17 +49,17 @@ def test_mixup_against_numpy(step):
     raw = random_flip(random_crop(jnp.asarray(SPLIT.images)[rows], keys, 2), keys)
     images = (np.float64(raw) - np.float64(SPLIT.mean)) / np.float64(SPLIT.std)
     images[np.asarray(cutout(jnp.ones((BATCH, 8, 8, 3)), keys, 3)) == 0] = 0
-    share, partners = mixture(0.7, SEED, step, BATCH)
-    share, partners = np.float64(share), np.asarray(partners)
-    expected = share * images + (1 - share) * images[partners]
+    fraction, partners = mixture(0.7, SEED, step, BATCH)
+    fraction, partners = np.float64(fraction), np.asarray(partners)
+    expected = fraction * images + (1 - fraction) * images[partners]
     # Normalised pixels of order 2 in float32: subtraction, quotient, two products and a sum.
     np.testing.assert_allclose(batch["image"], expected, rtol=0, atol=3e-6)
     np.testing.assert_array_equal(batch["label"], SPLIT.labels[rows])
     np.testing.assert_array_equal(batch["other_label"], SPLIT.labels[rows][partners])
-    np.testing.assert_allclose(batch["share"], np.full(BATCH, share), rtol=1e-6)
-    assert batch["share"].dtype == jnp.float32 and batch["other_label"].dtype == jnp.int32
+    np.testing.assert_allclose(batch["fraction"], np.full(BATCH, fraction), rtol=1e-6)
+    assert batch["fraction"].dtype == jnp.float32 and batch["other_label"].dtype == jnp.int32
     # Something was mixed, and something cut out.
-    assert np.any(partners != np.arange(BATCH)) and 0.01 < share < 0.99
+    assert np.any(partners != np.arange(BATCH)) and 0.01 < fraction < 0.99
 
 
 def test_without_mixup_a_batch_has_no_second_labels():
@@ -91,7 +91,7 @@ def test_one_device_and_eight_mix_the_same_images(devices):
     )
     for step in (0, 3):
         found, expected = jax.jit(sharded)(SPLIT, ORDER, step), whole(ALL, step)
-        for name in ("label", "other_label", "share"):
+        for name in ("label", "other_label", "fraction"):
             np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
         # The same products and sums, which a compiler may fuse in one place and not in the other.
         np.testing.assert_allclose(found["image"], expected["image"], rtol=0, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Mixup: the distribution of its shares, its partners, and that steps and seeds differ."""
+"""Mixup: the distribution of its fractions, its partners, and that steps and seeds differ."""
 
 import jax
 import jax.numpy as jnp
@@ -9,19 +9,19 @@ from scipy import stats
 from nf_resnets.data import mixed, mixture
 
 
-def shares(alpha, count=4_000):
+def fractions(alpha, count=4_000):
     steps = jnp.arange(count)
-    draw = jax.jit(jax.vmap(lambda step: mixture(alpha, 7, step, 4).share))
+    draw = jax.jit(jax.vmap(lambda step: mixture(alpha, 7, step, 4).fraction))
     return np.asarray(draw(steps))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.4, 0.5, 0.7, 1.0, 4.0])
-def test_shares_are_beta_distributed(alpha):
-    found = shares(alpha)
+def test_fractions_are_beta_distributed(alpha):
+    found = fractions(alpha)
     assert found.min() >= 0 and found.max() <= 1
     # Kolmogorov and Smirnov's distance of 4,000 draws is above 1.63 / sqrt(4,000) in one of a
     # hundred sets; the seed is fixed. Taken between 1e-4 and its complement, for float32 rounds
-    # what is nearer to 1 than 6e-8, with alpha = 0.1 a tenth of the shares.
+    # what is nearer to 1 than 6e-8, with alpha = 0.1 a tenth of the fractions.
     at = np.linspace(1e-4, 1 - 1e-4, 500)
     empirical = np.searchsorted(np.sort(found), at, side="right") / len(found)
     distance = np.abs(empirical - stats.beta(alpha, alpha).cdf(at)).max()
@@ -44,19 +44,19 @@ def test_it_is_a_function_of_seed_and_step():
     draw = jax.jit(lambda seed, step: mixture(1.0, seed, step, 16))
     one, same = draw(jnp.uint32(1), jnp.int32(2)), mixture(1.0, 1, 2, 16)
     np.testing.assert_array_equal(one.partners, same.partners)
-    np.testing.assert_allclose(one.share, same.share, rtol=1e-6)  # fused otherwise
+    np.testing.assert_allclose(one.fraction, same.fraction, rtol=1e-6)  # fused otherwise
     for other in (mixture(1.0, 1, 3, 16), mixture(1.0, 2, 2, 16)):
-        assert float(other.share) != float(same.share)
+        assert float(other.fraction) != float(same.fraction)
         assert np.any(np.asarray(other.partners) != np.asarray(same.partners))
 
 
-def test_share_and_partners_do_not_depend_on_each_other():
+def test_fraction_and_partners_do_not_depend_on_each_other():
     draw = jax.jit(jax.vmap(lambda step: mixture(1.0, 0, step, 2)))
     found = draw(jnp.arange(2_000))
     swapped = np.asarray(found.partners)[:, 0] == 1
-    share = np.asarray(found.share)
+    fraction = np.asarray(found.fraction)
     # The means of two sets of 1,000 uniform numbers: 0.013 apart by chance; four times that.
-    assert abs(share[swapped].mean() - share[~swapped].mean()) < 0.052
+    assert abs(fraction[swapped].mean() - fraction[~swapped].mean()) < 0.052
 
 
 def test_mixed_is_the_weighted_sum():

@@ -164,8 +164,8 @@ MUTANTS = [
         ("2 / (2 * alpha - 1)", "1 / (2 * alpha - 1)"),
         ("(2, _PAIRS)) / alpha", "(2, _PAIRS)) * alpha"),
         (
-            "return share * images + (1 - share) * others",
-            "return (1 - share) * images + share * others",
+            "return fraction * images + (1 - fraction) * others",
+            "return (1 - fraction) * images + fraction * others",
         ),
     ),
     *_in(
@@ -273,8 +273,8 @@ MUTANTS = [
             "uniform = -jax.nn.log_softmax(logits).sum(axis=-1)",
         ),
         (
-            'return share * of(batch["label"]) + (1 - share)',
-            'return (1 - share) * of(batch["label"]) + share',
+            'return fraction * of(batch["label"]) + (1 - fraction)',
+            'return (1 - fraction) * of(batch["label"]) + fraction',
         ),
     ),
     *_in(

@@ -41,10 +41,10 @@ def test_smoothed_labels(epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_mixed_labels(epsilon):
-    batch = {"label": LABELS, "other_label": OTHERS, "share": SHARE}
+    batch = {"label": LABELS, "other_label": OTHERS, "fraction": SHARE}
     found = jax.jit(lambda batch: cross_entropy(LOGITS, batch, label_smoothing=epsilon))(batch)
-    share = np.float64(SHARE)[:, None]
-    targets = share * one_hot(LABELS) + (1 - share) * one_hot(OTHERS)
+    fraction = np.float64(SHARE)[:, None]
+    targets = fraction * one_hot(LABELS) + (1 - fraction) * one_hot(OTHERS)
     targets = (1 - epsilon) * targets + epsilon / 7
     np.testing.assert_allclose(found, numpy_loss(targets), **FLOAT32)
 
@@ -65,5 +65,7 @@ def test_a_smoothing_out_of_range_is_refused(epsilon):
 
 
 def test_half_of_a_mixture_is_refused():
-    with pytest.raises(ValueError, match="a batch of label, share found; expected other_label and"):
-        cross_entropy(LOGITS, {"label": LABELS, "share": SHARE})
+    with pytest.raises(
+        ValueError, match="a batch of fraction, label found; expected other_label and"
+    ):
+        cross_entropy(LOGITS, {"label": LABELS, "fraction": SHARE})

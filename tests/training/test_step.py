@@ -361,17 +361,21 @@ def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
         "image": rng.standard_normal((BATCH, 8, 8, 1)).astype(np.float32),
         "label": rng.integers(0, 10, BATCH).astype(np.int32),
         "other_label": rng.integers(0, 10, BATCH).astype(np.int32),
-        "share": np.full(BATCH, 0.3, np.float32),
+        "fraction": np.full(BATCH, 0.3, np.float32),
     }
     step = functools.partial(training.replica_step, apply_fn=network, optimizer=small.sgd)
     _, metrics = jax.jit(step)(state_of(), batch)
     x = np.float64(batch["image"]).reshape(BATCH, -1)
     first = gradient(float64(parameters()), x, batch["label"])
     second = gradient(float64(parameters()), x, batch["other_label"])
-    share = np.float64(np.float32(0.3))
+    fraction = np.float64(np.float32(0.3))
     for name, one, other in zip(("loss", "accuracy"), first, second, strict=False):
-        np.testing.assert_allclose(metrics[name], share * one + (1 - share) * other, **FLOAT32)
-    mixed = jax.tree.map(lambda one, other: share * one + (1 - share) * other, first[2], second[2])
+        np.testing.assert_allclose(
+            metrics[name], fraction * one + (1 - fraction) * other, **FLOAT32
+        )
+    mixed = jax.tree.map(
+        lambda one, other: fraction * one + (1 - fraction) * other, first[2], second[2]
+    )
     norm = math.sqrt(sum((grad**2).sum() for grad in jax.tree.leaves(mixed)))
     np.testing.assert_allclose(metrics["grad_norm"], norm, **FLOAT32)
     assert first[0] != pytest.approx(second[0], abs=1e-2)
