@@ -44,7 +44,7 @@ from nf_resnets.sweep import program as sweep_program
 from nf_resnets.sweep.crew import Crew, device_name, versions
 from nf_resnets.sweep.driver import Sweep
 from nf_resnets.sweep.lane import work
-from nf_resnets.sweep.ledger import this_driver
+from nf_resnets.sweep.ledger import this_worker
 from nf_resnets.sweep.several import Several
 
 TITLE = "Outside the training step (per cent of a run's wall time)"
@@ -157,7 +157,7 @@ class Lane:
         enter(self.sweep, self.ledger)
         self.folder = folder
         self.checkpoint_epochs = checkpoint_epochs
-        self.driver = this_driver(device_name(), versions())
+        self.worker = this_worker(device_name(), versions())
         self.left = [frozenset([row["key"]]) for row in self.ledger.rows()]
         self.walls: list[float] = []
         self.in_steps: list[float] = []
@@ -168,7 +168,7 @@ class Lane:
         """Makes the next run."""
         crew = Crew(
             ledger=self.ledger,
-            driver=self.driver,
+            worker=self.worker,
             keys=self.left.pop(),
             programs=self.programs,  # type: ignore[arg-type]
             folder=self.folder / "checkpoints",

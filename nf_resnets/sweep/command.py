@@ -79,7 +79,7 @@ class Options:
     """Of the time between two checkpoints of a run, what writing one may take: where epochs are
     short, the next one waits until it does. 1 for no such limit."""
     lease_seconds: float = 60.0
-    """A run whose driver has not been heard of for so long is taken up by another, as soon as its
+    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
     checkpoints are free: those of a process that is stopped, and not dead, are not."""
     max_attempts: int = 3
     """How often a run may raise before it counts as failed."""
@@ -386,7 +386,7 @@ def _open(options: Options) -> Ledger:
 
 
 def _use_compilation_cache(out: Path) -> None:
-    """Keeps compiled programs in the folder, so that a driver that goes on finds them."""
+    """Keeps compiled programs in the folder, so that a worker that goes on finds them."""
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         jax.config.update("jax_compilation_cache_dir", str((out / "compiled").resolve()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
@@ -419,7 +419,7 @@ def _refuse_to_forget(table: Path, ledger: Ledger) -> None:
 
 
 def _clear_leftovers(folder: Path, ledger: Ledger) -> None:
-    """Removes the checkpoints of runs that are done: a driver was killed before it could."""
+    """Removes the checkpoints of runs that are done: a worker was killed before it could."""
     if not folder.is_dir():
         return
     done = {row["key"][:20] for row in ledger.rows() if row["state"] in ("finished", "diverged")}

@@ -1,4 +1,4 @@
-"""What the lanes of a driver share, and how they decide when several processes work as one."""
+"""What the lanes of a worker share, and how they decide when several processes work as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from nf_resnets.sweep.clock import Clock
-from nf_resnets.sweep.ledger import Claim, Driver, Ledger
+from nf_resnets.sweep.ledger import Claim, Ledger, Worker
 from nf_resnets.sweep.program import Programs
 from nf_resnets.sweep.watch import Watch
 from nf_resnets.training import hosts
@@ -30,33 +30,33 @@ FORMAT = 1
 
 @dataclasses.dataclass
 class Crew:
-    """What the lanes of a driver share.
+    """What the lanes of a worker share.
 
     Attributes:
       ledger: where runs are claimed and their results written; None but on the leading process.
-      driver: who claims.
-      keys: the runs that the driver works on.
+      worker: who claims.
+      keys: the runs that the worker works on.
       programs: what has been compiled.
       folder: the runs' checkpoints lie in it, each in a folder of its own.
       watch: whoever looks on.
       stop: tells whether to leave, with all runs checkpointed.
       clock: where the time goes.
-      lease_seconds: for how long a run is this driver's without a heartbeat.
+      lease_seconds: for how long a run is this worker's without a heartbeat.
       max_attempts: how often a run may raise.
       checkpoint_epochs: epochs between two checkpoints of a run; 0 for none but at a stop.
       checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
         waits until it does; 1 for no such limit.
       chunk_seconds: after about so long lanes look up from their steps.
       last_beat: when the leases were last renewed.
-      lost: the runs that were taken from this driver, as (key, attempt).
-      held: the claims of this driver, by key.
+      lost: the runs that were taken from this worker, as (key, attempt).
+      held: the claims of this worker, by key.
       compiling: the programs that a lane is compiling.
       compilers: the lanes that are compiling, and for which runs.
       lock: of what stands above.
     """
 
     ledger: Ledger | None
-    driver: Driver
+    worker: Worker
     keys: frozenset[str]
     programs: Programs
     folder: Path
@@ -102,11 +102,11 @@ class Crew:
             if self.stop():
                 return []
             if self.held and time.time() - self.last_beat > self.lease_seconds / 2:
-                # After a sleep of the machine all leases have run out, and this driver would take
+                # After a sleep of the machine all leases have run out, and this worker would take
                 # its own runs from itself.
                 self._renew(ledger)
             claims = ledger.claim(
-                self.driver,
+                self.worker,
                 program=program,
                 not_programs=() if program else tuple(self.compiling),
                 limit=limit,
@@ -156,11 +156,11 @@ class Crew:
             return self.held.get(claim.key) == claim
 
     def is_lost(self, claim: Claim) -> bool:
-        """Whether the run was taken from this driver."""
+        """Whether the run was taken from this worker."""
         return (claim.key, claim.attempt) in self.lost
 
     def let_go(self, claim: Claim) -> None:
-        """Forgets a run that this driver does not hold any more."""
+        """Forgets a run that this worker does not hold any more."""
         if self.is_lost(claim) and self.leads():
             self.watch.ended(claim.key, "lost", {})
         with self.lock:
@@ -175,23 +175,23 @@ class Crew:
                 self._renew(self.ledger)
 
     def _renew(self, ledger: Ledger) -> None:
-        still = ledger.heartbeat(self.driver, list(self.held), self.lease_seconds)
+        still = ledger.heartbeat(self.worker, list(self.held), self.lease_seconds)
         self.last_beat = time.time()
-        self.watch.counted(ledger.counts(self.keys, self.driver))
+        self.watch.counted(ledger.counts(self.keys, self.worker))
         self.lost.update(
             (key, claim.attempt) for key, claim in self.held.items() if key not in still
         )
 
     def record(self, claim: Claim, epochs: list[dict[str, Any]]) -> bool:
-        """Writes down epochs of a run that goes on; tells whether it is still this driver's."""
+        """Writes down epochs of a run that goes on; tells whether it is still this worker's."""
         assert self.ledger is not None
-        if not self.is_lost(claim) and self.ledger.record(claim, self.driver, epochs):
+        if not self.is_lost(claim) and self.ledger.record(claim, self.worker, epochs):
             return True
         self.mark_lost(claim)
         return False
 
     def mark_lost(self, claim: Claim) -> None:
-        """Notes that a run was taken from this driver; its lane leaves it alone."""
+        """Notes that a run was taken from this worker; its lane leaves it alone."""
         with self.lock:
             if self.held.get(claim.key) == claim:
                 self.lost.add((claim.key, claim.attempt))
@@ -222,9 +222,9 @@ class Crew:
         result: Mapping[str, Any],
         epochs: list[dict[str, Any]],
     ) -> bool:
-        """Writes down how a run ended; tells whether it was still this driver's to do so."""
+        """Writes down how a run ended; tells whether it was still this worker's to do so."""
         held = self.ledger is not None and self.ledger.finish(
-            claim, self.driver, state, result, epochs
+            claim, self.worker, state, result, epochs
         )
         if held:
             self.watch.ended(claim.key, state, result)
@@ -239,7 +239,7 @@ class Crew:
             message = message.partition("\n-----")[0].strip()[:500]
             state = self.ledger.fail(
                 claim,
-                self.driver,
+                self.worker,
                 "".join(traceback.format_exception(error)),
                 message=message,
                 max_attempts=1 if for_good else self.max_attempts,
@@ -249,7 +249,7 @@ class Crew:
         self.let_go(claim)
 
     def lost_attempts(self, claim: Claim) -> int:
-        """How often a run's driver was gone without a word."""
+        """How often a run's worker was gone without a word."""
         if self.ledger is None:
             return 0
         found = [attempt["outcome"] for attempt in self.ledger.attempts(claim.key)]
@@ -260,7 +260,7 @@ class Crew:
     def release(self, claim: Claim) -> None:
         """Lets a run wait again; its checkpoints stay."""
         if self.ledger is not None and not self.is_lost(claim):
-            self.ledger.release(claim, self.driver)
+            self.ledger.release(claim, self.worker)
             self.watch.ended(claim.key, "waiting", {"message": "to go on later"})
         self.let_go(claim)
 

@@ -1,4 +1,4 @@
-"""A driver: makes the runs of a grid that are missing, alone or beside others on one ledger."""
+"""A worker: makes the runs of a grid that are missing, alone or beside others on one ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nf_resnets import data, schemes, training
 from nf_resnets.sweep import grid, lane
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import Crew, device_name, versions
-from nf_resnets.sweep.ledger import Ledger, LedgerError, NewRun, this_driver
+from nf_resnets.sweep.ledger import Ledger, LedgerError, NewRun, this_worker
 from nf_resnets.sweep.program import Plan, Program, Programs, plan
 from nf_resnets.sweep.settings import FIELDS, NUMBERS, RunSettings, shown
 from nf_resnets.sweep.together import runs_per_device
@@ -246,7 +246,7 @@ def _some(values: Collection[Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a driver did.
+    """What a worker did.
 
     Attributes:
       counts: how many runs of the grid are in each state.
@@ -332,19 +332,19 @@ def drive(
       devices_per_run: over how many devices a run's batch is spread.
       runs_on_a_device: how many runs a device carries at a time; 0 to measure what pays.
       together: how a device computes several runs.
-      lease_seconds: a run whose driver has not been heard of for so long is another's to take.
+      lease_seconds: a run whose worker has not been heard of for so long is another's to take.
       max_attempts: how often a run may raise.
       checkpoint_epochs: epochs between two checkpoints of a run.
       checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
         waits until it does; 1 for no such limit.
-      chunk_seconds: after about so long the driver looks up from its steps.
+      chunk_seconds: after about so long the worker looks up from its steps.
       devices: where the runs are made; by default on all, of every process.
 
     Raises:
       ValueError: if the devices do not divide by ``devices_per_run``, or a batch does not divide
         over so many.
       LedgerError: if the ledger is older than the checkpoints (:func:`refuse_older_ledger`).
-      Exception: whatever kept the driver itself from working, such as a ledger that is gone.
+      Exception: whatever kept the worker itself from working, such as a ledger that is gone.
     """
     if ledger is not None:
         refuse_older_ledger(sweep, ledger, folder)
@@ -357,7 +357,7 @@ def drive(
     runs_on_a_device = min(runs_on_a_device, max(1, most))
     lanes = lanes or default_lanes(devices)
     device = device_name()
-    driver = this_driver(device, versions())
+    worker = this_worker(device, versions())
     programs = Programs(
         sweep.dataset,
         mesh,
@@ -369,7 +369,7 @@ def drive(
     given_up = threading.Event()
     crew = Crew(
         ledger=ledger,
-        driver=driver,
+        worker=worker,
         keys=sweep.keys,
         programs=programs,
         folder=folder,

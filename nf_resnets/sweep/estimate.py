@@ -97,7 +97,7 @@ def total(costs: Sequence[Cost], lanes: int) -> float:
 
 def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Sequence[Program],
              device: str) -> None:  # fmt: skip
-    """Writes down what a step has cost, from the runs that this driver made."""
+    """Writes down what a step has cost, from the runs that this worker made."""
     times_of: dict[str, list[float]] = {}
     for row in rows:
         if row["state"] == "finished" and row["seconds"] and row["steps_done"]:

@@ -1,4 +1,4 @@
-"""Who a driver is: a process on a machine, which others on that machine can know to be dead."""
+"""Who a worker is: a process on a machine, which others on that machine can know to be dead."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["Driver", "is_dead", "this_driver"]
+__all__ = ["Worker", "is_dead", "this_worker"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Driver:
+class Worker:
     """A process that claims runs.
 
     Attributes:
-      id: no two drivers ever have the same.
+      id: no two workers ever have the same.
       host: the machine's name.
       boot: tells one start of a machine, and one container on it, from all others.
       pid: number of the process.
@@ -38,18 +38,18 @@ class Driver:
     versions: str
 
 
-def this_driver(device: str, versions: Mapping[str, str]) -> Driver:
-    """A driver for the present process.
+def this_worker(device: str, versions: Mapping[str, str]) -> Worker:
+    """A worker for the present process.
 
     Args:
       device: what the runs run on, as `jax.devices()[0].device_kind` says it.
       versions: a version for each name.
 
     Returns:
-      A driver with an identity of its own: two calls make two drivers.
+      A worker with an identity of its own: two calls make two workers.
     """
     host, pid = socket.gethostname(), os.getpid()
-    return Driver(
+    return Worker(
         id=f"{host}-{pid}-{secrets.token_hex(4)}",
         host=host,
         boot=_boot(),
@@ -86,27 +86,27 @@ def _start(pid: int) -> tuple[int | None, str]:
     return int(fields[19]), fields[0]
 
 
-def is_dead(driver: Driver) -> bool:
-    """Whether a driver is known to run no more, which only a process of its own machine can know.
+def is_dead(worker: Worker) -> bool:
+    """Whether a worker is known to run no more, which only a process of its own machine can know.
 
     Args:
-      driver: any driver.
+      worker: any worker.
 
     Returns:
       True if it ran on this machine, since its last boot, and is gone; False if it lives or
       nothing is known about it.
     """
-    if (driver.host, driver.boot) != (socket.gethostname(), _boot()):
+    if (worker.host, worker.boot) != (socket.gethostname(), _boot()):
         return False
     try:
-        os.kill(driver.pid, 0)
+        os.kill(worker.pid, 0)
     except ProcessLookupError:
         return True
     except OSError:
         # It is there, and another user's.
         pass
-    start, state = _start(driver.pid)
+    start, state = _start(worker.pid)
     # Z and X: it has ended, and its parent has not asked how.
     return state in ("Z", "X") or (
-        start is not None and driver.start is not None and start != driver.start
+        start is not None and worker.start is not None and start != worker.start
     )

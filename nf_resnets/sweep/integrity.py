@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from nf_resnets.sweep.schema import (
     STATES,
     attempts,
-    drivers,
     epoch_checksum,
     epochs,
     run_checksum,
     runs,
+    workers,
 )
 
 __all__ = [
@@ -73,12 +73,12 @@ def check_epoch(row: Mapping[str, Any]) -> None:
 
 
 def check_attempt(row: Mapping[str, Any]) -> None:
-    """Looks whether an attempt's row, with its driver's, can be read.
+    """Looks whether an attempt's row, with its worker's, can be read.
 
     Raises:
       Damage: otherwise.
     """
-    for table in (attempts, drivers):
+    for table in (attempts, workers):
         check_types(table, row)
     if (row["outcome"] is None) != (row["ended_at"] is None):
         raise Damage(f"its attempt {row['attempt']} has half an end")
@@ -92,9 +92,9 @@ def check_types(table: sa.Table, row: Mapping[str, Any]) -> None:
       Damage: otherwise.
     """
     for column in table.c:
-        if column.name not in row:
+        if column.key not in row:
             continue
-        value, kind = row[column.name], column.type.python_type
+        value, kind = row[column.key], column.type.python_type
         if value is None:
             fits = bool(column.nullable)
         elif kind is float:

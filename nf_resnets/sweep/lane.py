@@ -28,7 +28,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two looks at a ledger in which no run waits."""
 
 MOST_BEGINNINGS = 20
-"""How often a run may be begun without coming to a checkpoint, whatever ended its drivers."""
+"""How often a run may be begun without coming to a checkpoint, whatever ended its workers."""
 
 
 FATAL = (CheckpointError, LedgerError)
@@ -47,7 +47,7 @@ class Seat:
       claim: of the run.
       settings: of the run.
       num_steps: steps of the whole run.
-      checkpoints: of the run; its folder is this driver's as long as the run sits.
+      checkpoints: of the run; its folder is this worker's as long as the run sits.
       step: steps made.
       losses: of the steps of this epoch, float32 [steps per epoch], NaN where still to come.
       accuracies: likewise.
@@ -86,7 +86,7 @@ def work(crew: Crew) -> None:
     """Works until no run is left: none waits, and none is in the hands of others.
 
     Args:
-      crew: what the lanes of the driver share.
+      crew: what the lanes of the worker share.
     """
     pause = SHORTEST_PAUSE
     with crew.clock.lane():
@@ -116,7 +116,7 @@ def _work_on(crew: Crew, claims: list[Claim]) -> None:
     try:
         with crew.clock.spent("compiling"), crew.compile_for(claims):
             program = crew.programs.get(settings)
-        if crew.holds(claims[0]):  # else the driver has left meanwhile
+        if crew.holds(claims[0]):  # else the worker has left meanwhile
             Slots(crew, program).seat_and_train(claims)
     except Exception as error:
         if jax.process_count() > 1 or isinstance(error, FATAL):
@@ -150,7 +150,7 @@ class Slots:
     """A program's slots, and the runs that sit in them.
 
     Args:
-      crew: what the lanes of the driver share.
+      crew: what the lanes of the worker share.
       program: what the runs share.
     """
 
@@ -184,7 +184,7 @@ class Slots:
                 if seat is not None:
                     with contextlib.suppress(Exception):  # the first one is what went wrong
                         seat.wait_for_save()
-                    seat.checkpoints.close()  # before another driver may take the run
+                    seat.checkpoints.close()  # before another worker may take the run
             self.seats, self.coming = [None] * self.program.slots, []
             if isinstance(error, FATAL):
                 for claim in left:
@@ -219,7 +219,7 @@ class Slots:
             except CheckpointHeldError:
                 if jax.process_count() > 1:
                     raise
-                # Of a driver that was stopped for longer than its lease: the run waits for it to
+                # Of a worker that was stopped for longer than its lease: the run waits for it to
                 # let go, or to end, and others sit down meanwhile.
                 in_use.append(self.coming.pop(0))
                 continue
@@ -250,7 +250,7 @@ class Slots:
             and crew.lost_attempts(claim) >= MOST_BEGINNINGS
         ):
             raise HopelessError(
-                f"the run was begun {MOST_BEGINNINGS} times and its driver never came to its end "
+                f"the run was begun {MOST_BEGINNINGS} times and its worker never came to its end "
                 "or its first checkpoint; something in it ends the process."
             )
         nothing = np.full(program.plan.steps_per_epoch, np.nan, np.float32)
@@ -320,7 +320,7 @@ class Slots:
             self.chunk = self.crew.agree(lambda ledger: chunk)
 
     def _drop_lost(self) -> None:
-        """Leaves the runs that were taken from this driver to whoever has them."""
+        """Leaves the runs that were taken from this worker to whoever has them."""
         seats = self.seats
 
         def lost(ledger: Any) -> list[int]:
@@ -413,7 +413,7 @@ class Slots:
         return row
 
     def _save(self, slot: int) -> None:
-        """Records a run's epochs, and saves it if it is still this driver's.
+        """Records a run's epochs, and saves it if it is still this worker's.
 
         In this order: killed in between, the run makes the epoch again, with the same numbers. In
         the other order its row would be missing for ever.
@@ -459,7 +459,7 @@ class Slots:
             for name in ("test_accuracy", "test_loss", "train_loss", "train_accuracy"):
                 result[name] = last[name]
         if self.crew.finish(seat.claim, state, result, seat.epochs):
-            # Only now: a driver killed in between leaves a folder too many, and never one too few.
+            # Only now: a worker killed in between leaves a folder too many, and never one too few.
             seat.checkpoints.delete()
         else:
             seat.checkpoints.close()

@@ -20,31 +20,31 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
-from nf_resnets.sweep.identity import Driver, is_dead, this_driver
+from nf_resnets.sweep.identity import Worker, is_dead, this_worker
 from nf_resnets.sweep.integrity import Damage, check_attempt, check_epoch, check_run
 from nf_resnets.sweep.schema import (
     CHECKED,
     RESULTS,
     LedgerError,
     attempts,
-    drivers,
     epoch_checksum,
     epochs,
     run_checksum,
     runs,
+    workers,
 )  # fmt: skip
 from nf_resnets.sweep.statements import Statements
 
 __all__ = [
     "COLUMNS",
     "Claim",
-    "Driver",
+    "Worker",
     "Ledger",
     "LedgerError",
     "NewRun",
     "is_dead",
     "open_ledger",
-    "this_driver",
+    "this_worker",
 ]
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class NewRun:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A run that a driver holds.
+    """A run that a worker holds.
 
     Attributes:
       key: of the run.
@@ -148,7 +148,7 @@ def open_ledger(where: str | Path, *, create: bool = True, patience: float = 30.
 
     Args:
       where: the path of an SQLite file, `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST/NAME`
-        for drivers on several machines.
+        for workers on several machines.
       create: whether to make a ledger where there is none.
       patience: seconds to wait for a file that others have locked, or a server that is away.
 
@@ -192,7 +192,7 @@ class Ledger:
         )
         self._file = self._inode()
         self._sql = Statements(engine.dialect.name)
-        # Drivers that are in the database for certain.
+        # Workers that are in the database for certain.
         self._registered: set[str] = set()
         # For a part of the ledger and a program: the place of the first waiting run that has not
         # been looked at. See `_take`.
@@ -271,7 +271,7 @@ class Ledger:
         fresh = dict.fromkeys(CHECKED) | {"state": "waiting", "attempt": 0, "failures": 0}
         rows = [
             _sealed({**fresh, **vars(r), "key": r.key})
-            # In one order, so that two drivers that add at once wait for each other and not in a
+            # In one order, so that two workers that add at once wait for each other and not in a
             # circle.
             for r in sorted(new, key=lambda run: run.key)
         ]
@@ -297,7 +297,7 @@ class Ledger:
 
     def claim(
         self,
-        driver: Driver,
+        worker: Worker,
         *,
         program: str | None = None,
         not_programs: Collection[str] = (),
@@ -305,17 +305,17 @@ class Ledger:
         lease_seconds: float = 60.0,
         keys: Collection[str] | None = None,
     ) -> list[Claim]:
-        """Takes waiting runs of one program; no other driver gets them.
+        """Takes waiting runs of one program; no other worker gets them.
 
-        Runs whose lease ran out wait again, and so do those of drivers that are known dead, at
+        Runs whose lease ran out wait again, and so do those of workers that are known dead, at
         once. The time it takes does not grow with the number of runs.
 
         Args:
-          driver: who claims.
+          worker: who claims.
           program: of which program; None for that of the first waiting run.
           not_programs: programs to avoid, as long as runs of another one wait.
           limit: how many runs at most.
-          lease_seconds: for how long the runs are the driver's without a heartbeat.
+          lease_seconds: for how long the runs are the worker's without a heartbeat.
           keys: claim none but these runs. A frozenset that is kept is looked at once; any other
             collection at each call.
 
@@ -337,7 +337,7 @@ class Ledger:
                 for name in self._candidates(connection, program, not_programs, part):
                     taken = self._take(connection, name, limit, part)
                     if taken:
-                        return self._hold(connection, driver, taken, lease_seconds)
+                        return self._hold(connection, worker, taken, lease_seconds)
                 # A run can wait again before the place up to which the runs were looked through.
                 if again or not self._forget_places(part):
                     break
@@ -345,16 +345,16 @@ class Ledger:
 
         claims = self._write(work)
         if claims:
-            self._registered.add(driver.id)
+            self._registered.add(worker.id)
         return claims
 
     def _give_up_lost(self, connection: sa.Connection) -> None:
-        """Lets runs wait again whose lease ran out or whose driver is dead."""
+        """Lets runs wait again whose lease ran out or whose worker is dead."""
         holders = connection.execute(self._sql.holders).all()
         dead = [
             holder.id
             for holder in holders
-            if is_dead(Driver(*holder[: len(dataclasses.fields(Driver))]))
+            if is_dead(Worker(*holder[: len(dataclasses.fields(Worker))]))
         ]
         if not dead and not any(holder.expired for holder in holders):
             return
@@ -437,21 +437,21 @@ class Ledger:
     def _hold(
         self,
         connection: sa.Connection,
-        driver: Driver,
+        worker: Worker,
         taken: Sequence[sa.Row[Any]],
         lease_seconds: float,
     ) -> list[Claim]:
-        """Makes locked runs the driver's."""
-        if driver.id not in self._registered:
-            connection.execute(self._sql.add_driver, dataclasses.asdict(driver))
+        """Makes locked runs the worker's."""
+        if worker.id not in self._registered:
+            connection.execute(self._sql.add_worker, dataclasses.asdict(worker))
         for run in taken:
             again = run.attempt + 1
-            held = {"holder": driver.id, "lease": lease_seconds}
+            held = {"holder": worker.id, "lease": lease_seconds}
             self._change(connection, [run], held, state="running", attempt=again)
         connection.execute(
             self._sql.add_attempt,
             [
-                {"run": run.id, "attempt": run.attempt + 1, "driver": driver.id}
+                {"run": run.id, "attempt": run.attempt + 1, "worker": worker.id}
                 for run in taken
             ],
         )  # fmt: skip
@@ -490,17 +490,17 @@ class Ledger:
         )
 
     def heartbeat(
-        self, driver: Driver, keys: Collection[str], lease_seconds: float = 60.0
+        self, worker: Worker, keys: Collection[str], lease_seconds: float = 60.0
     ) -> set[str]:
         """Renews the leases of runs.
 
         Args:
-          driver: who holds them.
+          worker: who holds them.
           keys: the runs.
           lease_seconds: for how long from now on.
 
         Returns:
-          The keys of those that the driver still holds; the others were taken from it.
+          The keys of those that the worker still holds; the others were taken from it.
 
         Raises:
           LedgerError: also if the ledger's file is not the one that was opened: what is written
@@ -512,41 +512,41 @@ class Ledger:
         def work(connection: sa.Connection) -> set[str]:
             held: set[str] = set()
             for some in _parts(keys):
-                of = {"holder": driver.id, "keys": some}
+                of = {"holder": worker.id, "keys": some}
                 connection.execute(self._sql.renew, {**of, "lease": lease_seconds})
                 held.update(connection.scalars(self._sql.held_keys, of))
             return held
 
         return self._write(work)
 
-    def _held(self, connection: sa.Connection, claim: Claim, driver: Driver) -> sa.Row[Any] | None:
-        """The run, locked, if the driver holds it by this claim."""
-        of = {"of_key": claim.key, "holder": driver.id, "of_attempt": claim.attempt}
+    def _held(self, connection: sa.Connection, claim: Claim, worker: Worker) -> sa.Row[Any] | None:
+        """The run, locked, if the worker holds it by this claim."""
+        of = {"of_key": claim.key, "holder": worker.id, "of_attempt": claim.attempt}
         return connection.execute(self._sql.held, of).first()
 
-    def _ended(self, connection: sa.Connection, claim: Claim, driver: Driver) -> str | None:
-        """How the attempt ended, if it was the driver's and has ended."""
-        of = {"of_key": claim.key, "holder": driver.id, "of_attempt": claim.attempt}
+    def _ended(self, connection: sa.Connection, claim: Claim, worker: Worker) -> str | None:
+        """How the attempt ended, if it was the worker's and has ended."""
+        of = {"of_key": claim.key, "holder": worker.id, "of_attempt": claim.attempt}
         return connection.scalar(self._sql.outcome, of)
 
     # Results
 
-    def record(self, claim: Claim, driver: Driver, rows: Sequence[Mapping[str, Any]]) -> bool:
+    def record(self, claim: Claim, worker: Worker, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Writes down what epochs gave; an epoch that is there already is written anew.
 
         Args:
           claim: of `claim`.
-          driver: who holds the run.
+          worker: who holds the run.
           rows: for each epoch some of epoch, step, train_loss, train_accuracy, test_loss,
             test_accuracy and seconds; epoch must be there. NaN and infinity become None.
 
         Returns:
-          False, with nothing written, if the driver does not hold the run any more.
+          False, with nothing written, if the worker does not hold the run any more.
         """
         values = _epoch_values(rows)
 
         def work(connection: sa.Connection) -> bool:
-            run = self._held(connection, claim, driver)
+            run = self._held(connection, claim, worker)
             if run is None:
                 return False
             self._put_epochs(connection, run.id, claim, values)
@@ -567,7 +567,7 @@ class Ledger:
     def finish(
         self,
         claim: Claim,
-        driver: Driver,
+        worker: Worker,
         state: str,
         result: Mapping[str, Any],
         epochs: Sequence[Mapping[str, Any]] = (),
@@ -576,14 +576,14 @@ class Ledger:
 
         Args:
           claim: of `claim`.
-          driver: who holds the run.
+          worker: who holds the run.
           state: "finished", "diverged" or "oom".
           result: some of steps, test_accuracy, test_loss, train_loss, train_accuracy, seconds and
             message; NaN and infinity become None.
           epochs: what the last epochs gave, as for `record`.
 
         Returns:
-          False, with nothing written, if the driver does not hold the run any more; True also if
+          False, with nothing written, if the worker does not hold the run any more; True also if
           this very claim had ended this way before.
 
         Raises:
@@ -599,9 +599,9 @@ class Ledger:
         values = _epoch_values(epochs)
 
         def work(connection: sa.Connection) -> bool:
-            run = self._held(connection, claim, driver)
+            run = self._held(connection, claim, worker)
             if run is None:
-                return self._ended(connection, claim, driver) == state
+                return self._ended(connection, claim, worker) == state
             self._put_epochs(connection, run.id, claim, values)
             if claim.attempt > 1 and numbers["steps"] is not None:
                 # An earlier attempt can have come further than this one, if it did diverge.
@@ -638,7 +638,7 @@ class Ledger:
     def fail(
         self,
         claim: Claim,
-        driver: Driver,
+        worker: Worker,
         traceback: str,
         *,
         message: str | None = None,
@@ -648,13 +648,13 @@ class Ledger:
 
         Args:
           claim: of `claim`.
-          driver: who holds the run.
+          worker: who holds the run.
           traceback: what it raised; it is kept with the attempt.
           message: what is kept with the run; None for the traceback's last line.
           max_attempts: the run waits again unless it raised this often.
 
         Returns:
-          The state of the run: "waiting" or "failed". If the driver does not hold the run any
+          The state of the run: "waiting" or "failed". If the worker does not hold the run any
           more nothing is written, and it is whatever the run's state is.
 
         Raises:
@@ -664,7 +664,7 @@ class Ledger:
         last = trace.strip().rpartition("\n")[2].strip() if message is None else _text(message)
 
         def work(connection: sa.Connection) -> str:
-            run = self._held(connection, claim, driver)
+            run = self._held(connection, claim, worker)
             if run is None:
                 state = connection.scalar(self._sql.state, {"of_key": claim.key})
                 if state is None:
@@ -681,22 +681,22 @@ class Ledger:
 
         return self._write(work)
 
-    def release(self, claim: Claim, driver: Driver) -> bool:
+    def release(self, claim: Claim, worker: Worker) -> bool:
         """Lets a run wait again at once; this is no failure.
 
         Args:
           claim: of `claim`.
-          driver: who holds the run.
+          worker: who holds the run.
 
         Returns:
-          False, with nothing written, if the driver does not hold the run any more; True also if
+          False, with nothing written, if the worker does not hold the run any more; True also if
           this very claim was released before.
         """
 
         def work(connection: sa.Connection) -> bool:
-            run = self._held(connection, claim, driver)
+            run = self._held(connection, claim, worker)
             if run is None:
-                return self._ended(connection, claim, driver) == "released"
+                return self._ended(connection, claim, worker) == "released"
             self._change(connection, [run], state="waiting")
             self._end(connection, run.id, claim, "released")
             return True
@@ -740,23 +740,23 @@ class Ledger:
     # Reading
 
     def counts(
-        self, keys: Collection[str] | None = None, driver: Driver | None = None
+        self, keys: Collection[str] | None = None, worker: Worker | None = None
     ) -> dict[str, int]:
         """How many runs have each state.
 
         Args:
           keys: count none but these runs.
-          driver: have those that run counted apart: "running" in its hands, "elsewhere" in others'.
+          worker: have those that run counted apart: "running" in its hands, "elsewhere" in others'.
 
         Returns:
           A number for every state, 0 where there is none.
         """
-        columns = [runs.c.key, runs.c.state, runs.c.driver]
+        columns = [runs.c.key, runs.c.state, runs.c.worker.label("worker")]
 
         def work(connection: sa.Connection) -> dict[str, int]:
-            found = dict.fromkeys((*schema.STATES, *(["elsewhere"] if driver else [])), 0)
+            found = dict.fromkeys((*schema.STATES, *(["elsewhere"] if worker else [])), 0)
             for row in self._some(connection, columns, runs.c.key, keys):
-                others = driver and row.state == "running" and row.driver != driver.id
+                others = worker and row.state == "running" and row.worker != worker.id
                 state = "elsewhere" if others else row.state
                 if state not in found:
                     raise self._damaged(f"the run {row.key}", f"its state is {state!r}")
@@ -847,7 +847,7 @@ class Ledger:
           key: of the run; None for all.
 
         Returns:
-          Rows of key, attempt, driver, host, boot, pid, device, versions (a mapping), started_at,
+          Rows of key, attempt, worker, host, boot, pid, device, versions (a mapping), started_at,
           ended_at, outcome ("finished", "diverged", "oom", "raised", "released" or "lost"; None
           while it runs) and traceback, in order.
         """
@@ -855,15 +855,15 @@ class Ledger:
             sa.select(
                 runs.c.key,
                 attempts.c.attempt,
-                attempts.c.driver,
-                *(drivers.c[name] for name in ("host", "boot", "pid", "device", "versions")),
+                attempts.c.worker.label("worker"),
+                *(workers.c[name] for name in ("host", "boot", "pid", "device", "versions")),
                 *(
                     attempts.c[name]
                     for name in ("started_at", "ended_at", "outcome", "traceback")
                 ),
             )
             .join_from(runs, attempts, attempts.c.run == runs.c.id)
-            .join(drivers, drivers.c.id == attempts.c.driver)
+            .join(workers, workers.c.id == attempts.c.worker)
             .order_by(runs.c.position, runs.c.id, attempts.c.attempt)
         )  # fmt: skip
         rows = self._mappings(query, key, check_attempt)

@@ -156,7 +156,7 @@ class Live:
     def ended(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run is ``finished``, ``diverged``, ``oom``, ``failed``, or ``waiting`` again.
 
-        Any other state is that of a run which another driver has taken over.
+        Any other state is that of a run which another worker has taken over.
         """
         with self._event():
             self._time_left.ended(key, state in OVER, time.monotonic())
@@ -178,7 +178,7 @@ class Live:
             self._lines.append("\n".join(map(printable, text.splitlines())))
 
     def counted(self, counts: Mapping[str, int]) -> None:
-        """The grid's runs in each state as the ledger counts them now, also of other drivers."""
+        """The grid's runs in each state as the ledger counts them now, also of other workers."""
         with self._event():
             self._counts = {state: int(counts.get(state, 0)) for state in OVER}
             self._elsewhere = int(counts.get("elsewhere", 0))
@@ -247,7 +247,7 @@ class Live:
         elif state == "waiting":
             text = f"{words}: waits again: {message}"
         else:
-            text = f"{words}: taken over by another driver"
+            text = f"{words}: taken over by another worker"
         line = f"[{self._over()}/{self._total}] {text}"
         is_special = state not in ("finished", "diverged")
         self._failures += is_special

@@ -178,7 +178,7 @@ def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str)
 
 
 def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
-    """Keeps the grid, on what its runs were made, and what the last driver spent."""
+    """Keeps the grid, on what its runs were made, and what the last worker spent."""
     record: dict[str, Any] = {
         "grid": {name: list(values) for name, values in made.axes.items()},
         "settings": dict(base),

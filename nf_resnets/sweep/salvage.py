@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def salvage(where: str | Path, path: str | Path) -> tuple[int, list[str]]:
 def _copy(old: sa.Connection, new: sa.Connection, left: list[str]) -> int:
     """Copies what is whole in one transaction, and notes in `left` what is not."""
     copied = 0
-    for table in (schema.programs, schema.drivers, schema.measurements):
+    for table in (schema.programs, schema.workers, schema.measurements):
         for row in _read(old, table, left):
             try:
                 check_types(table, row)
@@ -58,7 +58,7 @@ def _copy(old: sa.Connection, new: sa.Connection, left: list[str]) -> int:
                 left.append(f"a row of {table.name}: {damage}")
             else:
                 new.execute(sa.insert(table), row)
-    drivers = {row.id: row._asdict() for row in new.execute(sa.select(schema.drivers))}
+    workers = {row.id: row._asdict() for row in new.execute(sa.select(schema.workers))}
     programs = set(new.scalars(sa.select(schema.programs.c.name)))
     keys: dict[int, str] = {}
     for row in _read(old, schema.runs, left):
@@ -73,7 +73,7 @@ def _copy(old: sa.Connection, new: sa.Connection, left: list[str]) -> int:
             programs.add(row["program"])
         if row["state"] == "running":
             row["state"] = "waiting"
-        row |= {"driver": None, "lease_until": None, "checksum": run_checksum(row)}
+        row |= {"worker": None, "lease_until": None, "checksum": run_checksum(row)}
         new.execute(sa.insert(schema.runs), row)
         keys[row["id"]] = row["key"]
         copied += 1
@@ -91,9 +91,9 @@ def _copy(old: sa.Connection, new: sa.Connection, left: list[str]) -> int:
     for row in _read(old, schema.attempts, left):
         key = keys.get(row["run"])
         try:
-            if key is None or row["driver"] not in drivers:
-                raise Damage("its run or its driver is not there")
-            check_attempt({**drivers[row["driver"]], **row})
+            if key is None or row["worker"] not in workers:
+                raise Damage("its run or its worker is not there")
+            check_attempt({**workers[row["worker"]], **row})
         except Damage as damage:
             left.append(f"an attempt of the run {key or row['run']}: {damage}")
         else:
@@ -110,11 +110,11 @@ def _read(old: sa.Connection, table: sa.Table, left: list[str]) -> Iterator[dict
     for order in (first, [column.desc() for column in first]):
         try:
             for row in old.execute(sa.select(*columns).order_by(*order)):
-                values: Mapping[str, Any] = row._asdict()
-                key = tuple(values[column.name] for column in first)
+                values = dict(zip((column.key for column in columns), row, strict=True))
+                key = tuple(values[column.key] for column in first)
                 if key not in seen:
                     seen.add(key)
-                    yield dict(values)
+                    yield values
             return
         except sa.exc.DBAPIError as error:
             said = f"rows of {table.name} that cannot be read: {schema.one_line(error)}"

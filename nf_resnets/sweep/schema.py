@@ -23,7 +23,6 @@ __all__ = [
     "LedgerError",
     "attempts",
     "clock",
-    "drivers",
     "epoch_checksum",
     "epochs",
     "insert",
@@ -39,6 +38,7 @@ __all__ = [
     "refuse_half_url",
     "run_checksum",
     "runs",
+    "workers",
 ]
 
 # Raised whenever a table changes. A ledger of version 1 gets the columns that it lacks when it is
@@ -61,8 +61,8 @@ notes = sa.Table(
 )
 
 # Every process that ever claimed a run.
-drivers = sa.Table(
-    "drivers",
+workers = sa.Table(
+    "drivers",  # as the first version called them
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("host", sa.Text, nullable=False),
@@ -92,7 +92,7 @@ runs = sa.Table(
     # How often it raised since it was added or retried.
     sa.Column("failures", sa.Integer, nullable=False),
     # Both NULL unless the run is running.
-    sa.Column("driver", sa.Text, sa.ForeignKey("drivers.id")),
+    sa.Column("driver", sa.Text, sa.ForeignKey("drivers.id"), key="worker"),
     sa.Column("lease_until", sa.Double),
     sa.Column("steps", sa.BigInteger),
     sa.Column("test_accuracy", sa.Double),
@@ -115,7 +115,7 @@ attempts = sa.Table(
     metadata,
     sa.Column("run", sa.ForeignKey("runs.id"), primary_key=True, autoincrement=False),
     sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("driver", sa.Text, sa.ForeignKey("drivers.id"), nullable=False),
+    sa.Column("driver", sa.Text, sa.ForeignKey("drivers.id"), nullable=False, key="worker"),
     sa.Column("started_at", sa.Double, nullable=False),
     sa.Column("ended_at", sa.Double),
     # finished, diverged, oom, raised, released or lost; NULL while it runs.
@@ -335,7 +335,7 @@ def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
 
 
 def clock(dialect: str) -> sa.ColumnElement[float]:
-    """Seconds since 1970 by the clock of the database, so that all drivers agree about leases."""
+    """Seconds since 1970 by the clock of the database, so that all workers agree about leases."""
     if dialect == "postgresql":
         now = "extract(epoch FROM statement_timestamp())"
     else:
@@ -409,7 +409,7 @@ def _add_checksums(connection: sa.Connection, name: str) -> None:
     held = (runs.c.state == "running") & (runs.c.lease_until > clock(connection.dialect.name))
     if connection.scalar(sa.select(sa.func.count()).where(held)):
         raise LedgerError(
-            f"the ledger {name} is of an earlier nf_resnets, whose drivers are at work on it or "
+            f"the ledger {name} is of an earlier nf_resnets, whose workers are at work on it or "
             "were a minute ago; once they have ended it is opened, and gets checksums"
         )
     for table in (runs, epochs):
@@ -473,7 +473,7 @@ def _prepare_sqlite(engine: sa.Engine, name: str, create: bool, patience: float)
             _write_ahead(engine, name)
             if version != VERSION:
                 with engine.execution_options(writes=True).begin() as connection:
-                    # Another driver may have been faster.
+                    # Another worker may have been faster.
                     _make_current(connection, name)
             return
         except sa.exc.DBAPIError as error:

@@ -49,7 +49,7 @@ class Snapshot:
       label_names: the settings that tell a run where there is no space for columns.
       total: runs of the grid.
       counts: of each state of :data:`OVER` the runs in it.
-      elsewhere: runs that other drivers are making.
+      elsewhere: runs that other workers are making.
       running: the runs that are going on here.
       compiling: programs in words, and for how many seconds they have been compiled.
       best: of each scheme and batch size the best so far, in words.
@@ -114,7 +114,7 @@ def picture(now: Snapshot, console: Console) -> RenderableType:
 def _counts(now: Snapshot) -> str:
     parts = [f"{count} {OVER[state]}" for state, count in now.counts.items() if count]
     parts += [f"{len(now.running)} running"] * bool(now.running)
-    parts += [f"{now.elsewhere} at other drivers"] * bool(now.elsewhere)
+    parts += [f"{now.elsewhere} at other workers"] * bool(now.elsewhere)
     return ", ".join([*parts, f"{now.to_go} to go"])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
-from nf_resnets.sweep.identity import Driver
-from nf_resnets.sweep.schema import CHECKED, attempts, drivers, epochs, programs, runs
+from nf_resnets.sweep.identity import Worker
+from nf_resnets.sweep.schema import CHECKED, attempts, epochs, programs, runs, workers
 
 __all__ = ["Statements"]
 
@@ -41,23 +41,23 @@ class Statements:
         self.add_programs = schema.insert(dialect, programs).on_conflict_do_nothing()
         self.add_runs = schema.insert(dialect, runs).on_conflict_do_nothing()
         if dialect == "postgresql":
-            # Its driver does not say how many of many rows were new.
+            # Its worker does not say how many of many rows were new.
             self.add_runs = self.add_runs.returning(runs.c.id)
-        self.add_driver = schema.insert(dialect, drivers).on_conflict_do_nothing()
+        self.add_worker = schema.insert(dialect, workers).on_conflict_do_nothing()
 
         # Claiming
         self.holders = (
             sa.select(
-                *(drivers.c[field.name] for field in dataclasses.fields(Driver)),
+                *(workers.c[field.name] for field in dataclasses.fields(Worker)),
                 (sa.func.min(runs.c.lease_until) < now).label("expired"),
             )
-            .join_from(runs, drivers, drivers.c.id == runs.c.driver)
+            .join_from(runs, workers, workers.c.id == runs.c.worker)
             .where(is_running)
-            .group_by(drivers.c.id)
+            .group_by(workers.c.id)
         )
         self.lost = whole.where(
             is_running,
-            (runs.c.lease_until < now) | runs.c.driver.in_(bind("dead", expanding=True)),
+            (runs.c.lease_until < now) | runs.c.worker.in_(bind("dead", expanding=True)),
         ).with_for_update(skip_locked=True)
         self.first = (
             sa.select(runs.c.key, runs.c.program)
@@ -100,11 +100,11 @@ class Statements:
             .limit(bind("page", type_=sa.Integer))
         )
         self.add_attempt = sa.insert(attempts).values(
-            run=bind("run"), attempt=bind("attempt"), driver=bind("driver"), started_at=now
+            run=bind("run"), attempt=bind("attempt"), worker=bind("worker"), started_at=now
         )
 
         # Holding
-        its = (is_running, runs.c.driver == bind("holder"))
+        its = (is_running, runs.c.worker == bind("holder"))
         keys = runs.c.key.in_(bind("keys", expanding=True))
         self.renew = (
             sa.update(runs)
@@ -121,7 +121,7 @@ class Statements:
             .where(
                 runs.c.key == bind("of_key"),
                 attempts.c.attempt == bind("of_attempt"),
-                attempts.c.driver == bind("holder"),
+                attempts.c.worker == bind("holder"),
             )
         )
 
@@ -135,7 +135,7 @@ class Statements:
             sa.update(runs)
             .where(runs.c.id == bind("of_run"))
             .values(
-                driver=bind("holder"),
+                worker=bind("holder"),
                 lease_until=now + bind("lease", type_=sa.Double),
                 checksum=bind("checksum"),
                 **{name: bind(name) for name in CHECKED},

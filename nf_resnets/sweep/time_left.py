@@ -116,7 +116,7 @@ class TimeLeft:
         Args:
           to_go: runs that nobody has begun.
           now: the time.
-          elsewhere: runs that other drivers are making; each is taken to be as fast as here.
+          elsewhere: runs that other workers are making; each is taken to be as fast as here.
         """
         spent = {name: group.seconds for name, group in self._groups.items()}
         made = {name: group.made for name, group in self._groups.items()}
@@ -135,7 +135,7 @@ class TimeLeft:
         costs = {name: self._cost(name, known) for name in spent}
         waiting = {name: max(points, 0.0) for name, points in waiting.items()}
         total = sum(waiting.values())
-        # Other drivers make some of the grid's runs, nobody says which: all programs share that.
+        # Other workers make some of the grid's runs, nobody says which: all programs share that.
         share = to_go / total if total else 0.0
         left = sum(share * waiting[name] * costs[name] for name in costs)
         left += sum(

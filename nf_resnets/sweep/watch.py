@@ -37,14 +37,14 @@ class Watch(Protocol):
         """A run has come to an end here.
 
         It is ``finished``, ``diverged``, ``oom`` or ``failed``, or it is ``waiting`` again, or
-        ``lost`` to another driver.
+        ``lost`` to another worker.
         """
 
     def counted(self, counts: Mapping[str, int]) -> None:
         """How many of the grid's runs are in each state.
 
         Those that run are ``running`` here, claimed and perhaps still waiting for their program, or
-        ``elsewhere``, at other drivers.
+        ``elsewhere``, at other workers.
         """
 
     def note(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""Drivers in processes of their own, to be killed and stopped, and their uninterrupted twins.
+"""Workers in processes of their own, to be killed and stopped, and their uninterrupted twins.
 
-A process that has imported everything, and made no array, forks the drivers: one starts in a
+A process that has imported everything, and made no array, forks the workers: one starts in a
 fraction of a second, and finds its programs in a compilation cache that all share.
 
 Usage: python -m tests.faults.sweeping    lines of JSON on stdin and stdout, see `serve`
@@ -45,7 +45,7 @@ UNLIKE = ("seconds", "finished_at", "attempts", "attempt")
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A driver that has been started.
+    """A worker that has been started.
 
     Attributes:
       pid: of its process.
@@ -99,7 +99,7 @@ def start(
     ledger=None,
     **options,
 ):
-    """Starts a driver on the ledger of a folder.
+    """Starts a worker on the ledger of a folder.
 
     Args:
       folder: is made where it is not there.
@@ -129,7 +129,7 @@ def start(
 
 
 def run(folder, axes, base=(), *, code=0, seconds=240, **options):
-    """Starts a driver and waits for its end."""
+    """Starts a worker and waits for its end."""
     process = start(folder, axes, base, **options)
     found = process.wait(seconds)
     assert found == code, process.said()
@@ -168,7 +168,7 @@ def ask(**question):
     server.stdin.write(json.dumps(question) + "\n")
     server.stdin.flush()
     answer = server.stdout.readline()
-    assert answer, "the process that forks drivers has ended"
+    assert answer, "the process that forks workers has ended"
     return json.loads(answer)
 
 
@@ -195,7 +195,7 @@ def _server():
 
 
 def events(folder, kind=None):
-    """What the drivers of a folder have written into its log, in order."""
+    """What the workers of a folder have written into its log, in order."""
     path = Path(folder) / "events"
     # The last line may be on its way.
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
@@ -302,7 +302,7 @@ def assert_nothing_twice(folder):
             saved[key] = max(saved[key], event["step"])
         elif kind == "began":
             assert key not in ended, f"{key} began again when it had ended"
-            # A save may be whole, and its driver killed before it could say so.
+            # A save may be whole, and its worker killed before it could say so.
             assert event["step"] >= saved[key], (
                 f"{key} began at step {event['step']}, and was saved at {saved[key]}"
             )
@@ -326,11 +326,11 @@ def seated_together(folder):
     return found
 
 
-# --- In the driver -----------------------------------------------------------------------------
+# --- In the worker -----------------------------------------------------------------------------
 
 
 class Log:
-    """A watch that appends each event, as one line and at once, to a file that drivers share."""
+    """A watch that appends each event, as one line and at once, to a file that workers share."""
 
     def __init__(self, folder, terminate_at=None, terminate_by=signal.SIGTERM):
         self.terminate_at, self.terminate_by = terminate_at, terminate_by
@@ -407,7 +407,7 @@ def listen(log):
 
 
 def drive(job, cache):
-    """What a driver's process does; the exit code."""
+    """What a worker's process does; the exit code."""
     devices = f"--xla_force_host_platform_device_count={job['devices']}"
     os.environ["XLA_FLAGS"] = devices
     import jax

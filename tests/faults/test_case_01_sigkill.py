@@ -31,7 +31,7 @@ def killed_at_random(process, moment, count, delay):
 
 
 def killed_often(folder, axes, base, moments, rng, **options):
-    """Kills one driver after the other, and lets the last one come to its end; counts the kills."""
+    """Kills one worker after the other, and lets the last one come to its end; counts the kills."""
     kills = 0
     for moment, count in moments:
         process = sweeping.start(folder, axes, base, **options)
@@ -95,7 +95,7 @@ def test_a_run_that_begins_anew_is_noticed(tmp_path):
         lanes=1,
         code=-9,
     )
-    # The driver notices by itself: it does not save a step that is older than what is there.
+    # The worker notices by itself: it does not save a step that is older than what is there.
     process = sweeping.run(
         tmp_path, TWO, prepare="tests.faults.sweeping:restore_nothing", lanes=1, code=1
     )

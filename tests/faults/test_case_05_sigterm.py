@@ -1,6 +1,6 @@
 """Case 5: SIGTERM. All runs are saved where they stand, the exit code is 143, handlers come back.
 
-That previous handlers are restored is asserted by each driver of these tests; `Preemption` by
+That previous handlers are restored is asserted by each worker of these tests; `Preemption` by
 itself is tested in tests/training/test_preemption.py.
 """
 

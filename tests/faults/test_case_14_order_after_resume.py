@@ -30,7 +30,7 @@ BASE = {
     "weight_decay": 0.0,
     "warmup_epochs": 0.5,
 }
-# Within an epoch of 22 steps; the first steps of a driver are made 8 at a time.
+# Within an epoch of 22 steps; the first steps of a worker are made 8 at a time.
 CUT = 30
 
 

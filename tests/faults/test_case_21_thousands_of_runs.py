@@ -40,7 +40,7 @@ def fill(folder, runs):
     assert len(sweep.plans) == runs
     with open_ledger(folder / "ledger.db") as book:
         driver.enter(sweep, book)
-        me = driver.this_driver("cpu", {"jax": "0.10.2"})
+        me = driver.this_worker("cpu", {"jax": "0.10.2"})
         while claims := book.claim(me, limit=500):
             for number, claim in enumerate(claims):
                 result = {"steps": 22, "test_accuracy": number / 500, "train_loss": 1.0}

@@ -19,7 +19,7 @@ from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import driver, schema
 from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.export import to_csv
-from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_driver
+from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
 from nf_resnets.sweep.salvage import salvage
 
 CASE = "22 a flipped bit in the ledger"
@@ -35,22 +35,22 @@ def fill(path, runs=12):
                 for i in range(1, runs + 1)
             ]
         )
-        driver = this_driver("cpu", {"jax": "0.10.2"})
-        for claim in book.claim(driver, limit=runs, lease_seconds=10_000):
+        worker = this_worker("cpu", {"jax": "0.10.2"})
+        for claim in book.claim(worker, limit=runs, lease_seconds=10_000):
             seed = json.loads(claim.settings)["seed"]
             state = STATES[seed % len(STATES)]
             rows = [
                 {"epoch": e, "step": 22 * e, "test_accuracy": seed / 100, "train_loss": 1 / seed}
                 for e in (1, 2)
             ]
-            book.record(claim, driver, rows)
+            book.record(claim, worker, rows)
             if state == "failed":
-                book.fail(claim, driver, "ValueError: no", max_attempts=1)
+                book.fail(claim, worker, "ValueError: no", max_attempts=1)
             elif state == "waiting":
-                book.release(claim, driver)
+                book.release(claim, worker)
             elif state != "running":
                 result = {"steps": 44, "test_accuracy": seed / 100, "train_loss": 0.0}
-                book.finish(claim, driver, state, {**result, "message": "it came to its end"})
+                book.finish(claim, worker, state, {**result, "message": "it came to its end"})
     return path
 
 
@@ -151,11 +151,11 @@ def test_a_run_of_other_settings_is_not_trained_under_the_old_key(ledger):
     (key,) = raw.execute("SELECT key FROM runs WHERE position = 5").fetchone()
     raw.close()
     with open_ledger(ledger, create=False) as book:
-        driver = this_driver("cpu", {})
+        worker = this_worker("cpu", {})
         for read in (
             book.rows,
             book.settings,
-            lambda: book.claim(driver),
+            lambda: book.claim(worker),
             lambda: book.rows([key]),
         ):
             with pytest.raises(LedgerError, match=f"damaged in the run {key} .* is not its key"):
@@ -313,8 +313,8 @@ def test_a_ledger_of_version_1_is_opened_and_gets_checksums(ledger):
     for table in ("runs", "epochs"):
         raw.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
     raw.execute("UPDATE notes SET value = '1' WHERE name = 'nf_resnets ledger'")
-    # While a driver of that version holds runs, nothing is touched.
-    with pytest.raises(LedgerError, match="whose drivers are at work on it"):
+    # While a worker of that version holds runs, nothing is touched.
+    with pytest.raises(LedgerError, match="whose workers are at work on it"):
         open_ledger(ledger)
     assert "checksum" not in str(raw.execute("PRAGMA table_info(runs)").fetchall())
     raw.execute("UPDATE runs SET lease_until = 1 WHERE state = 'running'")
@@ -326,9 +326,9 @@ def test_a_ledger_of_version_1_is_opened_and_gets_checksums(ledger):
 def test_formulas_are_texts_in_a_table(tmp_path):
     with open_ledger(tmp_path / "ledger.db") as book:
         book.add([NewRun('{"scheme": "=HYPERLINK(1)", "seed": -1}', "p", 0)])
-        driver = this_driver("cpu", {})
-        (claim,) = book.claim(driver)
-        book.fail(claim, driver, "", message="+1+cmd|' /C calc'!A0", max_attempts=1)
+        worker = this_worker("cpu", {})
+        (claim,) = book.claim(worker)
+        book.fail(claim, worker, "", message="+1+cmd|' /C calc'!A0", max_attempts=1)
         to_csv(book, tmp_path / "rows.csv")
     text = (tmp_path / "rows.csv").read_text()
     assert "'=HYPERLINK(1)" in text and "'+1+cmd" in text

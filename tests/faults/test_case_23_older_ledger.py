@@ -22,7 +22,7 @@ BASE = {"epochs": 4.0}
 
 @pytest.fixture(scope="module")
 def killed():
-    """A folder whose driver was killed in the fourth epoch, and the ledger as it was before."""
+    """A folder whose worker was killed in the fourth epoch, and the ledger as it was before."""
     folder = sweeping.new_folder()
     with open_ledger(folder / "older.db") as book:
         driver.enter(driver.make_sweep(grid.parse(AXES), {**TINY, **BASE}), book)

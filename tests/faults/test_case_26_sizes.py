@@ -73,7 +73,7 @@ def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch,
     with sweep_ledger.open_ledger(tmp_path / "runs" / "ledger.db") as book:
         one = driver.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
         driver.enter(one, book)
-        me = driver.this_driver("cpu", {})
+        me = driver.this_worker("cpu", {})
         (claim,) = book.claim(me)
         book.finish(claim, me, "finished", {"steps": 220})
         book.measure(

@@ -90,7 +90,7 @@ def server() -> Iterator[str]:
             folder / "initdb", "-D", data, "-U", "sweeper", "--auth=scram-sha-256",
             f"--pwfile={home / 'password'}", "--encoding=UTF8", "--no-sync",
         )  # fmt: skip
-        # No fsync: what the tests end is a driver, never the machine.
+        # No fsync: what the tests end is a worker, never the machine.
         options = (
             f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories='' "
             "-c fsync=off -c shared_buffers=16MB -c max_connections=50"

@@ -11,7 +11,7 @@ import pytest
 
 from nf_resnets import schemes
 from nf_resnets.sweep import LedgerError, driver, lane, open_ledger, program
-from nf_resnets.sweep.ledger import this_driver
+from nf_resnets.sweep.ledger import this_worker
 from nf_resnets.sweep.settings import FIELDS, key, make
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep import small
@@ -230,12 +230,12 @@ def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():
     assert rates == [0.0, 0.25, 0.6]
 
 
-def test_a_ledger_that_is_gone_ends_the_driver_with_a_sentence(tmp_path):
+def test_a_ledger_that_is_gone_ends_the_worker_with_a_sentence(tmp_path):
     with open_ledger(tmp_path / "ledger.db") as book:
         driver.enter(small.make({"seed": (0,)}), book)
         (tmp_path / "ledger.db").unlink()
         with pytest.raises(LedgerError, match=r"was removed or replaced while it was in use"):
-            book.heartbeat(this_driver("cpu", {}), ["k"])
+            book.heartbeat(this_worker("cpu", {}), ["k"])
 
 
 def test_what_raised_is_said_in_its_own_words(tmp_path, monkeypatch):
@@ -254,7 +254,7 @@ def test_what_raised_is_said_in_its_own_words(tmp_path, monkeypatch):
 def test_retry_leaves_runs_of_other_grids_alone(tmp_path):
     with open_ledger(tmp_path / "ledger.db") as book:
         driver.enter(small.make({"seed": (0, 1)}), book)
-        me = this_driver("cpu", {})
+        me = this_worker("cpu", {})
         for claim in book.claim(me, limit=2):
             book.fail(claim, me, "Traceback", max_attempts=1)
         assert book.retry(keys=small.make({"seed": (1,)}).keys) == 1

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from nf_resnets.sweep import export as module
 from nf_resnets.sweep.export import export, to_csv, to_optuna, to_parquet
-from nf_resnets.sweep.ledger import COLUMNS, LedgerError, NewRun, open_ledger, this_driver
+from nf_resnets.sweep.ledger import COLUMNS, LedgerError, NewRun, open_ledger, this_worker
 
 # As RunSettings has them: 16 runs, of which the rate, batch size, scheme, alpha and a flag differ.
 GRID = [
@@ -35,20 +35,20 @@ def ledger(tmp_path):
     ]
     with open_ledger(tmp_path / "ledger" / "ledger.db") as opened:
         opened.add(new)
-        driver = this_driver("cpu", {"jax": "0.10.2"})
+        worker = this_worker("cpu", {"jax": "0.10.2"})
         for position, state in enumerate(STATES[:-1]):
-            (claim,) = opened.claim(driver, keys=[new[position].key])
+            (claim,) = opened.claim(worker, keys=[new[position].key])
             rows = [
                 {"epoch": e, "step": 10 * e, "test_accuracy": 0.1 * e + position / 100}
                 for e in (1, 2)
             ]
-            opened.record(claim, driver, [*rows, {"epoch": 3, "test_accuracy": math.nan}])
+            opened.record(claim, worker, [*rows, {"epoch": 3, "test_accuracy": math.nan}])
             if state == "failed":
-                opened.fail(claim, driver, 'Traceback\nValueError: "x",\ty\n', max_attempts=1)
+                opened.fail(claim, worker, 'Traceback\nValueError: "x",\ty\n', max_attempts=1)
             elif state != "running":
                 accuracy = None if state == "oom" else 0.5 + position / 100
                 result = {"steps": 20, "test_accuracy": accuracy, "train_loss": 1 / 3}
-                opened.finish(claim, driver, state, result)
+                opened.finish(claim, worker, state, result)
         yield opened
 
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
-from nf_resnets.sweep.ledger import Driver, LedgerError, NewRun, open_ledger, this_driver
+from nf_resnets.sweep.ledger import LedgerError, NewRun, Worker, open_ledger, this_worker
 from tests.sweep import postgres
 
 EPOCH = {"epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"}
@@ -51,17 +51,17 @@ def ledger(where):
 
 
 @pytest.fixture
-def driver():
-    return this_driver("cpu", {"jax": "0.10.2"})
+def worker():
+    return this_worker("cpu", {"jax": "0.10.2"})
 
 
 @pytest.fixture
 def other():
-    return this_driver("cpu", {"jax": "0.10.2"})
+    return this_worker("cpu", {"jax": "0.10.2"})
 
 
 def everything(ledger):
-    """All that a driver can write, without the times."""
+    """All that a worker can write, without the times."""
     attempts = [
         {name: value for name, value in row.items() if not name.endswith("_at")}
         for row in ledger.attempts()
@@ -85,9 +85,9 @@ def test_adding_leaves_what_is_there_untouched(ledger):
     assert ledger.settings() == [row.settings for row in (run(0), run(1), run(2), run(7), run(8))]
 
 
-def test_a_claim_takes_runs_of_one_program_in_order(ledger, driver, other):
+def test_a_claim_takes_runs_of_one_program_in_order(ledger, worker, other):
     ledger.add([run(0, "b"), run(1, "a"), run(2, "b"), run(3, "b"), run(4, "a")])
-    claims = ledger.claim(driver, limit=2)
+    claims = ledger.claim(worker, limit=2)
     assert [(c.settings, c.program, c.attempt) for c in claims] == [
         (run(0).settings, "b", 1),
         (run(2).settings, "b", 1),
@@ -95,74 +95,74 @@ def test_a_claim_takes_runs_of_one_program_in_order(ledger, driver, other):
     assert json.loads(claims[1].resolved) == {"num_steps": 20}
     # The first waiting run is now of another program, and one is left of the first.
     assert [c.program for c in ledger.claim(other, limit=5)] == ["a", "a"]
-    assert [c.key for c in ledger.claim(driver, limit=5)] == [run(3).key]
-    assert ledger.claim(driver, limit=5) == []
+    assert [c.key for c in ledger.claim(worker, limit=5)] == [run(3).key]
+    assert ledger.claim(worker, limit=5) == []
     assert ledger.counts() == {
         "waiting": 0, "running": 5, "finished": 0, "diverged": 0, "failed": 0, "oom": 0
     }  # fmt: skip
 
 
-def test_a_claim_can_name_and_avoid_programs(ledger, driver):
+def test_a_claim_can_name_and_avoid_programs(ledger, worker):
     ledger.add([run(i, "abcd"[i // 50]) for i in range(200)])
-    assert [c.program for c in ledger.claim(driver, program="c")] == ["c"]
-    assert ledger.claim(driver, program="nothing") == []
+    assert [c.program for c in ledger.claim(worker, program="c")] == ["c"]
+    assert ledger.claim(worker, program="nothing") == []
     # The first run of neither a nor b, behind more runs than one look reads.
-    (claim,) = ledger.claim(driver, not_programs=("a", "b"))
+    (claim,) = ledger.claim(worker, not_programs=("a", "b"))
     assert claim.key == run(101).key
-    assert len(ledger.claim(driver, not_programs=("a", "b", "c"), limit=60)) == 50
+    assert len(ledger.claim(worker, not_programs=("a", "b", "c"), limit=60)) == 50
     # No other waits: the first that was to be avoided.
-    (claim,) = ledger.claim(driver, not_programs=["a", "b", "c", "d"])
+    (claim,) = ledger.claim(worker, not_programs=["a", "b", "c", "d"])
     assert claim.key == run(0).key
 
 
-def test_a_claim_can_be_limited_to_a_part_of_the_ledger(ledger, driver):
+def test_a_claim_can_be_limited_to_a_part_of_the_ledger(ledger, worker):
     runs = [run(i, "ab"[i % 2]) for i in range(400)]
     ledger.add(runs)
     # Far behind the others, so that the looks go over several pages.
     part = frozenset(r.key for r in runs[300:310])
-    claims = [ledger.claim(driver, keys=part)[0] for _ in range(4)]
+    claims = [ledger.claim(worker, keys=part)[0] for _ in range(4)]
     assert [c.key for c in claims] == [r.key for r in runs[300:308:2]]
     assert ledger.counts(part)["running"] == 4 and ledger.counts()["running"] == 4
     # One goes back to where has been looked already; in the end it is found all the same.
-    assert ledger.release(claims[0], driver)
-    rest = {c.key for _ in range(7) for c in ledger.claim(driver, keys=part)}
+    assert ledger.release(claims[0], worker)
+    rest = {c.key for _ in range(7) for c in ledger.claim(worker, keys=part)}
     assert rest == part - {c.key for c in claims[1:]}
-    assert ledger.claim(driver, keys=part) == []
-    assert ledger.claim(driver, keys=()) == []
+    assert ledger.claim(worker, keys=part) == []
+    assert ledger.claim(worker, keys=()) == []
     # Any collection will do, and a later run is found too.
     ledger.add([run(1000)])
-    assert [c.key for c in ledger.claim(driver, keys=[*part, run(1000).key])] == [run(1000).key]
+    assert [c.key for c in ledger.claim(worker, keys=[*part, run(1000).key])] == [run(1000).key]
     assert sorted(row["key"] for row in ledger.rows(part)) == sorted(part)
     everyone = [r.key for r in runs] * 3
     assert len(ledger.rows(everyone)) == 400 and ledger.counts(everyone)["running"] == 10
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"lease_seconds": 0}, {"lease_seconds": -1}])
-def test_a_claim_of_nothing_is_refused(ledger, driver, arguments):
+def test_a_claim_of_nothing_is_refused(ledger, worker, arguments):
     with pytest.raises(LedgerError, match="expected at least 1 run and more than 0 seconds"):
-        ledger.claim(driver, **arguments)
+        ledger.claim(worker, **arguments)
 
 
 # Leases
 
 
-def test_a_lease_that_ran_out_lets_another_driver_take_the_run(ledger, driver, other):
+def test_a_lease_that_ran_out_lets_another_worker_take_the_run(ledger, worker, other):
     ledger.add([run(0)])
-    (stale,) = ledger.claim(driver, lease_seconds=0.05)
-    assert ledger.record(stale, driver, [{"epoch": 1, "train_loss": 1.0}])
+    (stale,) = ledger.claim(worker, lease_seconds=0.05)
+    assert ledger.record(stale, worker, [{"epoch": 1, "train_loss": 1.0}])
     time.sleep(0.1)
     (claim,) = ledger.claim(other)
     assert (claim.key, claim.attempt) == (stale.key, 2)
     assert ledger.record(claim, other, [{"epoch": 1, "train_loss": 2.0}])
     before = everything(ledger)
-    # The first driver can write nothing any more.
-    assert ledger.heartbeat(driver, [stale.key]) == set()
-    assert not ledger.record(stale, driver, [{"epoch": 1, "train_loss": 3.0}])
-    assert not ledger.finish(stale, driver, "finished", {"steps": 3}, [{"epoch": 2}])
-    assert ledger.fail(stale, driver, "late", max_attempts=1) == "running"
-    assert not ledger.release(stale, driver)
-    # Nor can one driver with another's claim, or with its own earlier attempt.
-    assert not ledger.record(claim, driver, [{"epoch": 3}])
+    # The first worker can write nothing any more.
+    assert ledger.heartbeat(worker, [stale.key]) == set()
+    assert not ledger.record(stale, worker, [{"epoch": 1, "train_loss": 3.0}])
+    assert not ledger.finish(stale, worker, "finished", {"steps": 3}, [{"epoch": 2}])
+    assert ledger.fail(stale, worker, "late", max_attempts=1) == "running"
+    assert not ledger.release(stale, worker)
+    # Nor can one worker with another's claim, or with its own earlier attempt.
+    assert not ledger.record(claim, worker, [{"epoch": 3}])
     assert not ledger.record(stale, other, [{"epoch": 3}])
     assert everything(ledger) == before
     assert ledger.finish(claim, other, "finished", {"steps": 9})
@@ -170,32 +170,32 @@ def test_a_lease_that_ran_out_lets_another_driver_take_the_run(ledger, driver, o
     assert [row["train_loss"] for row in ledger.epochs()] == [2.0]
 
 
-def test_a_heartbeat_keeps_runs(ledger, driver, other):
+def test_a_heartbeat_keeps_runs(ledger, worker, other):
     ledger.add([run(0), run(1)])
-    first, second = ledger.claim(driver, limit=2, lease_seconds=0.3)
-    assert ledger.heartbeat(driver, [first.key], lease_seconds=60) == {first.key}
+    first, second = ledger.claim(worker, limit=2, lease_seconds=0.3)
+    assert ledger.heartbeat(worker, [first.key], lease_seconds=60) == {first.key}
     time.sleep(0.35)
     # Only the run that was not renewed is to be had.
     assert [c.key for c in ledger.claim(other, limit=2)] == [second.key]
-    assert ledger.heartbeat(driver, [first.key, second.key, "nothing"]) == {first.key}
+    assert ledger.heartbeat(worker, [first.key, second.key, "nothing"]) == {first.key}
     assert ledger.heartbeat(other, [first.key, second.key]) == {second.key}
-    assert ledger.heartbeat(driver, []) == set()
+    assert ledger.heartbeat(worker, []) == set()
 
 
-def test_a_lease_that_ran_out_can_be_renewed_until_another_takes_the_run(ledger, driver):
+def test_a_lease_that_ran_out_can_be_renewed_until_another_takes_the_run(ledger, worker):
     ledger.add([run(0)])
-    (claim,) = ledger.claim(driver, lease_seconds=0.01)
+    (claim,) = ledger.claim(worker, lease_seconds=0.01)
     time.sleep(0.05)
-    assert ledger.heartbeat(driver, [claim.key]) == {claim.key}
-    assert ledger.record(claim, driver, [{"epoch": 1}])
-    assert ledger.claim(driver) == []
+    assert ledger.heartbeat(worker, [claim.key]) == {claim.key}
+    assert ledger.record(claim, worker, [{"epoch": 1}])
+    assert ledger.claim(worker) == []
 
 
-def test_leases_go_by_the_clock_of_the_database(ledger, driver, other, monkeypatch):
+def test_leases_go_by_the_clock_of_the_database(ledger, worker, other, monkeypatch):
     ledger.add([run(0)])
     # A machine whose clock is a day late.
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    ledger.claim(driver, lease_seconds=60)
+    ledger.claim(worker, lease_seconds=60)
     monkeypatch.undo()
     assert ledger.claim(other) == []
     (row,) = ledger.attempts()
@@ -206,17 +206,17 @@ def test_leases_go_by_the_clock_of_the_database(ledger, driver, other, monkeypat
 # Results
 
 
-def test_epochs_are_written_once_each_and_written_anew(ledger, driver):
+def test_epochs_are_written_once_each_and_written_anew(ledger, worker):
     ledger.add([run(0), run(1)])
-    claim, _ = ledger.claim(driver, limit=2)
+    claim, _ = ledger.claim(worker, limit=2)
     row = {
         "epoch": np.int64(1), "step": 5, "train_loss": np.float32(0.5), "train_accuracy": math.nan,
         "test_loss": math.inf, "test_accuracy": np.array(0.25), "seconds": None,
     }  # fmt: skip
     assert row.keys() == EPOCH
-    assert ledger.record(claim, driver, [row, {"epoch": 2}])
-    assert ledger.record(claim, driver, [{"epoch": 2, "train_loss": -math.inf, "step": 10}])
-    assert ledger.record(claim, driver, [])
+    assert ledger.record(claim, worker, [row, {"epoch": 2}])
+    assert ledger.record(claim, worker, [{"epoch": 2, "train_loss": -math.inf, "step": 10}])
+    assert ledger.record(claim, worker, [])
     common = {"key": claim.key, "attempt": 1, "train_accuracy": None, "test_loss": None,
               "seconds": None}  # fmt: skip
     assert ledger.epochs(claim.key) == ledger.epochs() == [
@@ -227,12 +227,12 @@ def test_epochs_are_written_once_each_and_written_anew(ledger, driver):
     assert ledger.epochs("nothing") == []
 
 
-def test_a_finished_run_has_its_result_and_its_epochs(ledger, driver):
+def test_a_finished_run_has_its_result_and_its_epochs(ledger, worker):
     ledger.add([run(0, rate=0.5)])
-    (claim,) = ledger.claim(driver)
+    (claim,) = ledger.claim(worker)
     result = {"steps": np.int32(20), "test_accuracy": np.float64(0.75), "test_loss": math.nan,
               "train_loss": 0.5, "message": "fine", "seconds": 1}  # fmt: skip
-    assert ledger.finish(claim, driver, "finished", result, [{"epoch": 1, "step": 20}])
+    assert ledger.finish(claim, worker, "finished", result, [{"epoch": 1, "step": 20}])
     (row,) = ledger.rows()
     finished_at = row.pop("finished_at")
     assert abs(finished_at - time.time()) < 60
@@ -245,42 +245,42 @@ def test_a_finished_run_has_its_result_and_its_epochs(ledger, driver):
     assert [row["step"] for row in ledger.epochs()] == [20]
     (attempt,) = ledger.attempts(claim.key)
     assert attempt["outcome"] == "finished" and attempt["versions"] == {"jax": "0.10.2"}
-    assert (attempt["driver"], attempt["pid"]) == (driver.id, os.getpid())
+    assert (attempt["worker"], attempt["pid"]) == (worker.id, os.getpid())
     assert attempt["started_at"] <= attempt["ended_at"]
     # Saying it again changes nothing, and is no error; saying something else is none either.
     before = everything(ledger)
-    assert ledger.finish(claim, driver, "finished", {"steps": 1}, [{"epoch": 9}])
-    assert not ledger.finish(claim, driver, "diverged", {"steps": 1})
-    assert not ledger.record(claim, driver, [{"epoch": 3}])
+    assert ledger.finish(claim, worker, "finished", {"steps": 1}, [{"epoch": 9}])
+    assert not ledger.finish(claim, worker, "diverged", {"steps": 1})
+    assert not ledger.record(claim, worker, [{"epoch": 3}])
     assert everything(ledger) == before
-    assert ledger.claim(driver) == []
+    assert ledger.claim(worker) == []
 
 
 @pytest.mark.parametrize("state", ["diverged", "oom"])
-def test_other_ends_are_kept_as_they_are(ledger, driver, state):
+def test_other_ends_are_kept_as_they_are(ledger, worker, state):
     ledger.add([run(0)])
-    (claim,) = ledger.claim(driver)
-    assert ledger.finish(claim, driver, state, {"steps": 3, "train_loss": math.nan})
+    (claim,) = ledger.claim(worker)
+    assert ledger.finish(claim, worker, state, {"steps": 3, "train_loss": math.nan})
     assert ledger.rows()[0]["state"] == ledger.attempts()[0]["outcome"] == state
-    assert ledger.claim(driver) == []
+    assert ledger.claim(worker) == []
 
 
-def test_the_settings_keep_their_steps(ledger, driver):
+def test_the_settings_keep_their_steps(ledger, worker):
     """`steps` is a setting, the budget, and the result of a run too."""
     ledger.add([run(0, steps=100)])
-    (claim,) = ledger.claim(driver)
-    assert ledger.finish(claim, driver, "diverged", {"steps": 7})
+    (claim,) = ledger.claim(worker)
+    assert ledger.finish(claim, worker, "diverged", {"steps": 7})
     (row,) = ledger.rows()
     assert (row["steps"], row["steps_done"]) == (100, 7)
 
 
-def test_a_run_that_diverged_has_no_epochs_after_its_end(ledger, driver):
+def test_a_run_that_diverged_has_no_epochs_after_its_end(ledger, worker):
     ledger.add([run(0)])
-    (claim,) = ledger.claim(driver)
-    ledger.record(claim, driver, [{"epoch": e, "step": 10 * e} for e in (1, 2, 3)])
-    ledger.release(claim, driver)
-    (claim,) = ledger.claim(driver)
-    ledger.finish(claim, driver, "diverged", {"steps": 15}, [{"epoch": 2, "step": 15}])
+    (claim,) = ledger.claim(worker)
+    ledger.record(claim, worker, [{"epoch": e, "step": 10 * e} for e in (1, 2, 3)])
+    ledger.release(claim, worker)
+    (claim,) = ledger.claim(worker)
+    ledger.finish(claim, worker, "diverged", {"steps": 15}, [{"epoch": 2, "step": 15}])
     assert [(row["step"], row["attempt"]) for row in ledger.epochs()] == [(10, 1), (15, 2)]
 
 
@@ -294,18 +294,18 @@ def test_a_run_that_diverged_has_no_epochs_after_its_end(ledger, driver):
         ("finished", {}, [{"step": 1}], "has no number of the epoch"),
     ],
 )
-def test_a_result_that_cannot_be_kept_is_refused(ledger, driver, state, result, epochs, said):
+def test_a_result_that_cannot_be_kept_is_refused(ledger, worker, state, result, epochs, said):
     ledger.add([run(0)])
-    (claim,) = ledger.claim(driver)
+    (claim,) = ledger.claim(worker)
     before = everything(ledger)
     with pytest.raises(LedgerError, match=said):
-        ledger.finish(claim, driver, state, result, epochs)
+        ledger.finish(claim, worker, state, result, epochs)
     assert everything(ledger) == before
 
 
-def test_a_transaction_happens_whole_or_not_at_all(ledger, driver, monkeypatch):
+def test_a_transaction_happens_whole_or_not_at_all(ledger, worker, monkeypatch):
     ledger.add([run(0)])
-    (claim,) = ledger.claim(driver)
+    (claim,) = ledger.claim(worker)
     before = everything(ledger)
 
     def breaks(*arguments):
@@ -313,22 +313,22 @@ def test_a_transaction_happens_whole_or_not_at_all(ledger, driver, monkeypatch):
 
     monkeypatch.setattr(ledger, "_end", breaks)
     with pytest.raises(RuntimeError, match="in between"):
-        ledger.finish(claim, driver, "finished", {"steps": 1}, [{"epoch": 1}])
+        ledger.finish(claim, worker, "finished", {"steps": 1}, [{"epoch": 1}])
     assert everything(ledger) == before
 
 
 # Failures
 
 
-def test_a_run_that_raises_is_tried_again_and_then_failed(ledger, driver):
+def test_a_run_that_raises_is_tried_again_and_then_failed(ledger, worker):
     ledger.add([run(0), run(1)])
     states = []
     for attempt in (1, 2, 3):
-        (claim,) = ledger.claim(driver, keys=[run(0).key])
+        (claim,) = ledger.claim(worker, keys=[run(0).key])
         assert claim.attempt == attempt
-        states.append(ledger.fail(claim, driver, f"Traceback ...\nValueError: {attempt}\n"))
+        states.append(ledger.fail(claim, worker, f"Traceback ...\nValueError: {attempt}\n"))
     assert states == ["waiting", "waiting", "failed"]
-    assert ledger.claim(driver, keys=[run(0).key]) == []
+    assert ledger.claim(worker, keys=[run(0).key]) == []
     row = ledger.rows()[0]
     assert (row["state"], row["attempts"], row["message"]) == ("failed", 3, "ValueError: 3")
     assert row["finished_at"] is not None and row["test_accuracy"] is None
@@ -337,54 +337,54 @@ def test_a_run_that_raises_is_tried_again_and_then_failed(ledger, driver):
         ("raised", f"Traceback ...\nValueError: {attempt}\n") for attempt in (1, 2, 3)
     ]
     # Saying it again is not counted, and other runs are as they were.
-    assert ledger.fail(claim, driver, "again") == "failed"
+    assert ledger.fail(claim, worker, "again") == "failed"
     assert len(ledger.attempts()) == 3
     assert ledger.rows()[1]["state"] == "waiting"
     with pytest.raises(LedgerError, match="has no run nothing"):
-        ledger.fail(type(claim)("nothing", "", "", 1, ""), driver, "")
+        ledger.fail(type(claim)("nothing", "", "", 1, ""), worker, "")
 
 
-def test_a_released_run_waits_again_and_has_not_failed(ledger, driver):
+def test_a_released_run_waits_again_and_has_not_failed(ledger, worker):
     ledger.add([run(0)])
     for _ in range(3):
-        (claim,) = ledger.claim(driver)
-        assert ledger.release(claim, driver)
+        (claim,) = ledger.claim(worker)
+        assert ledger.release(claim, worker)
         # Idempotent as well.
-        assert ledger.release(claim, driver)
+        assert ledger.release(claim, worker)
     assert [a["outcome"] for a in ledger.attempts()] == ["released"] * 3
-    (claim,) = ledger.claim(driver)
+    (claim,) = ledger.claim(worker)
     assert claim.attempt == 4
-    assert ledger.fail(claim, driver, "E: x") == "waiting"
+    assert ledger.fail(claim, worker, "E: x") == "waiting"
 
 
-def test_runs_can_be_tried_anew(ledger, driver):
+def test_runs_can_be_tried_anew(ledger, worker):
     ledger.add([run(i) for i in range(4)])
-    for i, claim in enumerate(ledger.claim(driver, limit=4)):
+    for i, claim in enumerate(ledger.claim(worker, limit=4)):
         if i < 2:
-            ledger.fail(claim, driver, "E: x", max_attempts=1)
+            ledger.fail(claim, worker, "E: x", max_attempts=1)
         else:
             state = ("oom", "finished")[i - 2]
-            ledger.finish(claim, driver, state, {"steps": 1, "message": "m"}, [{"epoch": 1}])
+            ledger.finish(claim, worker, state, {"steps": 1, "message": "m"}, [{"epoch": 1}])
     assert ledger.retry() == 3
     assert ledger.counts()["waiting"] == 3 and ledger.counts()["finished"] == 1
     row = ledger.rows()[0]
     assert (row["steps_done"], row["message"], row["finished_at"]) == (None, None, None)
     assert len(ledger.attempts()) == 4 and len(ledger.epochs()) == 2
     # Counted anew: one failure is not the second.
-    (claim,) = ledger.claim(driver)
+    (claim,) = ledger.claim(worker)
     assert claim.attempt == 2
-    assert ledger.fail(claim, driver, "E: y", max_attempts=2) == "waiting"
+    assert ledger.fail(claim, worker, "E: y", max_attempts=2) == "waiting"
     assert ledger.retry(["finished"]) == 1
     assert ledger.retry() == 0
     with pytest.raises(LedgerError, match="states has 'running'"):
         ledger.retry(["running"])
 
 
-def test_any_text_can_be_kept(ledger, driver):
+def test_any_text_can_be_kept(ledger, worker):
     ledger.add([run(0)])
-    (claim,) = ledger.claim(driver)
+    (claim,) = ledger.claim(worker)
     trace = "File '\udcff\0.py'\nUnicodeError: \N{SNOWMAN} '; DROP TABLE runs; --"
-    assert ledger.fail(claim, driver, trace, max_attempts=1) == "failed"
+    assert ledger.fail(claim, worker, trace, max_attempts=1) == "failed"
     (attempt,) = ledger.attempts()
     assert attempt["traceback"] == trace.replace("\udcff", "\\udcff").replace("\0", "\\0")
     assert ledger.rows()[0]["message"].endswith("\N{SNOWMAN} '; DROP TABLE runs; --")
@@ -410,17 +410,17 @@ def test_facts_are_kept(ledger):
 
 
 def test_several_threads_share_a_ledger(ledger):
-    """Two lanes of one driver, another driver and a heartbeat: each run exactly once."""
+    """Two lanes of one worker, another worker and a heartbeat: each run exactly once."""
     ledger.add([run(i, f"p{i % 3}") for i in range(60)])
-    mine, another = (this_driver("cpu", {}) for _ in range(2))
+    mine, another = (this_worker("cpu", {}) for _ in range(2))
     claimed, errors, done = [], [], threading.Event()
 
-    def lane(driver):
-        while claims := ledger.claim(driver, limit=2):
+    def lane(worker):
+        while claims := ledger.claim(worker, limit=2):
             for claim in claims:
                 claimed.append(claim.key)
-                assert ledger.record(claim, driver, [{"epoch": 1}])
-                assert ledger.finish(claim, driver, "finished", {"steps": 1})
+                assert ledger.record(claim, worker, [{"epoch": 1}])
+                assert ledger.finish(claim, worker, "finished", {"steps": 1})
 
     def beat():
         while not done.wait(0.002):
@@ -449,21 +449,21 @@ def test_several_threads_share_a_ledger(ledger):
 # Cost
 
 
-def test_the_work_of_a_claim_does_not_grow_with_the_ledger(tmp_path, driver):
+def test_the_work_of_a_claim_does_not_grow_with_the_ledger(tmp_path, worker):
     """Counted in instructions of SQLite's virtual machine, which are the same each time."""
     counts = {}
     for size in (1_000, 10_000):
         with open_ledger(tmp_path / f"{size}.db") as ledger:
-            # As many programs in both, in turns; a driver holds some runs, and some are done.
+            # As many programs in both, in turns; a worker holds some runs, and some are done.
             runs = [run(i, f"p{i % 20}") for i in range(size)]
             assert ledger.add(runs) == size
             whole, half = (frozenset(r.key for r in runs[start:]) for start in (0, size // 2))
-            for claim in ledger.claim(driver, limit=5):
-                ledger.finish(claim, driver, "finished", {"steps": 1})
-            ledger.claim(driver, limit=5)
+            for claim in ledger.claim(worker, limit=5):
+                ledger.finish(claim, worker, "finished", {"steps": 1})
+            ledger.claim(worker, limit=5)
             # The first look for a part's runs of a program begins at the first run, once.
             for number in range(20):
-                ledger.claim(driver, keys=half, program=f"p{number}")
+                ledger.claim(worker, keys=half, program=f"p{number}")
 
             steps = [0]
 
@@ -478,10 +478,10 @@ def test_the_work_of_a_claim_does_not_grow_with_the_ledger(tmp_path, driver):
 
             def cost(steps=steps, ledger=ledger, **arguments):
                 steps[0] = 0
-                (claim,) = ledger.claim(driver, **arguments)
-                assert ledger.record(claim, driver, [{"epoch": 1}])
-                assert ledger.heartbeat(driver, [claim.key])
-                assert ledger.finish(claim, driver, "finished", {"steps": 1})
+                (claim,) = ledger.claim(worker, **arguments)
+                assert ledger.record(claim, worker, [{"epoch": 1}])
+                assert ledger.heartbeat(worker, [claim.key])
+                assert ledger.finish(claim, worker, "finished", {"steps": 1})
                 return steps[0]
 
             counts[size] = {
@@ -522,11 +522,11 @@ def test_the_plan_of_a_claim_is_one_end_of_an_index(tmp_path):
 # Opening
 
 
-def test_a_ledger_is_opened_again_as_it_was_left(where, driver):
+def test_a_ledger_is_opened_again_as_it_was_left(where, worker):
     with open_ledger(where) as ledger:
         ledger.add([run(0), run(1)])
-        (claim,) = ledger.claim(driver)
-        ledger.finish(claim, driver, "finished", {"steps": 1})
+        (claim,) = ledger.claim(worker)
+        ledger.finish(claim, worker, "finished", {"steps": 1})
         before = everything(ledger)
     with open_ledger(where, create=False) as ledger:
         assert everything(ledger) == before
@@ -572,7 +572,7 @@ def test_there_must_be_a_ledger_where_none_is_to_be_made(where):
         open_ledger(where, create=False)
 
 
-def test_a_file_is_found_by_path_and_by_url(tmp_path, driver):
+def test_a_file_is_found_by_path_and_by_url(tmp_path, worker):
     path = tmp_path / "new" / "folder" / "ledger.db"
     with open_ledger(path) as ledger:
         ledger.add([run(0)])
@@ -642,7 +642,7 @@ def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path, make, said
 
 
 def test_an_empty_file_becomes_a_ledger_if_asked(tmp_path):
-    """It is what is left of a driver that was killed while it made one."""
+    """It is what is left of a worker that was killed while it made one."""
     path = tmp_path / "ledger.db"
     path.touch()
     with pytest.raises(LedgerError, match="is empty, and no ledger"):
@@ -710,10 +710,10 @@ def test_a_file_system_without_shared_memory_is_said(tmp_path):
         schema.prepare(engine, str(path), create=True, patience=0.0)
 
 
-def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path, driver):
+def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path, worker):
     with open_ledger(tmp_path / "ledger.db") as ledger:
         ledger.add([run(0), run(1)])
-        (claim,) = ledger.claim(driver)
+        (claim,) = ledger.claim(worker)
         before = everything(ledger)
 
         def full(connection, record, proxy):
@@ -723,12 +723,12 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path, driver):
         sa.event.listen(ledger._engine, "checkout", full)
         with pytest.raises(LedgerError, match="failed: database or disk is full") as caught:
             rows = [{"epoch": e, "train_loss": 0.1} for e in range(10_000)]
-            ledger.finish(claim, driver, "finished", {"steps": 1}, rows)
+            ledger.finish(claim, worker, "finished", {"steps": 1}, rows)
         assert "\n" not in str(caught.value)
         assert everything(ledger) == before
 
 
-def test_a_file_that_stays_locked_is_said_after_the_patience(tmp_path, driver):
+def test_a_file_that_stays_locked_is_said_after_the_patience(tmp_path, worker):
     path = tmp_path / "ledger.db"
     with open_ledger(path, patience=0.3) as ledger:
         ledger.add([run(0)])
@@ -737,31 +737,31 @@ def test_a_file_that_stays_locked_is_said_after_the_patience(tmp_path, driver):
         # Reading does not wait.
         assert ledger.counts()["waiting"] == 1
         with pytest.raises(LedgerError, match="failed: database is locked"):
-            ledger.claim(driver)
+            ledger.claim(worker)
     # A lock that ends is waited for.
     with open_ledger(path) as ledger:
         released = threading.Timer(0.05, holder.execute, ["ROLLBACK"])
         released.start()
-        assert len(ledger.claim(driver)) == 1
+        assert len(ledger.claim(worker)) == 1
         released.join()
         holder.close()
 
 
-def test_a_transaction_that_writes_has_the_lock_from_its_beginning(tmp_path, driver):
+def test_a_transaction_that_writes_has_the_lock_from_its_beginning(tmp_path, worker):
     """Else two that read the same run as waiting fail, one of them, when they write."""
     path = tmp_path / "ledger.db"
     with open_ledger(path) as ledger, open_ledger(path, patience=0.05) as other:
         ledger.add([run(0)])
         with ledger._writer.begin():
             with pytest.raises(LedgerError, match="database is locked"):
-                other.claim(driver)
+                other.claim(worker)
             assert other.counts()["waiting"] == 1
-        assert len(other.claim(driver)) == 1
+        assert len(other.claim(worker)) == 1
 
 
-def test_two_drivers_are_never_one():
-    first, second = (this_driver("cpu", {"jax": "1"}) for _ in range(2))
-    assert first.id != second.id and isinstance(first, Driver)
+def test_two_workers_are_never_one():
+    first, second = (this_worker("cpu", {"jax": "1"}) for _ in range(2))
+    assert first.id != second.id and isinstance(first, Worker)
     assert (first.host, first.boot, first.pid, first.start) == (
         second.host, second.boot, second.pid, second.start
     )  # fmt: skip

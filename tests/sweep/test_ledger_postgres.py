@@ -7,9 +7,9 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_driver
+from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
 from tests.sweep import postgres
-from tests.sweep.test_ledger_drivers import child, outlive, share
+from tests.sweep.test_ledger_workers import child, outlive, share
 
 __all__ = ["child"]
 
@@ -37,26 +37,26 @@ def test_two_processes_run_each_run_once(child, where):
     share(child, where, 200)
 
 
-def test_a_killed_drivers_runs_are_taken_at_once(child, where):
+def test_a_killed_workers_runs_are_taken_at_once(child, where):
     outlive(child, where)
 
 
 def test_eight_threads_run_each_run_once(where):
     claimed, errors = [], []
 
-    def lane(ledger, driver):
+    def lane(ledger, worker):
         try:
-            while claims := ledger.claim(driver, limit=3):
+            while claims := ledger.claim(worker, limit=3):
                 claimed.extend(claim.key for claim in claims)
                 for claim in claims:
-                    assert ledger.finish(claim, driver, "finished", {"steps": 1}, [{"epoch": 1}])
+                    assert ledger.finish(claim, worker, "finished", {"steps": 1}, [{"epoch": 1}])
         except BaseException as error:
             errors.append(error)
 
     with open_ledger(where) as first, open_ledger(where) as second:
         first.add(runs(120))
         threads = [
-            threading.Thread(target=lane, args=(ledger, this_driver("cpu", {})))
+            threading.Thread(target=lane, args=(ledger, this_worker("cpu", {})))
             for ledger in (first, second)
             for _ in range(4)
         ]
@@ -73,19 +73,19 @@ def test_a_claim_does_not_wait_for_another_claim(where):
     with open_ledger(where, patience=1.0) as ledger:
         ledger.add(runs(3))
         with ledger._engine.begin() as connection:
-            # Another driver in the middle of its claim.
+            # Another worker in the middle of its claim.
             locked = connection.execute(ledger._sql.take, {"program": "p", "most": 2}).all()
             assert len(locked) == 2
             connection.execute(sa.text("SET LOCAL lock_timeout = '2s'"))
-            driver = this_driver("cpu", {})
-            assert [c.key for c in ledger.claim(driver, limit=3)] == [runs(3)[2].key]
-            assert ledger.claim(driver, limit=3) == []
+            worker = this_worker("cpu", {})
+            assert [c.key for c in ledger.claim(worker, limit=3)] == [runs(3)[2].key]
+            assert ledger.claim(worker, limit=3) == []
             part = frozenset(run.key for run in runs(3))
-            assert ledger.claim(driver, keys=part) == []
-        assert len(ledger.claim(driver, limit=3, keys=part)) == 2
+            assert ledger.claim(worker, keys=part) == []
+        assert len(ledger.claim(worker, limit=3, keys=part)) == 2
 
 
-def test_drivers_that_add_the_same_runs_at_once_do_not_block_each_other(where):
+def test_workers_that_add_the_same_runs_at_once_do_not_block_each_other(where):
     added, errors = [], []
 
     def add(ledger, new):

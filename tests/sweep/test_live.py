@@ -117,7 +117,7 @@ def test_plain_lines_tell_how_each_run_ended():
         "[18/24] fixup, batch 64, rate 0.1, seed 1: out of memory: RESOURCE_EXHAUSTED: 12 GiB",
         "[18/24] fixup, batch 64, rate 0.1, seed 1: waits again: ValueError: first",
         "[19/24] fixup, batch 64, rate 0.1, seed 1: failed: ValueError: a [b] :smile:  [31m c",
-        "[19/24] fixup, batch 64, rate 0.1, seed 1: taken over by another driver",
+        "[19/24] fixup, batch 64, rate 0.1, seed 1: taken over by another worker",
         "a note [bold]",
     ]
 
@@ -230,7 +230,7 @@ def test_the_table_shows_runs_counts_and_the_best():
     assert "14 to go" in drawn(display)
 
 
-def test_what_other_drivers_do_is_counted_when_it_is_told():
+def test_what_other_workers_do_is_counted_when_it_is_told():
     display = Live(PROTOCOL, 24, {"running": 4}, console=terminal())
     assert "24 to go" in drawn(display)
     settings = RunSettings()
@@ -238,7 +238,7 @@ def test_what_other_drivers_do_is_counted_when_it_is_told():
     display.counted({"finished": 7, "oom": 1, "running": 1, "elsewhere": 3, "waiting": 12})
     text = drawn(display)
     assert "8/24" in text
-    assert "7 finished, 1 out of memory, 1 running, 3 at other drivers, 12 to go" in text
+    assert "7 finished, 1 out of memory, 1 running, 3 at other workers, 12 to go" in text
 
 
 def test_the_best_of_before_is_known_from_the_rows():
@@ -252,23 +252,23 @@ def test_the_best_of_before_is_known_from_the_rows():
     assert re.search(r"fixup +75\.0% 2\^-2 +diverged", drawn(display))
 
 
-def test_claimed_runs_that_wait_for_their_program_are_not_at_other_drivers(tmp_path):
+def test_claimed_runs_that_wait_for_their_program_are_not_at_other_workers(tmp_path):
     sweep = small.make({"seed": (0, 1, 2, 3, 4)})
     with open_ledger(tmp_path / "ledger.db") as book:
         driver.enter(sweep, book)
         display = Live({"seed": (0, 1, 2, 3, 4)}, 5, {}, console=terminal())
-        here, there = (driver.this_driver("cpu", {}) for _ in range(2))
+        here, there = (driver.this_worker("cpu", {}) for _ in range(2))
         crew = Crew(
-            ledger=book, driver=here, keys=sweep.keys, programs=Programs(None, None),
+            ledger=book, worker=here, keys=sweep.keys, programs=Programs(None, None),
             folder=tmp_path, watch=display, stop=lambda: False,
         )  # fmt: skip
         assert len(crew.claim(None, 3)) == 3
         crew.beat()
         text = drawn(display)
-        assert "other drivers" not in text and "5 to go" in text
+        assert "other workers" not in text and "5 to go" in text
         assert len(book.claim(there, limit=1)) == 1
         crew.beat()
-        assert "1 at other drivers, 4 to go" in drawn(display)
+        assert "1 at other workers, 4 to go" in drawn(display)
 
 
 def test_brackets_and_escapes_in_settings_are_text():
@@ -471,7 +471,7 @@ def test_time_left_of_equal_runs_is_their_number_over_the_pace():
         left.began(str(place), RunSettings(seed=place), 0, 100, 6.0)
         left.went_on(str(place), 50)
     assert left.seconds(4, 7.5) == pytest.approx(7.5)
-    # Another driver with as many seats: what nobody has begun takes half as long.
+    # Another worker with as many seats: what nobody has begun takes half as long.
     assert left.seconds(4, 7.5, elsewhere=2) == pytest.approx(7.5 / 2)
 
 

@@ -104,7 +104,7 @@ def gather(process):
 
 
 def speed():
-    """The time of what a driver does between epochs, when it is compiled."""
+    """The time of what a worker does between epochs, when it is compiled."""
     start = time.perf_counter()
     for _ in range(20):
         hosts.broadcast({"keys": ["a" * 64] * 8})

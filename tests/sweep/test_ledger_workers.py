@@ -1,4 +1,4 @@
-"""Several processes on one SQLite file: sharing, killed, stopped and forked drivers."""
+"""Several processes on one SQLite file: sharing, killed, stopped and forked workers."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from pathlib import Path
 import pytest
 
 from nf_resnets.sweep import identity as module
-from nf_resnets.sweep.ledger import NewRun, is_dead, open_ledger, this_driver
+from nf_resnets.sweep.ledger import NewRun, is_dead, open_ledger, this_worker
 
 ROOT = Path(__file__).parents[2]
 
-# What a driver does, without the training: it waits for a line, then for each claim writes epochs
+# What a worker does, without the training: it waits for a line, then for each claim writes epochs
 # and the end. With "hold" it claims, says so, and waits for another line before it ends its runs;
 # with "together" it waits so after its first claim only.
-DRIVER = """
+WORKER = """
 import sys, time
-from nf_resnets.sweep.ledger import NewRun, open_ledger, this_driver
+from nf_resnets.sweep.ledger import NewRun, open_ledger, this_worker
 where, runs, mode, lease = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 print("ready", flush=True)
 sys.stdin.readline()
 with open_ledger(where) as ledger:
     new = [NewRun('{"seed": %d}' % i, f"p{i % 4}", i) for i in range(runs)]
     print("added", ledger.add(new), flush=True)
-    driver = this_driver("cpu", {})
-    while claims := ledger.claim(driver, limit=5 if mode == "hold" else 3, lease_seconds=lease):
+    worker = this_worker("cpu", {})
+    while claims := ledger.claim(worker, limit=5 if mode == "hold" else 3, lease_seconds=lease):
         print("claimed", *(claim.key for claim in claims), flush=True)
         if mode in ("hold", "together"):
             sys.stdin.readline()
         mode = "all" if mode == "together" else mode
         for claim in claims:
-            kept = ledger.record(claim, driver, [{"epoch": 1, "step": 1}, {"epoch": 2, "step": 2}])
+            kept = ledger.record(claim, worker, [{"epoch": 1, "step": 1}, {"epoch": 2, "step": 2}])
             if mode == "slow":
                 time.sleep(0.01)
-            ended = ledger.finish(claim, driver, "finished", {"steps": 3}, [{"epoch": 3}])
+            ended = ledger.finish(claim, worker, "finished", {"steps": 3}, [{"epoch": 3}])
             print("ended", kept, ended, flush=True)
         if mode == "hold":
             break
@@ -51,11 +51,11 @@ with open_ledger(where) as ledger:
 
 
 class Child:
-    """A driver in a process of its own."""
+    """A worker in a process of its own."""
 
     def __init__(self, where, runs, mode="all", lease=60.0):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(where), str(runs), mode, str(lease)],
+            [sys.executable, "-c", WORKER, str(where), str(runs), mode, str(lease)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def where(tmp_path):
 
 
 def share(child, where, runs):
-    """Two drivers that make the ledger at the same moment, and share its runs."""
+    """Two workers that make the ledger at the same moment, and share its runs."""
     both = [child(where, runs, "together") for _ in range(2)]
     for one in both:
         one.says("ready")
@@ -123,41 +123,41 @@ def share(child, where, runs):
     with open_ledger(where, create=False) as ledger:
         assert ledger.counts()["finished"] == runs
         assert [row["outcome"] for row in ledger.attempts()] == ["finished"] * runs
-        assert len({row["driver"] for row in ledger.attempts()}) == 2
+        assert len({row["worker"] for row in ledger.attempts()}) == 2
         assert [row["epoch"] for row in ledger.epochs()] == [1, 2, 3] * runs
 
 
 def outlive(child, where):
-    """A driver is killed that holds runs for an hour; another takes them at once."""
+    """A worker is killed that holds runs for an hour; another takes them at once."""
     killed = child(where, 5, "hold", 3600.0)
     killed.says("ready")
     killed.go()
     killed.says("added")
     with open_ledger(where) as ledger:
-        driver = this_driver("cpu", {})
+        worker = this_worker("cpu", {})
         # It took five of one program, of which there are two.
         assert len(killed.says("claimed")) == 2
-        assert len(ledger.claim(driver, limit=9)) == 1
-        assert [len(ledger.claim(driver, limit=9)) for _ in range(3)] == [1, 1, 0]
+        assert len(ledger.claim(worker, limit=9)) == 1
+        assert [len(ledger.claim(worker, limit=9)) for _ in range(3)] == [1, 1, 0]
         killed.process.send_signal(signal.SIGKILL)
         # Dead, and still in the table of processes until its parent asks.
         os.waitid(os.P_PID, killed.process.pid, os.WEXITED | os.WNOWAIT)
-        claims = ledger.claim(driver, limit=9)
+        claims = ledger.claim(worker, limit=9)
         assert [claim.attempt for claim in claims] == [2, 2]
         outcomes = [row["outcome"] for row in ledger.attempts(claims[0].key)]
         assert outcomes == ["lost", None]
-        assert ledger.finish(claims[0], driver, "finished", {"steps": 1})
+        assert ledger.finish(claims[0], worker, "finished", {"steps": 1})
 
 
 def test_two_processes_run_each_run_once(child, where):
     share(child, where, 200)
 
 
-def test_a_killed_drivers_runs_are_taken_at_once(child, where):
+def test_a_killed_workers_runs_are_taken_at_once(child, where):
     outlive(child, where)
 
 
-def test_a_driver_that_was_stopped_for_too_long_can_write_nothing(child, where):
+def test_a_worker_that_was_stopped_for_too_long_can_write_nothing(child, where):
     stopped = child(where, 1, "hold", 0.2)
     stopped.says("ready")
     stopped.go()
@@ -165,14 +165,14 @@ def test_a_driver_that_was_stopped_for_too_long_can_write_nothing(child, where):
     (key,) = stopped.says("claimed")
     stopped.process.send_signal(signal.SIGSTOP)
     with open_ledger(where) as ledger:
-        driver = this_driver("cpu", {})
+        worker = this_worker("cpu", {})
         claims = []
         deadline = time.monotonic() + 20
         while not claims and time.monotonic() < deadline:
-            claims = ledger.claim(driver)
+            claims = ledger.claim(worker)
             time.sleep(0.01)
         assert [claim.key for claim in claims] == [key]
-        assert ledger.record(claims[0], driver, [{"epoch": 1, "step": 77}])
+        assert ledger.record(claims[0], worker, [{"epoch": 1, "step": 77}])
         stopped.process.send_signal(signal.SIGCONT)
         stopped.go()
         # Neither its epochs nor its end were taken, and it was told so.
@@ -182,7 +182,7 @@ def test_a_driver_that_was_stopped_for_too_long_can_write_nothing(child, where):
 
 
 @pytest.mark.slow
-def test_drivers_killed_at_random_lose_and_repeat_nothing(child, where):
+def test_workers_killed_at_random_lose_and_repeat_nothing(child, where):
     runs, kills = 300, 10
     spread = random.Random(0)
     steady = child(where, runs, "slow")
@@ -198,32 +198,32 @@ def test_drivers_killed_at_random_lose_and_repeat_nothing(child, where):
         victim.process.communicate()
     steady.end()
     with open_ledger(where) as ledger:
-        driver = this_driver("cpu", {})
-        while claims := ledger.claim(driver, limit=3):
+        worker = this_worker("cpu", {})
+        while claims := ledger.claim(worker, limit=3):
             for claim in claims:
                 rows = [{"epoch": e} for e in (1, 2, 3)]
-                assert ledger.finish(claim, driver, "finished", {"steps": 3}, rows)
+                assert ledger.finish(claim, worker, "finished", {"steps": 3}, rows)
         assert ledger.counts()["finished"] == runs
         ended = collections.Counter(row["outcome"] for row in ledger.attempts())
         assert ended["finished"] == runs and set(ended) <= {"finished", "lost"}
-        assert ended["lost"] > 0, "no driver was killed while it held a run"
+        assert ended["lost"] > 0, "no worker was killed while it held a run"
         assert [row["epoch"] for row in ledger.epochs()] == [1, 2, 3] * runs
 
 
 def test_a_forked_process_has_connections_of_its_own(where):
     with open_ledger(where) as ledger:
         ledger.add([NewRun(f'{{"seed": {i}}}', "p", i) for i in range(40)])
-        ledger.claim(this_driver("cpu", {}))
+        ledger.claim(this_worker("cpu", {}))
         parents = ledger._read(lambda connection: connection.connection.dbapi_connection)
         with warnings.catch_warnings():
             # Of JAX and of Python, about threads: the child below starts none and ends at once.
             warnings.simplefilter("ignore")
             forked = os.fork()
-        driver = this_driver("cpu", {})
+        worker = this_worker("cpu", {})
         own = False
         try:
-            while claims := ledger.claim(driver):
-                assert ledger.finish(claims[0], driver, "finished", {})
+            while claims := ledger.claim(worker):
+                assert ledger.finish(claims[0], worker, "finished", {})
             now = ledger._read(lambda connection: connection.connection.dbapi_connection)
             own = now is not parents
         finally:
@@ -238,16 +238,16 @@ def test_a_forked_process_has_connections_of_its_own(where):
 
 
 def test_only_a_process_of_this_machine_can_be_known_dead():
-    driver = this_driver("cpu", {})
-    assert not is_dead(driver)
-    if driver.start is not None:
+    worker = this_worker("cpu", {})
+    assert not is_dead(worker)
+    if worker.start is not None:
         # Its number was given to another process.
-        assert is_dead(dataclasses.replace(driver, start=driver.start - 1))
+        assert is_dead(dataclasses.replace(worker, start=worker.start - 1))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    dead = dataclasses.replace(driver, pid=gone.pid)
+    dead = dataclasses.replace(worker, pid=gone.pid)
     assert is_dead(dead)
-    for other in ({"host": "elsewhere"}, {"boot": "before"}, {"boot": driver.boot + "1"}):
+    for other in ({"host": "elsewhere"}, {"boot": "before"}, {"boot": worker.boot + "1"}):
         assert not is_dead(dataclasses.replace(dead, **other))
 
 
@@ -259,24 +259,24 @@ def test_a_program_of_any_name_is_read(tmp_path):
     sleeper = subprocess.Popen([program, "60"])
     try:
         start, state = module._start(sleeper.pid)
-        driver = dataclasses.replace(this_driver("cpu", {}), pid=sleeper.pid, start=start)
-        assert state in "RSD" and not is_dead(driver)
-        assert start >= this_driver("cpu", {}).start
+        worker = dataclasses.replace(this_worker("cpu", {}), pid=sleeper.pid, start=start)
+        assert state in "RSD" and not is_dead(worker)
+        assert start >= this_worker("cpu", {}).start
     finally:
         sleeper.kill()
         # Until it is waited for it is a zombie, which will write nothing more.
         os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-        assert is_dead(driver)
+        assert is_dead(worker)
         sleeper.wait()
 
 
 def test_without_proc_a_process_that_is_there_lives(monkeypatch):
     monkeypatch.setattr(module, "_start", lambda pid: (None, ""))
-    driver = this_driver("cpu", {})
-    assert driver.start is None and not is_dead(driver)
+    worker = this_worker("cpu", {})
+    assert worker.start is None and not is_dead(worker)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert is_dead(dataclasses.replace(driver, pid=gone.pid))
+    assert is_dead(dataclasses.replace(worker, pid=gone.pid))
 
 
 def test_another_users_process_lives(monkeypatch):
@@ -284,7 +284,7 @@ def test_another_users_process_lives(monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "kill", forbidden)
-    assert not is_dead(dataclasses.replace(this_driver("cpu", {}), pid=2**22 + 1))
+    assert not is_dead(dataclasses.replace(this_worker("cpu", {}), pid=2**22 + 1))
 
 
 def test_a_machine_without_proc_is_told_by_its_hardware(monkeypatch):

@@ -1,4 +1,4 @@
-"""Case 12: two drivers on one ledger, of which one is stopped for longer than its leases."""
+"""Case 12: two workers on one ledger, of which one is stopped for longer than its leases."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.faults import sweeping
 from tests.faults.sweeping import FOUR, TWO
 
-CASE = "12 two drivers on one ledger; one killed, or stopped beyond its lease and continued"
-HERE = "tests.faults.test_case_12_two_drivers"
+CASE = "12 two workers on one ledger; one killed, or stopped beyond its lease and continued"
+HERE = "tests.faults.test_case_12_two_workers"
 
 
 def begun_once(folder):
@@ -22,11 +22,11 @@ def begun_once(folder):
 @pytest.mark.slow
 def test_side_by_side_each_point_is_made_once(tmp_path, record_property):
     twin = sweeping.twin(FOUR)
-    drivers = [sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2)]
-    assert [driver.wait() for driver in drivers] == [0, 0]
+    workers = [sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2)]
+    assert [worker.wait() for worker in workers] == [0, 0]
     begun_once(tmp_path)
     record_property("tries", len(sweeping.events(tmp_path, "began")))
-    assert all(driver.events("ended") for driver in drivers), "one driver did nothing"
+    assert all(worker.events("ended") for worker in workers), "one worker did nothing"
     sweeping.assert_twins(tmp_path, twin)
     assert sweeping.assert_nothing_twice(tmp_path) == 0
     with sweeping.opened(tmp_path) as book:
@@ -37,7 +37,7 @@ def claim_carelessly():
     """Claims that look first, and take then, without asking again."""
     from nf_resnets.sweep import ledger
 
-    def claim(self, driver, *, program=None, not_programs=(), limit=1, lease_seconds, keys=None):
+    def claim(self, worker, *, program=None, not_programs=(), limit=1, lease_seconds, keys=None):
         def look(connection):
             name = program or connection.execute(self._sql.first, {"page": 1}).first()
             name = name if name is None or isinstance(name, str) else name.program
@@ -48,9 +48,9 @@ def claim_carelessly():
         # What was seen is no longer so.
 
         def hold(connection):
-            connection.execute(self._sql.add_driver, vars(driver))
+            connection.execute(self._sql.add_worker, vars(worker))
             ids = [run.id for run in taken]
-            wanted = {"ids": ids, "holder": driver.id, "lease": lease_seconds}
+            wanted = {"ids": ids, "holder": worker.id, "lease": lease_seconds}
             connection.execute(self._sql.hold, wanted)
 
         if taken:
@@ -67,10 +67,10 @@ def claim_carelessly():
 def test_claims_without_compare_and_set_are_noticed(tmp_path):
     """Negative control."""
     prepare = f"{HERE}:claim_carelessly"
-    drivers = [sweeping.start(tmp_path, TWO, lanes=1, prepare=prepare) for _ in range(2)]
-    for driver in drivers:
-        driver.until("began")
-        driver.kill()
+    workers = [sweeping.start(tmp_path, TWO, lanes=1, prepare=prepare) for _ in range(2)]
+    for worker in workers:
+        worker.until("began")
+        worker.kill()
     with pytest.raises(AssertionError, match="begun twice"):
         begun_once(tmp_path)
 
@@ -94,7 +94,7 @@ AT = {"began": {"kind": "began"}, "saved": {"kind": "went_on", "step": 44}}
 
 
 def stopped(folder, moment):
-    """A driver that was stopped at a moment, and the run that it was training."""
+    """A worker that was stopped at a moment, and the run that it was training."""
     first = sweeping.start(folder, TWO, lanes=1, lease_seconds=1.5)
     # While it tests its second epoch, and not within a transaction: SQLite's lock would be stopped
     # with it, for everybody.
@@ -147,7 +147,7 @@ def never_beat():
     crew.Crew.beat = lambda self: None
 
 
-def test_a_driver_does_not_take_its_runs_from_itself(tmp_path):
+def test_a_worker_does_not_take_its_runs_from_itself(tmp_path):
     """Two lanes, whose leases have run out by the time at which they claim."""
     prepare = f"{HERE}:never_beat"
     sweeping.run(tmp_path, FOUR, lanes=2, lease_seconds=0.05, prepare=prepare, seconds=60)
@@ -172,6 +172,6 @@ def test_on_postgresql(tmp_path, postgres):
     first, *others = (sweeping.start(tmp_path, FOUR, lanes=1, ledger=postgres) for _ in range(3))
     first.until("went_on")
     first.kill()
-    assert [driver.wait(120) for driver in others] == [0, 0]
+    assert [worker.wait(120) for worker in others] == [0, 0]
     sweeping.assert_twins(tmp_path, twin, ledger=postgres)
     assert sweeping.assert_nothing_twice(tmp_path) <= 1

@@ -1,4 +1,4 @@
-"""Case 11: a driver is killed with two workers at work. Nothing is made twice, nothing is lost."""
+"""Case 11: a worker is killed with two runs at work. Nothing is made twice, nothing is lost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from tests.faults import sweeping
 from tests.faults.sweeping import FOUR
 
-CASE = "11 a driver killed with two workers at work; another one takes up its runs"
-HERE = "tests.faults.test_case_11_driver_killed"
-# Two programs, so that the two workers are lanes of different ones.
+CASE = "11 a worker killed with two runs at work; another one takes up its runs"
+HERE = "tests.faults.test_case_11_worker_killed"
+# Two programs, so that the two runs are in lanes of different ones.
 AXES = ["scheme=fixup,skipinit", "seed=0:2"]
 
 
@@ -44,14 +44,14 @@ def test_nothing_twice_nothing_lost(tmp_path, axes):
 
 
 def believe_all_alive():
-    """Control: drivers that are not known to be dead."""
+    """Control: workers that are not known to be dead."""
     from nf_resnets.sweep import ledger
 
-    ledger.is_dead = lambda driver: False
+    ledger.is_dead = lambda worker: False
 
 
 @pytest.mark.slow
-def test_it_is_because_the_driver_is_known_dead(tmp_path):
+def test_it_is_because_the_worker_is_known_dead(tmp_path):
     killed_with_two_at_work(tmp_path, FOUR)
     second = sweeping.start(tmp_path, FOUR, lanes=2, prepare=f"{HERE}:believe_all_alive")
     time.sleep(15)
