@@ -1,7 +1,7 @@
-"""A results folder: settings, one row for each finished run, and whoever is writing them.
+"""A results folder: its settings, a row for each run that has ended, the curves of the runs.
 
-Rows are written whole, through a second file and a rename, as soon as a run is finished, so that a
-run that is cut off at any moment leaves a folder that the next start goes on from.
+Files are written whole, through a second file and a rename, so that a process that is cut off at
+any moment leaves a folder that the next start goes on from.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,7 @@ class ResultsFolder:
     ) -> None:
         self.faults: list[str] = []
         self._waiting: dict[str, str] = {}
-        self._columns = tuple(columns)
-        self._key = tuple(key)
+        self._columns, self._key = tuple(columns), tuple(key)
         try:
             self.path = path = places.try_folder(path, "--out")
             self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
@@ -109,31 +109,31 @@ class ResultsFolder:
             )
         record: dict[str, Any] = {"settings": settings, "machine": machine()}
         if file.exists():
-            # The rows there were made by earlier starts: theirs is kept beside this one's.
+            # The rows there were made by earlier starts, whose machines stay named.
             later = [*earlier[1:], *([] if record["machine"] in earlier else [record["machine"]])]
             record |= {"machine": earlier[0]} | ({"later_machines": later} if later else {})
         write_whole(file, json.dumps(record, indent=2) + "\n")
 
     def has(self, **key: Any) -> bool:
-        """Whether the row of that key is there."""
-        wanted = tuple(str(key[name]) for name in self._key)
-        return any(tuple(str(row[name]) for name in self._key) == wanted for row in self.rows)
+        """Whether a row with these values is there, of some or all of its columns."""
+        wanted = {name: str(value) for name, value in key.items()}
+        return any(wanted.items() <= row.items() for row in self.rows)
 
-    def add(self, row: Row) -> None:
-        """Adds a row and writes all of them to disk (see :meth:`keep`).
+    def add(self, *rows: Row) -> None:
+        """Adds rows and writes all of them to disk (see :meth:`keep`).
 
         Raises:
-          ValueError: if the row has other columns, or one of that key is there already.
+          ValueError: if a row has other columns, or one of its key is there already.
         """
-        if set(row) != set(self._columns):
-            raise ValueError(
-                f"row has the columns {sorted(row)}; expected {sorted(self._columns)}."
-            )
-        if self.has(**row):
-            raise ValueError(f"the row {[row[name] for name in self._key]} is there already.")
-        self.rows.append({name: str(row[name]) for name in self._columns})
-        lines = [self._columns, *([row[name] for name in self._columns] for row in self.rows)]
-        self.keep("rows.csv", "".join(_csv_line(line) for line in lines))
+        for row in rows:
+            if set(row) != set(self._columns):
+                raise ValueError(
+                    f"row has the columns {sorted(row)}; expected {sorted(self._columns)}."
+                )
+            if self.has(**{name: row[name] for name in self._key}):
+                raise ValueError(f"the row {[row[name] for name in self._key]} is there already.")
+            self.rows.append({name: str(row[name]) for name in self._columns})
+        self.keep("rows.csv", csv_text(self._columns, self.rows))
 
     def keep(self, name: str, text: str) -> None:
         """Writes a file of results, whole; one that cannot be written waits in memory until it can.
@@ -172,10 +172,7 @@ class ResultsFolder:
         self.draw(name, lambda new: new.write_text(text))
 
     def draw(self, name: str, make: Callable[[Path], Any]) -> None:
-        """Makes a figure or another file that can be made again from the rows.
-
-        The rows are there; what keeps the file from being made is added to ``faults``, and the
-        others can be made all the same.
+        """Makes a file that can be made again from the rows; a fault is added to ``faults``.
 
         Args:
           name: of the file.
@@ -190,8 +187,69 @@ class ResultsFolder:
             self.faults.append(f"{self.path / name} cannot be made: {text}.")
 
 
+class CurvesFile:
+    """A file with several lines of each run, such as ``curves.csv``, written whole.
+
+    Args:
+      folder: the folder, held by this process.
+      columns: the columns of the file, in order.
+      key: those that name a run; they are columns of the folder's rows, too.
+      name: of the file.
+
+    Raises:
+      SystemExit: if the file has other columns.
+    """
+
+    def __init__(
+        self, folder: ResultsFolder, *, columns: Sequence[str], key: Sequence[str],
+        name: str = "curves.csv",
+    ) -> None:  # fmt: skip
+        self._folder = folder
+        self.path = folder.path / name
+        self._columns, self._key = tuple(columns), tuple(key)
+        self._lock = threading.Lock()
+        self._curves: dict[tuple[str, ...], list[Row]] = {}
+        for line in read_rows(self.path, self._columns):
+            self._curves.setdefault(self._name(line), []).append(line)
+
+    def _name(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in self._key)
+
+    def check(self) -> None:
+        """Refuses a folder with a row whose run has no lines.
+
+        Raises:
+          SystemExit: with one sentence that names the run.
+        """
+        for row in self._folder.rows:
+            if self._name(row) not in self._curves:
+                raise SystemExit(
+                    f"{self.path} has no lines of the run {', '.join(self._name(row))}, whose row "
+                    "is in rows.csv; remove that row, or choose another folder with --out."
+                )
+
+    def put(self, key: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+        """Writes the lines of a run to disk; whatever there was of it is replaced."""
+        with self._lock:
+            self._curves[self._name(key)] = [
+                {name: str({**line, **key}[name]) for name in self._columns} for line in lines
+            ]
+            lines = [line for curve in self._curves.values() for line in curve]
+            self._folder.keep(self.path.name, csv_text(self._columns, lines))
+
+    def of(self, key: Mapping[str, Any]) -> list[Row]:
+        """The lines of a run, as text; none if there are none."""
+        return self._curves.get(self._name(key), [])
+
+    def mean(self, keys: Sequence[Mapping[str, Any]], column: str) -> tuple[list[int], list[float]]:
+        """The steps that all of several runs have, and there the mean of a column."""
+        runs = [{int(line["step"]): float(line[column]) for line in self.of(key)} for key in keys]
+        steps = sorted(set.intersection(*map(set, runs)))
+        return steps, [sum(run[step] for run in runs) / len(runs) for step in steps]
+
+
 def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
-    """Reads the rows of a folder, as text; none if the file is not there.
+    """Reads the rows of a file, as text; none if the file is not there.
 
     Raises:
       SystemExit: if the file has other columns, or a line has another number of values.
@@ -220,9 +278,12 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _csv_line(values: Sequence[Any]) -> str:
+def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as the text of a file, their columns on its first line."""
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerow(values)
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return stream.getvalue()
 
 
@@ -236,9 +297,8 @@ def write_whole(file: Path, text: str) -> None:
 
 def machine() -> dict[str, Any]:
     """When, on what and with which versions the results are being made."""
-    packages = ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy")
     versions = {}
-    for package in packages:
+    for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -252,3 +312,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         **versions,
     }
+
+
+__all__ = ["CurvesFile", "ResultsFolder", "Row", "csv_text", "machine", "read_rows", "write_whole"]

@@ -1,0 +1,246 @@
+"""What an experiment is: settings for each scale, a grid of runs, and rows, table and figure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from experiments.folder import CurvesFile, Row
+from nf_resnets import data
+
+if TYPE_CHECKING:
+    from nf_resnets.training.program import Start
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The options that every experiment has.
+
+    An option that is a setting, too, replaces that of the scale unless it is 0 or empty.
+    """
+
+    scale: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: seconds a run; laptop: digits, minutes on two cores; paper: as published."""
+    seeds: tuple[int, ...] = ()
+    """Seeds, with spaces between; by default those of the scale."""
+    steps: int = 0
+    """Steps of each run; 0 for the scale's number."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    out: Path | None = None
+    """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
+    command makes only what is missing, and goes on with runs that were cut off."""
+    workers: int = 0
+    """Programs at work at a time; 0 for two on a CPU of two cores or more, else one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One run that an experiment asks for.
+
+    Attributes:
+      key: the columns that name its row, and their values.
+      label: what the display calls it.
+      program: runs of equal values here share a compiled program.
+      num_steps: steps of the run.
+      batch_size: examples in a step.
+      steps_per_epoch: after so many steps the run is probed, recorded and perhaps saved.
+      priority: runs of a lower one are made first.
+    """
+
+    key: Mapping[str, Any]
+    label: str
+    program: Hashable
+    num_steps: int
+    batch_size: int = 0
+    steps_per_epoch: int = 0
+    priority: int = 0
+
+
+class Setup(NamedTuple):
+    """What the runs of one program share, before it is compiled.
+
+    Attributes:
+      model: the network.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      training: how the steps are made, such as :class:`nf_resnets.training.ImageTraining`.
+    """
+
+    model: Any
+    optimizer: Callable[[Any], Any]
+    training: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What a table and a figure are made from.
+
+    Attributes:
+      settings: of the experiment.
+      data: what it loaded.
+      rows: of the points that the settings ask for, as far as they are there, in their order.
+      curves: the files of lines that runs leave, by name.
+      command: the command line.
+    """
+
+    settings: Any
+    data: Any
+    rows: Sequence[Row]
+    curves: Mapping[str, CurvesFile] = dataclasses.field(default_factory=dict)
+    command: Any = Command()
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of guessing."""
+        return 1 / self.data.num_classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """A file with several lines of each run, such as ``curves.csv``.
+
+    Attributes:
+      columns: behind those of the experiment's key.
+      of: ``of(settings, point, run)`` gives the lines of a run that has ended.
+    """
+
+    columns: tuple[str, ...]
+    of: Callable[[Any, Point, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+
+
+def load_dataset(settings: Any, command: Any) -> data.Dataset:
+    """Loads the data set that the settings name."""
+    return data.load(settings.dataset, command.data_dir)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """An experiment, declared; :func:`experiments.main.main` makes it.
+
+    Attributes:
+      name: of its module and of its results folders.
+      title: what the first line of its output calls it.
+      description: what ``--help`` says of it.
+      scales: the settings of each scale, a frozen dataclass.
+      grid: the settings that only say which runs there are; a results folder may have others.
+      key: the columns that name a row.
+      columns: of ``rows.csv``, the key among them.
+      table: ``table(results)`` is the table as text.
+      plot: ``plot(results, path)`` draws the figure.
+      heading: ``heading(results)`` stands above the table when it is printed.
+      points: ``points(settings, data, rows)`` are all runs that there are to be; it is asked again
+        until it asks for no more.
+      setup: ``setup(settings, data, point)`` is what the runs of equal ``point.program`` share.
+      start: ``start(settings, point)`` says in what a run differs from others of its program.
+      row: ``row(settings, data, point, run)`` gives the columns of a run that has ended; ``run`` is
+        its row in the ledger, with ``measures`` and ``epochs``.
+      measure: ``measure(settings, data, folder)`` adds the rows that need no training.
+      command: the class of the options.
+      choices: what a setting of the grid may hold, by name.
+      check: ``check(settings, command)`` gives the settings with what else the command changes.
+      load: ``load(settings, command)`` gives what the other functions call ``data``.
+      lines: files with several lines of each run, by name.
+      probe: ``probe(settings, data, point, program, state, step)`` gives what an epoch's row keeps
+        as ``measures``.
+      finish: ``finish(settings, data, point, program, state)`` gives more ``measures`` of a run.
+      curve_points: points of the curve that the ledger keeps of a run, at most.
+      test_every_epoch: whether runs are tested after every epoch, and not only at the end.
+      note: ``note(results)`` is printed below the table.
+      figures: other figures, by the name of their file.
+    """
+
+    name: str
+    title: str
+    description: str
+    scales: Mapping[str, Any]
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    table: Callable[[Results], str]
+    plot: Callable[[Results, Path], None]
+    heading: Callable[[Results], str]
+    grid: tuple[str, ...] = ("seeds",)
+    points: Callable[[Any, Any, Sequence[Row]], Sequence[Point]] = lambda *_: ()
+    setup: Callable[[Any, Any, Point], Setup] | None = None
+    start: Callable[[Any, Point], Start] | None = None
+    row: Callable[[Any, Any, Point, Mapping[str, Any]], Row] | None = None
+    measure: Callable[[Any, Any, Any], None] | None = None
+    command: type = Command
+    choices: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    check: Callable[[Any, Any], Any] = lambda settings, command: settings
+    load: Callable[[Any, Any], Any] = load_dataset
+    lines: Mapping[str, Lines] = dataclasses.field(default_factory=dict)
+    probe: Callable[..., Mapping[str, Any]] | None = None
+    finish: Callable[..., Mapping[str, Any]] | None = None
+    curve_points: int = 200
+    test_every_epoch: Callable[[Any], bool] = lambda settings: False
+    note: Callable[[Results], str] = lambda results: ""
+    figures: Mapping[str, Callable[[Results, Path], None]] = dataclasses.field(default_factory=dict)
+
+
+OUTCOME = (
+    "status", "steps", "batch_size", "test_accuracy", "test_loss", "first_loss", "last_loss",
+    "last_grad_norm", "seconds", "seconds_per_step",
+)  # fmt: skip
+"""The columns that :func:`outcome` fills."""
+
+
+def outcome(point: Point, run: Mapping[str, Any]) -> Row:
+    """The columns that the rows of all networks for images have, those of ``OUTCOME``."""
+    measures = run["measures"]
+    return {
+        "status": run["state"],
+        "steps": run["steps"],
+        "batch_size": point.batch_size,
+        "test_accuracy": number(run["test_accuracy"]),
+        "test_loss": number(run["test_loss"]),
+        **{name: number(measures[name]) for name in ("first_loss", "last_loss", "last_grad_norm")},
+        "seconds": round(run["seconds"], 2),
+        "seconds_per_step": round(number(measures["seconds_per_step"]), 5),
+    }
+
+
+def number(value: float | None) -> float:
+    """A number of the ledger, where NaN is none."""
+    return math.nan if value is None else value
+
+
+def thinned(curve: Mapping[str, Sequence[float]], points: int) -> list[dict[str, float]]:
+    """A curve with at most so many points, each the mean of as many, but for the last.
+
+    Args:
+      curve: ``step`` and other columns, of equal lengths.
+      points: how many, at most.
+
+    Returns:
+      A line for each point: ``step`` is the last one of those that it is the mean of.
+
+    Example:
+      >>> curve = {"step": [1, 2, 3, 4, 5], "loss": [0.0, 1.0, 2.0, 3.0, 4.0]}
+      >>> [(point["step"], point["loss"]) for point in thinned(curve, 3)]
+      [(2, 0.5), (4, 2.5), (5, 4.0)]
+    """
+    length = max(1, -(-len(curve["step"]) // points))
+    found = []
+    for start in range(0, len(curve["step"]), length):
+        part = {name: values[start : start + length] for name, values in curve.items()}
+        means = {name: sum(map(number, values)) / len(values) for name, values in part.items()}
+        found.append({**means, "step": part["step"][-1]})
+    return found
+
+
+__all__ = [
+    "OUTCOME",
+    "Command",
+    "Experiment",
+    "Lines",
+    "Point",
+    "Results",
+    "Setup",
+    "load_dataset",
+    "number",
+    "outcome",
+    "thinned",
+]

@@ -1,0 +1,207 @@
+"""The one command of all experiments: makes what is missing, prints the table, draws the figure."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import tyro
+
+from experiments.experiment import Command, Experiment, Point, Results
+from experiments.folder import CurvesFile, ResultsFolder, Row
+
+
+def run(experiment: Experiment) -> None:
+    """Runs the command line of an experiment.
+
+    Raises:
+      SystemExit: always.
+    """
+    command = tyro.cli(experiment.command, description=experiment.description)
+    raise SystemExit(main(experiment, command))
+
+
+def main(experiment: Experiment, command: Any) -> int:
+    """Makes what is missing, prints the table, draws the figure; returns the exit code.
+
+    Raises:
+      SystemExit: if an option, the data or the results folder is not in order, with one sentence.
+    """
+    stop_at_once()
+    settings = settings_of(experiment, command)
+    try:
+        data = experiment.load(settings, command)
+    except (ValueError, OSError, ImportError) as error:
+        raise SystemExit(str(error)) from None
+    folder = open_folder(experiment, command, settings)
+    points = experiment.points(settings, data, folder.rows)
+    say_what_is_made(experiment, command, settings, points, folder)
+    start = time.monotonic()
+    stop_at_once(
+        f"Stopped. What was finished is kept in {folder.path}; the same command makes what is "
+        "missing."
+    )
+    if experiment.measure is not None:
+        experiment.measure(settings, data, folder)
+    curves = open_curves(experiment, folder)
+    failures: Mapping[str, str] = {}
+    keep_failures(folder, failures)
+    points = experiment.points(settings, data, folder.rows)
+    rows = rows_of(folder, points) if points else folder.rows
+    show(experiment, Results(settings, data, rows, curves, command), folder)
+    return last_words(experiment, folder, failures, start)
+
+
+def settings_of(experiment: Experiment, command: Any) -> Any:
+    """The settings of the scale with what the command line changes, checked.
+
+    Raises:
+      SystemExit: if an option is not in order, with one sentence that says which.
+    """
+    settings = experiment.scales[command.scale]
+    names = {field.name for field in dataclasses.fields(settings)}
+    options = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
+    changed = {name: value for name, value in options.items() if name in names and value}
+    if getattr(command, "workers", 0) < 0:
+        raise SystemExit(f"--workers {command.workers} found; expected at least 1, or 0 to choose.")
+    if command.out is not None and command.out == Path():
+        raise SystemExit("--out names no folder; expected one, such as --out runs/my_figure.")
+    for name, value in changed.items():
+        if isinstance(value, int) and value < 1:
+            raise SystemExit(f"--{name} {value} found; expected at least 1.")
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise SystemExit(f"--{name} {' '.join(map(str, value))} found; expected no repetition.")
+        for each in value if name in experiment.choices else ():
+            if each not in experiment.choices[name]:
+                known = ", ".join(experiment.choices[name])
+                raise SystemExit(f"--{name} {each} found; expected some of {known}.")
+        for seed in value if name == "seeds" else ():
+            if not 0 <= seed < 2**32:
+                raise SystemExit(f"--seeds {seed} found; expected 0 <= seed < 2**32.")
+    try:
+        return experiment.check(dataclasses.replace(settings, **changed), command)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+
+
+def open_folder(experiment: Experiment, command: Command, settings: Any) -> ResultsFolder:
+    """Opens the folder that the command names, by default ``runs/NAME-SCALE``."""
+    return ResultsFolder(
+        command.out or Path("runs") / f"{experiment.name}-{command.scale}",
+        dataclasses.asdict(settings),
+        grid=experiment.grid,
+        columns=experiment.columns,
+        key=experiment.key,
+    )
+
+
+def open_curves(experiment: Experiment, folder: ResultsFolder) -> dict[str, CurvesFile]:
+    """Opens the files with several lines of each run."""
+    return {
+        name: CurvesFile(
+            folder, columns=(*experiment.key, *lines.columns), key=experiment.key, name=name
+        )
+        for name, lines in experiment.lines.items()
+    }
+
+
+def say_what_is_made(
+    experiment: Experiment, command: Any, settings: Any, points: Sequence[Point], folder: Any
+) -> None:
+    """Prints what is going to be made, on what, and where it goes."""
+    devices = jax.devices()
+    words = [
+        *([settings.dataset] if hasattr(settings, "dataset") else []),
+        *([f"{len(points)} runs"] if points else []),
+    ]
+    about = f"{', '.join(words)} on " if words else ""
+    print(
+        f"{experiment.title}, scale {command.scale}: {about}{len(devices)} "
+        f"{devices[0].device_kind}; results in {folder.path.resolve()}",
+        flush=True,
+    )
+
+
+def rows_of(folder: ResultsFolder, points: Sequence[Point]) -> list[Row]:
+    """The rows of these points, as far as they are there, in the order of the points."""
+    keys = [{name: str(value) for name, value in point.key.items()} for point in points]
+    return [row for key in keys for row in folder.rows if key.items() <= row.items()]
+
+
+def show(experiment: Experiment, results: Results, folder: ResultsFolder) -> None:
+    """Prints and writes the table, draws the figures."""
+    text = experiment.table(results)
+    print(f"\n{experiment.heading(results)}\n\n{text}".replace("\n\n\n", "\n\n"))
+    if note := experiment.note(results):
+        print(f"\n{note}")
+    folder.write_text("table.txt", text + "\n")
+    if results.rows:
+        for name, plot in {"figure.png": experiment.plot, **experiment.figures}.items():
+            folder.draw(name, lambda path, plot=plot: plot(results, path))
+
+
+def keep_failures(folder: ResultsFolder, failures: Mapping[str, str]) -> None:
+    """Writes the tracebacks of failed runs, or takes those of an earlier start away."""
+    if failures:
+        texts = [f"{label}:\n{trace}" for label, trace in failures.items()]
+        folder.write_text("failures.txt", "\n".join(texts))
+    else:
+        with contextlib.suppress(OSError):
+            (folder.path / "failures.txt").unlink(missing_ok=True)
+
+
+def last_words(
+    experiment: Experiment, folder: ResultsFolder, failures: Mapping[str, str], start: float
+) -> int:
+    """Prints which files there are now; returns the exit code.
+
+    Args:
+      experiment: the experiment.
+      folder: where they are.
+      failures: the tracebacks of failed runs, by label.
+      start: by ``time.monotonic()``, when the first run began.
+    """
+    folder.settle()
+    print(f"\n{time.monotonic() - start:.0f} s. In {folder.path.resolve()}:")
+    for file in (
+        "figure.png", *experiment.figures, "table.txt", "rows.csv", *experiment.lines,
+        "settings.json", "failures.txt",
+    ):  # fmt: skip
+        if (folder.path / file).is_file():
+            print(f"  {file}")
+    if failures:
+        print(f"Failed runs: {len(failures)}; the same command tries them again.")
+    sys.stdout.flush()
+    for fault in folder.faults:
+        print(fault, file=sys.stderr)
+    return 1 if failures or folder.faults else 0
+
+
+def stop_at_once(word: str = "Stopped before anything was made.") -> None:
+    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already.
+
+    Args:
+      word: the sentence to leave with.
+    """
+
+    def leave(number: int, _: Any) -> None:
+        try:
+            print(word, file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also where nobody reads the sentence any more
+            os._exit(128 + number)
+
+    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, leave)
+
+
+__all__ = ["main", "run", "settings_of"]
