@@ -11,7 +11,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -186,16 +185,13 @@ def _number(value: Any) -> Any:
 
 
 def _family(name: str) -> str:
-    for architecture in architectures.ARCHITECTURES.values():
-        if re.fullmatch(architecture.pattern, name):
-            if architecture.family not in ("pre_activation", "post_activation"):
-                raise ValueError(
-                    f"--model {name} found; expected a residual network for images, such as "
-                    "wrn-28-10, cifar-resnet-110 or resnet-50."
-                )
-            return architecture.family
-    architectures.make(name, "plain")  # says which names there are
-    raise AssertionError(name)
+    family = architectures.find(name).family
+    if family not in ("pre_activation", "post_activation"):
+        raise ValueError(
+            f"--model {name} found; expected a residual network for images, such as wrn-28-10, "
+            "cifar-resnet-110 or resnet-50."
+        )
+    return family
 
 
 def _batch(dataset: data.Dataset, options: Options) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""The registry of architectures, through which command lines and tests find a network by name."""
+"""The one registry of architectures: networks by name, their classes, and what they take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,30 +24,34 @@ MOST = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A family of networks that differ in depth, and width, and are called by one form of name.
+    """A family of networks that differ in depth and width.
 
     Attributes:
       name: how the registry calls it.
       title: how plots and tables call it.
-      family: which schemes are for it, of :data:`nf_resnets.schemes.FAMILIES`.
+      family: which schemes are for it, one of :data:`nf_resnets.schemes.FAMILIES`.
+      network: the class of its networks.
       form: how its networks are called, in an error's list.
       pattern: the regular expression of these names, a group for each number.
-      names: the usual ones.
+      names: the common ones.
       build: ``build(*numbers, scheme=..., **options)`` makes the module.
       tiny: the numbers and the options of a network as small as tests want it.
       example: ``example(batch_size)`` makes inputs for that one, as ``model.init`` takes them after
         the key.
+      inputs: what its networks take.
     """
 
     name: str
     title: str
     family: str
+    network: type
     form: str
     pattern: str
     names: tuple[str, ...]
     build: Callable[..., Any] = dataclasses.field(repr=False)
     tiny: tuple[tuple[int, ...], dict[str, Any]] = dataclasses.field(repr=False)
     example: Callable[[int], tuple[np.ndarray, ...]] = dataclasses.field(repr=False)
+    inputs: Literal["images", "tokens"] = "images"
 
     def smallest(self, scheme: str | schemes.Scheme, **options: Any) -> Any:
         """A network of a few channels, with each part that its larger ones have.
@@ -66,6 +70,19 @@ class Architecture:
     def schemes(self) -> tuple[str, ...]:
         """The names of all registered schemes that are for it."""
         return schemes.names(self.family)
+
+
+def find(name: str) -> Architecture:
+    """The architecture of the network that has a name.
+
+    Raises:
+      ValueError: if no network has that name.
+
+    Example:
+      >>> find("wrn-28-10").family, find("transformer-6").inputs
+      ('pre_activation', 'tokens')
+    """
+    return _parsed(name)[0]
 
 
 def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
@@ -88,17 +105,36 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
       Traceback (most recent call last):
       ValueError: name='resnet-110' found; expected ... (did you mean 'cifar-resnet-110'?).
     """
+    architecture, numbers = _parsed(name)
+    if options.get("stem_channels", 1) > MOST:
+        found = f"{options['stem_channels']:.4g}"
+        raise ValueError(f"stem_channels={found} found; expected at most {MOST:,}.")
+    return architecture.build(*numbers, scheme=scheme, **options)
+
+
+def architecture_of(model: Any) -> Architecture:
+    """An architecture whose networks have a model's class.
+
+    Raises:
+      ValueError: if the model is no network of this library.
+    """
+    for architecture in ARCHITECTURES.values():
+        if type(model) is architecture.network:
+            return architecture
+    raise ValueError(
+        f"a network of class {type(model).__name__} found; expected one of this library, "
+        f"{', '.join(CLASSES)}."
+    )
+
+
+def _parsed(name: str) -> tuple[Architecture, list[int]]:
     for architecture in ARCHITECTURES.values():
         match = re.fullmatch(architecture.pattern, str(name))
         if match:
             if any(len(number) > len(str(MOST)) or int(number) > MOST for number in match.groups()):
                 name = f"{str(name)[:40]}..." if len(str(name)) > 43 else name
                 raise ValueError(f"name={name!r} found; expected numbers of at most {MOST:,}.")
-            if options.get("stem_channels", 1) > MOST:
-                found = f"{options['stem_channels']:.4g}"
-                raise ValueError(f"stem_channels={found} found; expected at most {MOST:,}.")
-            numbers = map(int, match.groups())
-            return architecture.build(*numbers, scheme=scheme, **options)
+            return architecture, [int(number) for number in match.groups()]
     forms = [architecture.form for architecture in ARCHITECTURES.values()]
     close = _closest(str(name))
     hint = f" (did you mean {close!r}?)" if close else ""
@@ -109,10 +145,8 @@ def _closest(name: str) -> str | None:
     known = [known for architecture in ARCHITECTURES.values() for known in architecture.names]
     # "resnet-110" and "resnet110" leave out the beginning of a name, which no distance forgives.
     short = re.sub(r"[\W_]", "", name.lower())
-    ends = [each for each in known if short and each.replace("-", "").endswith(short)]
-    return (
-        ends[0] if ends else next(iter(difflib.get_close_matches(name.lower(), known, n=1)), None)
-    )
+    longer = [each for each in known if short and each.replace("-", "").endswith(short)]
+    return next(iter(longer or difflib.get_close_matches(name.lower(), known, n=1)), None)
 
 
 def _images(side: int, batch_size: int) -> tuple[np.ndarray, ...]:
@@ -131,16 +165,27 @@ def _tokens(vocab_size: int, batch_size: int) -> tuple[np.ndarray, ...]:
 
 
 def _transformer(num_layers: int, vocab_size: int = 10_000, **options: Any) -> Transformer:
-    """By default with a vocabulary as large as is usual for IWSLT'14 German to English."""
+    """By default with a vocabulary of the size that is common for IWSLT'14 German to English."""
     return Transformer(num_layers=num_layers, vocab_size=vocab_size, **options)
 
 
-def _of_depths(depths: Any, form: str) -> tuple[str, ...]:
-    return tuple(form.format(depth) for depth in depths)
+def _resnet(version: Literal[1, 2]) -> Architecture:
+    end = "" if version == 1 else "-v2"
+    return Architecture(
+        name=f"resnet{end}",
+        title="ResNet" if version == 1 else "ResNet version 2",
+        family="post_activation" if version == 1 else "pre_activation",
+        network=ResNet,
+        form=f"resnet-{'/'.join(map(str, SIZES))}{end}",
+        pattern=rf"resnet-({'|'.join(map(str, SIZES))}){end}",
+        names=tuple(f"resnet-{depth}{end}" for depth in SIZES),
+        build=partial(ResNet, version=version),
+        tiny=((26,), {"stem_channels": 4, "num_classes": 10}),
+        example=partial(_images, 32),
+    )
 
 
-_RESNET_DEPTHS = "|".join(map(str, SIZES))
-_VGG_DEPTHS = "|".join(map(str, CONFIGURATIONS))
+_TINY_VGG = {"stem_channels": 4, "num_classes": 10, "classifier": (12, 8), "pool_size": 2}
 _TINY_TRANSFORMER = {"vocab_size": 11, "d_model": 8, "num_heads": 2, "d_ff": 16}
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -150,9 +195,10 @@ ARCHITECTURES: dict[str, Architecture] = {
             name="cifar-resnet",
             title="ResNet for CIFAR",
             family="post_activation",
+            network=CifarResNet,
             form="cifar-resnet-(6n+2)",
             pattern=r"cifar-resnet-(\d+)",
-            names=_of_depths((20, 32, 44, 56, 110, 1202), "cifar-resnet-{}"),
+            names=tuple(f"cifar-resnet-{depth}" for depth in (20, 32, 44, 56, 110, 1202)),
             build=CifarResNet,
             tiny=((14,), {"stem_channels": 4}),
             example=partial(_images, 8),
@@ -161,6 +207,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             name="wrn",
             title="Wide ResNet",
             family="pre_activation",
+            network=WideResNet,
             form="wrn-(6N+4)-k",
             pattern=r"wrn-(\d+)-(\d+)",
             names=("wrn-16-1", "wrn-16-8", "wrn-28-10", "wrn-40-4", "wrn-40-10"),
@@ -168,55 +215,40 @@ ARCHITECTURES: dict[str, Architecture] = {
             tiny=((16, 1), {"stem_channels": 4}),
             example=partial(_images, 8),
         ),
-        Architecture(
-            name="resnet",
-            title="ResNet",
-            family="post_activation",
-            form=f"resnet-{'/'.join(map(str, SIZES))}",
-            pattern=rf"resnet-({_RESNET_DEPTHS})",
-            names=_of_depths(SIZES, "resnet-{}"),
-            build=ResNet,
-            tiny=((26,), {"stem_channels": 4, "num_classes": 10}),
-            example=partial(_images, 32),
-        ),
-        Architecture(
-            name="resnet-v2",
-            title="ResNet version 2",
-            family="pre_activation",
-            form=f"resnet-{'/'.join(map(str, SIZES))}-v2",
-            pattern=rf"resnet-({_RESNET_DEPTHS})-v2",
-            names=_of_depths(SIZES, "resnet-{}-v2"),
-            build=partial(ResNet, version=2),
-            tiny=((26,), {"stem_channels": 4, "num_classes": 10}),
-            example=partial(_images, 32),
-        ),
+        _resnet(1),
+        _resnet(2),
         Architecture(
             name="vgg",
             title="VGG",
             family="plain",
+            network=VGG,
             form=f"vgg-{'/'.join(map(str, CONFIGURATIONS))}",
-            pattern=rf"vgg-({_VGG_DEPTHS})",
-            names=_of_depths(CONFIGURATIONS, "vgg-{}"),
+            pattern=rf"vgg-({'|'.join(map(str, CONFIGURATIONS))})",
+            names=tuple(f"vgg-{depth}" for depth in CONFIGURATIONS),
             build=VGG,
-            tiny=(
-                (11,),
-                {"stem_channels": 4, "num_classes": 10, "classifier": (12, 8), "pool_size": 2},
-            ),
+            tiny=((11,), _TINY_VGG),
             example=partial(_images, 32),
         ),
         Architecture(
             name="transformer",
             title="Transformer",
             family="transformer",
+            network=Transformer,
             form="transformer-N",
             pattern=r"transformer-(\d+)",
             names=("transformer-6",),
             build=_transformer,
             tiny=((2,), _TINY_TRANSFORMER),
             example=partial(_tokens, _TINY_TRANSFORMER["vocab_size"]),
+            inputs="tokens",
         ),
     )
 }
 """All architectures, by the names that stand before the numbers."""
 
-__all__ = ["ARCHITECTURES", "Architecture", "make"]
+CLASSES: dict[str, Any] = {
+    architecture.network.__name__: architecture.network for architecture in ARCHITECTURES.values()
+}
+"""The classes of their networks, by name."""
+
+__all__ = ["ARCHITECTURES", "CLASSES", "Architecture", "architecture_of", "find", "make"]

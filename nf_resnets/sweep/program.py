@@ -203,7 +203,7 @@ def make_model(plan: Plan, dataset: data.Dataset) -> Any:
         options["dropout"] = settings.dropout
     if settings.remat:
         options["remat"] = True
-    if settings.model.startswith("transformer"):
+    if models.architectures.find(settings.model).inputs != "images":
         raise ValueError(f"model={settings.model!r} found; expected a network for images.")
     return models.make(settings.model, settings.scheme, **options)
 

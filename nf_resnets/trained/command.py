@@ -524,7 +524,7 @@ def _save(
 
 
 def _network(command: Train, dataset: data.Dataset) -> Any:
-    if command.network.startswith("transformer"):
+    if models.architectures.find(command.network).inputs != "images":
         raise ValueError(f"--network {command.network} found; expected a network for images.")
     options: dict[str, Any] = {"num_classes": dataset.num_classes}
     if command.stem_channels:

@@ -355,7 +355,7 @@ def refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
     Raises:
       ValueError: that says which.
     """
-    translates = isinstance(model, models.Transformer)
+    translates = models.architectures.architecture_of(model).inputs == "tokens"
     if not isinstance(inputs, Sentences if translates else Images):
         raise ValueError(
             f"inputs={type(inputs).__name__} found for a {type(model).__name__}; expected "

@@ -13,19 +13,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from nf_resnets import models, schemes
-
-CLASSES: dict[str, Any] = {
-    each.__name__: each
-    for each in (
-        models.CifarResNet,
-        models.ResNet,
-        models.Transformer,
-        models.VGG,
-        models.WideResNet,
-    )
-}
-"""The networks that a file can hold, by the names of their classes."""
+from nf_resnets import schemes
+from nf_resnets.models.architectures import CLASSES, architecture_of
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """What a network may compute in."""
@@ -49,14 +38,11 @@ def to_json(model: Any) -> dict[str, Any]:
       ValueError: if it is a network of another class, or a field cannot be written; it is named.
 
     Example:
+      >>> from nf_resnets import models
       >>> to_json(models.WideResNet(depth=10, scheme="skipinit"))["fields"]["scheme"]
       'skipinit'
     """
-    kind = type(model).__name__
-    if CLASSES.get(kind) is not type(model):
-        raise ValueError(
-            f"a network of class {kind} found; expected one of this library, {', '.join(CLASSES)}."
-        )
+    kind = architecture_of(model).network.__name__
     fields = {
         field.name: _value_to_json(f"{kind}.{field.name}", getattr(model, field.name))
         for field in dataclasses.fields(model)
@@ -211,4 +197,4 @@ def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
         raise ValueError(f"scheme={reprlib.repr(name)} is not whole: {error}.") from None
 
 
-__all__ = ["CLASSES", "DTYPES", "from_json", "to_json"]
+__all__ = ["DTYPES", "from_json", "to_json"]
