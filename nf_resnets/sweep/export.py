@@ -111,7 +111,7 @@ def to_parquet(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None
     rows = ledger.rows(keys)
     whole, real, text = pa.int64(), pa.float64(), pa.string()
     types = {
-        **dict.fromkeys(("key", "program", "state", "message", "resolved"), text),
+        **dict.fromkeys(("key", "program", "state", "message", "resolved", "measures"), text),
         **dict.fromkeys(("position", "attempts", "steps_done"), whole),
         "finished_at": pa.timestamp("us", tz="UTC"),
     }

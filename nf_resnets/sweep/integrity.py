@@ -58,6 +58,7 @@ def check_run(row: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str | int | float | None):
             raise Damage(f"its setting {name!r} is no number and no text")
     read_json("resolved", row["resolved"])
+    read_json("measures", row["measures"] or "{}")
     return settings
 
 
@@ -70,6 +71,7 @@ def check_epoch(row: Mapping[str, Any]) -> None:
     check_types(epochs, row)
     if epoch_checksum(row["key"], row) != row["checksum"]:
         raise Damage(f"the columns of its epoch {row['epoch']!r} do not have their checksum")
+    read_json(f"measures of epoch {row['epoch']}", row["measures"] or "{}")
 
 
 def check_attempt(row: Mapping[str, Any]) -> None:

@@ -23,8 +23,8 @@ from nf_resnets.sweep import schema
 from nf_resnets.sweep.identity import Worker, is_dead, this_worker
 from nf_resnets.sweep.integrity import Damage, check_attempt, check_epoch, check_run
 from nf_resnets.sweep.schema import (
-    CHECKED,
     RESULTS,
+    SEALED,
     LedgerError,
     attempts,
     epoch_checksum,
@@ -54,7 +54,8 @@ WHOLE = ("epoch", "step", "steps")
 # What a row says of a run besides its settings.
 COLUMNS = (
     "key", "program", "position", "state", "attempts", "steps_done", "test_accuracy", "test_loss",
-    "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved"
+    "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved",
+    "measures",
 )  # fmt: skip
 # Of how many values an IN (...) may be: below every database's limit of parameters.
 MANY = 1000
@@ -122,6 +123,28 @@ def _number(name: str, value: Any) -> float | int | None:
 def _text(value: str) -> str:
     """A text that both databases can hold: PostgreSQL has no NUL, and neither lone surrogates."""
     return str(value).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    """JSON of measures; NaN and infinity are null, and arrays are lists."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(name): plain(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        # Of arrays and numbers of NumPy and JAX.
+        return plain(value.tolist()) if hasattr(value, "tolist") else value
+
+    try:
+        text = json.dumps(plain({} if value is None else value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"measures cannot be kept as JSON: {error}") from error
+    if not text.startswith("{"):
+        raise LedgerError(f"measures is {value!r}; expected a mapping")
+    return None if text == "{}" else text
 
 
 def _sealed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +291,7 @@ class Ledger:
         Returns:
           How many were new.
         """
-        fresh = dict.fromkeys(CHECKED) | {"state": "waiting", "attempt": 0, "failures": 0}
+        fresh = dict.fromkeys(SEALED) | {"state": "waiting", "attempt": 0, "failures": 0}
         rows = [
             _sealed({**fresh, **vars(r), "key": r.key})
             # In one order, so that two workers that add at once wait for each other and not in a
@@ -471,7 +494,7 @@ class Ledger:
         new = []
         for row in rows:
             self._check(row)
-            values = {name: getattr(row, name) for name in CHECKED} | changes
+            values = {name: getattr(row, name) for name in SEALED} | changes
             new.append(
                 {**_sealed(values), "holder": None, "lease": None, **(held or {}), "of_run": row.id}
             )
@@ -538,7 +561,8 @@ class Ledger:
           claim: of `claim`.
           worker: who holds the run.
           rows: for each epoch some of epoch, step, train_loss, train_accuracy, test_loss,
-            test_accuracy and seconds; epoch must be there. NaN and infinity become None.
+            test_accuracy, seconds and measures, a mapping that JSON can hold; epoch must be there.
+            NaN and infinity become None.
 
         Returns:
           False, with nothing written, if the worker does not hold the run any more.
@@ -578,8 +602,8 @@ class Ledger:
           claim: of `claim`.
           worker: who holds the run.
           state: "finished", "diverged" or "oom".
-          result: some of steps, test_accuracy, test_loss, train_loss, train_accuracy, seconds and
-            message; NaN and infinity become None.
+          result: some of steps, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
+            message and measures, a mapping that JSON can hold; NaN and infinity become None.
           epochs: what the last epochs gave, as for `record`.
 
         Returns:
@@ -591,11 +615,11 @@ class Ledger:
         """
         if state not in ("finished", "diverged", "oom"):
             raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
-        _known("the result", result, RESULTS)
+        _known("the result", result, (*RESULTS, "measures"))
         numbers: dict[str, Any] = {
             name: _number(name, result.get(name)) for name in RESULTS if name != "message"
         }
-        message = result.get("message")
+        message, measures = result.get("message"), _json(result.get("measures"))
         values = _epoch_values(epochs)
 
         def work(connection: sa.Connection) -> bool:
@@ -614,6 +638,7 @@ class Ledger:
                 state=state,
                 finished_at=connection.scalar(self._sql.now),
                 message=None if message is None else _text(message),
+                measures=measures,
                 **numbers,
             )
             self._end(connection, run.id, claim, state)
@@ -726,7 +751,7 @@ class Ledger:
                 raise LedgerError(
                     f"states has {state!r}; expected 'finished', 'diverged', 'failed' or 'oom'"
                 )
-        nothing = dict.fromkeys((*RESULTS, "finished_at"))
+        nothing = dict.fromkeys((*RESULTS, "measures", "finished_at"))
 
         def work(connection: sa.Connection) -> int:
             ended = connection.execute(self._sql.ended, {"states": list(states)}).all()
@@ -791,8 +816,8 @@ class Ledger:
         Returns:
           In each row all fields of the settings, and key, program, state, attempts (how often it
           was claimed), steps_done, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
-          message, finished_at (seconds since 1970), position and resolved (a mapping); None for
-          what is not there.
+          message, finished_at (seconds since 1970), position, resolved and measures (mappings);
+          None for what is not there.
 
         Raises:
           LedgerError: also if any row of the ledger, of `keys` or not, is not as it was written:
@@ -815,6 +840,7 @@ class Ledger:
                 "finished_at": row.finished_at,
                 "position": row.position,
                 "resolved": json.loads(row.resolved),
+                "measures": json.loads(row.measures or "{}"),
             }
             for row, settings in pairs
             if wanted is None or row.key in wanted
@@ -827,18 +853,23 @@ class Ledger:
           key: of the run; None for all.
 
         Returns:
-          Rows of key, epoch, step, train_loss, train_accuracy, test_loss, test_accuracy, seconds
-          and attempt (which wrote the row), in order.
+          Rows of key, epoch, step, train_loss, train_accuracy, test_loss, test_accuracy, seconds,
+          attempt (which wrote the row) and measures (a mapping), in order.
         """
         query = (
             sa.select(
-                runs.c.key, *(epochs.c[name] for name in EPOCH), epochs.c.attempt, epochs.c.checksum
+                runs.c.key,
+                *(epochs.c[name] for name in (*EPOCH, "attempt", "measures", "checksum")),
             )
             .join_from(runs, epochs, epochs.c.run == runs.c.id)
             .order_by(runs.c.position, runs.c.id, epochs.c.epoch)
         )
         rows = self._mappings(query, key, check_epoch)
-        return [{name: row[name] for name in row if name != "checksum"} for row in rows]
+        return [
+            {name: row[name] for name in row if name != "checksum"}
+            | {"measures": json.loads(row["measures"] or "{}")}
+            for row in rows
+        ]
 
     def attempts(self, key: str | None = None) -> list[dict[str, Any]]:
         """Who ran a run when, and how each attempt ended.
@@ -951,8 +982,9 @@ def _epoch_values(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows as the table of epochs has them."""
     values = []
     for row in rows:
-        _known("an epoch's row", row, EPOCH)
-        value = {name: _number(name, row.get(name)) for name in EPOCH}
+        _known("an epoch's row", row, (*EPOCH, "measures"))
+        value: dict[str, Any] = {name: _number(name, row.get(name)) for name in EPOCH}
+        value["measures"] = _json(row.get("measures"))
         if value["epoch"] is None:
             raise LedgerError(f"an epoch's row has no number of the epoch: {dict(row)!r}")
         values.append(value)

@@ -110,7 +110,8 @@ def _read(old: sa.Connection, table: sa.Table, left: list[str]) -> Iterator[dict
     for order in (first, [column.desc() for column in first]):
         try:
             for row in old.execute(sa.select(*columns).order_by(*order)):
-                values = dict(zip((column.key for column in columns), row, strict=True))
+                values = {"measures": None} if "measures" in table.c else {}
+                values |= dict(zip((column.key for column in columns), row, strict=True))
                 key = tuple(values[column.key] for column in first)
                 if key not in seen:
                     seen.add(key)

@@ -8,7 +8,7 @@ import random
 import re
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 __all__ = [
     "CHECKED",
     "RESULTS",
+    "SEALED",
     "STATES",
     "VERSION",
     "LedgerError",
@@ -41,9 +42,9 @@ __all__ = [
     "workers",
 ]
 
-# Raised whenever a table changes. A ledger of version 1 gets the columns that it lacks when it is
-# opened; any other one is refused, never altered.
-VERSION = "2"
+# Raised whenever a table changes. A ledger of an earlier version gets the columns that it lacks
+# when it is opened; any other one is refused, never altered.
+VERSION = "3"
 RESULTS = (
     "steps", "test_accuracy", "test_loss", "train_loss", "train_accuracy", "seconds", "message"
 )  # fmt: skip
@@ -102,6 +103,8 @@ runs = sa.Table(
     sa.Column("seconds", sa.Double),
     sa.Column("message", sa.Text),
     sa.Column("finished_at", sa.Double),
+    # JSON of whatever else the run gave; NULL for nothing.
+    sa.Column("measures", sa.Text),
     # Of what the row says (integrity.py).
     sa.Column("checksum", sa.String(16)),
     sa.CheckConstraint(sa.column("state").in_(STATES), name="runs_state"),
@@ -137,6 +140,7 @@ epochs = sa.Table(
     sa.Column("seconds", sa.Double),
     # The attempt that wrote the row last.
     sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("measures", sa.Text),
     sa.Column("checksum", sa.String(16)),
     sqlite_with_rowid=False,
 )
@@ -164,25 +168,30 @@ QUICKLY_CHECKED = 64 * 2**20
 
 
 # What a run's checksum covers: all but the settings, whose SHA-256 is the key, and who holds it.
+# Measures are covered where there are any, so that rows of earlier versions keep their checksums.
 CHECKED = (
     "key", "program", "position", "resolved", "state", "attempt", "failures", *RESULTS,
     "finished_at",
 )  # fmt: skip
+SEALED = (*CHECKED, "measures")
 
 
 def run_checksum(row: Mapping[str, Any]) -> str:
     """The checksum of a run's columns."""
-    return _checksum([row[name] for name in CHECKED])
+    return _checksum(row, CHECKED)
 
 
 def epoch_checksum(key: str, row: Mapping[str, Any]) -> str:
     """The checksum of an epoch's columns and the key of its run."""
-    names = [column.name for column in epochs.c if column.name not in ("run", "checksum")]
-    return _checksum([key, *(row[name] for name in names)])
+    names = [c.name for c in epochs.c if c.name not in ("run", "measures", "checksum")]
+    return _checksum({**row, "key": key}, ("key", *names))
 
 
-def _checksum(values: list[Any]) -> str:
+def _checksum(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """16 hexadecimal digits of the SHA-256 of values as both databases give them back."""
+    values = [row[name] for name in names]
+    if row.get("measures") is not None:
+        values.append(row["measures"])
     # SQLite forgets the sign of zero.
     plain = [value + 0.0 if isinstance(value, float) else value for value in values]
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
@@ -373,7 +382,7 @@ def _version(connection: sa.Connection, name: str) -> str | None:
     ours = set(metadata.tables)
     if "notes" in found and ours <= found:
         version = connection.scalar(sa.select(notes.c.value).where(notes.c.name == VERSION_NOTE))
-        if version in ("1", VERSION):
+        if version in ("1", "2", VERSION):
             return version
         if version is not None:
             raise LedgerError(
@@ -396,22 +405,27 @@ def _create(connection: sa.Connection) -> None:
 
 
 def _make_current(connection: sa.Connection, name: str) -> None:
-    """In a transaction that writes: creates the tables, or gives version 1 its checksums."""
+    """In a transaction that writes: creates the tables, or adds what an earlier version lacks."""
     version = _version(connection, name)
     if version is None:
         _create(connection)
-    elif version == "1":
-        _add_checksums(connection, name)
-
-
-def _add_checksums(connection: sa.Connection, name: str) -> None:
-    """Gives the rows of version 1 checksums of what they say, and changes nothing else."""
+    if version in (None, VERSION):
+        return
     held = (runs.c.state == "running") & (runs.c.lease_until > clock(connection.dialect.name))
     if connection.scalar(sa.select(sa.func.count()).where(held)):
         raise LedgerError(
             f"the ledger {name} is of an earlier nf_resnets, whose workers are at work on it or "
-            "were a minute ago; once they have ended it is opened, and gets checksums"
+            "were a minute ago; once they have ended it is opened, and gets what it lacks"
         )
+    for table in (runs, epochs):
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN measures TEXT")
+    if version == "1":
+        _add_checksums(connection)
+    connection.execute(sa.update(notes).where(notes.c.name == VERSION_NOTE).values(value=VERSION))
+
+
+def _add_checksums(connection: sa.Connection) -> None:
+    """Gives the rows of version 1 checksums of what they say, and changes nothing else."""
     for table in (runs, epochs):
         connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN checksum VARCHAR(16)")
     found = connection.execute(sa.select(runs.c.id, *(runs.c[each] for each in CHECKED))).all()
@@ -435,7 +449,6 @@ def _add_checksums(connection: sa.Connection, name: str) -> None:
     )
     if new:
         connection.execute(change, new)
-    connection.execute(sa.update(notes).where(notes.c.name == VERSION_NOTE).values(value=VERSION))
 
 
 def _prepare_postgresql(engine: sa.Engine, name: str, create: bool) -> None:

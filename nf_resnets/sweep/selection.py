@@ -538,6 +538,7 @@ def _twice(first: Row, second: Row, rate: str, seed: str) -> str:
     results = {
         "key", "program", "position", "state", "attempts", "steps_done", "seconds", "message",
         "test_accuracy", "test_loss", "train_loss", "train_accuracy", "finished_at", "resolved",
+        "measures",
     }  # fmt: skip
     differ = [
         name

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
 from nf_resnets.sweep.identity import Worker
-from nf_resnets.sweep.schema import CHECKED, attempts, epochs, programs, runs, workers
+from nf_resnets.sweep.schema import SEALED, attempts, epochs, programs, runs, workers
 
 __all__ = ["Statements"]
 
@@ -28,7 +28,7 @@ class Statements:
         order = (runs.c.position, runs.c.id)
         is_waiting = runs.c.state == "waiting"
         is_running = runs.c.state == "running"
-        whole = sa.select(*(runs.c[name] for name in ("id", "settings", "checksum", *CHECKED)))
+        whole = sa.select(*(runs.c[name] for name in ("id", "settings", "checksum", *SEALED)))
         attempt = (attempts.c.run == bind("of_run")) & (attempts.c.attempt == bind("of_attempt"))
 
         def put(table: sa.Table, keys: Sequence[str], **values: Any) -> Any:
@@ -138,7 +138,7 @@ class Statements:
                 worker=bind("holder"),
                 lease_until=now + bind("lease", type_=sa.Double),
                 checksum=bind("checksum"),
-                **{name: bind(name) for name in CHECKED},
+                **{name: bind(name) for name in SEALED},
             )
         )
         self.now = sa.select(now)

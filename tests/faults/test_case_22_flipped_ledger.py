@@ -26,7 +26,7 @@ CASE = "22 a flipped bit in the ledger"
 STATES = ("finished", "diverged", "oom", "failed", "running", "waiting")
 
 
-def fill(path, runs=12):
+def fill(path, runs=12, measures=True):
     """A ledger with runs in every state, two epochs each."""
     with open_ledger(path) as book:
         book.add(
@@ -41,6 +41,7 @@ def fill(path, runs=12):
             state = STATES[seed % len(STATES)]
             rows = [
                 {"epoch": e, "step": 22 * e, "test_accuracy": seed / 100, "train_loss": 1 / seed}
+                | ({"measures": {"norm": seed / e}} if measures else {})
                 for e in (1, 2)
             ]
             book.record(claim, worker, rows)
@@ -50,6 +51,8 @@ def fill(path, runs=12):
                 book.release(claim, worker)
             elif state != "running":
                 result = {"steps": 44, "test_accuracy": seed / 100, "train_loss": 0.0}
+                if measures:
+                    result["measures"] = {"curve": [[1, 0.5], [22, 0.25]]}
                 book.finish(claim, worker, state, {**result, "message": "it came to its end"})
     return path
 
@@ -217,6 +220,8 @@ NESTED = '{"a":' * 200_000 + "1" + "}" * 200_000
         {"settings": "[]"},
         {"settings": '{"seed": ' + "9" * 5000 + "}"},
         {"resolved": "null"},
+        {"measures": NESTED},
+        {"measures": "[]"},
         {"test_accuracy": "\x1b[2J"},
         {"finished_at": 1e300},
         {"finished_at": None},
@@ -307,19 +312,28 @@ def test_damaged_pages_lose_their_own_rows_only(tmp_path):
         assert row == {**by_key[row["key"]], "state": row["state"]}
 
 
-def test_a_ledger_of_version_1_is_opened_and_gets_checksums(ledger):
+@pytest.mark.parametrize(
+    ("version", "lacks"), [("1", ("measures", "checksum")), ("2", ("measures",))]
+)
+def test_a_ledger_of_an_earlier_version_is_opened_and_gets_what_it_lacks(tmp_path, version, lacks):
+    ledger = fill(tmp_path / "ledger.db", measures=False)
     before = known(ledger)
     raw = sqlite3.connect(ledger, isolation_level=None)
     for table in ("runs", "epochs"):
-        raw.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-    raw.execute("UPDATE notes SET value = '1' WHERE name = 'nf_resnets ledger'")
+        for column in lacks:
+            raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    raw.execute("UPDATE notes SET value = ? WHERE name = 'nf_resnets ledger'", [version])
+    sums = raw.execute("SELECT checksum FROM runs").fetchall() if version == "2" else None
+    # What is whole of it can be salvaged.
+    assert salvage(ledger, tmp_path / "new.db") == (12, [])
     # While a worker of that version holds runs, nothing is touched.
     with pytest.raises(LedgerError, match="whose workers are at work on it"):
         open_ledger(ledger)
-    assert "checksum" not in str(raw.execute("PRAGMA table_info(runs)").fetchall())
+    assert "measures" not in str(raw.execute("PRAGMA table_info(runs)").fetchall())
     raw.execute("UPDATE runs SET lease_until = 1 WHERE state = 'running'")
-    raw.close()
     assert known(ledger) == before
+    assert sums in (None, raw.execute("SELECT checksum FROM runs").fetchall())
+    raw.close()
     assert fuzz(ledger, 100, seed=0)["changed"] == []
 
 

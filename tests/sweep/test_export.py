@@ -48,6 +48,7 @@ def ledger(tmp_path):
             elif state != "running":
                 accuracy = None if state == "oom" else 0.5 + position / 100
                 result = {"steps": 20, "test_accuracy": accuracy, "train_loss": 1 / 3}
+                result["measures"] = {"curve": [[1, 0.5], [20, None]]}
                 opened.finish(claim, worker, state, result)
         yield opened
 
@@ -59,7 +60,7 @@ def same(found, row, *, time):
             # Milliseconds are kept.
             kept = found[name] and time(found[name])
             assert kept == value or abs(kept - value) < 1e-3
-        elif name == "resolved":
+        elif name in ("resolved", "measures"):
             assert json.loads(found[name]) == value
         else:
             assert (found[name], type(found[name])) == (value, type(value)), name
@@ -74,7 +75,8 @@ def test_a_csv_file_holds_every_run(ledger, tmp_path):
     fields = ["alpha", "batch_size", "dataset", "dropout", "epochs", "flip", "peak_lr", "scheme",
               "steps"]  # fmt: skip
     assert list(lines[0]) == [*fields, *COLUMNS]
-    texts = {"dataset", "scheme", "key", "program", "state", "message", "resolved", "finished_at"}
+    texts = {"dataset", "scheme", "key", "program", "state", "message", "resolved", "finished_at",
+             "measures"}  # fmt: skip
     for line, row in zip(lines, ledger.rows(), strict=True):
         read = {
             name: (text or None) if name in texts else json.loads(text or "null")
@@ -131,7 +133,7 @@ def check_study(optuna, study, ledger):
         assert type(trial.params["batch_size"]) is int
         assert trial.value == (row["test_accuracy"] if row["state"] == "finished" else None)
         attributes = trial.user_attrs
-        for name in ("key", "state", "resolved"):
+        for name in ("key", "state", "resolved", "measures"):
             assert attributes[name] == row[name]
         assert attributes.get("steps_done") == row["steps_done"]
         assert attributes.get("message") == row["message"]

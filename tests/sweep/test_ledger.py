@@ -18,7 +18,8 @@ from nf_resnets.sweep import schema
 from nf_resnets.sweep.ledger import LedgerError, NewRun, Worker, open_ledger, this_worker
 from tests.sweep import postgres
 
-EPOCH = {"epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"}
+EPOCH = {"epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",
+         "measures"}  # fmt: skip
 
 
 def run(position: int, program: str = "p", **settings) -> NewRun:
@@ -211,14 +212,14 @@ def test_epochs_are_written_once_each_and_written_anew(ledger, worker):
     claim, _ = ledger.claim(worker, limit=2)
     row = {
         "epoch": np.int64(1), "step": 5, "train_loss": np.float32(0.5), "train_accuracy": math.nan,
-        "test_loss": math.inf, "test_accuracy": np.array(0.25), "seconds": None,
+        "test_loss": math.inf, "test_accuracy": np.array(0.25), "seconds": None, "measures": None,
     }  # fmt: skip
     assert row.keys() == EPOCH
     assert ledger.record(claim, worker, [row, {"epoch": 2}])
     assert ledger.record(claim, worker, [{"epoch": 2, "train_loss": -math.inf, "step": 10}])
     assert ledger.record(claim, worker, [])
     common = {"key": claim.key, "attempt": 1, "train_accuracy": None, "test_loss": None,
-              "seconds": None}  # fmt: skip
+              "seconds": None, "measures": {}}  # fmt: skip
     assert ledger.epochs(claim.key) == ledger.epochs() == [
         {**common, "epoch": 1, "step": 5, "train_loss": 0.5, "test_accuracy": 0.25},
         {**common, "epoch": 2, "step": 10, "train_loss": None, "test_accuracy": None},
@@ -241,6 +242,7 @@ def test_a_finished_run_has_its_result_and_its_epochs(ledger, worker):
         "attempts": 1, "steps_done": 20, "test_accuracy": 0.75, "test_loss": None,
         "train_loss": 0.5, "train_accuracy": None, "seconds": 1.0, "message": "fine",
         "position": 0, "resolved": {"num_steps": 0},
+        "measures": {},
     }  # fmt: skip
     assert [row["step"] for row in ledger.epochs()] == [20]
     (attempt,) = ledger.attempts(claim.key)
@@ -274,6 +276,28 @@ def test_the_settings_keep_their_steps(ledger, worker):
     assert (row["steps"], row["steps_done"]) == (100, 7)
 
 
+def test_measures_are_kept_with_runs_and_epochs(ledger, worker):
+    """Any mapping that JSON can hold, numbers of NumPy as well; NaN and infinity are None."""
+    ledger.add([run(0), run(1)])
+    claim, other = ledger.claim(worker, limit=2)
+    first = {"multipliers": np.float32([0.5, 1.5]), "norm": {"w": np.float64(2.0)}}
+    ledger.record(claim, worker, [{"epoch": 0, "measures": first}, {"epoch": 1}])
+    curve = [[10, 2.5, math.nan], (20, math.inf, np.float32(0.5))]
+    result = {"steps": 20, "measures": {"curve": curve, "text": "\0\N{SNOWMAN}", "n": np.int32(3)}}
+    assert ledger.finish(claim, worker, "finished", result, [{"epoch": 2, "measures": {"a": 1}}])
+    assert [row["measures"] for row in ledger.rows()] == [
+        {"curve": [[10, 2.5, None], [20, None, 0.5]], "text": "\0\N{SNOWMAN}", "n": 3}, {}
+    ]  # fmt: skip
+    kept = [{"multipliers": [0.5, 1.5], "norm": {"w": 2.0}}, {}, {"a": 1}]
+    assert [row["measures"] for row in ledger.epochs()] == kept
+    # They go with the result of which they are a part.
+    assert ledger.retry(["finished"]) == 1
+    assert ledger.rows()[0]["measures"] == {}
+    (claim,) = ledger.claim(worker)
+    ledger.record(claim, worker, [{"epoch": 0}])
+    assert [row["measures"] for row in ledger.epochs()] == [{}, *kept[1:]]
+
+
 def test_a_run_that_diverged_has_no_epochs_after_its_end(ledger, worker):
     ledger.add([run(0)])
     (claim,) = ledger.claim(worker)
@@ -292,6 +316,9 @@ def test_a_run_that_diverged_has_no_epochs_after_its_end(ledger, worker):
         ("finished", {"steps": "many"}, (), "steps is 'many'; expected a number"),
         ("finished", {}, [{"epoch": 1, "loss": 1}], "an epoch's row has 'loss'; expected some of"),
         ("finished", {}, [{"step": 1}], "has no number of the epoch"),
+        ("finished", {"measures": [1]}, (), r"measures is \[1\]; expected a mapping"),
+        ("finished", {"measures": {"a": {1}}}, (), "measures cannot be kept as JSON: Object of ty"),
+        ("finished", {}, [{"epoch": 1, "measures": 0.5}], "measures is 0.5; expected a mapping"),
     ],
 )
 def test_a_result_that_cannot_be_kept_is_refused(ledger, worker, state, result, epochs, said):
@@ -543,7 +570,7 @@ def test_another_version_is_refused_and_left_alone(where):
                 sa.update(schema.notes).values(value="7"),
             )
         )
-    with pytest.raises(LedgerError, match=r"has version '7'; this nf_resnets .* version 2 and has"):
+    with pytest.raises(LedgerError, match=r"has version '7'; this nf_resnets .* version 3 and has"):
         open_ledger(where)
     engine = sa.create_engine(schema.locate(where)[0])
     with engine.connect() as connection:
