@@ -41,11 +41,11 @@ from experiments.training_run import train_and_test
 from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.sweep import Ledger, drive, enter, make_sweep, open_ledger
 from nf_resnets.sweep import program as sweep_program
+from nf_resnets.sweep.callback import Callbacks
 from nf_resnets.sweep.crew import Crew, device_name, versions
 from nf_resnets.sweep.driver import Sweep
 from nf_resnets.sweep.lane import work
 from nf_resnets.sweep.ledger import this_worker
-from nf_resnets.sweep.several import Several
 
 TITLE = "Outside the training step (per cent of a run's wall time)"
 LIMIT = 3.0
@@ -172,7 +172,7 @@ class Lane:
             keys=self.left.pop(),
             programs=self.programs,  # type: ignore[arg-type]
             folder=self.folder / "checkpoints",
-            watch=Several(),
+            callback=Callbacks(),
             stop=lambda: False,
             checkpoint_epochs=self.checkpoint_epochs,
             checkpoint_share=0.02,  # as by the command
@@ -475,7 +475,7 @@ def of_tiny_runs(points: int) -> Iterator[Row]:
     sweep = make_sweep({"seed": range(points // 2), "peak_lr": (0.05, 0.1)}, base)
     with tempfile.TemporaryDirectory() as name, open_ledger(Path(name) / "ledger.db") as ledger:
         enter(sweep, ledger)
-        outcome = drive(sweep, ledger, Path(name) / "checkpoints", Several())
+        outcome = drive(sweep, ledger, Path(name) / "checkpoints", Callbacks())
         rows = ledger.rows()
     unfinished = sum(row["steps_done"] != sweep.plans[0].num_steps for row in rows)
     if unfinished:

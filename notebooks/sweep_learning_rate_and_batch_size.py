@@ -40,7 +40,7 @@ from pathlib import Path
 from IPython.display import Image
 
 from nf_resnets import plotting, schemes, sweep
-from nf_resnets.sweep.several import Several
+from nf_resnets.sweep.callback import Callbacks
 
 SMOKE = "NF_RESNETS_SMOKE" in os.environ  # set by the tests: few runs, and nothing to be seen
 if SMOKE:
@@ -83,7 +83,7 @@ print(f"{len(grid.plans)} runs, {len(grid.programs)} programs")
 # %%
 with sweep.open_ledger(FOLDER / "ledger.db") as ledger:
     sweep.enter(grid, ledger)
-    made = sweep.drive(grid, ledger, FOLDER / "checkpoints", Several(), checkpoint_epochs=0)
+    made = sweep.drive(grid, ledger, FOLDER / "checkpoints", Callbacks(), checkpoint_epochs=0)
     rows = ledger.rows(grid.keys)
 print(", ".join(f"{count} {state}" for state, count in made.counts.items() if count))
 

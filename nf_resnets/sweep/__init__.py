@@ -1,12 +1,14 @@
 """Sweeps: grids of runs that share compiled programs, a ledger that survives, the best rates."""
 
+from nf_resnets.sweep.callback import Callback, Callbacks
 from nf_resnets.sweep.driver import Outcome, Sweep, drive, enter, make_sweep
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.selection import Optimum, Regimes, optima, optimum, regimes, regimes_of
 from nf_resnets.sweep.settings import RunSettings
-from nf_resnets.sweep.watch import Watch
 
 __all__ = [
+    "Callback",
+    "Callbacks",
     "Ledger",
     "LedgerError",
     "Optimum",
@@ -14,7 +16,6 @@ __all__ = [
     "Regimes",
     "RunSettings",
     "Sweep",
-    "Watch",
     "drive",
     "enter",
     "make_sweep",

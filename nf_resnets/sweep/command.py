@@ -23,6 +23,7 @@ import jax
 from nf_resnets import data, places
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import driver, estimate, program
+from nf_resnets.sweep.callback import Callback, Callbacks
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import device_name
 from nf_resnets.sweep.export import to_csv
@@ -31,9 +32,7 @@ from nf_resnets.sweep.live import Live
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.selection import Rule, optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings, shown, typed
-from nf_resnets.sweep.several import Several
 from nf_resnets.sweep.tensorboard import TensorBoard
-from nf_resnets.sweep.watch import Watch
 from nf_resnets.sweep.words import duration_text, value_text
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
@@ -432,7 +431,7 @@ def _drive(
     options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption
 ) -> driver.Outcome:
     if ledger is None:
-        return _drive_watched(options, sweep, None, stop, Several())
+        return _drive_shown(options, sweep, None, stop, Callbacks())
     with contextlib.ExitStack() as stack:
         live = stack.enter_context(
             Live(
@@ -442,19 +441,23 @@ def _drive(
                 rows=ledger.rows(sweep.keys),
             )
         )
-        watch: Watch = live
+        callback: Callback = live
         if options.tensorboard:
             folder = options.out / "tensorboard"
-            boards = stack.enter_context(TensorBoard(folder, sweep.axes, tell=live.note))
-            watch = Several(live, boards)
+            boards = stack.enter_context(TensorBoard(folder, sweep.axes, tell=live.on_message))
+            callback = Callbacks(live, boards)
         with warnings.catch_warnings():
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
-            warnings.showwarning = lambda message, *_, **__: live.note(str(message))
-            return _drive_watched(options, sweep, ledger, stop, watch)
+            warnings.showwarning = lambda message, *_, **__: live.on_message(str(message))
+            return _drive_shown(options, sweep, ledger, stop, callback)
 
 
-def _drive_watched(
-    options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption, watch: Watch
+def _drive_shown(
+    options: Options,
+    sweep: driver.Sweep,
+    ledger: Ledger | None,
+    stop: Preemption,
+    callback: Callback,
 ) -> driver.Outcome:
     # Only while runs are made is there anything to save: before and after, a signal ends the
     # process at once.
@@ -463,7 +466,7 @@ def _drive_watched(
             sweep,
             ledger,
             options.out / "checkpoints",
-            watch,
+            callback,
             stop=lambda: stop.requested,
             lanes=options.lanes,
             devices_per_run=options.devices_per_run or len(jax.devices()),

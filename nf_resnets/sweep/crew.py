@@ -17,10 +17,11 @@ from typing import Any
 
 import jax
 
+from nf_resnets.sweep.callback import Callback
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.ledger import Claim, Ledger, Worker
 from nf_resnets.sweep.program import Programs
-from nf_resnets.sweep.watch import Watch
+from nf_resnets.sweep.words import label
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 
@@ -38,7 +39,7 @@ class Crew:
       keys: the runs that the worker works on.
       programs: what has been compiled.
       folder: the runs' checkpoints lie in it, each in a folder of its own.
-      watch: whoever looks on.
+      callback: receives the events.
       stop: tells whether to leave, with all runs checkpointed.
       clock: where the time goes.
       lease_seconds: for how long a run is this worker's without a heartbeat.
@@ -47,6 +48,7 @@ class Crew:
       checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
         waits until it does; 1 for no such limit.
       chunk_seconds: after about so long lanes look up from their steps.
+      label: names a run from its settings.
       last_beat: when the leases were last renewed.
       lost: the runs that were taken from this worker, as (key, attempt).
       held: the claims of this worker, by key.
@@ -60,7 +62,7 @@ class Crew:
     keys: frozenset[str]
     programs: Programs
     folder: Path
-    watch: Watch
+    callback: Callback
     stop: Callable[[], bool]
     clock: Clock = dataclasses.field(default_factory=Clock)
     lease_seconds: float = 60.0
@@ -68,6 +70,7 @@ class Crew:
     checkpoint_epochs: int = 1
     checkpoint_share: float = 1.0
     chunk_seconds: float = 1.0
+    label: Callable[[Mapping[str, Any]], str] = label
     last_beat: float = dataclasses.field(default_factory=time.time)
     lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
@@ -162,7 +165,7 @@ class Crew:
     def let_go(self, claim: Claim) -> None:
         """Forgets a run that this worker does not hold any more."""
         if self.is_lost(claim) and self.leads():
-            self.watch.ended(claim.key, "lost", {})
+            self._tell_end(claim, "lost", {})
         with self.lock:
             if self.held.get(claim.key) == claim:
                 del self.held[claim.key]
@@ -177,7 +180,7 @@ class Crew:
     def _renew(self, ledger: Ledger) -> None:
         still = ledger.heartbeat(self.worker, list(self.held), self.lease_seconds)
         self.last_beat = time.time()
-        self.watch.counted(ledger.counts(self.keys, self.worker))
+        self.callback.on_counts(ledger.counts(self.keys, self.worker))
         self.lost.update(
             (key, claim.attempt) for key, claim in self.held.items() if key not in still
         )
@@ -227,7 +230,7 @@ class Crew:
             claim, self.worker, state, result, epochs
         )
         if held:
-            self.watch.ended(claim.key, state, result)
+            self._tell_end(claim, state, result)
         self.let_go(claim)
         return held
 
@@ -245,7 +248,7 @@ class Crew:
                 max_attempts=1 if for_good else self.max_attempts,
             )
             if state in ("waiting", "failed"):
-                self.watch.ended(claim.key, state, {"message": message})
+                self._tell_end(claim, state, {"message": message})
         self.let_go(claim)
 
     def lost_attempts(self, claim: Claim) -> int:
@@ -261,8 +264,12 @@ class Crew:
         """Lets a run wait again; its checkpoints stay."""
         if self.ledger is not None and not self.is_lost(claim):
             self.ledger.release(claim, self.worker)
-            self.watch.ended(claim.key, "waiting", {"message": "to go on later"})
+            self._tell_end(claim, "waiting", {"message": "to go on later"})
         self.let_go(claim)
+
+    def _tell_end(self, claim: Claim, state: str, result: Mapping[str, Any]) -> None:
+        label = self.label(json.loads(claim.settings))
+        self.callback.on_run_end(claim.key, state, {**result, "label": label})
 
 
 def versions() -> dict[str, str]:

@@ -18,13 +18,14 @@ import jax
 
 from nf_resnets import data, schemes, training
 from nf_resnets.sweep import grid, lane
+from nf_resnets.sweep.callback import Callback
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.crew import Crew, device_name, versions
 from nf_resnets.sweep.ledger import Ledger, LedgerError, NewRun, this_worker
 from nf_resnets.sweep.program import Plan, Program, Programs, plan
 from nf_resnets.sweep.settings import FIELDS, NUMBERS, RunSettings, shown
 from nf_resnets.sweep.together import runs_per_device
-from nf_resnets.sweep.watch import Watch
+from nf_resnets.sweep.words import SINGLE, label, swept
 from nf_resnets.training.checkpoint import Checkpoints
 
 MOST_LANES = 8
@@ -305,7 +306,7 @@ def drive(
     sweep: Sweep,
     ledger: Ledger | None,
     folder: Path,
-    watch: Watch,
+    callback: Callback,
     *,
     stop: Callable[[], bool] = lambda: False,
     lanes: int = 0,
@@ -325,7 +326,7 @@ def drive(
       sweep: the grid; its runs are in the ledger (:func:`enter`).
       ledger: where results are kept; None on all but the leading one of several processes.
       folder: for the checkpoints of unfinished runs.
-      watch: is told what happens.
+      callback: receives the events.
       stop: is asked between steps; once it says so, all runs are saved and released.
       lanes: how many programs are at work at a time, each in a thread; 0 for as many as there are
         cores on a CPU of one device (up to 8), else one.
@@ -358,13 +359,14 @@ def drive(
     lanes = lanes or default_lanes(devices)
     device = device_name()
     worker = this_worker(device, versions())
+    names = swept(sweep.axes) or SINGLE
     programs = Programs(
         sweep.dataset,
         mesh,
         runs_per_device=functools.partial(runs_per_device, runs_on_a_device, ledger, device),
         together=together,
-        compiling=watch.compiling,
-        compiled=watch.compiled,
+        callback=callback,
+        label=functools.partial(label, names=[name for name in names if name not in NUMBERS]),
     )
     given_up = threading.Event()
     crew = Crew(
@@ -373,7 +375,8 @@ def drive(
         keys=sweep.keys,
         programs=programs,
         folder=folder,
-        watch=watch,
+        callback=callback,
+        label=functools.partial(label, names=names),
         stop=lambda: stop() or given_up.is_set(),
         lease_seconds=lease_seconds,
         max_attempts=max_attempts,

@@ -268,7 +268,10 @@ class Slots:
                 seat.saved_epoch = step // program.plan.steps_per_epoch
         self.seats[slot] = seat
         if crew.leads():
-            crew.watch.began(claim.key, settings, seat.step, seat.num_steps)
+            values = vars(settings)
+            crew.callback.on_run_begin(
+                claim.key, crew.label(values), values, seat.step, seat.num_steps
+            )
 
     def _like(self) -> dict[str, Any]:
         of_epoch = jax.ShapeDtypeStruct((self.program.plan.steps_per_epoch,), np.float32)
@@ -304,7 +307,7 @@ class Slots:
             seat.step += int(made[slot])
             seat.seconds += elapsed / len(sitting)
             if crew.leads():
-                crew.watch.went_on(seat.claim.key, seat.step, numbers)
+                crew.callback.on_step(seat.claim.key, seat.step, numbers)
             if diverged[slot]:
                 last = {name: float(values[-1]) for name, values in numbers.items()}
                 refuse_labels(last, f"the batch of step {seat.step}")
@@ -365,7 +368,7 @@ class Slots:
         for slot, seat in due:
             row = self._epoch_row(seat, tests.get(slot))
             if self.crew.leads():
-                self.crew.watch.tested(seat.claim.key, seat.step, row)
+                self.crew.callback.on_epoch(seat.claim.key, seat.step, row)
             seat.epochs.append(row)
             test = tests.get(slot)
             if test is not None and not math.isfinite(test["loss"]):

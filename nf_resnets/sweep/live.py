@@ -17,11 +17,9 @@ import rich.live
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from nf_resnets.sweep import settings as run_settings
 from nf_resnets.sweep.screen import OVER, Running, Snapshot, picture
-from nf_resnets.sweep.settings import FIELDS, RunSettings
 from nf_resnets.sweep.time_left import TimeLeft
-from nf_resnets.sweep.words import duration_text, in_order, label, percent, printable, value_text
+from nf_resnets.sweep.words import duration_text, percent, printable, swept, value_text
 
 MANY = 500
 """Sweeps of more runs print a line a second at most, and not one for each run."""
@@ -34,9 +32,6 @@ FRAMES = 3
 
 PATIENCE = 5.0
 """Seconds for which the end waits for a terminal that does not take what is printed."""
-
-# A sweep of one point is told by these.
-_USUAL = ("scheme", "batch_size", "peak_lr", "seed")
 
 
 @dataclasses.dataclass
@@ -54,7 +49,7 @@ class _Seeds:
 
 
 class Live:
-    """Shows how a sweep goes on; a :class:`~nf_resnets.sweep.watch.Watch` and a context manager.
+    """Shows how a sweep goes on; a callback and a context manager.
 
     In a terminal: a table of the runs that are going on, how many ended how, the best so far and
     the time left. Elsewhere: a line for each run that ended; in sweeps of more than ``MANY`` runs
@@ -88,14 +83,12 @@ class Live:
         if console is None and not self.console.file.isatty():
             self._in_terminal = False  # FORCE_COLOR makes no terminal of a log
         self._axes, self._total = dict(axes), total
-        self._names = in_order(name for name, values in axes.items() if len(values) > 1)
-        self._label_names = self._names or list(_USUAL)
+        self._names = swept(axes)
         self._counts = {state: int(done.get(state, 0)) for state in OVER}
         self._elsewhere = 0
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
-        self._compiling: dict[str, tuple[str, str, float]] = {}  # key, in words, since when
-        self._settings: dict[str, RunSettings] = {}  # of runs for which a program is compiled
+        self._compiling: dict[str, tuple[str, float]] = {}  # in words, since when
         # (scheme, batch size) -> all swept settings but the seed -> what came of it
         self._results: dict[tuple[str, int], dict[tuple[Any, ...], _Seeds]] = {}
         self._best: dict[tuple[str, int], str] = {}
@@ -110,33 +103,31 @@ class Live:
         self._closing = threading.Event()
         for row in rows:
             with self._event():
-                self._add_row(row)
+                self._add(row, row["state"], row.get("test_accuracy"))
 
     # What the sweep tells.
 
-    def compiling(self, settings: RunSettings, program: str) -> None:
-        """A program is being compiled, for the sake of a first run."""
+    def on_compile_begin(self, program: str, label: str) -> None:
+        """A program is being compiled."""
         with self._event():
-            names = [name for name in self._label_names if name not in run_settings.NUMBERS]
-            key = run_settings.key(settings)
-            self._settings[key] = settings
-            self._compiling[program] = (key, label(settings, names), time.monotonic())
+            self._compiling[program] = (label, time.monotonic())
 
-    def compiled(self, program: str, seconds: float, slots: int) -> None:
-        """The program is there."""
+    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
+        """The program is compiled, or could not be."""
         with self._event():
-            key, words, _ = self._compiling.pop(program, ("", program[:8], 0.0))
-            self._settings.pop(key, None)
-            if not self._in_terminal and self._total <= MANY:
+            words, _ = self._compiling.pop(program, (program[:8], 0.0))
+            if slots and not self._in_terminal and self._total <= MANY:
                 self._lines.append(f"compiled {words or 'the program'} ({duration_text(seconds)})")
 
-    def began(self, key: str, settings: RunSettings, step: int, num_steps: int) -> None:
-        """A run takes its seat, at a step that is not 0 if it goes on."""
+    def on_run_begin(
+        self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
+    ) -> None:
+        """A run enters a slot."""
         with self._event():
-            self._running[key] = Running(settings, step, num_steps)
+            self._running[key] = Running(label, settings, step, num_steps)
             self._time_left.began(key, settings, step, num_steps, time.monotonic())
 
-    def went_on(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
+    def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """A run has come to a step."""
         with self._event():
             run = self._running.get(key)
@@ -146,14 +137,14 @@ class Live:
                     run.loss = float(curve["loss"][-1])
                 self._time_left.went_on(key, step)
 
-    def tested(self, key: str, step: int, row: Mapping[str, Any]) -> None:
+    def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """An epoch of a run is over: its row as the ledger has it."""
         with self._event():
             run = self._running.get(key)
             if run is not None and row.get("test_accuracy") is not None:
                 run.accuracy = float(row["test_accuracy"])
 
-    def ended(self, key: str, state: str, result: Mapping[str, Any]) -> None:
+    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run is ``finished``, ``diverged``, ``oom``, ``failed``, or ``waiting`` again.
 
         Any other state is that of a run which another worker has taken over.
@@ -161,23 +152,19 @@ class Live:
         with self._event():
             self._time_left.ended(key, state in OVER, time.monotonic())
             run = self._running.pop(key, None)
-            compiled_for = [p for p, (first, _, _) in self._compiling.items() if first == key]
-            for program in compiled_for:
-                del self._compiling[program]
-            settings = run.settings if run else self._settings.pop(key, None)
-            words = label(settings, self._label_names) if settings else f"run {key[:8]}"
+            words = run.label if run else str(result.get("label") or f"run {key[:8]}")
             if state in OVER:
                 self._counts[state] += 1
-                if settings is not None:
-                    self._add(settings, state, result.get("test_accuracy"))
+                if run is not None:
+                    self._add(run.settings, state, result.get("test_accuracy"))
             self._tell_end(words, state, result)
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """Something else worth a line."""
         with self._event():
             self._lines.append("\n".join(map(printable, text.splitlines())))
 
-    def counted(self, counts: Mapping[str, int]) -> None:
+    def on_counts(self, counts: Mapping[str, int]) -> None:
         """The grid's runs in each state as the ledger counts them now, also of other workers."""
         with self._event():
             self._counts = {state: int(counts.get(state, 0)) for state in OVER}
@@ -202,14 +189,10 @@ class Live:
     def _to_go(self) -> int:
         return max(0, self._total - self._over() - len(self._running) - self._elsewhere)
 
-    def _add_row(self, row: Mapping[str, Any]) -> None:
-        known = {name: row[name] for name in FIELDS if name in row}
-        self._add(RunSettings(**known), row["state"], row.get("test_accuracy"))
-
-    def _add(self, settings: RunSettings, state: str, accuracy: float | None) -> None:
+    def _add(self, settings: Mapping[str, Any], state: str, accuracy: float | None) -> None:
         """Counts a run towards the best so far."""
-        place = (settings.scheme, settings.batch_size)
-        setting = tuple(getattr(settings, name) for name in self._names if name != "seed")
+        place = (settings["scheme"], settings["batch_size"])
+        setting = tuple(settings[name] for name in self._names if name != "seed")
         seeds = self._results.setdefault(place, {}).setdefault(setting, _Seeds())
         if state == "diverged":
             seeds.diverged += 1
@@ -368,12 +351,11 @@ class Live:
             snapshot = Snapshot(
                 axes=self._axes,
                 names=tuple(self._names),
-                label_names=tuple(self._label_names),
                 total=self._total,
                 counts=dict(self._counts),
                 elsewhere=self._elsewhere,
                 running=[dataclasses.replace(run) for run in self._running.values()],
-                compiling=[(words, now - since) for _, words, since in self._compiling.values()],
+                compiling=[(words, now - since) for words, since in self._compiling.values()],
                 best=dict(self._best_so_far()),
                 elapsed=now - self._start,
                 left=self._seconds_left(),

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data, init, models, optim, roles, schemes, training
+from nf_resnets.sweep.callback import Callback, Callbacks
 from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, scalar_factor, shown
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import DATA, SWEEP
@@ -493,8 +494,8 @@ class Programs:
       mesh: the devices.
       runs_per_device: ``runs_per_device(plan, build)`` chooses how many runs a device carries.
       together: how a device computes several runs.
-      compiling: told the settings and the program before it is compiled.
-      compiled: told the program, the seconds and the slots after it.
+      callback: receives the beginning and the end of each compilation.
+      label: names the runs of a program from the settings of one of them.
     """
 
     def __init__(
@@ -504,11 +505,11 @@ class Programs:
         *,
         runs_per_device: Callable[[Plan, Callable[[int], Program]], int] = lambda plan, build: 1,
         together: Literal["auto", "vmap", "loop"] = "auto",
-        compiling: Callable[[RunSettings, str], Any] = lambda settings, program: None,
-        compiled: Callable[[str, float, int], Any] = lambda program, seconds, slots: None,
+        callback: Callback | None = None,
+        label: Callable[[Mapping[str, Any]], str] = lambda settings: "",
     ) -> None:
-        self._compiling = compiling
-        self._compiled = compiled
+        self._callback: Callback = callback or Callbacks()
+        self._label = label
         self._dataset = dataset
         self._mesh = mesh
         self._runs_per_device = runs_per_device
@@ -551,9 +552,16 @@ class Programs:
                         split_data=self._splits[settings.dataset],
                     )
 
-                self._compiling(settings, found.program)
-                program = build_for(self._runs_per_device(found, build_for))
-                self._compiled(found.program, program.compile_seconds, program.slots)
+                self._callback.on_compile_begin(found.program, self._label(vars(settings)))
+                start = time.perf_counter()
+                try:
+                    program = build_for(self._runs_per_device(found, build_for))
+                except Exception:
+                    spent = time.perf_counter() - start
+                    self._callback.on_compile_end(found.program, spent, 0)
+                    raise
+                spent = program.compile_seconds
+                self._callback.on_compile_end(found.program, spent, program.slots)
                 self._built[found.program] = program
             return self._built[found.program]
 

@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nf_resnets.sweep.settings import FIELDS, RunSettings
-from nf_resnets.sweep.words import SHORT, duration_text, label, percent, value_text
+from nf_resnets.sweep.settings import FIELDS
+from nf_resnets.sweep.words import SHORT, duration_text, percent, value_text
 
 OVER = {"finished": "finished", "diverged": "diverged", "failed": "failed", "oom": "out of memory"}
 """The states of runs that are over, in words."""
@@ -25,6 +25,7 @@ class Running:
     """A run that is going on.
 
     Attributes:
+      label: what it is called.
       settings: of the run.
       step: steps made.
       num_steps: steps of the whole run.
@@ -32,7 +33,8 @@ class Running:
       accuracy: of the last test.
     """
 
-    settings: RunSettings
+    label: str
+    settings: Mapping[str, Any]
     step: int
     num_steps: int
     loss: float | None = None
@@ -46,7 +48,6 @@ class Snapshot:
     Attributes:
       axes: of each swept setting its values.
       names: the settings that have a column each.
-      label_names: the settings that tell a run where there is no space for columns.
       total: runs of the grid.
       counts: of each state of :data:`OVER` the runs in it.
       elsewhere: runs that other workers are making.
@@ -59,7 +60,6 @@ class Snapshot:
 
     axes: Mapping[str, tuple[Any, ...]]
     names: tuple[str, ...]
-    label_names: tuple[str, ...]
     total: int
     counts: Mapping[str, int]
     elsewhere: int
@@ -137,7 +137,7 @@ def _running(now: Snapshot, width: int, room: int) -> RenderableType:
     shown = running if len(running) <= room else running[: max(room - 1, 0)]
     steps = [f"{run.step}/{run.num_steps}" for run in shown]
     ends = [("" if run.loss is None else f"{run.loss:.3g}", percent(run.accuracy)) for run in shown]
-    columns = [[value_text(name, getattr(run.settings, name)) for run in shown] for name in names]
+    columns = [[value_text(name, run.settings[name]) for run in shown] for name in names]
     heads = [SHORT.get(name, name) for name in names]
     fixed = max(map(len, [*steps, "step"])) + 2 + 8 + 2 + 6
     wanted = sum(
@@ -149,7 +149,7 @@ def _running(now: Snapshot, width: int, room: int) -> RenderableType:
     if wanted > left or not names:
         # Too narrow for a column each: all in one, cut where the space ends.
         heads = ["run"]
-        columns = [[label(run.settings, now.label_names) for run in shown]]
+        columns = [[run.label for run in shown]]
         longest = max(map(len, columns[0]), default=0)
         table.add_column(
             "run", no_wrap=True, overflow="ellipsis", width=max(min(longest, left - 2), 1)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nf_resnets.sweep.settings import RunSettings
-
 MOST_POINTS = 1000
 """Of longer runs every second, third, ... step is logged, so that no curve has more points."""
 
@@ -31,16 +29,16 @@ _LONGEST_NAME = 180
 _DIGITS = 10
 
 
-def run_name(key: str, settings: RunSettings, names: Iterable[str]) -> str:
+def run_name(key: str, settings: Mapping[str, Any], names: Iterable[str]) -> str:
     """The name of a run's folder: what is swept, and the beginning of its key.
 
     Example:
-      >>> run_name("0123456789abcdef", RunSettings(peak_lr=0.125), ["scheme", "peak_lr"])
+      >>> run_name("0123456789abcdef", {"scheme": "fixup", "peak_lr": 0.125}, ["scheme", "peak_lr"])
       'scheme=fixup,peak_lr=0.125-0123456789'
     """
     parts = []
     for name in names:
-        value = getattr(settings, name)
+        value = settings[name]
         text = f"{value:g}" if isinstance(value, float) else str(value).lower()
         parts.append(f"{name}={re.sub(r'[^A-Za-z0-9._+-]+', '_', text)}")
     return f"{','.join(parts)[:_LONGEST_NAME]}-{key[:_DIGITS]}"
@@ -108,7 +106,7 @@ class _Run:
 
 
 class TensorBoard:
-    """Logs runs for TensorBoard; a :class:`~nf_resnets.sweep.watch.Watch` and a context manager.
+    """Logs runs for TensorBoard; a callback and a context manager.
 
     Per step ``train/loss``, ``train/accuracy``, ``train/grad_norm``, ``train/update_norm``; per
     epoch ``test/loss``, ``test/accuracy`` and the epoch's means ``epoch/train_loss``,
@@ -166,20 +164,22 @@ class TensorBoard:
 
     # What the sweep tells.
 
-    def compiling(self, settings: RunSettings, program: str) -> None:
+    def on_compile_begin(self, program: str, label: str) -> None:
         """A program is being compiled; nothing is logged."""
 
-    def compiled(self, program: str, seconds: float, slots: int) -> None:
+    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """A program is there; nothing is logged."""
 
-    def counted(self, counts: Mapping[str, int]) -> None:
+    def on_counts(self, counts: Mapping[str, int]) -> None:
         """How many runs are in each state; nothing is logged."""
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """Something else; nothing is logged."""
 
-    def began(self, key: str, settings: RunSettings, step: int, num_steps: int) -> None:
-        """A run takes its seat: its file is begun, with what of it stands from before."""
+    def on_run_begin(
+        self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
+    ) -> None:
+        """A run enters a slot: its file is begun, with what of it stands from before."""
         with self._safely(key):
             self._close(key)
             named = self._folder / run_name(key, settings, self._names)
@@ -218,7 +218,7 @@ class TensorBoard:
                 else:
                     each.unlink(missing_ok=True)
 
-    def went_on(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
+    def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """A run has come to a step: of its new steps those that are due are logged."""
         run = self._runs.get(key)
         if run is None:
@@ -237,7 +237,7 @@ class TensorBoard:
                     run.last = at, {tag: float(column[place]) for tag, column in columns.items()}
             _write(run.file, b"".join(records))
 
-    def tested(self, key: str, step: int, row: Mapping[str, Any]) -> None:
+    def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """An epoch of a run is over: its row is logged."""
         run = self._runs.get(key)
         if run is None:
@@ -254,7 +254,7 @@ class TensorBoard:
             if there:
                 _write(run.file, self._scalars(step, there, time.time()))
 
-    def ended(self, key: str, state: str, result: Mapping[str, Any]) -> None:
+    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run is over, or waits again: its file is closed."""
         run = self._runs.get(key)
         if run is None:
@@ -325,9 +325,9 @@ class TensorBoard:
                     found[event.step, tags] = record
         return [found[place] for place in sorted(found, key=lambda place: place[0])]
 
-    def _settings(self, settings: RunSettings) -> Any:
+    def _settings(self, settings: Mapping[str, Any]) -> Any:
         start = self._hparams_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name, value in dataclasses.asdict(settings).items():
+        for name, value in settings.items():
             if isinstance(value, bool):
                 start.hparams[name].bool_value = value
             elif isinstance(value, str):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from nf_resnets.sweep.settings import NUMBERS, RunSettings
+from nf_resnets.sweep.settings import NUMBERS
 
 MOST_GROUPS = 64
 """Grids of more programs are taken as of one; telling them apart would cost more than it tells."""
@@ -83,13 +83,15 @@ class TimeLeft:
             self._groups[group] = _Group(each - skipped)
         self._seated: dict[str, _Seated] = {}
         self._start = now
-        self._like: RunSettings | None = None
+        self._like: Mapping[str, Any] | None = None
         known = list((expected or {}).values())
         self._expected = sum(known) / len(known) if known else None
 
-    def began(self, key: str, settings: RunSettings, step: int, num_steps: int, now: float) -> None:
+    def began(
+        self, key: str, settings: Mapping[str, Any], step: int, num_steps: int, now: float
+    ) -> None:
         """A run takes its seat."""
-        group = tuple(getattr(settings, name) for name in self._names)
+        group = tuple(settings[name] for name in self._names)
         self._groups.setdefault(group, _Group(0.0))
         self._like = self._like or settings
         self._seated[key] = _Seated(group, now, step, step, num_steps)
@@ -164,8 +166,8 @@ class TimeLeft:
         """The budget of a run in examples, up to a factor that all runs have in common."""
         if self._like is None:
             return 1.0
-        settings = dataclasses.replace(self._like, **dict(zip(self._names, group, strict=True)))
-        return settings.steps * settings.batch_size or settings.epochs or 1.0
+        settings = {**self._like, **dict(zip(self._names, group, strict=True))}
+        return settings["steps"] * settings["batch_size"] or settings["epochs"] or 1.0
 
 
 __all__ = ["ENOUGH", "MOST_GROUPS", "TimeLeft"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nf_resnets.sweep.settings import FIELDS, RunSettings
+from nf_resnets.sweep.settings import FIELDS
 
 SHORT = {"batch_size": "batch", "peak_lr": "rate"}
 """Settings that go by another name where space is short."""
+
+SINGLE = ("scheme", "batch_size", "peak_lr", "seed")
+"""The settings that name a run where nothing is swept."""
 
 LONGEST = 300
 """Characters of a message that are shown."""
@@ -35,16 +38,21 @@ def value_text(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
-def label(settings: RunSettings, names: Iterable[str]) -> str:
-    """A run in words.
+def swept(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The settings that tell the runs of a grid apart, as they are read."""
+    return in_order(name for name, values in axes.items() if len(values) > 1)
+
+
+def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
+    """A run in words: its values of the named settings.
 
     Example:
-      >>> label(RunSettings(peak_lr=0.125), ["seed", "peak_lr", "batch_size", "scheme"])
+      >>> label({"peak_lr": 0.125, "seed": 0, "batch_size": 64, "scheme": "fixup"})
       'fixup, batch 64, rate 2^-3, seed 0'
     """
     parts = []
     for name in in_order(names):
-        text = value_text(name, getattr(settings, name))
+        text = value_text(name, settings[name])
         parts.append(text if FIELDS[name][0] is str else f"{SHORT.get(name, name)} {text}")
     return ", ".join(parts)
 
@@ -90,10 +98,12 @@ def percent(accuracy: float | None) -> str:
 __all__ = [
     "LONGEST",
     "SHORT",
+    "SINGLE",
     "duration_text",
     "in_order",
     "label",
     "percent",
     "printable",
+    "swept",
     "value_text",
 ]

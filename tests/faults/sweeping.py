@@ -258,7 +258,7 @@ def attempts(folder, key):
 def curve(folder, key, name="loss"):
     """What the log says of each step of a run: a list for each step, of one number unless twice."""
     found = collections.defaultdict(list)
-    for event in events(folder, "went_on"):
+    for event in events(folder, "step"):
         if event["key"] == key:
             first = event["step"] - len(event[name])
             for step, value in enumerate(event[name], first):
@@ -300,16 +300,16 @@ def assert_nothing_twice(folder):
         key, kind = event.get("key"), event["kind"]
         if kind == "saved":
             saved[key] = max(saved[key], event["step"])
-        elif kind == "began":
+        elif kind == "run_begin":
             assert key not in ended, f"{key} began again when it had ended"
             # A save may be whole, and its worker killed before it could say so.
             assert event["step"] >= saved[key], (
                 f"{key} began at step {event['step']}, and was saved at {saved[key]}"
             )
-        elif kind == "tested":
+        elif kind == "epoch":
             assert event["step"] > saved[key], f"{key} came to step {event['step']} again"
             tested[key, event["epoch"]] += 1
-        elif kind == "ended" and event["state"] != "waiting":
+        elif kind == "run_end" and event["state"] != "waiting":
             ended.add(key)
     return sum(count - 1 for count in tested.values())
 
@@ -319,9 +319,9 @@ def seated_together(folder):
     holder, found = {}, set()
     for event in events(folder):
         key = event.get("key")
-        if event["kind"] in ("began", "ended"):
-            holder[key] = event["pid"] if event["kind"] == "began" else None
-        elif event["kind"] in ("went_on", "tested") and holder.get(key) != event["pid"]:
+        if event["kind"] in ("run_begin", "run_end"):
+            holder[key] = event["pid"] if event["kind"] == "run_begin" else None
+        elif event["kind"] in ("step", "epoch") and holder.get(key) != event["pid"]:
             found.add((key, event["pid"], holder.get(key)))
     return found
 
@@ -330,7 +330,7 @@ def seated_together(folder):
 
 
 class Log:
-    """A watch that appends each event, as one line and at once, to a file that workers share."""
+    """A callback that appends each event, as one line and at once, to a file that workers share."""
 
     def __init__(self, folder, terminate_at=None, terminate_by=signal.SIGTERM):
         self.terminate_at, self.terminate_by = terminate_at, terminate_by
@@ -341,37 +341,37 @@ class Log:
         line = json.dumps({"kind": kind, "pid": self.pid, "time": time.time(), **fields})
         os.write(self.file, f"{line}\n".encode())
 
-    def compiling(self, settings, program):
-        self.write("compiling", program=program)
+    def on_compile_begin(self, program, label):
+        self.write("compile_begin", program=program)
 
-    def compiled(self, program, seconds, slots):
-        self.write("compiled", program=program, slots=slots)
+    def on_compile_end(self, program, seconds, slots):
+        self.write("compile_end", program=program, slots=slots)
 
-    def began(self, key, settings, step, num_steps):
-        self.write("began", key=key, step=step, num_steps=num_steps)
+    def on_run_begin(self, key, label, settings, step, num_steps):
+        self.write("run_begin", key=key, step=step, num_steps=num_steps)
 
-    def went_on(self, key, step, curve):
+    def on_step(self, key, step, curve):
         numbers = {name: [float(value) for value in values] for name, values in curve.items()}
-        self.write("went_on", key=key, step=step, **numbers)
+        self.write("step", key=key, step=step, **numbers)
         if self.terminate_at is not None and step >= self.terminate_at:
             self.terminate_at = None
             os.kill(self.pid, self.terminate_by)
 
-    def tested(self, key, step, row):
-        self.write("tested", key=key, step=step, epoch=row["epoch"])
+    def on_epoch(self, key, step, row):
+        self.write("epoch", key=key, step=step, epoch=row["epoch"])
 
-    def ended(self, key, state, result):
-        self.write("ended", key=key, state=state, message=result.get("message"))
+    def on_run_end(self, key, state, result):
+        self.write("run_end", key=key, state=state, message=result.get("message"))
 
-    def counted(self, counts):
+    def on_counts(self, counts):
         pass
 
-    def note(self, text):
-        self.write("note", text=text)
+    def on_message(self, text):
+        self.write("message", text=text)
 
 
 def listen(log):
-    """Has saves and last parameters written down as well, which a watch is not told."""
+    """Has saves and last parameters written down as well, which are no events."""
     import jax
 
     from nf_resnets.sweep import crew, lane

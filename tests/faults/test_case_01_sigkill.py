@@ -13,7 +13,7 @@ from tests.faults.sweeping import FOUR, TWO
 CASE = "1 SIGKILL at random moments of a sweep (compiling, training, testing, saving, ending)"
 
 # What a kill waits for before it waits for a random time besides.
-MOMENTS = ("compiling", "went_on", "tested", "saved", "ended")
+MOMENTS = ("compile_begin", "step", "epoch", "saved", "run_end")
 
 
 def killed_at_random(process, moment, count, delay):
@@ -42,7 +42,7 @@ def killed_often(folder, axes, base, moments, rng, **options):
 
 @pytest.mark.slow
 def test_three_kills(tmp_path, record_property):
-    moments = [("compiling", 1), ("tested", 2), ("went_on", 5)]
+    moments = [("compile_begin", 1), ("epoch", 2), ("step", 5)]
     kills = killed_often(tmp_path, FOUR, {}, moments, random.Random(1), lanes=2)
     assert kills == 3
     record_property("tries", kills)
@@ -132,9 +132,9 @@ def test_ten_kills_of_the_acceptance_sweep(tmp_path, record_property):
     base = {"epochs": 2.0}
     rng = random.Random(20)
     moments = [(rng.choice(MOMENTS), 1 + rng.randrange(12)) for _ in range(9)]
-    moments = [(kind, 1 if kind == "compiling" else count) for kind, count in moments]
+    moments = [(kind, 1 if kind == "compile_begin" else count) for kind, count in moments]
     # One within the compilation of the programs that come later, one near the end.
-    moments.append(("compiling", 2))
+    moments.append(("compile_begin", 2))
     kills = killed_often(tmp_path, axes, base, moments, rng, lanes=2)
     assert kills == 10
     record_property("tries", kills)

@@ -40,9 +40,9 @@ def test_it_saves_and_leaves_and_another_one_goes_on(tmp_path):
         assert book.counts()["running"] == 0 < book.counts()["waiting"]
         outcomes = {each["outcome"] for each in book.attempts()}
     assert "released" in outcomes <= {"released", "finished"}
-    last_of = {event["key"]: event["step"] for event in process.events("went_on")}
+    last_of = {event["key"]: event["step"] for event in process.events("step")}
     saved = {event["key"]: event["step"] for event in process.events("saved")}
-    left = [e["key"] for e in process.events("ended") if e["state"] == "waiting"]
+    left = [e["key"] for e in process.events("run_end") if e["state"] == "waiting"]
     assert any(saved[key] % 22 for key in left), "none was cut within an epoch"
     assert all(saved[key] == last_of[key] for key in left)
 

@@ -86,7 +86,7 @@ def test_it_ends_at_that_step_and_alone(tmp_path, axes, options):
     # Nor is it tried again.
     if options:
         again = sweeping.run(tmp_path, axes, **options)
-        assert again.events("began") == []
+        assert again.events("run_begin") == []
         assert_diverged(tmp_path)
 
 

@@ -39,8 +39,8 @@ def test_nothing_twice_nothing_lost(tmp_path, axes):
     lost = {each["key"] for each in attempts if each["outcome"] == "lost"}
     assert len(lost) == 2
     assert {each["pid"] for each in attempts if each["key"] in lost} == {first.pid, second.pid}
-    ended = {e["key"] for e in first.events("ended")}
-    assert not ended & {e["key"] for e in second.events("began")}
+    ended = {e["key"] for e in first.events("run_end")}
+    assert not ended & {e["key"] for e in second.events("run_begin")}
 
 
 def believe_all_alive():

@@ -15,7 +15,7 @@ HERE = "tests.faults.test_case_12_two_workers"
 
 
 def begun_once(folder):
-    keys = [event["key"] for event in sweeping.events(folder, "began")]
+    keys = [event["key"] for event in sweeping.events(folder, "run_begin")]
     assert len(keys) == len(set(keys)), "a run was begun twice"
 
 
@@ -25,8 +25,8 @@ def test_side_by_side_each_point_is_made_once(tmp_path, record_property):
     workers = [sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
     begun_once(tmp_path)
-    record_property("tries", len(sweeping.events(tmp_path, "began")))
-    assert all(worker.events("ended") for worker in workers), "one worker did nothing"
+    record_property("tries", len(sweeping.events(tmp_path, "run_begin")))
+    assert all(worker.events("run_end") for worker in workers), "one worker did nothing"
     sweeping.assert_twins(tmp_path, twin)
     assert sweeping.assert_nothing_twice(tmp_path) == 0
     with sweeping.opened(tmp_path) as book:
@@ -69,7 +69,7 @@ def test_claims_without_compare_and_set_are_noticed(tmp_path):
     prepare = f"{HERE}:claim_carelessly"
     workers = [sweeping.start(tmp_path, TWO, lanes=1, prepare=prepare) for _ in range(2)]
     for worker in workers:
-        worker.until("began")
+        worker.until("run_begin")
         worker.kill()
     with pytest.raises(AssertionError, match="begun twice"):
         begun_once(tmp_path)
@@ -90,7 +90,7 @@ def test_the_runs_of_a_killed_one_are_taken_up_at_once(tmp_path):
     assert sorted(outcomes) == ["finished"] * 4 + ["lost"]
 
 
-AT = {"began": {"kind": "began"}, "saved": {"kind": "went_on", "step": 44}}
+AT = {"run_begin": {"kind": "run_begin"}, "saved": {"kind": "step", "step": 44}}
 
 
 def stopped(folder, moment):
@@ -104,7 +104,7 @@ def stopped(folder, moment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["saved", pytest.param("began", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moment", ["saved", pytest.param("run_begin", marks=pytest.mark.slow)])
 def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
     """With a checkpoint, whose folder the stopped process holds, and before it has any."""
     twin = sweeping.twin(TWO)
@@ -122,13 +122,13 @@ def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
     if all(each["pid"] == second.pid for each in tried[1:]):
         late = [
             event
-            for kind in ("saved", "ended")
+            for kind in ("saved", "run_end")
             for event in first.events(kind)
             if event["key"] == key and event["time"] >= continued
         ]
         # Only the save that it was stopped in, whose lock it held all along, may come to an end.
         assert [event["kind"] for event in late].count("saved") <= 1
-        assert all(event["state"] == "lost" for event in late if event["kind"] == "ended")
+        assert all(event["state"] == "lost" for event in late if event["kind"] == "run_end")
 
 
 def taken_by(folder, key, attempt, seconds=30):
@@ -170,7 +170,7 @@ def postgres():
 def test_on_postgresql(tmp_path, postgres):
     twin = sweeping.twin(FOUR)
     first, *others = (sweeping.start(tmp_path, FOUR, lanes=1, ledger=postgres) for _ in range(3))
-    first.until("went_on")
+    first.until("step")
     first.kill()
     assert [worker.wait(120) for worker in others] == [0, 0]
     sweeping.assert_twins(tmp_path, twin, ledger=postgres)

@@ -64,7 +64,7 @@ def test_a_grid_that_grew_runs_only_what_is_new(tmp_path):
     before, epochs_before = sweeping.outcome(tmp_path / "grown")
     grown = sweeping.run(tmp_path / "grown", ["seed=0:3"])
     rows, epochs = sweeping.outcome(tmp_path / "grown")
-    assert [rows[event["key"]]["seed"] for event in grown.events("began")] == [2]
+    assert [rows[event["key"]]["seed"] for event in grown.events("run_begin")] == [2]
     assert {key: rows[key] for key in before} == before
     assert {place: epochs[place] for place in epochs_before} == epochs_before
     assert len(rows) == 3 and {row["state"] for row in rows.values()} == {"finished"}

@@ -40,7 +40,7 @@ def cut_at(folder, *steps, prepare=None):
     for step in steps:
         sweeping.run(folder, AXES, BASE, terminate_at=step, code=143, **options)
     sweeping.run(folder, AXES, BASE, **options)
-    began = [event["step"] for event in sweeping.events(folder, "began")]
+    began = [event["step"] for event in sweeping.events(folder, "run_begin")]
     assert began == [0, *steps]
     with sweeping.opened(folder) as book:
         (row,) = book.rows()

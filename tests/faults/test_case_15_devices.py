@@ -51,7 +51,7 @@ def test_going_on_with_others(tmp_path, devices):
     process.until("saved")
     process.kill()
     second = sweeping.run(tmp_path, TWO, devices=after, devices_per_run=per_run)
-    assert 22 in [event["step"] for event in second.events("began")]
+    assert 22 in [event["step"] for event in second.events("run_begin")]
     assert_close(tmp_path, whole)
     assert sweeping.assert_nothing_twice(tmp_path) <= before
 

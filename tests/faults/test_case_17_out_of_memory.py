@@ -63,7 +63,7 @@ def test_with_more_memory_they_can_be_retried(tmp_path):
     prepare = [f"{HERE}:exhaust", "steps"]
     sweeping.run(tmp_path, AXES, prepare=prepare, lanes=1, seconds=60)
     # By itself the sweep does not try again.
-    assert sweeping.run(tmp_path, AXES, lanes=1).events("began") == []
+    assert sweeping.run(tmp_path, AXES, lanes=1).events("run_begin") == []
     with sweeping.opened(tmp_path) as book:
         assert book.retry() == 2
     sweeping.run(tmp_path, AXES, lanes=1)

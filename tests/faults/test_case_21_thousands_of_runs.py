@@ -143,7 +143,7 @@ def test_sigterm_does_not_wait_for_a_compilation(tmp_path, lanes):
     axes = ["seed=0:3", "batch_size=32,64"]
     prepare = "tests.faults.test_case_21_thousands_of_runs:compile_for_long"
     process = sweeping.start(tmp_path, axes, prepare=prepare, lanes=lanes)
-    process.until("compiling", count=lanes)
+    process.until("compile_begin", count=lanes)
     start = time.monotonic()
     process.send(signal.SIGTERM)
     assert process.wait(30) == 143, process.said()

@@ -59,13 +59,13 @@ def test_it_is_said_and_nothing_is_trained(killed, tmp_path, change):
     shutil.copytree(killed, folder)
     ledger = {path.name: path.read_bytes() for path in folder.glob("ledger.db*")}
     saved = sorted(path for path in (folder / "checkpoints").rglob("*"))
-    began = len(sweeping.events(folder, "began"))
+    began = len(sweeping.events(folder, "run_begin"))
     change(folder)
     process = sweeping.start(folder, AXES, BASE, lanes=1)
     assert process.wait() == 1
     said = process.said().strip().splitlines()[-1]
     assert re.search("lacks epoch [123] of the run", said) and "put the newer one back" in said
-    assert len(sweeping.events(folder, "began")) == began
+    assert len(sweeping.events(folder, "run_begin")) == began
     assert sorted(path for path in (folder / "checkpoints").rglob("*")) == saved
 
     # With the newer one the sweep goes on, with every row.

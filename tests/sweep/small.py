@@ -1,4 +1,4 @@
-"""A grid of small runs, a watch that writes down what it is told, and sweeps made in-process."""
+"""A grid of small runs, a callback that writes down its events, and sweeps made in-process."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def make(axes, **base):
     return driver.make_sweep(axes, {**BASE, **base}, load=load)
 
 
-def run(folder, sweep, *, devices=1, watch=None, ledger=None, **options):
+def run(folder, sweep, *, devices=1, callback=None, ledger=None, **options):
     """Makes a sweep's missing runs and returns its rows, the outcome and the log."""
-    log = watch or Log()
+    log = callback or Log()
     folder.mkdir(parents=True, exist_ok=True)
     with open_ledger(ledger or folder / "ledger.db") as book:
         driver.enter(sweep, book)

@@ -35,7 +35,7 @@ def test_every_run_is_made_once_and_says_what_came_of_it(one_by_one):
     assert len(rows) == 12
     assert outcome.counts["finished"] + outcome.counts["diverged"] == 12
     assert [row["attempts"] for row in rows] == [1] * 12
-    assert len(log.of("began")) == len(log.of("ended")) == 12
+    assert len(log.of("on_run_begin")) == len(log.of("on_run_end")) == 12
     for row in rows:
         if row["state"] == "finished":
             assert row["steps_done"] == row["resolved"]["num_steps"] == 44
@@ -48,7 +48,7 @@ def test_every_run_is_made_once_and_says_what_came_of_it(one_by_one):
 def test_schemes_of_one_anatomy_rates_and_seeds_share_one_compiled_program(one_by_one, on_eight):
     for _, outcome, log in (one_by_one, on_eight):
         assert len(outcome.programs) == 1
-        assert len(log.of("compiled")) == 1
+        assert len(log.of("on_compile_end")) == 1
 
 
 def test_a_program_that_is_given_other_shapes_does_not_compile_again(one_by_one):
@@ -80,10 +80,10 @@ def test_a_diverged_run_says_at_which_step_and_its_slot_is_refilled(one_by_one, 
         assert 0 < row["steps_done"] <= 44
         assert row["message"].endswith(f"at step {row['steps_done']}")
     # Eight slots for twelve runs: four sat down where others had got up.
-    began = [event[0] for event in on_eight[2].of("began")]
+    began = [event[0] for event in on_eight[2].of("on_run_begin")]
     ended_before = [
         event for event in on_eight[2].events[: on_eight[2].events.index(
-            ("began", *on_eight[2].of("began")[8]))] if event[0] == "ended"
+            ("on_run_begin", *on_eight[2].of("on_run_begin")[8]))] if event[0] == "on_run_end"
     ]  # fmt: skip
     assert len(began) == 12 and ended_before
 
@@ -108,7 +108,7 @@ def test_a_second_start_makes_only_what_is_new(one_by_one, tmp_path):
     first, _, _ = small.run(tmp_path, small.make({**axes, "peak_lr": (0.125,)}))
     rows, outcome, log = small.run(tmp_path, small.make(axes))
     assert len(first) == 1 and len(rows) == 3
-    assert len(log.of("began")) == 2
+    assert len(log.of("on_run_begin")) == 2
     expected = small.results(one_by_one[0])
     assert small.results(rows) == {row["key"]: expected[row["key"]] for row in rows}
     _, outcome, log = small.run(tmp_path, small.make(axes))

@@ -25,6 +25,7 @@ from nf_resnets.sweep.live import Live
 from nf_resnets.sweep.program import Programs
 from nf_resnets.sweep.settings import RunSettings, key
 from nf_resnets.sweep.time_left import TimeLeft
+from nf_resnets.sweep.words import SINGLE, label, swept
 from tests.sweep import small
 
 PROTOCOL = {
@@ -85,12 +86,18 @@ def plain(axes, total, done=None) -> tuple[Live, io.StringIO]:
     return Live(axes, total, done or {}, console=Console(file=file, width=80)), file
 
 
+def begin(display, settings: RunSettings, step: int = 0, num_steps: int = 56) -> None:
+    """A run enters a slot, named as a worker names it."""
+    words = label(vars(settings), swept(display._axes) or SINGLE)
+    display.on_run_begin(key(settings), words, vars(settings), step, num_steps)
+
+
 def make(display, settings: RunSettings, state: str = "finished", outcome=None) -> None:
     """A run from its beginning to its end."""
-    display.began(key(settings), settings, 0, 56)
-    display.went_on(key(settings), 28, curve())
-    display.tested(key(settings), 28, {"test_accuracy": 0.5})
-    display.ended(key(settings), state, outcome or result())
+    begin(display, settings)
+    display.on_step(key(settings), 28, curve())
+    display.on_epoch(key(settings), 28, {"test_accuracy": 0.5})
+    display.on_run_end(key(settings), state, outcome or result())
 
 
 # Plain lines.
@@ -101,15 +108,15 @@ def test_plain_lines_tell_how_each_run_ended():
     one = RunSettings(scheme="fixup", batch_size=64, peak_lr=0.125, seed=0)
     other = dataclasses.replace(one, peak_lr=0.1, seed=1)
     with display:
-        display.compiling(one, "p")
-        display.compiled("p", 12.3, 1)
+        display.on_compile_begin("p", "fixup, batch 64")
+        display.on_compile_end("p", 12.3, 1)
         make(display, one)
         make(display, one, "diverged", {"steps": 17, "seconds": 0.1, "message": "loss nan"})
         make(display, other, "oom", {"message": "RESOURCE_EXHAUSTED: 12 GiB"})
         make(display, other, "waiting", {"message": "ValueError: first"})
         make(display, other, "failed", {"message": "ValueError: a [b] :smile: \x1b[31m c"})
         make(display, other, "lost", {})
-        display.note("a note [bold]")
+        display.on_message("a note [bold]")
     assert file.getvalue().splitlines() == [
         "compiled fixup, batch 64 (12 s)",
         "[16/24] fixup, batch 64, rate 2^-3, seed 0: 91.7% (1.2 s)",
@@ -122,25 +129,25 @@ def test_plain_lines_tell_how_each_run_ended():
     ]
 
 
-def test_a_run_that_never_sat_is_named_by_what_was_compiled_for_it():
+def test_a_run_that_never_began_is_named_by_its_label_or_key():
     display, file = plain(PROTOCOL, 24)
     settings = RunSettings(batch_size=32)
     with display:
-        display.compiling(settings, "p")
-        display.ended(key(settings), "oom", {"message": "too large"})
-        display.ended("a" * 64, "failed", {"message": "no such thing"})
+        display.on_run_end(
+            key(settings), "oom", {"message": "too large", "label": "fixup, batch 32"}
+        )
+        display.on_run_end("a" * 64, "failed", {"message": "no such thing"})
     assert file.getvalue().splitlines() == [
-        "[1/24] fixup, batch 32, rate 0.1, seed 0: out of memory: too large",
+        "[1/24] fixup, batch 32: out of memory: too large",
         "[2/24] run aaaaaaaa: failed: no such thing",
     ]
 
 
 def test_what_could_not_be_compiled_is_compiled_no_more():
     display = Live(PROTOCOL, 24, {}, console=terminal())
-    settings = RunSettings(batch_size=32)
-    display.compiling(settings, "p")
+    display.on_compile_begin("p", "fixup, batch 32")
     assert "compiling fixup, batch 32, " in drawn(display)
-    display.ended(key(settings), "oom", {"message": "too large"})
+    display.on_compile_end("p", 2.0, 0)
     assert "compiling" not in drawn(display)
 
 
@@ -189,11 +196,11 @@ def test_the_table_fits_the_terminal(axes, width, height, seats):
     for settings in points[: len(points) // 2]:
         make(display, settings)
     for settings in points[len(points) // 2 :][:seats]:
-        display.began(key(settings), settings, 0, 123456)
-        display.went_on(key(settings), 12345, curve(1e-5))
+        begin(display, settings, 0, 123456)
+        display.on_step(key(settings), 12345, curve(1e-5))
     for place, settings in enumerate(points[:5]):
-        display.compiling(settings, str(place))
-    display.counted({"finished": len(points) // 2, "running": seats + 3})
+        display.on_compile_begin(str(place), label(vars(settings)))
+    display.on_counts({"finished": len(points) // 2, "running": seats + 3})
     lines = drawn(display).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) < height
@@ -215,10 +222,10 @@ def test_the_table_shows_runs_counts_and_the_best():
         make(display, dataclasses.replace(usual, peak_lr=rate, seed=seed), state, result(accuracy))
     make(display, dataclasses.replace(usual, batch_size=128), "diverged", {"steps": 3})
     running = RunSettings(scheme="skipinit", batch_size=128, peak_lr=0.25, seed=1)
-    display.began(key(running), running, 0, 56)
-    display.went_on(key(running), 28, curve())
-    display.tested(key(running), 28, {"test_accuracy": 0.617})
-    display.compiling(RunSettings(scheme="skipinit", batch_size=32), "p")
+    begin(display, running)
+    display.on_step(key(running), 28, curve())
+    display.on_epoch(key(running), 28, {"test_accuracy": 0.617})
+    display.on_compile_begin("p", "skipinit, batch 32")
     text = drawn(display)
     assert "10/24" in text
     assert "5 finished, 5 diverged, 1 running, 13 to go" in text
@@ -226,7 +233,7 @@ def test_the_table_shows_runs_counts_and_the_best():
     assert re.search(r"best so far +batch 32 +batch 128\n *fixup +86\.0% 2\^-2 +diverged", text)
     assert "compiling skipinit, batch 32, " in text
     # One that was taken away is to be made by somebody.
-    display.ended(key(running), "lost", {})
+    display.on_run_end(key(running), "lost", {})
     assert "14 to go" in drawn(display)
 
 
@@ -234,8 +241,8 @@ def test_what_other_workers_do_is_counted_when_it_is_told():
     display = Live(PROTOCOL, 24, {"running": 4}, console=terminal())
     assert "24 to go" in drawn(display)
     settings = RunSettings()
-    display.began(key(settings), settings, 0, 56)
-    display.counted({"finished": 7, "oom": 1, "running": 1, "elsewhere": 3, "waiting": 12})
+    begin(display, settings)
+    display.on_counts({"finished": 7, "oom": 1, "running": 1, "elsewhere": 3, "waiting": 12})
     text = drawn(display)
     assert "8/24" in text
     assert "7 finished, 1 out of memory, 1 running, 3 at other workers, 12 to go" in text
@@ -260,7 +267,7 @@ def test_claimed_runs_that_wait_for_their_program_are_not_at_other_workers(tmp_p
         here, there = (driver.this_worker("cpu", {}) for _ in range(2))
         crew = Crew(
             ledger=book, worker=here, keys=sweep.keys, programs=Programs(None, None),
-            folder=tmp_path, watch=display, stop=lambda: False,
+            folder=tmp_path, callback=display, stop=lambda: False,
         )  # fmt: skip
         assert len(crew.claim(None, 3)) == 3
         crew.beat()
@@ -277,8 +284,8 @@ def test_brackets_and_escapes_in_settings_are_text():
     display = Live(axes, 8, {}, console=terminal(132))
     settings = RunSettings(model=name, scheme="[red]s", batch_size=1, scalar_factor=0.1)
     make(display, settings)
-    display.began(key(settings), settings, 0, 56)
-    display.compiling(settings, "p")
+    begin(display, settings)
+    display.on_compile_begin("p", label(vars(settings), ["model"]))
     text = drawn(display)
     assert text.count("[bold]net[/bold] :smile: [/]  [2J") == 2
     assert re.search(r"^\[red\]s +91\.7%", text, re.MULTILINE)
@@ -303,16 +310,18 @@ def test_in_a_terminal_failures_stay_above_the_table():
 def test_no_event_raises():
     display, file = plain(PROTOCOL, 24)
     with display:
-        display.went_on("unknown", 3, {})
-        display.tested("unknown", 3, {})
-        display.compiled("unknown", 1.0, 1)
+        display.on_step("unknown", 3, {})
+        display.on_epoch("unknown", 3, {})
+        display.on_compile_end("unknown", 1.0, 1)
         settings = RunSettings()
-        display.began(key(settings), settings, 0, 0)
-        display.went_on(key(settings), 3, {})
-        display.went_on(key(settings), 3, {"loss": np.float32([])})
-        display.tested(key(settings), 3, {"test_accuracy": "much"})
-        display.ended(key(settings), "finished", {"test_accuracy": float("nan"), "seconds": None})
-        display.note(None)
+        begin(display, settings, 0, 0)
+        display.on_step(key(settings), 3, {})
+        display.on_step(key(settings), 3, {"loss": np.float32([])})
+        display.on_epoch(key(settings), 3, {"test_accuracy": "much"})
+        display.on_run_end(
+            key(settings), "finished", {"test_accuracy": float("nan"), "seconds": None}
+        )
+        display.on_message(None)
     text = file.getvalue()
     assert text.count("the display missed something") == 3
     assert "seed 0: - (0 s)" in text
@@ -345,10 +354,10 @@ def test_two_thousand_runs_cost_next_to_nothing():
     display.__enter__()
     start = time.thread_time()
     for each, settings in zip(keys, points, strict=True):
-        display.began(each, settings, 0, 56)
-        display.went_on(each, 28, curve())
-        display.tested(each, 28, {"test_accuracy": 0.5})
-        display.ended(each, "finished", result())
+        display.on_run_begin(each, label(vars(settings), axes), vars(settings), 0, 56)
+        display.on_step(each, 28, curve())
+        display.on_epoch(each, 28, {"test_accuracy": 0.5})
+        display.on_run_end(each, "finished", result())
     seconds = time.thread_time() - start
     display.close()
     # Of runs of 50 ms 1%; measured: 0.016 ms.
@@ -374,7 +383,7 @@ def test_a_terminal_that_stands_still_holds_nobody_up(monkeypatch):
     with Live(PROTOCOL, 24, {}, console=Console(file=file, force_terminal=True)) as display:
         for seed in range(100):
             make(display, RunSettings(seed=seed), "failed", {"message": "x"})
-            display.note("a note")
+            display.on_message("a note")
     assert time.monotonic() - start < 5
     go_on.set()
 
@@ -387,11 +396,11 @@ from nf_resnets.sweep.settings import RunSettings, key
 with Live({"seed": (0, 1)}, 400, {}) as live:
     for seed in range(60):
         settings = RunSettings(seed=seed)
-        live.began(key(settings), settings, 0, 9)
-        live.went_on(key(settings), 3, {"loss": [0.5]})
+        live.on_run_begin(key(settings), f"seed {seed}", vars(settings), 0, 9)
+        live.on_step(key(settings), 3, {"loss": [0.5]})
         time.sleep(0.02)
         print("others print as well", flush=True)
-        live.ended(key(settings), "finished", {"test_accuracy": 0.5, "seconds": 0.02})
+        live.on_run_end(key(settings), "finished", {"test_accuracy": 0.5, "seconds": 0.02})
 print("others print as well", flush=True)
 with open(sys.argv[1], "w") as file:
     file.write("went to its end")
@@ -462,13 +471,13 @@ def test_time_left_of_equal_runs_is_their_number_over_the_pace():
     assert left.seconds(10, 1.0) is None
     for place in range(4):  # two at a time, 3 s each
         now = 3.0 * (place // 2)
-        left.began(str(place), RunSettings(seed=place), 0, 100, now)
+        left.began(str(place), vars(RunSettings(seed=place)), 0, 100, now)
     for place in range(4):
         left.ended(str(place), True, 3.0 * (place // 2 + 1))
     assert left.seconds(6, 6.0) == pytest.approx(9.0)
     # Half way through two more of them.
     for place in (4, 5):
-        left.began(str(place), RunSettings(seed=place), 0, 100, 6.0)
+        left.began(str(place), vars(RunSettings(seed=place)), 0, 100, 6.0)
         left.went_on(str(place), 50)
     assert left.seconds(4, 7.5) == pytest.approx(7.5)
     # Another worker with as many seats: what nobody has begun takes half as long.
@@ -480,7 +489,7 @@ def test_time_left_weighs_programs_by_their_budget():
     left = TimeLeft(axes, 8, 0, 0.0)
     for seed in (0, 1):
         settings = RunSettings(epochs=0.0, steps=100, batch_size=8, seed=seed)
-        left.began(str(seed), settings, 0, 100, float(seed))
+        left.began(str(seed), vars(settings), 0, 100, float(seed))
         left.ended(str(seed), True, float(seed + 1))
     # Two runs each of 2, 4 and 8 times the work.
     assert left.seconds(6, 2.0) == pytest.approx(2 * (2 + 4 + 8))
@@ -490,9 +499,9 @@ def test_time_left_takes_what_is_known_from_the_nearest_program():
     axes = {"scheme": ("fixup", "skipinit"), "batch_size": (8, 512), "seed": (0,)}
     left = TimeLeft(axes, 4, 0, 0.0)
     for batch, start, stop in [(8, 0.0, 10.0), (512, 10.0, 11.0)]:
-        left.began(str(batch), RunSettings(batch_size=batch, epochs=2.0), 0, 100, start)
+        left.began(str(batch), vars(RunSettings(batch_size=batch, epochs=2.0)), 0, 100, start)
         left.ended(str(batch), True, stop)
-    left.began("s", RunSettings(scheme="skipinit", batch_size=8, epochs=2.0), 0, 100, 11.0)
+    left.began("s", vars(RunSettings(scheme="skipinit", batch_size=8, epochs=2.0)), 0, 100, 11.0)
     left.ended("s", True, 41.0)
     # From fixup at 512 (1 s) and skipinit at 8 (30 s), of which neither is nearer.
     assert left.seconds(1, 41.0) == pytest.approx(15.5)
@@ -501,7 +510,7 @@ def test_time_left_takes_what_is_known_from_the_nearest_program():
 def test_time_left_knows_what_was_made_before():
     left = TimeLeft({"steps": (100, 300), "seed": (0, 1)}, 4, 2, 0.0)  # those of 100 steps
     settings = RunSettings(steps=300, epochs=0.0)
-    left.began("a", settings, 150, 300, 0.0)  # goes on from the middle
+    left.began("a", vars(settings), 150, 300, 0.0)  # goes on from the middle
     left.ended("a", True, 15.0)
     assert left.seconds(1, 15.0) == pytest.approx(30.0)
 
@@ -509,7 +518,7 @@ def test_time_left_knows_what_was_made_before():
 def test_time_left_counts_runs_that_diverge_as_short():
     left = TimeLeft({"seed": (0, 1, 2, 3)}, 4, 0, 0.0)
     for seed, start, stop in [(0, 0.0, 10.0), (1, 10.0, 12.0)]:
-        left.began(str(seed), RunSettings(seed=seed), 0, 100, start)
+        left.began(str(seed), vars(RunSettings(seed=seed)), 0, 100, start)
         left.went_on(str(seed), 10)
         left.ended(str(seed), True, stop)
     assert left.seconds(2, 12.0) == pytest.approx(12.0)
@@ -518,6 +527,6 @@ def test_time_left_counts_runs_that_diverge_as_short():
 def test_before_anything_is_known_the_expected_is_taken():
     left = TimeLeft({"seed": tuple(range(8))}, 8, 0, 0.0, {"p": 10.0, "q": 20.0})
     assert left.seconds(8, 1.0) == pytest.approx(120.0)
-    left.began("a", RunSettings(), 0, 100, 0.0)
-    left.began("b", RunSettings(seed=1), 0, 100, 0.0)
+    left.began("a", vars(RunSettings()), 0, 100, 0.0)
+    left.began("b", vars(RunSettings(seed=1)), 0, 100, 0.0)
     assert left.seconds(6, 1.0) == pytest.approx(60.0)

@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 
+from nf_resnets.sweep.callback import Callbacks
 from nf_resnets.sweep.settings import RunSettings, key
-from nf_resnets.sweep.several import Several
 from nf_resnets.sweep.tensorboard import FILES, read_records, run_name
 
 needs_tensorboardx = pytest.mark.skipif(
@@ -86,17 +86,17 @@ def train(board, first: int, last: int, num_steps: int, chunk: int = 7, epoch: i
     step = first
     while step < last:
         to = min(step + chunk, (step // epoch + 1) * epoch, last)
-        board.went_on(KEY, to, curve(step + 1, to))
+        board.on_step(KEY, to, curve(step + 1, to))
         if to % epoch == 0 or to == num_steps:
-            board.tested(KEY, to, row(-(-to // epoch), to))
+            board.on_epoch(KEY, to, row(-(-to // epoch), to))
         step = to
 
 
 @needs_tensorboardx
 def test_a_run_is_in_its_file(board, tmp_path):
-    board.began(KEY, SETTINGS, 0, 25)
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
     train(board, 0, 25, 25)
-    board.ended(KEY, "finished", {"steps": 25})
+    board.on_run_end(KEY, "finished", {"steps": 25})
     folder = run_folder(tmp_path)
     assert folder.name == f"scheme=fixup,batch_size=64,peak_lr=0.125,seed=3-{KEY[:10]}"
     found = scalars(folder)
@@ -115,8 +115,8 @@ def test_a_run_is_in_its_file(board, tmp_path):
 def test_the_settings_are_hparams(board, tmp_path):
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-    board.began(KEY, SETTINGS, 0, 25)
-    board.ended(KEY, "diverged", {"steps": 0})
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
+    board.on_run_end(KEY, "diverged", {"steps": 0})
     found = {}
     for event in events(run_folder(tmp_path)):
         for each in event.summary.value:
@@ -137,7 +137,7 @@ def test_the_settings_are_hparams(board, tmp_path):
 def test_the_checksums_are_those_of_tensorboardx(board, tmp_path):
     from tensorboardX.record_writer import masked_crc32c
 
-    board.began(KEY, SETTINGS, 0, 25)
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
     train(board, 0, 5, 25)
     (path,) = run_folder(tmp_path).iterdir()
     whole, start, count = path.read_bytes(), 0, 0
@@ -158,25 +158,25 @@ def test_the_checksums_are_those_of_tensorboardx(board, tmp_path):
 @pytest.mark.parametrize("torn", [0, 1, 30])
 def test_a_run_that_is_cut_and_goes_on_has_the_curve_of_its_twin(tmp_path, torn):
     twin = make_board(tmp_path / "twin")
-    twin.began(KEY, SETTINGS, 0, 40)
+    twin.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 40)
     train(twin, 0, 40, 40)
-    twin.ended(KEY, "finished", {"steps": 40})
+    twin.on_run_end(KEY, "finished", {"steps": 40})
 
     first = make_board(tmp_path / "cut")
-    first.began(KEY, SETTINGS, 0, 40)
+    first.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 40)
     train(first, 0, 17, 40)
     # Killed at step 17, with a checkpoint of step 10: the file ends anywhere.
     (path,) = run_folder(tmp_path / "cut").iterdir()
     os.truncate(path, path.stat().st_size - torn)
     (path.parent / "new-1").write_bytes(b"a second kill")
     second = make_board(tmp_path / "cut", names=("seed",))
-    second.began(KEY, SETTINGS, 10, 40)
+    second.on_run_begin(KEY, "a run", vars(SETTINGS), 10, 40)
     assert scalars(run_folder(tmp_path / "cut"))["train/loss"][-1] == (10, 10)
     train(second, 10, 23, 40)
-    second.ended(KEY, "waiting", {"message": "to go on later"})
-    second.began(KEY, SETTINGS, 23, 40)
+    second.on_run_end(KEY, "waiting", {"message": "to go on later"})
+    second.on_run_begin(KEY, "a run", vars(SETTINGS), 23, 40)
     train(second, 23, 40, 40)
-    second.ended(KEY, "finished", {"steps": 40})
+    second.on_run_end(KEY, "finished", {"steps": 40})
     first.close()
 
     assert scalars(run_folder(tmp_path / "cut")) == scalars(run_folder(tmp_path / "twin"))
@@ -186,30 +186,30 @@ def test_a_run_that_is_cut_and_goes_on_has_the_curve_of_its_twin(tmp_path, torn)
 
 @needs_tensorboardx
 def test_a_run_that_starts_anew_starts_its_file_anew(board, tmp_path):
-    board.began(KEY, SETTINGS, 0, 25)
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
     train(board, 0, 9, 25)
-    board.ended(KEY, "waiting", {"message": "raised"})
-    board.began(KEY, SETTINGS, 0, 25)
-    board.went_on(KEY, 2, curve(1, 2, shift=0.5))
-    board.ended(KEY, "diverged", {"steps": 2})
+    board.on_run_end(KEY, "waiting", {"message": "raised"})
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
+    board.on_step(KEY, 2, curve(1, 2, shift=0.5))
+    board.on_run_end(KEY, "diverged", {"steps": 2})
     assert scalars(run_folder(tmp_path))["train/loss"] == [(1, 1.5), (2, 2.5)]
 
 
 @needs_tensorboardx
 def test_long_runs_are_thinned_with_both_ends(tmp_path):
     board = make_board(tmp_path, most_points=10)
-    board.began(KEY, SETTINGS, 0, 95)
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 95)
     train(board, 0, 93, 95, chunk=4, epoch=1000)
-    board.ended(KEY, "diverged", {"steps": 93})
+    board.on_run_end(KEY, "diverged", {"steps": 93})
     steps = [step for step, _ in scalars(run_folder(tmp_path))["train/loss"]]
     assert steps == [1, *range(10, 91, 10), 93]
 
 
 @needs_tensorboardx
 def test_a_nan_is_logged_as_such(board, tmp_path):
-    board.began(KEY, SETTINGS, 0, 25)
-    board.went_on(KEY, 2, {name: np.float32([1.0, np.nan]) for name in NAMES})
-    board.ended(KEY, "diverged", {"steps": 2})
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
+    board.on_step(KEY, 2, {name: np.float32([1.0, np.nan]) for name in NAMES})
+    board.on_run_end(KEY, "diverged", {"steps": 2})
     (_, one), (_, other) = scalars(run_folder(tmp_path))["train/loss"]
     assert one == 1.0 and np.isnan(other)
 
@@ -220,12 +220,12 @@ def test_no_file_stays_open(board, state):
     before = len(os.listdir("/proc/self/fd"))
     for seed in range(20):
         settings = dataclasses.replace(SETTINGS, seed=seed)
-        board.began(key(settings), settings, 0, 25)
+        board.on_run_begin(key(settings), "a run", vars(settings), 0, 25)
         assert len(os.listdir("/proc/self/fd")) == before + 1
-        board.ended(key(settings), state, {})
+        board.on_run_end(key(settings), state, {})
     assert len(os.listdir("/proc/self/fd")) == before
-    board.began(KEY, SETTINGS, 0, 25)
-    board.began(KEY, SETTINGS, 0, 25)  # taken away and had again, without an end
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)  # again, without an end
     board.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -237,10 +237,10 @@ def test_what_cannot_be_written_is_told_once_and_stops_nothing(tmp_path):
     board = make_board(tmp_path, tell=told.append)
     for seed in range(3):
         settings = dataclasses.replace(SETTINGS, seed=seed)
-        board.began(key(settings), settings, 0, 25)
-        board.went_on(key(settings), 2, curve(1, 2))
-        board.tested(key(settings), 2, row(1, 2))
-        board.ended(key(settings), "finished", {})
+        board.on_run_begin(key(settings), "a run", vars(settings), 0, 25)
+        board.on_step(key(settings), 2, curve(1, 2))
+        board.on_epoch(key(settings), 2, row(1, 2))
+        board.on_run_end(key(settings), "finished", {})
     assert len(told) == 1 and "incomplete" in told[0] and "logs" in told[0]
 
 
@@ -248,24 +248,24 @@ def test_what_cannot_be_written_is_told_once_and_stops_nothing(tmp_path):
 def test_a_full_disk_ends_the_log_of_the_run_only(board, tmp_path, monkeypatch):
     told = []
     board = make_board(tmp_path, tell=told.append)
-    board.began(KEY, SETTINGS, 0, 25)
+    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
 
     def full(file, data):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("nf_resnets.sweep.tensorboard.os.write", full)
-        board.went_on(KEY, 2, curve(1, 2))
-    board.went_on(KEY, 4, curve(3, 4))
-    board.ended(KEY, "finished", {})
+        board.on_step(KEY, 2, curve(1, 2))
+    board.on_step(KEY, 4, curve(3, 4))
+    board.on_run_end(KEY, "finished", {})
     assert len(told) == 1 and "No space left" in told[0]
 
 
 def test_folders_are_named_by_what_is_swept():
     settings = RunSettings(model="a/b [c] ü", peak_lr=0.001, flip=True)
-    name = run_name("k" * 64, settings, ["model", "peak_lr", "alpha", "flip"])
+    name = run_name("k" * 64, vars(settings), ["model", "peak_lr", "alpha", "flip"])
     assert name == "model=a_b_c_,peak_lr=0.001,alpha=none,flip=true-kkkkkkkkkk"
-    long = run_name("k" * 64, RunSettings(model="m" * 400), ["model"])
+    long = run_name("k" * 64, {"model": "m" * 400}, ["model"])
     assert len(long) < 255 and long.endswith("-kkkkkkkkkk")
 
 
@@ -298,15 +298,16 @@ class Broken:
 
 def test_several_pass_all_events_on_and_bear_one_that_raises():
     one, other = Recorder(), Recorder()
-    both = Several(one, Broken(), other)
+    both = Callbacks(one, Broken(), other)
     sent = [
-        ("compiling", SETTINGS, "p"),
-        ("compiled", "p", 1.0, 2),
-        ("began", KEY, SETTINGS, 0, 9),
-        ("went_on", KEY, 1, {}),
-        ("tested", KEY, 1, {}),
-        ("ended", KEY, "finished", {}),
-        ("note", "text"),
+        ("on_compile_begin", "p", "a run"),
+        ("on_compile_end", "p", 1.0, 2),
+        ("on_run_begin", KEY, "a run", vars(SETTINGS), 0, 9),
+        ("on_step", KEY, 1, {}),
+        ("on_epoch", KEY, 1, {}),
+        ("on_run_end", KEY, "finished", {}),
+        ("on_counts", {"finished": 1}),
+        ("on_message", "text"),
     ]
     for event, *values in sent:
         getattr(both, event)(*values)
