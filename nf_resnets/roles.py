@@ -262,10 +262,12 @@ class RoleMap:
     Attributes:
       leaves: one :class:`Leaf` for each leaf, in the order of ``jax.tree.leaves``.
       branches: the residual branches in order, ``branches[k - 1]`` being the k-th.
+      rules: those that it was assigned by.
     """
 
     leaves: tuple[Leaf, ...]
     branches: tuple[Branch, ...]
+    rules: Rules
     _treedef: Any
 
     @property
@@ -275,15 +277,25 @@ class RoleMap:
 
     def map(self, function: Callable[[Leaf, Any], Any], params: Any) -> Any:
         """Applies ``function(leaf, value)`` to every leaf and returns a tree of the same kind."""
+        values = self.check_structure(params)
+        return self._treedef.unflatten(
+            [function(leaf, value) for leaf, value in zip(self.leaves, values, strict=True)]
+        )
+
+    def check_structure(self, params: Any) -> list[Any]:
+        """Refuses a tree of another number of leaves, and returns the leaves."""
         values = jax.tree.leaves(params)
         if len(values) != len(self.leaves):
             raise ValueError(
                 f"params has {len(values)} leaves; expected {len(self.leaves)}, as in the tree "
                 "that the roles were assigned for."
             )
-        return self._treedef.unflatten(
-            [function(leaf, value) for leaf, value in zip(self.leaves, values, strict=True)]
-        )
+        return values
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the names are those of this library's models."""
+        return self.rules == OUR_RULES
 
     def labels(self, label: Callable[[Leaf], str] = lambda leaf: leaf.role.value) -> Any:
         """Returns a tree of strings, as ``optax.multi_transform`` takes it."""
@@ -358,14 +370,16 @@ def path_name(path: tuple[Any, ...]) -> str:
     return "/".join(names)
 
 
-def assign(params: Any, rules: Rules | None = None) -> RoleMap:
+def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     r"""Finds the role of every leaf of a parameter tree.
 
     Args:
       params: any pytree of arrays: of Flax Linen, NNX, Haiku, Equinox or hand-written. Weights are
         ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``, or as ``rules.layout`` and ``rules.axes`` say,
         with one more leading axis where ``rules.stacked`` says so.
-      rules: what the paths mean; by default the names of this library's models.
+      rules: what the paths mean; by default the names of this library's models. A
+        :class:`RoleMap` that was assigned to a tree of this structure is returned as it is, so that
+        an initialiser that calls another assigns roles once.
 
     Returns:
       The :class:`RoleMap` of the tree.
@@ -383,6 +397,9 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
       >>> [branch.name for branch in role_map.branches]
       ['block_2', 'block_10']
     """
+    if isinstance(rules, RoleMap):
+        rules.check_structure(params)
+        return rules
     if rules is not None and not isinstance(rules, Rules):
         raise TypeError(f"rules is a {type(rules).__name__}; expected nf_resnets.init.Rules.")
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
@@ -402,7 +419,7 @@ def assign(params: Any, rules: Rules | None = None) -> RoleMap:
     leaves, branches = _number_branches(leaves, used)
     _refuse_broken_chain(leaves)
     _refuse_order_of_names(leaves, branches, used)
-    return RoleMap(tuple(leaves), tuple(branches), treedef)
+    return RoleMap(tuple(leaves), tuple(branches), used, treedef)
 
 
 def _classify(path: str, value: Any, rules: Rules) -> Leaf:

@@ -10,7 +10,7 @@ import os
 import re
 from typing import NamedTuple
 
-from nf_resnets.roles import OUR_RULES, Role, RoleMap, Rules
+from nf_resnets.roles import Role, RoleMap
 
 Path = tuple[str, ...]
 
@@ -30,14 +30,13 @@ class Place(NamedTuple):
     name: str = ""
 
 
-def places(role_map: RoleMap, rules: Rules | None) -> list[Place]:
+def places(role_map: RoleMap) -> list[Place]:
     """The place of every leaf of a tree, in the order of its leaves.
 
     Args:
       role_map: the roles of the tree.
-      rules: those that it was made with.
     """
-    pattern = re.compile((rules or OUR_RULES).branch or "(?!)")
+    pattern = re.compile(role_map.rules.branch or "(?!)")
     for separators in ("/.", "/._"):
         holders = _holders(role_map, pattern, separators)
         if all(holders):

@@ -97,7 +97,7 @@ def describe(
     params: Any,
     depth: int,
     *,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
     scheme: str | Scheme = "fixup",
     constants: BranchConstants | None = None,
     **options: Any,
@@ -146,10 +146,10 @@ def describe(
     found = schemes.get(scheme)
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    where = places(role_map, rules)
+    where = places(role_map)
     refused: list[str] = []
     try:
-        probes = [_probed(found, params, role_map, rules, value, options) for value in (1, 2)]
+        probes = [_probed(found, params, role_map, value, options) for value in (1, 2)]
         changes = [
             _change(leaf, *values)
             for leaf, *values in zip(
@@ -161,7 +161,7 @@ def describe(
         changes = [("unknown", ())] * len(role_map.leaves)
     try:
         if found.norm_free:
-            refuse_norms(found, role_map, rules, where)
+            refuse_norms(found, role_map, where)
     except ValueError as error:
         refused.append(str(error))
     try:
@@ -177,7 +177,7 @@ def describe(
         found,
         int(depth),
         tuple(rows),
-        lacks(found, role_map, rules, constants=constants),
+        lacks(found, role_map, constants=constants),
         tuple(refused),
         _constants(found, int(depth)),
     )
@@ -187,7 +187,6 @@ def _probed(
     scheme: Scheme,
     params: Any,
     role_map: RoleMap,
-    rules: Rules | None,
     value: int,
     options: dict[str, Any],
 ) -> Any:
@@ -198,7 +197,7 @@ def _probed(
 
     with silenced():
         return scheme.init(
-            role_map.map(probe, params), int(role_map.num_branches), rules=rules, **options
+            role_map.map(probe, params), int(role_map.num_branches), rules=role_map, **options
         )
 
 

@@ -31,7 +31,7 @@ def fixup(
     scale: float = 1.0,
     published: bool = False,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Turns a standard initialisation into Fixup's, section 3 of the Fixup paper.
 
@@ -99,13 +99,13 @@ def fixup(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     _refuse_single_layers(role_map)
-    needs.check(SCHEME, role_map, rules)
+    needs.check(SCHEME, role_map)
     if not (isinstance(scale, int | float) and 0 < scale < math.inf):
         raise ValueError(f"scale={scale!r} found; expected a finite number above 0.")
     if key is None:
         _refuse_initialised(params, role_map)
     else:
-        params = default_init(params, key, mode="fan_out", rules=rules)
+        params = default_init(params, key, mode="fan_out", rules=role_map)
         if published:
             params = _with_default_stem(params, key, role_map)
     transformer = any(leaf.role is Role.EMBEDDING for leaf in role_map.leaves)
@@ -128,7 +128,7 @@ def fixup(
             return scaled(value, factor(leaf))
         return value
 
-    return needs.alive(SCHEME, role_map, rules, role_map.map(rescale, params))
+    return needs.alive(SCHEME, role_map, role_map.map(rescale, params))
 
 
 def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:

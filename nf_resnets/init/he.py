@@ -8,7 +8,7 @@ import jax
 
 from nf_resnets import random, roles
 from nf_resnets.init.tree import draw
-from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
 REFERENCE = "He, Zhang, Ren, Sun: Delving Deep into Rectifiers, ICCV 2015, section 2.2"
 
@@ -18,7 +18,7 @@ def he(
     key: jax.Array,
     *,
     mode: Literal["fan_in", "fan_out"] = "fan_in",
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Draws every weight from ``N(0, 2 / fan)``, He et al.'s equations 10 and 14.
 

@@ -14,7 +14,7 @@ from nf_resnets import roles
 from nf_resnets.init.data_dependent import check_finite
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_key, refuse_not_finite, scaled
-from nf_resnets.roles import LAYER_ROLES, Rules
+from nf_resnets.roles import LAYER_ROLES, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 SCHEME_STEPS = 100
@@ -74,7 +74,7 @@ def metainit(
     learning_rate: float = 0.1,
     momentum: float = 0.9,
     eps: float = 1e-5,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Tunes the norms of the weights so that the gradient quotient falls, the paper's algorithm 1.
 

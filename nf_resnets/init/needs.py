@@ -18,7 +18,7 @@ import numpy as np
 from nf_resnets.init.blocks import places
 from nf_resnets.init.norms import is_gain, refuse_norms
 from nf_resnets.init.zeros import refuse_two_zeros
-from nf_resnets.roles import OUR_RULES, Role, RoleMap, Rules
+from nf_resnets.roles import Role, RoleMap
 from nf_resnets.schemes import BranchConstants, Need, Scheme, SchemeWarning
 
 CONSTANTS = ("residual", "identity", "beta")
@@ -69,7 +69,6 @@ def silenced() -> Iterator[None]:
 def check(
     scheme: Scheme,
     role_map: RoleMap,
-    rules: Rules | None,
     *,
     constants: BranchConstants | None = None,
 ) -> None:
@@ -78,7 +77,6 @@ def check(
     Args:
       scheme: whose initialiser asks.
       role_map: the roles of the tree.
-      rules: those that it was made with.
       constants: those of the forward pass, if they were given.
 
     Raises:
@@ -87,29 +85,28 @@ def check(
     if _SILENT.get():
         return
     if scheme.norm_free:
-        refuse_norms(scheme, role_map, rules, places(role_map, rules))
-    for lack in lacks(scheme, role_map, rules, constants=constants):
+        refuse_norms(scheme, role_map, places(role_map))
+    for lack in lacks(scheme, role_map, constants=constants):
         if lack.without == "fails":
             raise ValueError(lack.sentence)
         if lack.without == "worse":
             warnings.warn(f"{scheme.title}: {lack.sentence}", SchemeWarning, stacklevel=3)
 
 
-def alive(scheme: Scheme, role_map: RoleMap, rules: Rules | None, params: Any) -> Any:
+def alive(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:
     """Returns the tree that an initialiser has made, if no branch of it holds two zero factors.
 
     Raises:
       ValueError: if one does.
     """
     if not _SILENT.get():
-        refuse_two_zeros(scheme, params, role_map, places(role_map, rules))
+        refuse_two_zeros(scheme, params, role_map, places(role_map))
     return params
 
 
 def lacks(
     scheme: Scheme,
     role_map: RoleMap,
-    rules: Rules | None,
     *,
     constants: BranchConstants | None = None,
 ) -> tuple[Lack, ...]:
@@ -118,7 +115,6 @@ def lacks(
     Args:
       scheme: the scheme.
       role_map: the roles of the tree.
-      rules: those that it was made with.
       constants: those of the forward pass, if they were given.
 
     Raises:
@@ -146,12 +142,12 @@ def lacks(
     missing = {lack.part for lack in found}
     if constants is not None:
         _check_constants(scheme, depth, constants)
-    elif depth and not _is_ours(scheme, rules, missing):
+    elif depth and not _is_ours(role_map, missing):
         names = [name for name in CONSTANTS if _is_set(scheme, name)]
         without = [needs.get(name, Need(name)).without for name in names]
         if names:
             least: Literal["fails", "differs"] = "fails" if "fails" in without else "differs"
-            found.append(Lack(names[0], least, _unseen(scheme, names, least, rules)))
+            found.append(Lack(names[0], least, _unseen(scheme, names, least, role_map)))
     return tuple(sorted(found, key=lambda lack: ("fails", "worse", "differs").index(lack.without)))
 
 
@@ -171,15 +167,15 @@ def _is_set(scheme: Scheme, constant: str) -> bool:
     return callable(value) or value != 1
 
 
-def _is_ours(scheme: Scheme, rules: Rules | None, missing: set[str]) -> bool:
+def _is_ours(role_map: RoleMap, missing: set[str]) -> bool:
     """Whether a tree is that of this library's network for the scheme, which has its constants."""
-    if rules is not None and rules != OUR_RULES:
+    if not role_map.is_ours:
         return False
     # A multiplier may be left out to see what it is for; the other parts tell the networks apart.
     return not missing - {"multiplier"}
 
 
-def _unseen(scheme: Scheme, names: list[str], without: str, rules: Rules | None) -> str:
+def _unseen(scheme: Scheme, names: list[str], without: str, role_map: RoleMap) -> str:
     places = {
         "residual": "residual on every branch",
         "identity": "identity on every skip path",
@@ -187,7 +183,7 @@ def _unseen(scheme: Scheme, names: list[str], without: str, rules: Rules | None)
     }
     said = " and ".join(places[name] for name in names)
     result = "without them the signal explodes" if without == "fails" else "they belong to it"
-    if rules is None or rules == OUR_RULES:
+    if role_map.is_ours:
         asked = f"expected a network made with scheme={scheme.name!r}, which has them"
     else:
         asked = (

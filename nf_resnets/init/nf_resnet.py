@@ -14,7 +14,7 @@ from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
 from nf_resnets.init.tree import draw
 from nf_resnets.init.zero_gamma import zero_gamma
-from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 ALPHA = 0.2
@@ -30,7 +30,7 @@ def nf_resnet(
     *,
     gain: float = 0.0,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Initialises a normaliser-free ResNet, section 3 of the paper.
 
@@ -72,8 +72,9 @@ def nf_resnet(
     """
     if isinstance(gain, int | float) and not math.isfinite(gain):
         raise ValueError(f"gain={gain!r} found; expected a finite number.")
-    params = _drawn(params, depth, key, rules)
-    return with_alphas(SCHEME, params, depth, alpha=gain, rules=rules)
+    role_map = roles.assign(params, rules)
+    params = _drawn(params, depth, key, role_map)
+    return with_alphas(SCHEME, params, depth, alpha=gain, rules=role_map)
 
 
 def _timm(
@@ -82,14 +83,15 @@ def _timm(
     *,
     scales: str = OUR_GAINS,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     """The same draws; no branch has a scalar, and its last convolution's gains start at 0."""
-    return zero_gamma(_drawn(params, depth, key, rules), depth, scales=scales, rules=rules)
-
-
-def _drawn(params: Any, depth: int, key: jax.Array | None, rules: Rules | None) -> Any:
     role_map = roles.assign(params, rules)
+    params = _drawn(params, depth, key, role_map)
+    return zero_gamma(params, depth, scales=scales, rules=role_map)
+
+
+def _drawn(params: Any, depth: int, key: jax.Array | None, role_map: RoleMap) -> Any:
     role_map.check_depth(depth)
     if key is None:
         return params

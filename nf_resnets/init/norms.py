@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nf_resnets.init.blocks import Place
-from nf_resnets.roles import OUR_RULES, Leaf, Role, RoleMap, Rules
+from nf_resnets.roles import Leaf, Role, RoleMap
 from nf_resnets.schemes import Scheme
 
 # Names of norms and their like: BatchNorm_0, batchnorm, layer_norm, norm1, bn1, ln_2.
@@ -23,9 +23,7 @@ _FACTOR = re.compile(
 )
 
 
-def refuse_norms(
-    scheme: Scheme, role_map: RoleMap, rules: Rules | None, places: list[Place]
-) -> None:
+def refuse_norms(scheme: Scheme, role_map: RoleMap, places: list[Place]) -> None:
     """Refuses a norm in a residual block, unless ``rules.norm`` names it.
 
     A norm is known by its name, or as a vector that no rule names and that is called neither a bias
@@ -35,16 +33,15 @@ def refuse_norms(
     Args:
       scheme: whose network it is.
       role_map: the roles of the tree.
-      rules: those that it was made with.
       places: where its leaves lie.
 
     Raises:
       ValueError: if there is one.
     """
-    ours = rules is None or rules == OUR_RULES
-    kept = re.compile(rules.keep) if rules is not None and rules.keep is not None else None
+    rules, ours = role_map.rules, role_map.is_ours
+    kept = re.compile(rules.keep) if rules.keep is not None else None
     # Where norms are meant, so are their running statistics, which rules of parameters do not name.
-    meant = rules is not None and rules.norm is not None
+    meant = rules.norm is not None
     norms, unnamed, beside = [], [], []
     for leaf, place in zip(role_map.leaves, places, strict=True):
         unruled = leaf.role is Role.KEEP or (leaf.role is Role.NORM and ours)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nf_resnets import axes, random, roles
 from nf_resnets.init.tree import draw
-from nf_resnets.roles import Leaf, Rules
+from nf_resnets.roles import Leaf, RoleMap, Rules
 
 REFERENCE = "Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014"
 
@@ -20,7 +20,7 @@ _PLACE = {"N": 0, "O": 2}
 
 
 def orthogonal(
-    params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | None = None
+    params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | RoleMap | None = None
 ) -> Any:
     r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix.
 

@@ -15,7 +15,7 @@ from nf_resnets import random, roles
 from nf_resnets.init import needs
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.tree import cast_like, draw, refuse_shapes, with_deviation
-from nf_resnets.roles import Group, Leaf, Role, Rules
+from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import UNDECAYED, Anatomy, BranchConstants, Need, Scheme
 
 
@@ -27,7 +27,7 @@ def rescalenet(
     published: bool = False,
     constants: BranchConstants | None = None,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Gives the weights RescaleNet's standard deviations, section 4 of its paper.
 
@@ -97,7 +97,7 @@ def rescalenet(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     scheme = PUBLISHED if published else SCHEME
-    needs.check(scheme, role_map, rules, constants=constants)
+    needs.check(scheme, role_map, constants=constants)
     kept = 1 - _rates(dropout, int(depth))
     k = np.arange(1, int(depth) + 1) - published
     shares = int(depth) / (k + int(depth))
@@ -136,7 +136,7 @@ def rescalenet(
             return with_deviation(leaf, value, deviation(leaf))
         return value
 
-    return needs.alive(scheme, role_map, rules, role_map.map(rescale, params))
+    return needs.alive(scheme, role_map, role_map.map(rescale, params))
 
 
 _RESCALED = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)

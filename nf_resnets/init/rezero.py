@@ -8,12 +8,12 @@ import jax
 
 from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
-from nf_resnets.roles import Rules
+from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 
 def rezero(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:
     r"""Sets the scalar of every branch, ``y = x + alpha F(x)``, to 0: equation 1 of the paper.
 

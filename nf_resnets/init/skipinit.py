@@ -15,7 +15,7 @@ from nf_resnets import roles
 from nf_resnets.init import needs
 from nf_resnets.init.standard import default_init
 from nf_resnets.init.tree import cast_like, is_concrete, refuse_not_finite
-from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Need, Scheme
 
 
@@ -25,7 +25,7 @@ def skipinit(
     *,
     alpha: float | jax.Array = 0.0,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Sets the scalar of every residual branch ``y = x + alpha F(x)``, section 3 of the paper.
 
@@ -72,7 +72,7 @@ def with_alphas(
     *,
     alpha: float | jax.Array,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     """What :func:`skipinit` does, for a scheme whose networks have the same scalar.
 
@@ -93,16 +93,16 @@ def with_alphas(
             "one for each (rules.alpha names them)."
         )
     _check_alpha(alpha)
-    needs.check(scheme, role_map, rules)
+    needs.check(scheme, role_map)
     if key is not None:
-        params = default_init(params, key, rules=rules)
+        params = default_init(params, key, rules=role_map)
     else:
         refuse_not_finite(params, role_map)
 
     def fill(leaf: Leaf, value: Any) -> Any:
         return cast_like(value, alpha) if leaf.role is Role.ALPHA else value
 
-    return needs.alive(scheme, role_map, rules, role_map.map(fill, params))
+    return needs.alive(scheme, role_map, role_map.map(fill, params))
 
 
 def _check_alpha(alpha: Any) -> None:
@@ -116,7 +116,7 @@ def _check_alpha(alpha: Any) -> None:
 
 
 def _rsqrt_depth(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | None = None
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:
     # A depth that has no such root is refused below, as it is of no tree.
     rootable = isinstance(depth, int | np.integer) and depth > 0

@@ -20,7 +20,7 @@ from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.tree import refuse_not_finite
 from nf_resnets.init.xavier import REFERENCE as OF_XAVIER
 from nf_resnets.init.xavier import xavier
-from nf_resnets.roles import Role, Rules
+from nf_resnets.roles import Role, RoleMap, Rules
 from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
 
 
@@ -29,7 +29,7 @@ def default_init(
     key: jax.Array,
     *,
     mode: Literal["fan_in", "fan_out"] = "fan_in",
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     """Draws what is usual for the network: He; of a Transformer, a tree with embeddings, Xavier.
 
@@ -39,10 +39,10 @@ def default_init(
       mode: He's fan.
       rules: what the paths of the tree mean; by default the names of this library's models.
     """
-    leaves = roles.assign(params, rules).leaves
-    if any(leaf.role is Role.EMBEDDING for leaf in leaves):
-        return xavier(params, key, rules=rules)
-    return he(params, key, mode=mode, rules=rules)
+    role_map = roles.assign(params, rules)
+    if any(leaf.role is Role.EMBEDDING for leaf in role_map.leaves):
+        return xavier(params, key, rules=role_map)
+    return he(params, key, mode=mode, rules=role_map)
 
 
 def standard(
@@ -51,7 +51,7 @@ def standard(
     *,
     draw: Callable[..., Any] = default_init,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     """Leaves a standard initialisation as it is, or, with ``key``, draws one.
 
@@ -78,7 +78,7 @@ def standard(
     if key is None:
         refuse_not_finite(params, role_map)
         return role_map.map(lambda leaf, value: value, params)
-    return draw(params, key, rules=rules)
+    return draw(params, key, rules=role_map)
 
 
 def constant_alpha(alpha: float) -> Scheme:

@@ -26,7 +26,7 @@ def t_fixup(
     *,
     decoder: str = _DECODER,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Turns a Xavier initialisation of a Transformer into T-Fixup's, section 3.2 of its paper.
 
@@ -104,10 +104,10 @@ def t_fixup(
         raise ValueError(f"decoder={decoder!r} is not a regular expression: {error}.") from None
     _refuse_other_branches(role_map)
     _refuse_fused(role_map)
-    needs.check(SCHEME, role_map, rules)
+    needs.check(SCHEME, role_map)
     layers = _count_layers(role_map, in_decoder, decoder)
     if key is not None:
-        params = xavier(params, key, rules=rules)
+        params = xavier(params, key, rules=role_map)
     else:
         refuse_shapes(params, role_map)
 
@@ -120,7 +120,7 @@ def t_fixup(
             return scaled(value, (9 * number) ** -0.25 if side else 0.67 * number**-0.25)
         return value
 
-    return needs.alive(SCHEME, role_map, rules, role_map.map(rescale, params))
+    return needs.alive(SCHEME, role_map, role_map.map(rescale, params))
 
 
 def _refuse_other_branches(role_map: RoleMap) -> None:

@@ -8,7 +8,7 @@ import jax
 
 from nf_resnets import random, roles
 from nf_resnets.init.tree import draw
-from nf_resnets.roles import Leaf, Rules
+from nf_resnets.roles import Leaf, RoleMap, Rules
 
 REFERENCE = "Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS 2010"
 
@@ -18,7 +18,7 @@ def xavier(
     key: jax.Array,
     *,
     distribution: Literal["uniform", "normal"] = "uniform",
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Draws every weight with variance ``2 / (fan_in + fan_out)``, the paper's equation 12.
 

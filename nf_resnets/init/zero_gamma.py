@@ -26,7 +26,7 @@ def zero_gamma(
     *,
     scales: str = OUR_SCALES,
     key: jax.Array | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Sets the last norm's scale of every residual branch to 0, section 5.1 of the paper.
 
@@ -74,11 +74,11 @@ def zero_gamma(
             "branches; zero-gamma needs one for each, in a network whose branches end in a norm."
         )
     paths = {leaf.path for leaf in last}
-    params = standard(params, depth, key=key, rules=rules)
+    params = standard(params, depth, key=key, rules=role_map)
     result = role_map.map(
         lambda leaf, value: cast_like(value, 0) if leaf.path in paths else value, params
     )
-    return needs.alive(SCHEME, role_map, rules, result)
+    return needs.alive(SCHEME, role_map, result)
 
 
 def _last_scales(role_map: RoleMap, scales: str) -> list[Leaf]:

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from nf_resnets import init, schemes
+from nf_resnets import init, roles, schemes
 from nf_resnets.init import Rules
 from tests.models.trees import quick_jit
 
@@ -129,7 +129,20 @@ DTYPES = {
     "NumPy bfloat16": lambda x: np.asarray(x).astype(ml_dtypes.bfloat16),
 }
 
-every_scheme = pytest.mark.parametrize("scheme", schemes.names())
+
+def _distinct():
+    """A scheme for each initialiser and kind of block; the others differ in their networks only."""
+    found = {}
+    for name in schemes.names():
+        function = schemes.get(name).init
+        options = function.keywords if isinstance(function, functools.partial) else {}
+        function = getattr(function, "func", function)
+        parts = _present(schemes.get(name).anatomy).values()
+        found.setdefault((function, *options.items(), *map(bool, parts)), name)
+    return list(found.values())
+
+
+every_initialiser = pytest.mark.parametrize("scheme", _distinct())
 with_and_without_key = pytest.mark.parametrize("keyed", [False, True], ids=["as given", "drawn"])
 
 
@@ -167,7 +180,7 @@ def _containers(tree):
     return type(tree)
 
 
-@every_scheme
+@every_initialiser
 @with_and_without_key
 def test_the_input_is_not_changed(scheme, keyed):
     for cast in (jnp.asarray, np.array):
@@ -182,7 +195,27 @@ def test_the_input_is_not_changed(scheme, keyed):
             assert _bits(params) == before
 
 
-@every_scheme
+@every_initialiser
+@with_and_without_key
+def test_roles_are_assigned_once(scheme, keyed, monkeypatch):
+    params, named = _tree(scheme), []
+    path_name = roles.path_name
+    monkeypatch.setattr(roles, "path_name", lambda path: named.append(path) or path_name(path))
+    _init(scheme, params, keyed=keyed)
+    assert len(named) == len(jax.tree.leaves(params))
+
+
+def test_a_role_map_serves_in_place_of_the_rules():
+    params = _tree("fixup")
+    found = roles.assign(params, _rules("fixup"))
+    assert roles.assign(params, found) is found
+    expected = _init("fixup", params, keyed=True)
+    assert _bits(_init("fixup", params, keyed=True, rules=found)) == _bits(expected)
+    with pytest.raises(ValueError, match="params has 1 leaves; expected 18"):
+        _init("fixup", {"stem": params["stem"]}, rules=found)
+
+
+@every_initialiser
 @with_and_without_key
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_containers_are_kept(scheme, keyed, container):
@@ -194,7 +227,7 @@ def test_containers_are_kept(scheme, keyed, container):
         assert sorted(_bits(result)) == sorted(_bits(_init(scheme, _tree(scheme))))
 
 
-@every_scheme
+@every_initialiser
 @with_and_without_key
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes_and_array_types_are_kept(scheme, keyed, dtype):
@@ -227,7 +260,7 @@ def _mesh():
     return jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
 
 
-@every_scheme
+@every_initialiser
 @with_and_without_key
 def test_shardings_are_kept(scheme, keyed):
     mesh = _mesh()
@@ -243,7 +276,7 @@ def test_shardings_are_kept(scheme, keyed):
     _assert_close(result, _init(scheme, on_host, keyed=keyed))
 
 
-@every_scheme
+@every_initialiser
 def test_a_leaf_stays_on_its_device(scheme):
     device = jax.devices()[-1]
     params = jax.device_put(_tree(scheme), device)
@@ -253,7 +286,7 @@ def test_a_leaf_stays_on_its_device(scheme):
 
 
 @pytest.mark.every(3)
-@every_scheme
+@every_initialiser
 @with_and_without_key
 def test_under_jit(scheme, keyed):
     params = _tree(scheme)
@@ -262,7 +295,7 @@ def test_under_jit(scheme, keyed):
     _assert_close(result, _init(scheme, params, keyed=keyed))
 
 
-@every_scheme
+@every_initialiser
 @with_and_without_key
 def test_under_eval_shape(scheme, keyed):
     params = _tree(scheme, DTYPES["bfloat16"])
@@ -272,7 +305,7 @@ def test_under_eval_shape(scheme, keyed):
 
 
 @pytest.mark.every(4)
-@every_scheme
+@every_initialiser
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "NumPy float32", "NumPy float64"])
 def test_under_vmap_over_keys(scheme, dtype):
     params = _tree(scheme, DTYPES[dtype])
@@ -287,7 +320,7 @@ def test_under_vmap_over_keys(scheme, dtype):
         )
 
 
-@every_scheme
+@every_initialiser
 def test_under_vmap_over_trees(scheme):
     trees = [_tree(scheme, seed=seed) for seed in range(3)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
@@ -297,14 +330,14 @@ def test_under_vmap_over_trees(scheme):
         _assert_close(one, _init(scheme, tree))
 
 
-@every_scheme
+@every_initialiser
 def test_with_a_key_the_call_may_be_repeated(scheme):
     once = _init(scheme, _tree(scheme), keyed=True)
     again = _init(scheme, once, keyed=True)
     assert _bits(again) == _bits(once)
 
 
-@every_scheme
+@every_initialiser
 def test_without_a_key_twice_changes_nothing_or_is_refused(scheme):
     once = _init(scheme, _tree(scheme))
     try:
@@ -333,7 +366,7 @@ def test_fixup_twice_is_refused():
             jax.jit(lambda once=once: _init("fixup", once))()  # closed over, so still concrete
 
 
-@every_scheme
+@every_initialiser
 def test_the_draws_of_a_leaf_do_not_depend_on_the_others(scheme):
     whole = _init(scheme, _tree(scheme), keyed=True)
     rules = dataclasses.replace(_rules(scheme), keep="^extra$")
@@ -353,7 +386,7 @@ def test_the_draws_of_a_leaf_do_not_depend_on_the_others(scheme):
         ]
 
 
-@every_scheme
+@every_initialiser
 def test_other_keys_give_other_draws_and_raw_keys_the_same(scheme):
     params = _tree(scheme)
     one, two = (_init(scheme, params, key=jax.random.key(seed)) for seed in (0, 1))
@@ -364,7 +397,7 @@ def test_other_keys_give_other_draws_and_raw_keys_the_same(scheme):
     assert _bits(host) == _bits(one)
 
 
-@every_scheme
+@every_initialiser
 def test_every_depth_but_the_true_one_is_refused(scheme):
     for depth in (0, 1, L - 1, L + 1, -L, 2 * L):
         with pytest.raises(ValueError, match=f"{L} residual branches found, depth={depth} given"):
@@ -374,7 +407,7 @@ def test_every_depth_but_the_true_one_is_refused(scheme):
             _init(scheme, _tree(scheme), depth)
 
 
-@every_scheme
+@every_initialiser
 def test_integers_of_numpy_are_depths(scheme):
     params = _tree(scheme)
     expected = _bits(_init(scheme, params))
@@ -383,7 +416,7 @@ def test_integers_of_numpy_are_depths(scheme):
         assert _bits(result) == expected
 
 
-@every_scheme
+@pytest.mark.parametrize("scheme", schemes.names())
 def test_what_a_scheme_says_of_itself(scheme):
     value = schemes.get(scheme)
     assert schemes.get(value) is value
