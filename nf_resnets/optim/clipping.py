@@ -19,7 +19,7 @@ def adaptive_clip(
     exempt: tuple[Role, ...] = (Role.HEAD,),
     rules: Rules | None = None,
 ) -> optax.GradientTransformation:
-    r"""Clips the gradient of every unit to a share of the unit's own norm.
+    r"""Clips the gradient of every unit to a fraction of the unit's own norm.
 
     ``g_i <- g_i min(1, clipping max(|w_i|, eps) / |g_i|)`` for every unit ``i`` of a leaf, equation
     3: of a weight ``[H, W, C_in, C_out]`` or ``[D_in, D_out]`` a unit is what leads to one output;
@@ -36,9 +36,6 @@ def adaptive_clip(
       exempt: the roles whose gradients stay as they are; as published, the head's.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
-    Returns:
-      An optax gradient transformation, to be chained before the optimizer.
-
     Raises:
       ValueError: if a number is not above 0; from the update, if there are no parameters or the
         tree does not fit the rules.
@@ -54,8 +51,8 @@ def adaptive_clip(
       >>> [round(float(value), 4) for value in updates["stem"]["kernel"][0]]
       [0.3536, 0.0354]
     """
-    numbers: tuple[tuple[str, Any], ...] = (("clipping", clipping), ("eps", eps))
-    for name, value in numbers:
+    numbers: dict[str, Any] = {"clipping": clipping, "eps": eps}
+    for name, value in numbers.items():
         if not isinstance(value, jax.core.Tracer) and not 0 < value < float("inf"):
             raise ValueError(f"{name}={value} found; expected a finite number above 0.")
 
@@ -86,12 +83,12 @@ def adaptive_clip(
 def _unit_norms(leaf: Leaf, value: Any) -> jax.Array:
     """The norm of every unit, with axes of length 1 where it was summed over; in float32."""
     # Of a vector everything but the stacked axis is summed, of a weight what leads to one output.
-    words = (
+    letters = (
         roles.axes_of(leaf)
         if leaf.weight
         else "N" * leaf.stacked + "I" * (value.ndim - leaf.stacked)
     )
-    summed = tuple(axis for axis, letter in enumerate(words) if letter not in "NO")
+    summed = tuple(axis for axis, letter in enumerate(letters) if letter not in "NO")
     squares = jnp.square(value.astype(jnp.float32))
     return jnp.sqrt(squares.sum(axis=summed, keepdims=True))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,17 +14,15 @@ from nf_resnets.schemes import SCALARS, UNDECAYED, Scheme
 
 
 def decay_mask(params: Any, rules: Rules | None = None, *, undecayed: Group = UNDECAYED) -> Any:
-    """Tells for each leaf whether weight decay is for it.
+    """Tells for each leaf whether it decays, as ``optax.add_decayed_weights`` takes it.
 
     Args:
       params: a parameter tree.
       rules: what its paths mean; by default the names of this library's models.
-      undecayed: the leaves that it is not for, such as ``schemes.get("rescalenet").undecayed``,
-        which is the default.
+      undecayed: the leaves without weight decay; by default RescaleNet's.
 
     Returns:
-      A tree of the same structure with a bool for each leaf, as ``optax.add_decayed_weights`` takes
-      it.
+      A tree of the same structure with a bool for each leaf.
 
     Raises:
       ValueError: if the tree does not fit the rules (see :func:`nf_resnets.roles.assign`).
@@ -47,19 +45,18 @@ def label_tree(
     scheme: str | Scheme | None = None,
     scalars: Group | None = None,
 ) -> Any:
-    """Labels each leaf ``"scalar"`` or ``"weight"``.
+    """Labels each leaf ``"scalar"`` or ``"weight"``, as ``optax.multi_transform`` takes it.
 
     Args:
       params: a parameter tree.
-      rules: what its paths mean; by default the names of this library's models.
+      rules: as for :func:`decay_mask`.
       scheme: the scheme that says which leaves are labelled ``"scalar"``. Without it they are
         Fixup's scalar biases and multipliers.
       scalars: those leaves, if not as the scheme has it; ``optim.SCALARS | Group((Role.ALPHA,))``
         adds SkipInit's.
 
     Returns:
-      A tree of the same structure with a string for each leaf, as ``optax.multi_transform`` takes
-      it.
+      A tree of the same structure with a string for each leaf.
 
     Raises:
       ValueError: if the tree does not fit the rules (see :func:`nf_resnets.roles.assign`), or
@@ -72,14 +69,12 @@ def label_tree(
       {'bias_stem': 'scalar', 'stem': {'kernel': 'weight'}}
     """
     role_map = roles.assign(params, rules)
-    if scalars is not None:
-        group = scalars
-    elif scheme is not None:
-        group = schemes.get(scheme).scalars
-    else:
-        _refuse_others_than_fixup(role_map)
-        group = SCALARS
-    return role_map.labels(lambda leaf: "scalar" if leaf in group else "weight")
+    if scalars is None:
+        if scheme is None:
+            _refuse_others_than_fixup(role_map)
+        scalars = SCALARS if scheme is None else schemes.get(scheme).scalars
+    slow = scalars
+    return role_map.labels(lambda leaf: "scalar" if leaf in slow else "weight")
 
 
 def _refuse_others_than_fixup(role_map: RoleMap) -> None:
@@ -115,23 +110,12 @@ def add_decay(
 ) -> optax.GradientTransformation:
     """Adds ``weight_decay theta`` to the gradients of the leaves that a scheme decays.
 
-    Args:
-      weight_decay: the coefficient; it may be traced.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-      scheme: the scheme that says which leaves have none. Without it all have it.
-      undecayed: those leaves, if not as the scheme has it.
-
-    Raises:
-      ValueError: if no scheme has that name.
+    The arguments are those of :func:`nf_resnets.optim.sgd`. Without a scheme all leaves have it.
     """
     if undecayed is None:
         undecayed = Group() if scheme is None else schemes.get(scheme).undecayed
-    spared = undecayed
-
-    def mask(params: Any) -> Any:
-        return decay_mask(params, rules, undecayed=spared)
-
-    return optax.add_decayed_weights(weight_decay, mask=mask if spared else None)
+    mask = partial(decay_mask, rules=rules, undecayed=undecayed) if undecayed else None
+    return optax.add_decayed_weights(weight_decay, mask=mask)
 
 
 def scale_by_rates(
@@ -144,55 +128,37 @@ def scale_by_rates(
 ) -> optax.GradientTransformation:
     """Multiplies updates by minus the learning rate, those of a scheme's slow leaves by less.
 
-    Args:
-      learning_rate: a number (it may be traced) or an optax schedule of the step.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-      scheme: the scheme that says which leaves are slow, and how slow. Without it they are Fixup's.
-      scalars: the slow leaves, if not as the scheme has it.
-      scalar_factor: what the rate is multiplied by for them, if not as the scheme has it; it may be
-        traced.
-
-    Raises:
-      ValueError: if no scheme has that name, or ``scalar_factor`` is not finite and at least 0;
-        from ``init``, what :func:`label_tree` says.
-      TypeError: if ``scalar_factor`` is no number.
+    The arguments are those of :func:`nf_resnets.optim.sgd`.
     """
     if scalar_factor is None:
-        factor: Any = schemes.get("fixup" if scheme is None else scheme).scalar_factor
-    else:
-        factor = checked("scalar_factor", scalar_factor)
+        scalar_factor = schemes.get("fixup" if scheme is None else scheme).scalar_factor
+    checked("scalar_factor", scalar_factor)
 
     def rate(factor: Any) -> Any:
         if callable(learning_rate):
-            schedule: Callable[[Any], Any] = learning_rate
+            schedule: optax.Schedule = learning_rate
             return lambda count: factor * schedule(count)
         return factor * learning_rate
 
     return optax.multi_transform(
         {
             "weight": optax.scale_by_learning_rate(rate(1.0)),
-            "scalar": optax.scale_by_learning_rate(rate(factor)),
+            "scalar": optax.scale_by_learning_rate(rate(scalar_factor)),
         },
-        lambda params: label_tree(params, rules, scheme=scheme, scalars=scalars),
+        partial(label_tree, rules=rules, scheme=scheme, scalars=scalars),
     )
 
 
-def checked(name: str, value: Any, high: float = float("inf")) -> Any:
-    """A number of an optimizer, at least 0 and below ``high``; a traced one is taken as it is.
-
-    Raises:
-      ValueError: if it is out of range.
-      TypeError: if it is no number.
-    """
+def checked(name: str, value: Any, high: float = float("inf")) -> None:
+    """Refuses a number of an optimizer that is below 0 or not below ``high``; not a traced one."""
     if isinstance(value, jax.core.Tracer):
-        return value
+        return
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}={value!r} found; expected a number.") from None
     if not 0 <= number < high:
         raise ValueError(f"{name}={number:g} found; expected 0 <= {name} < {high:g}.")
-    return value
 
 
 __all__ = [

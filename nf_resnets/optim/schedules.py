@@ -1,76 +1,28 @@
-"""Learning-rate schedules as pure functions of the step."""
+"""Learning-rate schedules of the papers, composed from optax's where it has their parts.
+
+Every ``learning_rate`` is a number, and may be traced. A schedule maps the step, counted from 0, to
+the rate of that step, float32 [], as optax takes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
+import optax
 
 
-def halving(
-    learning_rate: Any, num_steps: int, *, halvings: int = 10
-) -> Callable[[Any], jax.Array]:
-    r"""The rate is constant for the first half, then halved at the start of every equal part.
+def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> optax.Schedule:
+    r"""Multiplies the rate by a factor at each boundary.
 
-    With ``T = num_steps`` and ``h = halvings``, ``eta(t) = eta 2**(-n(t))`` where ``n(t) = 0`` for
-    ``t < T/2`` and ``n(t) = 1 + floor((t - T/2) / (T/(2h)))`` from there on, at most ``h``. With
-    ``h = 10`` over 200 epochs the rate is halved at epochs 100, 110, ..., 190.
+    ``eta(t) = eta factor**n(t)``, where ``n(t)`` is how many boundaries are at ``t`` or before it.
 
     Args:
-      learning_rate: ``eta``, a number; it may be traced.
-      num_steps: ``T``, steps of the whole run.
-      halvings: ``h``, into how many parts the second half is cut.
-
-    Returns:
-      ``schedule(step)``, the rate of the step counted from 0, as optax takes it: float32 [].
-
-    Raises:
-      ValueError: if ``num_steps`` or ``halvings`` is below 1, or ``2 * halvings * num_steps`` does
-        not fit into 31 bits.
-
-    Source: De, Smith, *Batch Normalization Biases Residual Blocks*, NeurIPS 2020, section 3 (the
-    rate is constant for 100 epochs, then halved every 10).
-
-    Example:
-      >>> schedule = halving(0.8, num_steps=8, halvings=2)
-      >>> [round(float(schedule(step)), 4) for step in range(8)]
-      [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
-    """
-    _check_count("num_steps", num_steps)
-    _check_count("halvings", halvings)
-    if 2 * halvings * num_steps >= 2**31:
-        raise ValueError(
-            f"num_steps={num_steps} with halvings={halvings} found; expected 2 * halvings * "
-            "num_steps below 2**31, for steps are counted in 32 bits."
-        )
-
-    def schedule(step: Any) -> jax.Array:
-        # Whole numbers throughout: a quotient of floats would be off by one at some boundaries.
-        part = 2 * halvings * jnp.minimum(jnp.asarray(step, jnp.int32), num_steps - 1) // num_steps
-        count = jnp.maximum(part - halvings + 1, 0)
-        return jnp.asarray(learning_rate, jnp.float32) * jnp.exp2(-count.astype(jnp.float32))
-
-    return schedule
-
-
-def step_decay(
-    learning_rate: Any, boundaries: Sequence[int], factor: float
-) -> Callable[[Any], jax.Array]:
-    r"""The rate is multiplied by a factor at each boundary.
-
-    ``eta(t) = eta factor**n(t)``, where ``n(t)`` is how many boundaries are at ``t`` or before it:
-    the step of a boundary is the first with the new rate.
-
-    Args:
-      learning_rate: ``eta``, a number; it may be traced.
-      boundaries: steps, counted from 0, none before the one before; ``()`` for a constant rate.
+      learning_rate: ``eta``.
+      boundaries: the first step of each new rate, none before the one before; ``()`` for a constant
+        rate.
       factor: what the rate is multiplied by, above 0.
-
-    Returns:
-      ``schedule(step)``, the rate of the step counted from 0: float32 [].
 
     Raises:
       ValueError: if the boundaries are not whole numbers above 0 in order, or the factor is not a
@@ -85,37 +37,59 @@ def step_decay(
       [0.5, 0.5, 0.05, 0.05, 0.05, 0.005, 0.005]
     """
     steps = [int(step) for step in boundaries]
-    whole = all(step == given for step, given in zip(steps, boundaries, strict=True))
-    rising = all(early <= late for early, late in zip([1, *steps], steps, strict=False))
-    if not (whole and rising and (not steps or steps[-1] < 2**31)):
+    if steps != sorted(boundaries) or not all(1 <= step < 2**31 for step in steps):
         raise ValueError(
             f"boundaries={tuple(boundaries)} found; expected whole numbers from 1 to 2**31 - 1, "
             "none below the one before."
         )
     if not 0 < factor < float("inf"):
         raise ValueError(f"factor={factor} found; expected a finite number above 0.")
+    rate = jnp.asarray(learning_rate, jnp.float32)
     # Powers of the exact factor, rounded once.
-    powers = np.asarray([factor**count for count in range(len(steps) + 1)], np.float32)
-
-    def schedule(step: Any) -> jax.Array:
-        passed = (jnp.asarray(step, jnp.int32) >= jnp.asarray(steps, jnp.int32)).sum()
-        return jnp.asarray(learning_rate, jnp.float32) * jnp.asarray(powers)[passed]
-
-    return schedule
+    rates = [rate * factor**count for count in range(len(steps) + 1)]
+    return optax.join_schedules([optax.constant_schedule(each) for each in rates], steps)
 
 
-def cosine(learning_rate: Any, num_steps: int) -> Callable[[Any], jax.Array]:
-    r"""The rate falls from its full value to zero along half a cosine.
+def halving(learning_rate: Any, num_steps: int, *, halvings: int = 10) -> optax.Schedule:
+    r"""Keeps the rate for the first half, then halves it at the start of every equal part.
+
+    With ``T = num_steps`` and ``h = halvings``, ``eta(t) = eta 2**(-n(t))`` where ``n(t) = 0`` for
+    ``t < T/2`` and ``n(t) = 1 + floor((t - T/2) / (T/(2h)))`` from there on, at most ``h``. With
+    ``h = 10`` over 200 epochs the rate is halved at epochs 100, 110, ..., 190. After the end the
+    rate stays.
+
+    Args:
+      learning_rate: ``eta``.
+      num_steps: ``T``, steps of the whole run.
+      halvings: ``h``, into how many parts the second half is cut.
+
+    Raises:
+      ValueError: if ``num_steps`` or ``halvings`` is below 1.
+
+    Source: De, Smith, *Batch Normalization Biases Residual Blocks*, NeurIPS 2020, section 3 (the
+    rate is constant for 100 epochs, then halved every 10).
+
+    Example:
+      >>> schedule = halving(0.8, num_steps=8, halvings=2)
+      >>> [round(float(schedule(step)), 4) for step in range(8)]
+      [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
+    """
+    _check_count("num_steps", num_steps)
+    _check_count("halvings", halvings)
+    # The first step of each part, ceil(part T / 2h) in whole numbers.
+    starts = (-(-part * num_steps // (2 * halvings)) for part in range(halvings, 2 * halvings))
+    return step_decay(learning_rate, [start for start in starts if start < num_steps], 0.5)
+
+
+def cosine(learning_rate: Any, num_steps: int) -> optax.Schedule:
+    r"""Lets the rate fall from its full value to zero along half a cosine.
 
     ``eta(t) = eta (1 + cos(pi t / T)) / 2`` with ``T = num_steps``, the first equation of section 3
     with ``eta_min = 0`` and no restart; from ``T`` on it is 0. :func:`warmup` lets it rise first.
 
     Args:
-      learning_rate: ``eta``, a number; it may be traced.
+      learning_rate: ``eta``.
       num_steps: ``T``, steps of the whole run.
-
-    Returns:
-      ``schedule(step)``, the rate of the step counted from 0: float32 [].
 
     Raises:
       ValueError: if ``num_steps`` is below 1.
@@ -128,27 +102,19 @@ def cosine(learning_rate: Any, num_steps: int) -> Callable[[Any], jax.Array]:
       [0.8, 0.6828, 0.4, 0.1172, 0.0]
     """
     _check_count("num_steps", num_steps)
-
-    def schedule(step: Any) -> jax.Array:
-        share = jnp.minimum(jnp.asarray(step, jnp.float32) / num_steps, 1.0)
-        return jnp.asarray(learning_rate, jnp.float32) * (0.5 * (1 + jnp.cos(jnp.pi * share)))
-
-    return schedule
+    return optax.cosine_decay_schedule(jnp.asarray(learning_rate, jnp.float32), num_steps)
 
 
-def inverse_sqrt(learning_rate: Any, warmup_steps: int) -> Callable[[Any], jax.Array]:
-    r"""The rate rises linearly over the first steps, then falls as one over the root of the step.
+def inverse_sqrt(learning_rate: Any, warmup_steps: int) -> optax.Schedule:
+    r"""Lets the rate rise linearly, then fall as one over the root of the step.
 
     ``eta(t) = eta min((t + 1) / W, sqrt(W / (t + 1)))`` with ``W = warmup_steps``: the ``W``-th
     step has the full rate, the ``4W``-th half of it. With ``eta = 1 / sqrt(d_model W)`` it is
     equation 3 of the source.
 
     Args:
-      learning_rate: ``eta``, the largest rate, a number; it may be traced.
+      learning_rate: ``eta``, the largest rate.
       warmup_steps: ``W``, at least 1.
-
-    Returns:
-      ``schedule(step)``, the rate of the step counted from 0: float32 [].
 
     Raises:
       ValueError: if ``warmup_steps`` is below 1.
@@ -162,17 +128,15 @@ def inverse_sqrt(learning_rate: Any, warmup_steps: int) -> Callable[[Any], jax.A
     """
     _check_count("warmup_steps", warmup_steps)
 
-    def schedule(step: Any) -> jax.Array:
-        made = jnp.asarray(step, jnp.float32) + 1
-        share = jnp.minimum(made / warmup_steps, jnp.sqrt(warmup_steps / made))
-        return jnp.asarray(learning_rate, jnp.float32) * share
+    def schedule(step: Any) -> Any:
+        number = jnp.asarray(step, jnp.float32) + 1
+        falling = jnp.sqrt(warmup_steps / number)
+        return jnp.asarray(learning_rate, jnp.float32) * jnp.minimum(number / warmup_steps, falling)
 
     return schedule
 
 
-def warmup(
-    schedule: Callable[[Any], jax.Array], warmup_steps: int, num_steps: int
-) -> Callable[[Any], jax.Array]:
+def warmup(schedule: optax.Schedule, warmup_steps: int, num_steps: int) -> optax.Schedule:
     r"""Lets a schedule's rate rise linearly from 0 over the first steps.
 
     ``eta(t) = schedule(t) min(1, (t + 1) / W)`` with ``W = warmup_steps``. Goyal et al. begin at
@@ -182,9 +146,6 @@ def warmup(
       schedule: the rate of the step counted from 0.
       warmup_steps: ``W``; 0 for none.
       num_steps: steps of the whole run.
-
-    Returns:
-      The schedule with warm-up, float32 [].
 
     Raises:
       ValueError: if ``warmup_steps`` is negative or longer than the run.
@@ -204,9 +165,9 @@ def warmup(
     if warmup_steps == 0:
         return schedule
 
-    def warmed(step: Any) -> jax.Array:
-        made = jnp.asarray(step, jnp.float32) + 1
-        return schedule(step) * jnp.minimum(1.0, made / warmup_steps)
+    def warmed(step: Any) -> Any:
+        number = jnp.asarray(step, jnp.float32) + 1
+        return schedule(step) * jnp.minimum(1.0, number / warmup_steps)
 
     return warmed
 

@@ -34,14 +34,13 @@ def sgd(
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
-      momentum: the share of the last velocity that is kept, in ``[0, 1)``.
+      momentum: the fraction of the last velocity that is kept, in ``[0, 1)``.
       nesterov: whether it is Nesterov's, as in Wide ResNets' published code.
       weight_decay: the coefficient of ``theta`` in the gradient; it may be traced.
       scheme: the scheme of the network, which says what is slow and what is not decayed: Fixup's
-        scalar biases and multipliers learn at a tenth of the rate (users who left them at the full
-        one saw divergence in the middle of training), RescaleNet's multipliers at the full rate and
-        without decay. Without it the groups are Fixup's, which have no effect on a network without
-        its scalars; a RescaleNet's tree is refused.
+        scalar biases and multipliers learn at a tenth of the rate (at the full one some trainings
+        diverge), RescaleNet's multipliers at the full rate and without decay. Without it the groups
+        are Fixup's, which have no effect on a network without its scalars.
       scalars: the slow leaves, if not as the scheme has it; ``optim.SCALARS |
         roles.Group((Role.ALPHA,))`` adds SkipInit's alpha, which its paper trains at the full rate.
       scalar_factor: what ``eta`` is multiplied by for them, if not as the scheme has it; it may be
@@ -49,9 +48,6 @@ def sgd(
       undecayed: the leaves without weight decay (see :func:`nf_resnets.optim.decay_mask`), if not
         as the scheme has it; ``optim.UNDECAYED`` is RescaleNet's choice.
       rules: what the paths of the tree mean; by default the names of this library's models.
-
-    Returns:
-      An optax gradient transformation.
 
     Raises:
       ValueError: if a number lies outside its range, or no scheme has that name; from ``init``, if

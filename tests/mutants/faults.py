@@ -190,13 +190,10 @@ MUTANTS = [
     *_in(
         "optim/schedules.py",
         "optim/test_schedules.py",
-        ("jnp.maximum(part - halvings + 1, 0)", "jnp.maximum(part - halvings, 0)"),
-        (
-            "jnp.asarray(step, jnp.int32) >= jnp.asarray(steps",
-            "jnp.asarray(step, jnp.int32) > jnp.asarray(steps",
-        ),
-        ("jnp.sqrt(warmup_steps / made)", "warmup_steps / made"),
-        ("jnp.minimum(1.0, made / warmup_steps)", "jnp.minimum(1.0, (made - 1) / warmup_steps)"),
+        ("range(halvings, 2 * halvings)", "range(halvings + 1, 2 * halvings + 1)"),
+        ("for each in rates], steps)", "for each in rates], [step + 1 for step in steps])"),
+        ("jnp.sqrt(warmup_steps / number)", "warmup_steps / number"),
+        ("jnp.minimum(1.0, number / warmup_steps)", "jnp.minimum(1.0, step / warmup_steps)"),
     ),
     *_in(
         "optim/clipping.py",
