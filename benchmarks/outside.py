@@ -33,6 +33,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from nf_resnets.sweep.crew import Crew, device_name, versions
+from nf_resnets.sweep.driver import Sweep
+from nf_resnets.sweep.lane import work
 
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
@@ -42,9 +45,6 @@ from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.sweep import Ledger, drive, enter, make_sweep, open_ledger
 from nf_resnets.sweep import program as sweep_program
 from nf_resnets.sweep.callback import Callbacks
-from nf_resnets.sweep.crew import Crew, device_name, versions
-from nf_resnets.sweep.driver import Sweep
-from nf_resnets.sweep.lane import work
 from nf_resnets.sweep.ledger import this_worker
 
 TITLE = "Outside the training step (per cent of a run's wall time)"

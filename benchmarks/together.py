@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from nf_resnets.sweep.driver import default_lanes
 
 from benchmarks import fresh
 from benchmarks.cases import HYPER, optimizer
@@ -27,7 +28,6 @@ from benchmarks.rows import Row
 from benchmarks.timing import interleaved, ratio, spread
 from nf_resnets import data, schemes, training
 from nf_resnets.models import architectures
-from nf_resnets.sweep.driver import default_lanes
 
 TITLE = "Runs together (runs/s over those one after another, or on one device)"
 LIMIT = 4.0

@@ -11,6 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from nf_resnets.training.feed import Feed, local_rows
+from nf_resnets.training.run import refuse_labels
+from nf_resnets.training.streamed_loop import train_streamed
 
 from experiments.curves import CurvesFile, GrowingCurve
 from experiments.folder import Row
@@ -20,10 +23,7 @@ from nf_resnets import data, schemes, training
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.feed import Feed, local_rows
-from nf_resnets.training.run import refuse_labels
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
-from nf_resnets.training.streamed_loop import train_streamed
 
 CALIBRATION_IMAGES = 128  # RescaleNet's authors found that many to be enough
 CURVE_POINTS = 200  # of a run, at most

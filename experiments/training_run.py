@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from nf_resnets.training.run import refuse_labels
 
 from experiments.program import Program
 from nf_resnets import data, schemes, training
-from nf_resnets.training.run import refuse_labels
 
 OnStep = Callable[[int, dict[str, float]], Any]
 

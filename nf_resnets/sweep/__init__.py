@@ -1,8 +1,9 @@
 """Sweeps: grids of runs that share compiled programs, a ledger that survives, the best rates."""
 
 from nf_resnets.sweep.callback import Callback, Callbacks
-from nf_resnets.sweep.driver import Outcome, Sweep, drive, enter, make_sweep
+from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
+from nf_resnets.sweep.pool import Outcome, enter, run_sweep
 from nf_resnets.sweep.selection import Optimum, Regimes, optima, optimum, regimes, regimes_of
 from nf_resnets.sweep.settings import RunSettings
 
@@ -16,7 +17,6 @@ __all__ = [
     "Regimes",
     "RunSettings",
     "Sweep",
-    "drive",
     "enter",
     "make_sweep",
     "open_ledger",
@@ -24,4 +24,5 @@ __all__ = [
     "optimum",
     "regimes",
     "regimes_of",
+    "run_sweep",
 ]

@@ -30,8 +30,8 @@ class Clock:
                 self._seconds[kind] += time.perf_counter() - start
 
     @contextlib.contextmanager
-    def lane(self) -> Iterator[None]:
-        """Counts the time inside as a lane's, of whichever kind."""
+    def working(self) -> Iterator[None]:
+        """Counts the time inside as that of a thread, of whichever kind."""
         start = time.perf_counter()
         try:
             yield
@@ -40,13 +40,13 @@ class Clock:
                 self._working += time.perf_counter() - start
 
     def seconds(self) -> dict[str, float]:
-        """Lane-seconds by kind, with ``outside``: in no compiled function, nor waiting."""
+        """Seconds of threads by kind, with ``outside``: in no compiled function, nor waiting."""
         with self._lock:
             known = dict(self._seconds)
             return {**known, "outside": max(0.0, self._working - sum(known.values()))}
 
-    def share_outside(self) -> float:
-        """Of the time in which there was work, the share outside compiled functions."""
+    def fraction_outside(self) -> float:
+        """Of the time in which there was work, the fraction outside compiled functions."""
         seconds = self.seconds()
         busy = seconds["computing"] + seconds["outside"]
         return seconds["outside"] / busy if busy else 0.0

@@ -16,17 +16,20 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import jax
+import tyro
 
 from nf_resnets import data, places
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep import driver, estimate, program
+from nf_resnets.sweep import estimate, pool
 from nf_resnets.sweep.callback import Callback, Callbacks
+from nf_resnets.sweep.claims import Execution, device_name
 from nf_resnets.sweep.clock import Clock
-from nf_resnets.sweep.crew import device_name
 from nf_resnets.sweep.export import to_csv
+from nf_resnets.sweep.grid import Sweep, make_sweep, refuse_other_settings
+from nf_resnets.sweep.image_task import refuse_indivisible
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.live import Live
 from nf_resnets.sweep.schema import redacted
@@ -64,24 +67,7 @@ class Options:
     """Write TensorBoard logs into the folder's tensorboard/."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
-    lanes: int = 0
-    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
-    devices_per_run: int = 1
-    """Over how many devices a run's batch is spread; 0 for all."""
-    runs_per_device: int = 0
-    """How many runs a device carries at a time; 0 to measure what pays."""
-    together: Literal["auto", "vmap", "loop"] = "auto"
-    """How a device computes several runs: vectorised, or one after another."""
-    checkpoint_epochs: int = 1
-    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
-    checkpoint_share: float = 0.02
-    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
-    short, the next one waits until it does. 1 for no such limit."""
-    lease_seconds: float = 60.0
-    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
-    checkpoints are free: those of a process that is stopped, and not dead, are not."""
-    max_attempts: int = 3
-    """How often a run may raise before it counts as failed."""
+    execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
     coordinator: str | None = None
     """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
     num_processes: int | None = None
@@ -153,7 +139,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       title: what the first line calls it.
 
     Returns:
-      What was made; None after a dry run, and on all but the leading one of several processes.
+      What was made; None after a dry run, and on all but process 0.
 
     Raises:
       SystemExit: if an option, the grid, the data or the ledger is not in order, with one sentence.
@@ -162,11 +148,11 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
     try:
         options = placed(options)
         hosts.initialize(options.coordinator, options.num_processes, options.process_id)
-        sweep = driver.make_sweep(axes, base, load=_loader(options.data_dir))
-        data_devices = options.devices_per_run or len(jax.devices())
-        driver.sweep_mesh(jax.devices(), data_devices)
+        sweep = make_sweep(axes, base, load=_loader(options.data_dir))
+        data_devices = options.execution.devices_per_run or len(jax.devices())
+        pool.sweep_mesh(jax.devices(), data_devices)
         for each in sweep.kinds:
-            driver.refuse_indivisible(each, data_devices)
+            refuse_indivisible(each, data_devices)
         with hosts.failing_together():
             if not options.dry_run:
                 return _run(options, sweep, base, title)
@@ -196,7 +182,7 @@ def end(main: Callable[[], int]) -> None:
         if not isinstance(leaving.code, int):
             raise
         code = leaving.code
-    if driver.is_at_work():
+    if pool.is_at_work():
         # Nothing else ends a compilation, and Python would wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -206,21 +192,23 @@ def end(main: Callable[[], int]) -> None:
 
 def check(options: Options) -> None:
     """Refuses options that are out of their range."""
+    given = {**vars(options), **vars(options.execution)}
     for name, least, most in (
-        ("extend", 0, 100), ("lanes", 0, 1000), ("devices_per_run", 0, 10**6),
+        ("extend", 0, 100), ("workers", 0, 1000), ("devices_per_run", 0, 10**6),
         ("runs_per_device", 0, 10**4), ("checkpoint_epochs", 0, 10**9),
-        ("lease_seconds", 1, LONGEST_LEASE), ("max_attempts", 1, 10**6),
+        ("checkpoint_seconds", 0, 10**9), ("lease_seconds", 1, LONGEST_LEASE),
+        ("max_attempts", 1, 10**6),
     ):  # fmt: skip
-        value = getattr(options, name)
+        value = given[name]
         if not least <= value <= most:
             expected = f"at least {least}" if not value > most else f"at most {most:,}"
             raise SystemExit(
                 f"--{name.replace('_', '-')} {shown(value)} found; expected {expected}."
             )
-    if not 0 < options.checkpoint_share <= 1:
+    fraction = options.execution.checkpoint_fraction
+    if not 0 < fraction <= 1:
         raise SystemExit(
-            f"--checkpoint-share {options.checkpoint_share:g} found; expected more than 0 and at "
-            "most 1."
+            f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
         )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
@@ -238,7 +226,7 @@ def _loader(data_dir: str | None) -> Any:
     return lambda name: data.load(name, data_dir)
 
 
-def _dry_run(options: Options, sweep: driver.Sweep) -> None:
+def _dry_run(options: Options, sweep: Sweep) -> None:
     """Prints what would be made, and how long it would take."""
     path = options.out / "ledger.db"
     where: str | Path = options.ledger or path
@@ -246,9 +234,9 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     done: Counter[str] = Counter()
     to_do = {"waiting", "running"} | ({"failed", "oom"} if options.retry else set())
     if ledger is not None:
-        driver.refuse_other_settings(sweep, ledger)
+        refuse_other_settings(sweep, ledger)
         done = sweep.count(row for row in ledger.rows() if row["state"] not in to_do)
-    left: dict[str, tuple[program.Plan, int]] = {}
+    left: dict[str, tuple[Any, int]] = {}
     for each in sweep.kinds:
         first, runs = left.get(each.program, (each, -done[each.program]))
         left[each.program] = first, runs + sweep.runs_of_a_kind
@@ -257,34 +245,38 @@ def _dry_run(options: Options, sweep: driver.Sweep) -> None:
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
-    mesh = driver.sweep_mesh(jax.devices(), options.devices_per_run or len(jax.devices()))
-    lanes = options.lanes or driver.default_lanes(jax.devices())
+    mesh = pool.sweep_mesh(jax.devices(), options.execution.devices_per_run or len(jax.devices()))
+    workers = options.execution.workers or pool.default_workers(jax.devices())
     costs = estimate.estimate(
-        {name: (plan, runs) for name, (plan, runs) in left.items() if runs > 0},
+        {
+            name: (sweep.task.resolve(kind.settings), runs)
+            for name, (kind, runs) in left.items()
+            if runs > 0
+        },
         ledger,
         device_name(),
-        lambda plan: program.build(
-            plan,
-            sweep.dataset(plan.settings.dataset),
+        sweep.task,
+        lambda run: sweep.task.build(
+            run,
             mesh,
-            runs_per_device=min(options.runs_per_device or 1, sweep.size),
-            together=options.together,
+            runs_per_device=min(options.execution.runs_per_device or 1, sweep.size),
+            vectorize=options.execution.vectorize,
         ),
-        lanes=lanes,
-        told=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
+        workers=workers,
+        on_message=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
     )
     print(f"Programs: {len(costs)}, each compiled once")
     for cost in costs:
         how = "as earlier runs took" if cost.known else "measured now"
         print(
-            f"  {estimate.describe(cost.plan)}: {cost.runs:,} runs of {cost.plan.num_steps:,} "
+            f"  {estimate.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
             f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
             f"{cost.compile_seconds:.0f} s"
         )
-    seconds = estimate.total(costs, lanes)
+    seconds = estimate.total(costs, workers)
     print(
         f"Time: about {duration_text(seconds)} on {device_name()}"
-        + (f", {lanes} programs at a time" if lanes > 1 else "")
+        + (f", {workers} programs at a time" if workers > 1 else "")
     )
 
 
@@ -295,14 +287,14 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
     return ", ".join(words) if few is values else f"{', '.join(words[:5])}, ... {words[-1]}"
 
 
-def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: str) -> Made | None:
+def _run(options: Options, sweep: Sweep, base: Mapping[str, Any], title: str) -> Made | None:
     leads = hosts.is_leader()
     _use_compilation_cache(options.out)
     ledger = _open(options) if leads else None
     try:
         if ledger is not None:
             _refuse_to_forget(options.out / "rows.csv", ledger)
-            driver.enter(sweep, ledger)
+            _enter(sweep, ledger)
             if options.retry:
                 ledger.retry(keys=sweep.keys)
             _clear_leftovers(options.out / "checkpoints", ledger)
@@ -324,11 +316,11 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
                 added = values_in_words("peak_lr", more)
                 print(f"The best rate lies at the grid's edge: adding {added}.")
             rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
-            sweep = driver.make_sweep(
+            sweep = make_sweep(
                 {**sweep.axes, "peak_lr": rates}, base, load=_loader(options.data_dir)
             )
             if ledger is not None:
-                driver.enter(sweep, ledger)
+                _enter(sweep, ledger)
         # Another process than this one can have been told to stop.
         code = stop.exit_code or (143 if outcome.stopped else 0)
         if ledger is None:
@@ -365,6 +357,11 @@ def _run(options: Options, sweep: driver.Sweep, base: Mapping[str, Any], title: 
             ledger.close()
 
 
+def _enter(sweep: Sweep, ledger: Ledger) -> None:
+    refuse_other_settings(sweep, ledger)
+    pool.enter(sweep.runs, ledger)
+
+
 def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """On what the runs came to their end, as the ledger says: not where they are looked at."""
     found: dict[str, dict[str, Any]] = {}
@@ -391,7 +388,7 @@ def _use_compilation_cache(out: Path) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def _write_rows(out: Path, ledger: Ledger, sweep: driver.Sweep) -> None:
+def _write_rows(out: Path, ledger: Ledger, sweep: Sweep) -> None:
     """Writes the table of all runs anew: it can always be made from the ledger."""
     with whole_file(out / "rows.csv") as new:
         to_csv(ledger, new, keys=sweep.keys)
@@ -427,9 +424,7 @@ def _clear_leftovers(folder: Path, ledger: Ledger) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _drive(
-    options: Options, sweep: driver.Sweep, ledger: Ledger | None, stop: Preemption
-) -> driver.Outcome:
+def _drive(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption) -> pool.Outcome:
     if ledger is None:
         return _drive_shown(options, sweep, None, stop, Callbacks())
     with contextlib.ExitStack() as stack:
@@ -454,33 +449,27 @@ def _drive(
 
 def _drive_shown(
     options: Options,
-    sweep: driver.Sweep,
+    sweep: Sweep,
     ledger: Ledger | None,
     stop: Preemption,
     callback: Callback,
-) -> driver.Outcome:
+) -> pool.Outcome:
     # Only while runs are made is there anything to save: before and after, a signal ends the
     # process at once.
     with stop:
-        return driver.drive(
-            sweep,
+        return pool.run_sweep(
+            sweep.task,
+            sweep.runs,
             ledger,
             options.out / "checkpoints",
             callback,
             stop=lambda: stop.requested,
-            lanes=options.lanes,
-            devices_per_run=options.devices_per_run or len(jax.devices()),
-            runs_on_a_device=options.runs_per_device,
-            together=options.together,
-            lease_seconds=options.lease_seconds,
-            max_attempts=options.max_attempts,
-            checkpoint_epochs=options.checkpoint_epochs,
-            checkpoint_share=options.checkpoint_share,
+            how=options.execution,
         )
 
 
 def _agreed_growth(
-    options: Options, sweep: driver.Sweep, ledger: Ledger | None, grown: dict[str, int]
+    options: Options, sweep: Sweep, ledger: Ledger | None, grown: dict[str, int]
 ) -> list[float] | None:
     """The rates by which the grid grows, on every process; None when it is wide enough."""
     found = None

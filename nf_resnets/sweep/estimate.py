@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from nf_resnets.sweep.ledger import Ledger
-from nf_resnets.sweep.program import Plan, Program
-from nf_resnets.sweep.together import seconds_per_step
+from nf_resnets.sweep.programs import seconds_per_step
+from nf_resnets.sweep.task import Resolved, Task
+from nf_resnets.training.program import Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Cost:
     """What the runs of a program cost.
 
     Attributes:
-      plan: of the first of them.
+      run: the first of them.
       runs: how many are still to be made.
-      seconds_per_step: of one run on the devices of one lane, with its share of the tests.
+      seconds_per_step: of one run on the devices of one program, with its part of the tests.
       compile_seconds: of the program.
       known: whether it comes from runs that were made, not from a few steps made for it.
     """
 
-    plan: Plan
+    run: Resolved
     runs: int
     seconds_per_step: float
     compile_seconds: float
@@ -37,41 +38,43 @@ class Cost:
     @property
     def seconds(self) -> float:
         """Of all runs, one after another."""
-        return self.compile_seconds + self.runs * self.plan.num_steps * self.seconds_per_step
+        return self.compile_seconds + self.runs * self.run.num_steps * self.seconds_per_step
 
 
 def estimate(
-    programs: Mapping[str, tuple[Plan, int]],
+    programs: Mapping[str, tuple[Resolved, int]],
     ledger: Ledger | None,
     device: str,
-    build: Callable[[Plan], Program],
+    task: Task,
+    build: Callable[[Resolved], Program],
     *,
-    lanes: int = 1,
-    told: Callable[[str], Any] = lambda text: None,
+    workers: int = 1,
+    on_message: Callable[[str], Any] = lambda text: None,
 ) -> list[Cost]:
     """Says what programs cost: as measured by runs in the ledger, else by a few steps made now.
 
-    As many programs are measured at a time as lanes will be at work, since they share the cores.
+    As many programs are measured at a time as will be at work, since they share the cores.
 
     Args:
-      programs: of each program one of its plans, and how many runs are still to be made.
+      programs: of each program one of its runs, and how many runs are still to be made.
       ledger: where measurements are looked up; nothing is written.
       device: the devices in words.
+      task: what the runs are.
       build: compiles a program.
-      lanes: how many are at work at a time.
-      told: is told what is being measured.
+      workers: how many are at work at a time.
+      on_message: hears what is being measured.
     """
 
-    def cost(item: tuple[str, tuple[Plan, int]]) -> Cost:
-        name, (plan, runs) = item
+    def cost(item: tuple[str, tuple[Resolved, int]]) -> Cost:
+        name, (run, runs) = item
         known = ledger.measured(name, device) if ledger is not None else None
         if known is not None and known["seconds_per_step"]:
             seconds, compile_seconds = known["seconds_per_step"], known["compile_seconds"]
-            return Cost(plan, runs, seconds, compile_seconds, known=True)
-        told(f"measuring {describe(plan)}")
+            return Cost(run, runs, seconds, compile_seconds, known=True)
+        on_message(f"measuring {describe(run)}")
         start = time.perf_counter()
-        program = build(plan)
-        states: Any = program.begin(program.empty(), 0, plan.settings)
+        program = build(run)
+        states: Any = program.begin(program.empty(), 0, task.start(run))
         program.test(states)
         compile_seconds = time.perf_counter() - start
         tests = []
@@ -79,31 +82,33 @@ def estimate(
             start = time.perf_counter()
             program.test(states)
             tests.append(time.perf_counter() - start)
-        every = min(plan.steps_per_epoch * plan.settings.evaluate_every, plan.num_steps)
-        seconds = seconds_per_step(program) + statistics.median(tests) / every / program.slots
-        return Cost(plan, runs, seconds, compile_seconds, known=False)
+        every = min(run.steps_per_epoch * run.evaluate_every, run.num_steps)
+        seconds = (
+            seconds_per_step(program, task.start(run))
+            + statistics.median(tests) / every / program.slots
+        )
+        return Cost(run, runs, seconds, compile_seconds, known=False)
 
-    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         return list(pool.map(cost, programs.items()))
 
 
-def total(costs: Sequence[Cost], lanes: int) -> float:
-    """Seconds of all runs, spread over lanes; no shorter than the longest program's compilation."""
+def total(costs: Sequence[Cost], workers: int) -> float:
+    """Seconds of all runs, spread over workers; no shorter than the longest compilation."""
     if not costs:
         return 0.0
     longest = max(cost.compile_seconds for cost in costs)
-    return max(sum(cost.seconds for cost in costs) / lanes, longest)
+    return max(sum(cost.seconds for cost in costs) / workers, longest)
 
 
-def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Sequence[Program],
+def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Mapping[str, Program],
              device: str) -> None:  # fmt: skip
     """Writes down what a step has cost, from the runs that this worker made."""
     times_of: dict[str, list[float]] = {}
     for row in rows:
         if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
             times_of.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
-    for program in programs:
-        name = program.plan.program
+    for name, program in programs.items():
         times = times_of.get(name)
         if times:
             ledger.measure(
@@ -115,10 +120,10 @@ def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Sequen
             )
 
 
-def describe(plan: Plan) -> str:
+def describe(run: Resolved) -> str:
     """A program in a few words."""
-    settings = plan.settings
-    return f"{settings.model}, {settings.scheme}, batch {settings.batch_size}"
+    settings = run.settings
+    return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
 __all__ = ["Cost", "describe", "estimate", "remember", "total"]

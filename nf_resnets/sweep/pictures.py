@@ -210,7 +210,9 @@ def _time(made: Made) -> str:
     programs = f"{made.compiled} program{'' if made.compiled == 1 else 's'}"
     text = f"{computing} of computing, {compiling} of compiling {programs}"
     if seconds["computing"]:
-        text += f"; {100 * made.clock.share_outside():.1f}% of the time outside compiled functions"
+        text += (
+            f"; {100 * made.clock.fraction_outside():.1f}% of the time outside compiled functions"
+        )
     return text + "."
 
 

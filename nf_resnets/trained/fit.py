@@ -11,12 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import data, init, optim, schemes, training
+from nf_resnets import data, optim, schemes, training
 from nf_resnets.trained.resume import Unfinished, diverged, run_to_end
 from nf_resnets.trained.transfer import Learn, partly
-from nf_resnets.training.run import refuse_labels
-
-CALIBRATION_IMAGES = 128  # RescaleNet's authors found that many to be enough
+from nf_resnets.training.progress import refuse_labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,17 +86,12 @@ def initial(model: Any, dataset: data.Dataset, seed: int) -> dict[str, Any]:
     @jax.jit
     def drawn(key: jax.Array) -> dict[str, Any]:
         variables = model.init(key, image)
-        params = variables["params"]
-        if scheme.own_draw:
-            params = scheme.init(params, model.num_branches, key=key)
-        else:
-            params = scheme.init(init.he(params, key, mode="fan_in"), model.num_branches)
+        params = training.draw_params(model, scheme, variables["params"], key, "fan_in")
         return {**variables, "params": params}
 
     variables = drawn(jax.random.key(seed))
     if scheme.calibrate is not None:
-        images = jnp.asarray(dataset.train.images[:CALIBRATION_IMAGES])
-        images = data.normalize(images, dataset.mean, dataset.std)
+        images = jnp.asarray(training.first_images(dataset))
         variables["params"] = scheme.calibrate(model.apply, variables["params"], images)
     return variables
 
@@ -132,7 +125,6 @@ def fit(
     per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
     steps = max(1, round(recipe.epochs * per_epoch))
     mesh = training.make_mesh(devices=_devices(model, recipe.batch_size))
-    shards = mesh.shape[training.DATA]
     schedule = functools.partial(_schedule, steps=steps, warmup_steps=min(per_epoch, steps // 2))
 
     def optimizer(hyper: dict[str, Any]) -> Any:
@@ -144,17 +136,21 @@ def fit(
         )
         return partly(rule, learn)
 
-    step = training.make_train_step(
-        training.train_apply(model, shards=shards),
+    numbers = {"learning_rate": recipe.learning_rate}
+    program = training.image_program(
+        model,
+        dataset,
         optimizer,
         mesh,
-        batch_size=recipe.batch_size,
-        augmentation=data.Augmentation(recipe.padding, recipe.flip),
+        training.ImageTraining(
+            recipe.batch_size, steps, data.Augmentation(recipe.padding, recipe.flip)
+        ),
+        training.Start(schemes.get(model.scheme), recipe.seed, numbers),
     )
     state = training.create_state(
         variables["params"],
         optimizer,
-        {"learning_rate": recipe.learning_rate},
+        numbers,
         batch_stats=variables.get("batch_stats"),
         seed=recipe.seed,
     )
@@ -168,13 +164,8 @@ def fit(
             epoch.clear()
 
     run = run_to_end(
-        training.train,
-        step,
+        program,
         state,
-        training.replicate(data.DeviceData.of(dataset, dataset.train), mesh),
-        mesh,
-        num_steps=steps,
-        batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
         on_step=told,
         unfinished=unfinished,
@@ -182,15 +173,12 @@ def fit(
     found = {"params": run.state.params}
     if variables.get("batch_stats"):
         found["batch_stats"] = run.state.batch_stats
-    evaluate = training.make_evaluate(training.eval_apply(model), mesh, batch_size=500)
-    test_data = training.replicate(data.DeviceData.of(dataset, dataset.test), mesh)
-    stacked = training.stack([run.state])
-    test = evaluate(stacked.params, stacked.batch_stats, test_data)
+    test = program.test(program.put(program.empty(), 0, run.state))
     tested = {name: float(value[0]) for name, value in test.items()}
     refuse_labels(tested, "the test split")
     if not math.isfinite(tested["loss"]):
         raise diverged("at its last step", recipe.learning_rate, unfinished)
-    return Fit(jax.device_get(found), steps, tested["accuracy"], tested["loss"])
+    return Fit(found, steps, tested["accuracy"], tested["loss"])
 
 
 def _devices(model: Any, batch_size: int) -> list[jax.Device]:
@@ -206,4 +194,4 @@ def _schedule(learning_rate: Any, *, steps: int, warmup_steps: int) -> Callable[
     return optim.warmup(optim.halving(learning_rate, steps), warmup_steps, steps)
 
 
-__all__ = ["CALIBRATION_IMAGES", "Fit", "Recipe", "fit", "initial"]
+__all__ = ["Fit", "Recipe", "fit", "initial"]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from nf_resnets import models, optim, schemes, training, translation
 from nf_resnets.trained.resume import Unfinished, run_to_end
@@ -117,13 +116,6 @@ def fit_translation(
         dropout=recipe.dropout,
     )
 
-    @jax.jit
-    def initial(key: jax.Array) -> Any:
-        tokens = jnp.ones((1, 2), jnp.int32)
-        params = model.init(key, tokens, tokens)["params"]
-        found = schemes.get(scheme)
-        return found.init(params, model.num_branches, key=key if found.own_draw else None)
-
     def optimizer(hyper: dict[str, Any]) -> Any:
         return translation.adam(
             optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5)), scheme=scheme
@@ -132,28 +124,25 @@ def fit_translation(
     # The devices of a CPU share its cores.
     on_cpu = jax.default_backend() == "cpu"
     mesh = training.make_mesh(devices=jax.devices()[:1] if on_cpu else None)
-    step = translation.make_train_step(
-        model, optimizer, mesh, label_smoothing=recipe.label_smoothing
+    start = training.Start(
+        schemes.get(scheme), recipe.seed, {"learning_rate": recipe.learning_rate}
     )
-    state = training.create_state(
-        initial(jax.random.key(recipe.seed)),
+    program = translation.token_program(
+        model,
+        corpus,
         optimizer,
-        {"learning_rate": recipe.learning_rate},
-        seed=recipe.seed,
+        mesh,
+        translation.TokenTraining(recipe.max_tokens, recipe.steps, recipe.label_smoothing),
+        start,
     )
     run = run_to_end(
-        translation.train,
-        step,
-        state,
-        corpus,
-        mesh,
-        num_steps=recipe.steps,
-        max_tokens=recipe.max_tokens,
+        program,
+        start,
         learning_rate=recipe.learning_rate,
         on_step=on_step,
         unfinished=unfinished,
     )
-    params = jax.device_get(run.state.params)
+    params = run.state.params
     found = translation.translate(model, params, vocabulary, sources, too_long="cut")
     return TranslationFit(model, params, vocabulary, translation.bleu(found, targets), copied)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +14,10 @@ import numpy as np
 
 from nf_resnets.trained.file import TrainedError
 from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
+from nf_resnets.training.loop import Run, train
 from nf_resnets.training.preemption import Preemption
-from nf_resnets.training.run import Run
+from nf_resnets.training.program import Program, Start
+from nf_resnets.training.state import TrainState
 
 ENDING = ".unfinished"
 """Of the folder's name, after the whole name of the file that the network is to be in."""
@@ -79,24 +80,21 @@ class Unfinished:
 
 
 def run_to_end(
-    loop: Callable[..., Run],
-    *arguments: Any,
-    num_steps: int,
+    program: Program,
+    start: Start | TrainState,
+    *,
     learning_rate: float,
     on_step: Callable[[int, dict[str, float]], Any] | None,
     unfinished: Unfinished | None,
-    **options: Any,
 ) -> Run:
-    """Trains with a loop of this library until all steps are made.
+    """As :func:`nf_resnets.training.train`, but until all steps are made.
 
     Args:
-      loop: :func:`nf_resnets.training.train`, or one of its kind.
-      *arguments: of the loop.
-      num_steps: of the whole run.
+      program: with one slot.
+      start: how the run begins, or the state with which it does.
       learning_rate: what to lower if the run diverges.
-      on_step: as the loop takes it.
+      on_step: called for each step with the number of steps made and its metrics.
       unfinished: where the run is saved and resumed, also by SIGINT and SIGTERM; None for neither.
-      **options: of the loop.
 
     Raises:
       StoppedError: if a signal came; the run is saved.
@@ -104,30 +102,32 @@ def run_to_end(
       CheckpointError: if the checkpoints that are there cannot be used, or the run cannot be saved
         when a signal came.
     """
-    options |= {"num_steps": num_steps, "on_step": on_step}
     if unfinished is None:
-        run, exit_code = loop(*arguments, **options), 0
+        run, exit_code = train(program, start, on_step=on_step), 0
     else:
         checkpoints = unfinished.checkpoints
         if steps := checkpoints.steps():
-            _say(f"Going on from {checkpoints.folder}, step {steps[-1]:,} of {num_steps:,}.")
+            _say(
+                f"Going on from {checkpoints.folder}, step {steps[-1]:,} of {program.num_steps:,}."
+            )
         with Preemption() as stop, warnings.catch_warnings():
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
             warnings.showwarning = lambda message, *_, **__: _say(str(message))
-            run = loop(
-                *arguments,
-                **options,
+            run = train(
+                program,
+                start,
                 checkpoints=checkpoints,
-                save_every=_once_in(SECONDS),
+                save_every=SECONDS,
                 save_failed=_say_failure,
                 stop=stop,
+                on_step=on_step,
             )
         exit_code = stop.exit_code
     if run.status == "stopped" and unfinished is not None:
         raise unfinished.stopped(exit_code)
     if run.status != "finished":
-        made = run.first_step + len(run.curve)
-        raise diverged(f"at step {made} of {num_steps}", learning_rate, unfinished)
+        where = f"at step {run.progress.step} of {program.num_steps}"
+        raise diverged(where, learning_rate, unfinished)
     return run
 
 
@@ -146,20 +146,6 @@ def digest(*arrays: Any) -> str:
     for each in arrays:
         found.update(each.encode() if isinstance(each, str) else np.asarray(each).tobytes())
     return found.hexdigest()
-
-
-def _once_in(seconds: float) -> Callable[[int], bool]:
-    last = time.monotonic()
-
-    def due(made: int) -> bool:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < seconds:
-            return False
-        last = now
-        return True
-
-    return due
 
 
 def _say(text: str) -> None:

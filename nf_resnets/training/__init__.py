@@ -1,38 +1,49 @@
-"""Training: the step of one replica, its compiled form on a mesh, evaluation, the loop."""
+"""Training: the step of one replica, its compiled forms on a mesh, programs, the loop of a run."""
 
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.average import Average, moved_average, start_average
+from nf_resnets.training.device_iterator import DeviceIterator, local_rows
 from nf_resnets.training.evaluate import make_evaluate
-from nf_resnets.training.feed import Feed, local_rows
-from nf_resnets.training.loop import train
+from nf_resnets.training.images import ImageTraining, device_splits, first_images, image_program
+from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
+from nf_resnets.training.loop import Run, train
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
-from nf_resnets.training.place import replicate, spread_runs
-from nf_resnets.training.run import Run
+from nf_resnets.training.program import Program, Start, Steps
+from nf_resnets.training.sharding import replicate, shard_runs
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import make_train_step, replica_step, stack, unstack
-from nf_resnets.training.steps import LONGEST, Steps, make_train_steps
+from nf_resnets.training.steps import LONGEST, make_train_steps
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
-from nf_resnets.training.streamed_loop import StreamedRun, train_streamed
+from nf_resnets.training.streamed_program import StreamedTraining, streamed_program
 
 __all__ = [
+    "CALIBRATION_EXAMPLES",
     "DATA",
     "LONGEST",
     "SWEEP",
     "ApplyFn",
     "Average",
-    "Feed",
+    "DeviceIterator",
+    "ImageTraining",
+    "Program",
     "Run",
+    "Start",
     "Steps",
-    "StreamedRun",
+    "StreamedTraining",
     "TrainState",
     "create_state",
     "cross_entropy",
+    "device_splits",
+    "draw_params",
     "eval_apply",
+    "first_images",
+    "image_program",
     "local_rows",
     "make_estimate_batch_stats",
     "make_evaluate",
+    "make_initial",
     "make_mesh",
     "make_streamed_evaluate",
     "make_streamed_step",
@@ -41,11 +52,11 @@ __all__ = [
     "moved_average",
     "replica_step",
     "replicate",
-    "spread_runs",
+    "shard_runs",
     "stack",
     "start_average",
+    "streamed_program",
     "train",
     "train_apply",
-    "train_streamed",
     "unstack",
 ]

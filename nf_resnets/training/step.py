@@ -164,7 +164,7 @@ def make_train_step(
     augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
-    together: Literal["auto", "vmap", "loop"] = "auto",
+    vectorize: Literal["auto", "vmap", "loop"] = "auto",
 ) -> StepFn:
     """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh.
 
@@ -182,24 +182,23 @@ def make_train_step(
       micro_batches: into how many parts a device cuts its part of the batch, to have only one of
         them in memory; their gradients are accumulated.
       label_smoothing: how much of a label is spread over all classes.
-      together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
+      vectorize: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
         another, which is faster on a CPU; ``"auto"`` chooses by platform.
 
     Returns:
       ``step(states, data, orders) -> (states, metrics)``: states with a leading axis ``[R, ...]``
       on every leaf (see :func:`stack`), the training split, the epoch's orders int32 [R, N];
-      metrics float32 [R]. The states given are used up (donated).
+      metrics float32 [R]. The states given are donated.
 
     Raises:
-      ValueError: if the batch does not divide over the devices and micro-batches, or ``together``
+      ValueError: if the batch does not divide over the devices and micro-batches, or ``vectorize``
         is none of the three; from the step, if ``R`` is no multiple of the ``sweep`` axis, or there
         are not as many orders as runs, of the split's length.
     """
     check_batch(batch_size, mesh, micro_batches)
-    how = choose_together(together, mesh)
 
     def one_run(
-        state: TrainState, data: DeviceData, order: jax.Array
+        state: TrainState, order: jax.Array, data: DeviceData
     ) -> tuple[TrainState, Metrics]:
         batch = training_batch(
             data,
@@ -220,33 +219,67 @@ def make_train_step(
             label_smoothing=label_smoothing,
         )
 
-    def local_runs(
-        states: TrainState, data: DeviceData, orders: jax.Array
-    ) -> tuple[TrainState, Metrics]:
-        if how == "vmap" and orders.shape[0] > 1:
-            return jax.vmap(one_run, in_axes=(0, None, 0))(states, data, orders)
-        runs = [one_run(unstack(states, run), data, orders[run]) for run in range(orders.shape[0])]
-        return stack([state for state, _ in runs]), stack([metrics for _, metrics in runs])
-
-    per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
-    sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, shared, per_run), out_specs=(per_run, per_run)
-    )
+    compiled = compile_step(one_run, mesh, PartitionSpec(), per_run=True, vectorize=vectorize)
 
     def step(states: TrainState, data: DeviceData, orders: jax.Array) -> tuple[TrainState, Metrics]:
-        # At tracing time: a gather would clamp what is out of range and train on something else.
+        # A gather would clamp what is out of range and train on something else.
         expected = (states.step.shape[0], data.labels.shape[0])
-        check_runs(expected[0], mesh)
         if orders.shape != expected:
             raise ValueError(
                 f"orders of shape {orders.shape} found; expected {expected}, an order of the whole "
                 "split for each run."
             )
-        return sharded(states, data, orders)
+        return compiled(states, orders, data)
+
+    return step
+
+
+def compile_step(
+    one_run: Callable[..., tuple[TrainState, Metrics]],
+    mesh: Mesh,
+    shared_spec: PartitionSpec,
+    *,
+    per_run: bool = False,
+    vectorize: Literal["auto", "vmap", "loop"] = "auto",
+) -> Any:
+    """Compiles a step of ``R`` runs, spread over the mesh's ``sweep`` axis.
+
+    Args:
+      one_run: ``one_run(state, [own,] shared) -> (state, metrics)``, the step of a replica of one
+        run.
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      shared_spec: how what the runs share is spread over the mesh.
+      per_run: whether each run has an argument of its own, ``[R, ...]``.
+      vectorize: see :func:`make_train_step`.
+
+    Returns:
+      ``step(states, [own,] shared) -> (states, metrics)``; the states given are donated.
+    """
+    how = choose_vectorize(vectorize, mesh)
+
+    def local_runs(states: TrainState, *others: Any) -> tuple[TrainState, Metrics]:
+        *own, shared = others
+        runs = states.step.shape[0]
+        if how == "vmap" and runs > 1:
+            return jax.vmap(one_run, in_axes=(0, *[0] * len(own), None))(states, *own, shared)
+        made = [one_run(*unstack((states, *own), run), shared) for run in range(runs)]
+        return stack([state for state, _ in made]), stack([metrics for _, metrics in made])
+
+    spec = PartitionSpec(SWEEP)
+    sharded = jax.shard_map(
+        local_runs,
+        mesh=mesh,
+        in_specs=(spec, *([spec] if per_run else []), shared_spec),
+        out_specs=(spec, spec),
+    )
+
+    def step(states: TrainState, *others: Any) -> tuple[TrainState, Metrics]:
+        check_runs(states.step.shape[0], mesh)
+        return sharded(states, *others)
 
     # The outputs' shardings are named because the compiler calls an axis of one device unsharded,
     # and the second step would be looked up under other shardings than the first.
-    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, spec))
 
 
 def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
@@ -268,19 +301,19 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
         )
 
 
-def choose_together(
-    together: Literal["auto", "vmap", "loop"], mesh: Mesh
+def choose_vectorize(
+    vectorize: Literal["auto", "vmap", "loop"], mesh: Mesh
 ) -> Literal["vmap", "loop"]:
     """How a device computes several runs; on a CPU one after another is the faster way.
 
     Raises:
-      ValueError: if ``together`` is none of the three.
+      ValueError: if ``vectorize`` is none of the three.
     """
-    if together not in ("auto", "vmap", "loop"):
-        raise ValueError(f"together={together!r} found; expected 'auto', 'vmap' or 'loop'.")
-    if together == "auto":
+    if vectorize not in ("auto", "vmap", "loop"):
+        raise ValueError(f"vectorize={vectorize!r} found; expected 'auto', 'vmap' or 'loop'.")
+    if vectorize == "auto":
         return "loop" if mesh.devices.flat[0].platform == "cpu" else "vmap"
-    return together
+    return vectorize
 
 
 def stack(trees: list[Any]) -> Any:
@@ -294,6 +327,7 @@ def unstack(tree: Any, run: int) -> Any:
 
 
 __all__ = [
-    "Metrics", "StepFn", "check_batch", "choose_together", "make_train_step", "replica_step",
+    "Metrics", "StepFn", "check_batch", "choose_vectorize", "compile_step", "make_train_step",
+    "replica_step",
     "stack", "unstack", "varying",
 ]  # fmt: skip

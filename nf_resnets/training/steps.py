@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.data.order import epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.program import Steps
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
-    Metrics,
     check_batch,
-    choose_together,
+    choose_vectorize,
     replica_step,
     stack,
     unstack,
@@ -29,27 +29,10 @@ LONGEST = 1_000
 """The largest number of steps in one call, for which room is made in the curve."""
 
 
-class Steps(NamedTuple):
-    """What came of one call.
-
-    Attributes:
-      states: the runs as they stand, ``[R, ...]`` on every leaf.
-      curve: ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of each step's batch, float32
-        [R, K]; of run ``r`` the first ``made[r]`` count, the others are NaN.
-      made: int32 [R], how many steps each run has made in this call.
-      diverged: bool [R], whether a run's last step was not finite in loss, gradient or update; the
-        run has stopped there.
-    """
-
-    states: TrainState
-    curve: Metrics
-    made: jax.Array
-    diverged: jax.Array
-
-
 StepsFn = Callable[[TrainState, DeviceData, jax.Array], Steps]
 
-_QUANTITIES = ("loss", "accuracy", "grad_norm", "update_norm")
+METRICS = ("loss", "accuracy", "grad_norm", "update_norm")
+"""The metrics of a step, in the order of a curve's columns."""
 
 
 def make_train_steps(
@@ -61,43 +44,40 @@ def make_train_steps(
     augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
-    together: Literal["auto", "vmap", "loop"] = "auto",
+    vectorize: Literal["auto", "vmap", "loop"] = "auto",
     longest: int = LONGEST,
 ) -> StepsFn:
-    """Compiles a loop over training steps of ``R`` runs on a ``("sweep", "data")`` mesh.
+    """As :func:`nf_resnets.training.make_train_step`, but compiles a loop over many steps.
 
-    Each run goes on by as many steps as it is told, which are data and not part of the program, and
-    stops early at the end of its epoch, or when it diverges; the others do not notice. The numbers
-    are those of :func:`nf_resnets.training.make_train_step`, called as often.
+    Each run makes as many steps as it is told, which are data and not part of the program; it stops
+    early at the end of its epoch, or when it diverges, and the others do not notice. The numbers
+    are those of ``make_train_step``, called as often.
 
     Args:
-      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
-        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      batch_size: examples in a step of one run, over all its devices.
-      augmentation: what is done to the training images.
-      micro_batches: into how many parts a device cuts its share of the batch, to have only one of
-        them in memory.
-      label_smoothing: how much of a label is spread over all classes.
-      together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
-        another, which is faster on a CPU; ``"auto"`` chooses by platform.
+      apply_fn: see ``make_train_step``, as for the arguments up to ``vectorize``.
+      optimizer: see there.
+      mesh: see there.
+      batch_size: see there.
+      augmentation: see there.
+      micro_batches: see there.
+      label_smoothing: see there.
+      vectorize: see there.
       longest: the largest number of steps in one call.
 
     Returns:
       ``steps(states, data, counts) -> Steps``: states with a leading axis ``[R, ...]`` on every
       leaf (see :func:`nf_resnets.training.stack`), the training split, int32 [R] counts, 0 for a
-      run that is to stand still. The states given are used up (donated).
+      run that is to stand still. The states given are donated.
 
     Raises:
-      ValueError: if the batch does not divide over the devices and micro-batches, ``together`` is
+      ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
         none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
         the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
     """
     check_batch(batch_size, mesh, micro_batches)
     if longest < 1:
         raise ValueError(f"longest={longest} found; expected at least 1.")
-    how = choose_together(together, mesh)
+    how = choose_vectorize(vectorize, mesh)
 
     def one_run(state: TrainState, data: DeviceData, count: jax.Array) -> Steps:
         examples = data.labels.shape[0]
@@ -105,7 +85,7 @@ def make_train_steps(
         order = epoch_order(state.seed, state.step // per_epoch, examples)
         count = jnp.minimum(count, per_epoch - state.step % per_epoch)
 
-        def goes_on(carry: Any) -> jax.Array:
+        def unfinished(carry: Any) -> jax.Array:
             made, _, _, finite = carry
             return finite & (made < count)
 
@@ -129,18 +109,18 @@ def make_train_steps(
                 micro_batches=micro_batches,
                 label_smoothing=label_smoothing,
             )
-            numbers = jnp.stack([metrics[name] for name in _QUANTITIES])
+            numbers = jnp.stack([metrics[name] for name in METRICS])
             curve = lax.dynamic_update_index_in_dim(curve, numbers, made, 0)
             return made + 1, state, curve, jnp.isfinite(numbers).all()
 
         start = (
             varying(jnp.int32(0), SWEEP),
             state,
-            varying(jnp.full((longest, len(_QUANTITIES)), jnp.nan, jnp.float32), SWEEP),
+            varying(jnp.full((longest, len(METRICS)), jnp.nan, jnp.float32), SWEEP),
             varying(jnp.bool_(True), SWEEP),
         )
-        made, state, curve, finite = lax.while_loop(goes_on, body, start)
-        columns = {name: curve[:, index] for index, name in enumerate(_QUANTITIES)}
+        made, state, curve, finite = lax.while_loop(unfinished, body, start)
+        columns = {name: curve[:, index] for index, name in enumerate(METRICS)}
         return Steps(state, columns, made, ~finite)
 
     def local_runs(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
@@ -168,4 +148,4 @@ def make_train_steps(
     return jax.jit(steps, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
-__all__ = ["LONGEST", "Steps", "StepsFn", "make_train_steps"]
+__all__ = ["LONGEST", "METRICS", "StepsFn", "make_train_steps"]

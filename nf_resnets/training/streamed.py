@@ -22,10 +22,8 @@ from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
     Metrics,
     check_batch,
-    choose_together,
+    compile_step,
     replica_step,
-    stack,
-    unstack,
 )
 
 DeviceBatch = dict[str, jax.Array]
@@ -44,7 +42,7 @@ def make_streamed_step(
     mixup: float = 0.0,
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
-    together: Literal["auto", "vmap", "loop"] = "auto",
+    vectorize: Literal["auto", "vmap", "loop"] = "auto",
 ) -> StreamedStepFn:
     """Compiles the step of ``R`` runs on batches that come from the host.
 
@@ -65,24 +63,22 @@ def make_streamed_step(
       micro_batches: into how many parts a device cuts its part of the batch, to have only one of
         them in memory; their gradients are accumulated.
       label_smoothing: how much of a label is spread over all classes.
-      together: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
-        another, which is faster on a CPU; ``"auto"`` chooses by platform.
+      vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_step`).
 
     Returns:
       ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
       leaf, a batch with ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] spread over the mesh
-      (:class:`nf_resnets.training.Feed`); metrics float32 [R]. The states given are used up
-      (donated).
+      (:class:`nf_resnets.training.DeviceIterator`); metrics float32 [R]. The states given are
+      donated.
 
     Raises:
       ValueError: if the batch does not divide over the devices and micro-batches, ``mixup`` is
-        negative, or ``together`` is none of the three; from the step, if ``R`` is no multiple of
+        negative, or ``vectorize`` is none of the three; from the step, if ``R`` is no multiple of
         the ``sweep`` axis or the batch has another size.
     """
     check_batch(batch_size, mesh, micro_batches)
     if not 0 <= mixup < float("inf"):
         raise ValueError(f"mixup={mixup} found; expected a finite number of at least 0.")
-    how = choose_together(together, mesh)
     colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
     def prepared(state: TrainState, batch: DeviceBatch) -> DeviceBatch:
@@ -117,28 +113,17 @@ def make_streamed_step(
             label_smoothing=label_smoothing,
         )
 
-    def local_runs(states: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
-        runs = states.step.shape[0]
-        if how == "vmap" and runs > 1:
-            return jax.vmap(one_run, in_axes=(0, None))(states, batch)
-        made = [one_run(unstack(states, run), batch) for run in range(runs)]
-        return stack([state for state, _ in made]), stack([metrics for _, metrics in made])
-
-    per_run, per_example = PartitionSpec(SWEEP), PartitionSpec(DATA)
-    sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, per_example), out_specs=(per_run, per_run)
-    )
+    compiled = compile_step(one_run, mesh, PartitionSpec(DATA), vectorize=vectorize)
 
     def step(states: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
-        check_runs(states.step.shape[0], mesh)
         if batch["label"].shape != (batch_size,):
             raise ValueError(
                 f"a batch of {batch['label'].shape[0]} examples found; expected "
                 f"batch_size={batch_size}."
             )
-        return sharded(states, {name: batch[name] for name in ("image", "label")})
+        return compiled(states, {name: batch[name] for name in ("image", "label")})
 
-    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+    return step
 
 
 def make_streamed_evaluate(

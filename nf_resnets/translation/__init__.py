@@ -24,10 +24,10 @@ from nf_resnets.translation.batches import (
 from nf_resnets.translation.beam import beam_search, length_penalty
 from nf_resnets.translation.bleu import Bleu, bleu
 from nf_resnets.translation.evaluate import mean_likelihood
-from nf_resnets.translation.loop import train
 from nf_resnets.translation.loss import token_losses
 from nf_resnets.translation.made import made_pairs
 from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
+from nf_resnets.translation.program import TokenTraining, token_program
 from nf_resnets.translation.step import make_train_step, replica_step
 from nf_resnets.translation.translate import LONGER, translate
 from nf_resnets.translation.vocabulary import (
@@ -40,6 +40,7 @@ from nf_resnets.translation.vocabulary import (
 )
 
 __all__ = [
+    "TokenTraining",
     "BEGIN",
     "END",
     "LONGER",
@@ -67,7 +68,7 @@ __all__ = [
     "mean_likelihood",
     "replica_step",
     "token_losses",
-    "train",
+    "token_program",
     "train_vocabulary",
     "translate",
 ]

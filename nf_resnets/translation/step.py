@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from nf_resnets import models
 from nf_resnets.data import example_keys, local_positions
 from nf_resnets.training.average import moved_average
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.mesh import DATA
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, stack, unstack
+from nf_resnets.training.step import Metrics, compile_step
 from nf_resnets.translation.loss import token_losses
 from nf_resnets.translation.vocabulary import PADDING
 
@@ -140,7 +140,7 @@ def make_train_step(
     Returns:
       ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
       leaf (see :func:`nf_resnets.training.stack`); ``source``, ``inputs`` and ``targets`` int32
-      [B, T]; metrics float32 [R]. The states given are used up (donated).
+      [B, T]; metrics float32 [R]. The states given are donated.
 
     Raises:
       ValueError: from the step, if ``R`` is no multiple of the ``sweep`` axis, or ``B`` none of the
@@ -157,27 +157,18 @@ def make_train_step(
             axis_name=DATA,
         )
 
-    def local_runs(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
-        count = states.step.shape[0]
-        runs = [one_run(unstack(states, run), batch) for run in range(count)]
-        return stack([state for state, _ in runs]), stack([metrics for _, metrics in runs])
-
-    per_run, per_row = PartitionSpec(SWEEP), PartitionSpec(DATA)
-    sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, per_row), out_specs=(per_run, per_run)
-    )
+    compiled = compile_step(one_run, mesh, PartitionSpec(DATA), vectorize="loop")
 
     def step(states: TrainState, batch: dict[str, Any]) -> tuple[TrainState, Metrics]:
-        check_runs(states.step.shape[0], mesh)
         rows = batch["source"].shape[0]
         if rows % mesh.shape[DATA]:
             raise ValueError(
                 f"a batch of {rows} rows found; expected a multiple of the {mesh.shape[DATA]} "
                 "devices of the mesh's data axis."
             )
-        return sharded(states, batch)
+        return compiled(states, batch)
 
-    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+    return step
 
 
 __all__ = ["StepFn", "make_train_step", "replica_step"]

@@ -9,11 +9,11 @@ import inspect
 import pkgutil
 from types import SimpleNamespace
 
+import nf_resnets.sweep.program as sweep_program
 import numpy as np
 import pytest
 
 import experiments
-import nf_resnets.sweep.program as sweep_program
 from experiments import (
     fixup_fig3_depth,
     fixup_fig4_ablation,

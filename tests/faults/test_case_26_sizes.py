@@ -6,11 +6,11 @@ import time
 
 import pytest
 import tyro
+from nf_resnets.sweep.crew import device_name
 
 from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import driver, grid
 from nf_resnets.sweep import ledger as sweep_ledger
-from nf_resnets.sweep.crew import device_name
 
 CASE = "26 sizes from outside"
 NINES = "9" * 400

@@ -8,7 +8,8 @@ import threading
 import jax
 
 from nf_resnets import data
-from nf_resnets.sweep import driver, open_ledger
+from nf_resnets.sweep import enter, make_sweep, open_ledger, run_sweep
+from nf_resnets.sweep.claims import Execution
 
 BASE = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 2.0}
 
@@ -40,22 +41,24 @@ class Log:
 
 
 def make(axes, **base):
-    return driver.make_sweep(axes, {**BASE, **base}, load=load)
+    return make_sweep(axes, {**BASE, **base}, load=load)
 
 
 def run(folder, sweep, *, devices=1, callback=None, ledger=None, **options):
     """Makes a sweep's missing runs and returns its rows, the outcome and the log."""
     log = callback or Log()
     folder.mkdir(parents=True, exist_ok=True)
+    how = {"workers": 1, "checkpoint_fraction": 1.0, **options}
     with open_ledger(ledger or folder / "ledger.db") as book:
-        driver.enter(sweep, book)
-        outcome = driver.drive(
-            sweep,
+        enter(sweep.runs, book)
+        outcome = run_sweep(
+            sweep.task,
+            sweep.runs,
             book,
             folder / "checkpoints",
             log,
             devices=jax.devices()[:devices],
-            **{"lanes": 1, **options},
+            how=Execution(**how),
         )
         return book.rows(sweep.keys), outcome, log
 

@@ -17,12 +17,12 @@ import time
 
 import numpy as np
 import pytest
+from nf_resnets.sweep.crew import Crew
+from nf_resnets.sweep.program import Programs
 from rich.console import Console
 
 from nf_resnets.sweep import driver, grid, live, open_ledger
-from nf_resnets.sweep.crew import Crew
 from nf_resnets.sweep.live import Live
-from nf_resnets.sweep.program import Programs
 from nf_resnets.sweep.settings import RunSettings, key
 from nf_resnets.sweep.time_left import TimeLeft
 from nf_resnets.sweep.words import SINGLE, label, swept

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from nf_resnets.training.streamed_loop import train_streamed
 
 from nf_resnets import optim, training
 from nf_resnets.data import imagenet, stream
@@ -21,7 +22,6 @@ from nf_resnets.data.crop import RandomCrop
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.streamed import make_streamed_step
-from nf_resnets.training.streamed_loop import train_streamed
 
 SIZE, BATCH, STEPS, CLASSES = 12, 16, 14, 8  # nine steps are an epoch
 CROP = RandomCrop(size=SIZE)

@@ -5,8 +5,8 @@ import time
 import jax
 import numpy as np
 import pytest
-
 from nf_resnets.training.feed import Feed, local_rows
+
 from nf_resnets.training.mesh import make_mesh
 
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from nf_resnets.training.feed import Feed
 
 from nf_resnets import training
 from nf_resnets.data import mixture
-from nf_resnets.training.feed import Feed
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 
 B, SIDE, CLASSES = 16, 2, 5

@@ -14,11 +14,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from nf_resnets.training.streamed_loop import train_streamed
 
 from nf_resnets.data import stream
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.preemption import Preemption
-from nf_resnets.training.streamed_loop import train_streamed
 from tests import photographs
 from tests.training import streamed_process as small
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import clock, estimate, open_ledger, together
+from nf_resnets.sweep import clock, estimate, open_ledger, programs
 
-PLAN = SimpleNamespace(program="p", settings=None)
+RUN = SimpleNamespace(program="p", label="a run")
 
 
 def pretend(monkeypatch, seconds):
@@ -24,7 +23,7 @@ def pretend(monkeypatch, seconds):
         built.append(runs)
         return SimpleNamespace(runs=runs, compile_seconds=7.0)
 
-    monkeypatch.setattr(together, "seconds_per_step", lambda program: seconds[program.runs])
+    monkeypatch.setattr(programs, "seconds_per_step", lambda program, _: seconds[program.runs])
     return build, built
 
 
@@ -40,28 +39,40 @@ def pretend(monkeypatch, seconds):
 )
 def test_more_runs_are_tried_for_as_long_as_they_pay(monkeypatch, seconds, best, tried):
     build, built = pretend(monkeypatch, seconds)
-    assert together.measure(build) == (best, seconds[best], 7.0)
+    assert programs.measure(build, None) == (best, seconds[best], 7.0)
     assert built == tried
 
 
 def test_a_program_that_does_not_fit_at_all_says_so(monkeypatch):
     build, _ = pretend(monkeypatch, {1: None})
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        together.measure(build)
+        programs.measure(build, None)
 
 
 def test_what_was_measured_is_remembered_and_the_user_has_the_last_word(monkeypatch, tmp_path):
     build, built = pretend(monkeypatch, {1: 1.0, 2: 0.4, 4: 0.39})
+    task = SimpleNamespace(
+        start=lambda run: None,
+        build=lambda run, mesh, *, runs_per_device, vectorize: build(runs_per_device),
+    )
+
+    def choose(wanted, platform, device="GPU"):
+        chip = SimpleNamespace(platform=platform)
+        mesh = SimpleNamespace(devices=np.array([[chip]], dtype=object))
+        found = programs.Programs(
+            task, mesh, None, runs_per_device=wanted, ledger=book, device=device
+        )
+        return found._choose(RUN)
+
     with open_ledger(tmp_path / "ledger.db") as book:
-        assert together.runs_per_device(3, book, "GPU", PLAN, build) == 3
-        assert together.runs_per_device(0, book, "CPU", PLAN, build) == 1
+        assert choose(3, "gpu") == 3
+        assert choose(0, "cpu") == 1
         assert not built
-        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        assert together.runs_per_device(0, book, "GPU", PLAN, build) == 2
+        assert choose(0, "gpu") == 2
         assert built == [1, 2, 4]
-        assert together.runs_per_device(0, book, "GPU", PLAN, build) == 2
+        assert choose(0, "gpu") == 2
         assert built == [1, 2, 4]
-        assert together.runs_per_device(0, book, "another GPU", PLAN, build) == 2
+        assert choose(0, "gpu", "another GPU") == 2
         assert len(built) == 6
 
 
@@ -74,30 +85,30 @@ def test_a_step_s_seconds_are_those_of_one_run():
         return SimpleNamespace(states=states)
 
     program = SimpleNamespace(
-        slots=4, plan=PLAN, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states,
+        slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states,
         steps=steps,
     )  # fmt: skip
-    found = together.seconds_per_step(program, at_least=0.05)
+    found = programs.seconds_per_step(program, None, at_least=0.05)
     # At least what was slept; a busy machine makes it longer.
     assert 0.005 <= found < 0.05
     assert calls[0] == [1, 1, 1, 1]
 
 
-def test_a_sweep_s_time_is_its_runs_spread_over_lanes():
-    plan = SimpleNamespace(num_steps=100)
+def test_a_sweep_s_time_is_its_runs_spread_over_workers():
+    run = SimpleNamespace(num_steps=100)
     costs = [
-        estimate.Cost(plan, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
-        estimate.Cost(plan, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
+        estimate.Cost(run, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
+        estimate.Cost(run, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
     ]
     assert costs[0].seconds == pytest.approx(15)
-    assert estimate.total(costs, lanes=1) == pytest.approx(15 + 47)
-    assert estimate.total(costs, lanes=2) == pytest.approx(31)
-    assert estimate.total([], lanes=2) == 0
+    assert estimate.total(costs, workers=1) == pytest.approx(15 + 47)
+    assert estimate.total(costs, workers=2) == pytest.approx(31)
+    assert estimate.total([], workers=2) == 0
 
 
 def test_the_clock_tells_work_from_waiting_and_from_the_rest():
     watch = clock.Clock()
-    with watch.lane():
+    with watch.working():
         with watch.spent("computing"):
             time.sleep(0.06)
         with watch.spent("idle"):
@@ -107,4 +118,4 @@ def test_the_clock_tells_work_from_waiting_and_from_the_rest():
     assert seconds["computing"] >= 0.06 and seconds["idle"] >= 0.04
     assert seconds["outside"] >= 0.02
     # Waiting is no overhead: 0.02 of 0.08; sleeps are never shorter, seldom much longer.
-    assert 0.1 < watch.share_outside() < 0.6
+    assert 0.1 < watch.fraction_outside() < 0.6

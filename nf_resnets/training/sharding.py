@@ -13,11 +13,11 @@ from nf_resnets.training.mesh import SWEEP, check_runs
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """Copies every leaf whole to every device of the mesh."""
-    return _place(tree, NamedSharding(mesh, PartitionSpec()))
+    return _put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
-def spread_runs(tree: Any, mesh: Mesh) -> Any:
-    """Spreads the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis.
+def shard_runs(tree: Any, mesh: Mesh) -> Any:
+    """Shards the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis.
 
     Raises:
       ValueError: if ``R`` is no multiple of the ``sweep`` axis, or a leaf has no axis.
@@ -30,11 +30,11 @@ def spread_runs(tree: Any, mesh: Mesh) -> Any:
                 "stack makes it."
             )
         check_runs(shape[0], mesh)
-    return _place(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
+    return _put(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
 
 
-def _place(tree: Any, sharding: NamedSharding) -> Any:
-    def place(leaf: Any) -> jax.Array:
+def _put(tree: Any, sharding: NamedSharding) -> Any:
+    def put(leaf: Any) -> jax.Array:
         if isinstance(leaf, jax.Array) and not (
             leaf.is_fully_addressable or leaf.is_fully_replicated
         ):
@@ -44,7 +44,7 @@ def _place(tree: Any, sharding: NamedSharding) -> Any:
         value = np.asarray(leaf)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(put, tree)
 
 
-__all__ = ["replicate", "spread_runs"]
+__all__ = ["replicate", "shard_runs"]

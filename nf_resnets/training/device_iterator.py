@@ -16,8 +16,8 @@ from nf_resnets.training.mesh import DATA
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """The positions in the global batch that this process's devices hold, and that it has to read.
 
-    Each process reads other ones, and all together the whole batch (where the mesh's ``sweep`` axis
-    spreads over processes, those of one run's batch are read by all that train on it).
+    Each process reads its own, and all together the whole batch (where the mesh's ``sweep`` axis
+    extends over processes, the batch of a run is read by all that train on it).
 
     Args:
       mesh: see :func:`nf_resnets.training.make_mesh`.
@@ -46,7 +46,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.array(sorted(rows))
 
 
-class Feed:
+class DeviceIterator:
     """Puts a host's batches on the devices of a mesh, and keeps the time that it had to wait.
 
     Args:
@@ -65,7 +65,8 @@ class Feed:
     Example:
       >>> from nf_resnets.training.mesh import make_mesh
       >>> mesh = make_mesh(devices=jax.devices()[:1])
-      >>> [batch["label"].tolist() for batch in Feed(iter([{"label": np.arange(2)}]), mesh, 2)]
+      >>> batches = DeviceIterator(iter([{"label": np.arange(2)}]), mesh, 2)
+      >>> [batch["label"].tolist() for batch in batches]
       [[0, 1]]
     """
 
@@ -76,7 +77,7 @@ class Feed:
         self._sharding = _sharding(mesh)
         self.last_wait = 0.0
 
-    def __iter__(self) -> Feed:
+    def __iter__(self) -> DeviceIterator:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
@@ -112,4 +113,4 @@ def _sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
-__all__ = ["Feed", "local_rows"]
+__all__ = ["DeviceIterator", "local_rows"]

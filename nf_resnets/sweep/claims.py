@@ -1,4 +1,4 @@
-"""What the lanes of a worker share, and how they decide when several processes work as one."""
+"""The runs that a worker holds: claimed, kept by heartbeats, saved, recorded, released."""
 
 from __future__ import annotations
 
@@ -6,71 +6,91 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import os
 import platform
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from nf_resnets.sweep.callback import Callback
 from nf_resnets.sweep.clock import Clock
 from nf_resnets.sweep.ledger import Claim, Ledger, Worker
-from nf_resnets.sweep.program import Programs
-from nf_resnets.sweep.words import label
+from nf_resnets.sweep.programs import Programs
+from nf_resnets.sweep.task import Task
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 
-FORMAT = 1
+FORMAT = 2
 """Of what a run's checkpoint holds; another one is refused."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How runs are made; nothing of it changes a run's numbers."""
+
+    workers: int = 0
+    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
+    devices_per_run: int = 1
+    """Over how many devices a run's batch is sharded; 0 for all."""
+    runs_per_device: int = 0
+    """How many runs a device carries at a time; 0 to measure what pays."""
+    vectorize: Literal["auto", "vmap", "loop"] = "auto"
+    """How a device computes several runs: vectorised, or one after another."""
+    checkpoint_epochs: int = 1
+    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between two checkpoints of a run within an epoch; 0 for none."""
+    checkpoint_fraction: float = 0.02
+    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
+    short, the next one waits until it does. 1 for no such limit."""
+    lease_seconds: float = 60.0
+    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
+    checkpoints are free: those of a process that is stopped, and not dead, are not."""
+    max_attempts: int = 3
+    """How often a run may raise before it counts as failed."""
+
+
 @dataclasses.dataclass
-class Crew:
-    """What the lanes of a worker share.
+class Claims:
+    """The runs that the threads of a worker hold.
+
+    Where several processes work as one, process 0 decides and writes; the others do as it says.
 
     Attributes:
-      ledger: where runs are claimed and their results written; None but on the leading process.
+      ledger: where runs are claimed and their results written; None but on process 0.
       worker: who claims.
+      task: what the runs are.
       keys: the runs that the worker works on.
       programs: what has been compiled.
       folder: the runs' checkpoints lie in it, each in a folder of its own.
-      callback: receives the events.
-      stop: tells whether to leave, with all runs checkpointed.
+      callback: hears what happens.
+      stop: tells whether to leave, with all runs saved.
+      how: how the runs are made.
+      call_seconds: about so long is a call that makes steps.
       clock: where the time goes.
-      lease_seconds: for how long a run is this worker's without a heartbeat.
-      max_attempts: how often a run may raise.
-      checkpoint_epochs: epochs between two checkpoints of a run; 0 for none but at a stop.
-      checkpoint_share: of the time between two checkpoints, what writing one may take: the next one
-        waits until it does; 1 for no such limit.
-      chunk_seconds: after about so long lanes look up from their steps.
-      label: names a run from its settings.
       last_beat: when the leases were last renewed.
       lost: the runs that were taken from this worker, as (key, attempt).
       held: the claims of this worker, by key.
-      compiling: the programs that a lane is compiling.
-      compilers: the lanes that are compiling, and for which runs.
+      compiling: the programs that a thread is compiling.
+      compilers: the threads that are compiling, and for which runs.
       lock: of what stands above.
     """
 
     ledger: Ledger | None
     worker: Worker
+    task: Task
     keys: frozenset[str]
     programs: Programs
     folder: Path
     callback: Callback
     stop: Callable[[], bool]
+    how: Execution = Execution()
+    call_seconds: float = 1.0
     clock: Clock = dataclasses.field(default_factory=Clock)
-    lease_seconds: float = 60.0
-    max_attempts: int = 3
-    checkpoint_epochs: int = 1
-    checkpoint_share: float = 1.0
-    chunk_seconds: float = 1.0
-    label: Callable[[Mapping[str, Any]], str] = label
     last_beat: float = dataclasses.field(default_factory=time.time)
     lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
@@ -78,12 +98,13 @@ class Crew:
     compilers: dict[threading.Thread, list[Claim]] = dataclasses.field(default_factory=dict)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def leads(self) -> bool:
-        """Whether this process decides and writes; the others do as it says."""
+    @property
+    def writes(self) -> bool:
+        """Whether this is the process that decides and writes."""
         return self.ledger is not None
 
     def agree(self, decide: Callable[[Ledger], Any]) -> Any:
-        """What the leading process decides, on all processes; a JSON value."""
+        """What process 0 decides, on all processes; a JSON value."""
         if jax.process_count() == 1:
             assert self.ledger is not None
             return decide(self.ledger)
@@ -97,14 +118,14 @@ class Crew:
         """Takes runs from the ledger, of one program; none once it is time to stop.
 
         Args:
-          program: of which program; None for any, best one that no other lane is compiling.
+          program: of which program; None for any, best one that no other thread is compiling.
           limit: how many at most.
         """
 
         def take(ledger: Ledger) -> list[Any]:
             if self.stop():
                 return []
-            if self.held and time.time() - self.last_beat > self.lease_seconds / 2:
+            if self.held and time.time() - self.last_beat > self.how.lease_seconds / 2:
                 # After a sleep of the machine all leases have run out, and this worker would take
                 # its own runs from itself.
                 self._renew(ledger)
@@ -113,12 +134,12 @@ class Crew:
                 program=program,
                 not_programs=() if program else tuple(self.compiling),
                 limit=limit,
-                lease_seconds=self.lease_seconds,
+                lease_seconds=self.how.lease_seconds,
                 keys=self.keys,
             )
             return [dataclasses.asdict(claim) for claim in claims]
 
-        # One lane at a time: the next one must see what this one is going to compile.
+        # One thread at a time: the next one must see what this one is going to compile.
         with self.lock:
             claims = [Claim(**values) for values in self.agree(take)]
             self.held.update({claim.key: claim for claim in claims})
@@ -128,7 +149,7 @@ class Crew:
 
     @contextlib.contextmanager
     def compile_for(self, claims: list[Claim]) -> Iterator[None]:
-        """Marks this lane as one that only compiles, for runs that it has not begun."""
+        """Marks this thread as one that only compiles, for runs that it has not begun."""
         me = threading.current_thread()
         with self.lock:
             self.compilers[me] = claims
@@ -139,16 +160,16 @@ class Crew:
                 self.compilers.pop(me, None)
                 self.compiling.discard(claims[0].program)
 
-    def leave(self, lanes: Collection[threading.Thread]) -> bool:
-        """Releases the runs of lanes that all only compile, which nothing can stop.
+    def leave(self, threads: Collection[threading.Thread]) -> bool:
+        """Releases the runs of threads that all only compile, which nothing can stop.
 
         Returns:
           Whether they all do; else nothing is done.
         """
         with self.lock:
-            if not all(lane in self.compilers for lane in lanes):
+            if not all(thread in self.compilers for thread in threads):
                 return False
-            claims = [claim for lane in lanes for claim in self.compilers.pop(lane)]
+            claims = [claim for thread in threads for claim in self.compilers.pop(thread)]
         for claim in claims:
             self.release(claim)
         return True
@@ -164,8 +185,8 @@ class Crew:
 
     def let_go(self, claim: Claim) -> None:
         """Forgets a run that this worker does not hold any more."""
-        if self.is_lost(claim) and self.leads():
-            self._tell_end(claim, "lost", {})
+        if self.is_lost(claim) and self.writes:
+            self._ended(claim, "lost", {})
         with self.lock:
             if self.held.get(claim.key) == claim:
                 del self.held[claim.key]
@@ -178,7 +199,7 @@ class Crew:
                 self._renew(self.ledger)
 
     def _renew(self, ledger: Ledger) -> None:
-        still = ledger.heartbeat(self.worker, list(self.held), self.lease_seconds)
+        still = ledger.heartbeat(self.worker, list(self.held), self.how.lease_seconds)
         self.last_beat = time.time()
         self.callback.on_counts(ledger.counts(self.keys, self.worker))
         self.lost.update(
@@ -194,7 +215,7 @@ class Crew:
         return False
 
     def mark_lost(self, claim: Claim) -> None:
-        """Notes that a run was taken from this worker; its lane leaves it alone."""
+        """Notes that a run was taken from this worker; its thread leaves it alone."""
         with self.lock:
             if self.held.get(claim.key) == claim:
                 self.lost.add((claim.key, claim.attempt))
@@ -203,20 +224,6 @@ class Crew:
         """The checkpoints of a run."""
         identity = {"format": FORMAT, "settings": json.loads(claim.settings)}
         return Checkpoints(self.folder / claim.key[:20], identity)
-
-    def restore(self, checkpoints: Checkpoints, like: Any) -> tuple[int, Any] | None:
-        """A run's newest checkpoint on every process, None if it has none.
-
-        Raises:
-          CheckpointError: if there were some, and none can be used.
-        """
-        found = None
-        # Most runs are new: looking for their folder is all that they should cost.
-        if self.leads() and os.path.lexists(checkpoints.folder):
-            found = checkpoints.restore(like)
-        step = hosts.broadcast(None if found is None else found[0])
-        tree = hosts.share(None if found is None else found[1], like)
-        return None if step is None else (step, tree)
 
     def finish(
         self,
@@ -230,7 +237,7 @@ class Crew:
             claim, self.worker, state, result, epochs
         )
         if held:
-            self._tell_end(claim, state, result)
+            self._ended(claim, state, result)
         self.let_go(claim)
         return held
 
@@ -245,14 +252,18 @@ class Crew:
                 self.worker,
                 "".join(traceback.format_exception(error)),
                 message=message,
-                max_attempts=1 if for_good else self.max_attempts,
+                max_attempts=1 if for_good else self.how.max_attempts,
             )
             if state in ("waiting", "failed"):
-                self._tell_end(claim, state, {"message": message})
+                self._ended(claim, state, {"message": message})
         self.let_go(claim)
 
+    def _ended(self, claim: Claim, state: str, result: Mapping[str, Any]) -> None:
+        label = self.task.resolve(json.loads(claim.settings)).label
+        self.callback.on_run_end(claim.key, state, {**result, "label": label})
+
     def lost_attempts(self, claim: Claim) -> int:
-        """How often a run's worker was gone without a word."""
+        """How often a run's worker ended without a result."""
         if self.ledger is None:
             return 0
         found = [attempt["outcome"] for attempt in self.ledger.attempts(claim.key)]
@@ -264,12 +275,8 @@ class Crew:
         """Lets a run wait again; its checkpoints stay."""
         if self.ledger is not None and not self.is_lost(claim):
             self.ledger.release(claim, self.worker)
-            self._tell_end(claim, "waiting", {"message": "to go on later"})
+            self._ended(claim, "waiting", {"message": "to be resumed"})
         self.let_go(claim)
-
-    def _tell_end(self, claim: Claim, state: str, result: Mapping[str, Any]) -> None:
-        label = self.label(json.loads(claim.settings))
-        self.callback.on_run_end(claim.key, state, {**result, "label": label})
 
 
 def versions() -> dict[str, str]:
@@ -284,9 +291,9 @@ def versions() -> dict[str, str]:
 
 
 def device_name() -> str:
-    """The devices in words, such as ``8 x TPU v4``."""
+    """The devices, such as ``8 x TPU v4``."""
     devices = jax.devices()
     return f"{len(devices)} x {devices[0].device_kind}"
 
 
-__all__ = ["FORMAT", "Crew", "device_name", "versions"]
+__all__ = ["FORMAT", "Claims", "Execution", "device_name", "versions"]

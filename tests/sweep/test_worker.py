@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import schemes
-from nf_resnets.sweep import LedgerError, driver, lane, open_ledger, program
+from nf_resnets import training
+from nf_resnets.sweep import LedgerError, enter, image_task, open_ledger, worker
+from nf_resnets.sweep.grid import refuse_other_settings
 from nf_resnets.sweep.ledger import this_worker
 from nf_resnets.sweep.settings import FIELDS, key, make
 from nf_resnets.training.checkpoint import Checkpoints
@@ -52,7 +53,7 @@ def test_schemes_of_one_anatomy_rates_and_seeds_share_one_compiled_program(one_b
 
 
 def test_a_program_that_is_given_other_shapes_does_not_compile_again(one_by_one):
-    (made,) = one_by_one[1].programs
+    (made,) = one_by_one[1].programs.values()
     two = jax.tree.map(lambda leaf: np.zeros((2, *leaf.shape), leaf.dtype), made.like)
     with pytest.raises(TypeError):
         made.steps(two, np.array([1, 1]))
@@ -62,7 +63,8 @@ def test_on_eight_devices_the_numbers_are_those_of_one(one_by_one, on_eight):
     # Each run is whole on one device, by the same operations: equal to the last bit here. The
     # tolerance is for compilers that order float32 sums otherwise.
     rows, others = one_by_one[0], {row["key"]: row for row in on_eight[0]}
-    assert on_eight[1].programs[0].slots == 8
+    (program,) = on_eight[1].programs.values()
+    assert program.slots == 8
     for row in rows:
         other = others[row["key"]]
         assert (row["state"], row["steps_done"]) == (other["state"], other["steps_done"])
@@ -92,7 +94,8 @@ def test_a_diverged_run_says_at_which_step_and_its_slot_is_refilled(one_by_one, 
 def test_the_batch_of_a_run_can_be_spread_over_devices(one_by_one, tmp_path):
     axes = {"scheme": ("skipinit",), "peak_lr": (0.125,), "seed": (0, 1)}
     rows, outcome, _ = small.run(tmp_path, small.make(axes), devices=4, devices_per_run=2)
-    assert outcome.programs[0].mesh.shape == {"sweep": 2, "data": 2}
+    (program,) = outcome.programs.values()
+    assert program.mesh.shape == {"sweep": 2, "data": 2}
     expected = small.results(one_by_one[0])
     for row in rows:
         state, steps, accuracy, *losses = expected[row["key"]]
@@ -117,18 +120,19 @@ def test_a_second_start_makes_only_what_is_new(one_by_one, tmp_path):
 
 @pytest.mark.slow
 def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
-    dataset = small.load("digits")
-    plans = [
-        program.plan(make({**small.BASE, "scheme": scheme, **more}), dataset)
+    task = image_task.ImageTask(small.load)
+    runs = [
+        task.resolve({**small.BASE, "scheme": scheme, **more})
         for scheme, more in (
             ("skipinit", {}), ("skipinit", {"alpha": 0.5}), ("alpha_one", {}),
             ("skipinit", {"branch_scale": 0.1}), ("skipinit", {"weight_decay": 0.0, "seed": 3}),
         )
     ]  # fmt: skip
-    assert len({plan.program for plan in plans}) == 1
-    other = program.plan(make({**small.BASE, "scheme": "skipinit", "batch_size": 32}), dataset)
-    assert other.program != plans[0].program
-    states = [_begun(plan) for plan in plans]
+    assert len({run.program for run in runs}) == 1
+    other = task.resolve({**small.BASE, "scheme": "skipinit", "batch_size": 32})
+    assert other.program != runs[0].program
+    program = task.build(runs[0], training.make_mesh(devices=jax.devices()[:1]))
+    states = [program.take(program.begin(program.empty(), 0, task.start(run)), 0) for run in runs]
     alphas = [float(state.params["stage_1"]["first"]["alpha"]) for state in states]
     assert alphas == [0.0, 0.5, 1.0, 0.0, 0.0]
     kernels = [np.asarray(state.params["stage_1"]["first"]["conv_1"]["kernel"]) for state in states]
@@ -140,26 +144,17 @@ def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
 
 @pytest.mark.parametrize("scheme", ["fixup", "rescalenet"])
 def test_rescalenets_biases_and_multipliers_do_not_decay(scheme):
-    plan = program.plan(make({**small.BASE, "scheme": scheme}), small.load("digits"))
-    model = program.make_model(plan, small.load("digits"))
+    kind = image_task.kind_of(make({**small.BASE, "scheme": scheme}), small.load("digits"))
+    model = image_task.make_model(kind, small.load("digits"))
     shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 1)))["params"]
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
-    optimizer = program._optimizer(plan, program.hyper_of(plan.settings))
+    optimizer = image_task.optimizer(kind, image_task.hyper_of(kind.settings))
     zeros = jax.tree.map(np.zeros_like, params)
     updates, _ = optimizer.update(zeros, optimizer.init(params), params)
     for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
         # Without a gradient, whatever moves has decayed; Fixup's code decays all.
         expected = scheme == "fixup" or path[-1].key == "kernel"
         assert bool(np.abs(update).max() > 0) == expected, jax.tree_util.keystr(path)
-
-
-def _begun(plan):
-    model = program.make_model(plan, small.load("digits"))
-    numbers = program._numbers(plan.settings)
-    scheme = schemes.get(plan.settings.scheme)
-    return program._initial(
-        model, small.load("digits"), lambda hyper: program._optimizer(plan, hyper), scheme, *numbers
-    )
 
 
 def test_what_follows_from_the_settings_is_kept(one_by_one):
@@ -196,24 +191,25 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence
 def test_other_fixed_settings_than_the_ledgers_are_refused_with_the_difference(tmp_path):
     sweep = small.make({"seed": (0,), "peak_lr": (0.1,)})
     with open_ledger(tmp_path / "ledger.db") as book:
-        driver.enter(sweep, book)
+        enter(sweep.runs, book)
         with pytest.raises(ValueError) as caught:
-            driver.enter(small.make({"seed": (0,)}, momentum=0.8, epochs=4.0), book)
+            refuse_other_settings(small.make({"seed": (0,)}, momentum=0.8, epochs=4.0), book)
         assert "momentum: 0.9 there, 0.8 now" in str(caught.value)
         assert "epochs: 2.0 there, 4.0 now" in str(caught.value)
         # An axis may grow, and a fixed setting become one.
         wider = small.make({"seed": (0, 1), "momentum": (0.8, 0.9), "peak_lr": (1e-1,)})
-        assert driver.enter(wider, book) == 3
+        refuse_other_settings(wider, book)
+        assert enter(wider.runs, book) == 3
 
 
 def test_memory_that_ran_out_is_told_from_other_errors():
     class XlaRuntimeError(RuntimeError):
         pass
 
-    assert lane.is_out_of_memory(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating"))
-    assert lane.is_out_of_memory(MemoryError())
-    assert not lane.is_out_of_memory(XlaRuntimeError("INTERNAL: something else"))
-    assert not lane.is_out_of_memory(ValueError("out of memory"))
+    assert worker.is_out_of_memory(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating"))
+    assert worker.is_out_of_memory(MemoryError())
+    assert not worker.is_out_of_memory(XlaRuntimeError("INTERNAL: something else"))
+    assert not worker.is_out_of_memory(ValueError("out of memory"))
 
 
 def test_the_ledger_has_the_settings_as_they_are(one_by_one):
@@ -226,13 +222,13 @@ def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():
     rates = []
     for dropout in (0.0, 0.25, None):
         settings = make({**small.BASE, "scheme": "regularized_skipinit", "dropout": dropout})
-        rates.append(program.make_model(program.plan(settings, dataset), dataset).dropout)
+        rates.append(image_task.make_model(image_task.kind_of(settings, dataset), dataset).dropout)
     assert rates == [0.0, 0.25, 0.6]
 
 
 def test_a_ledger_that_is_gone_ends_the_worker_with_a_sentence(tmp_path):
     with open_ledger(tmp_path / "ledger.db") as book:
-        driver.enter(small.make({"seed": (0,)}), book)
+        enter(small.make({"seed": (0,)}).runs, book)
         (tmp_path / "ledger.db").unlink()
         with pytest.raises(LedgerError, match=r"was removed or replaced while it was in use"):
             book.heartbeat(this_worker("cpu", {}), ["k"])
@@ -245,7 +241,7 @@ def test_what_raised_is_said_in_its_own_words(tmp_path, monkeypatch):
     def broken(*_):
         raise ValueError("images of shape (1, 8, 8, 1) found")
 
-    monkeypatch.setattr(program, "_initial", lambda *_: jax.jit(broken)(0.0))
+    monkeypatch.setattr(sweep.task, "start", lambda run: jax.jit(broken)(0.0))
     rows, _, _ = small.run(tmp_path, sweep, max_attempts=1)
     assert rows[0]["state"] == "failed"
     assert rows[0]["message"] == "ValueError: images of shape (1, 8, 8, 1) found"
@@ -253,7 +249,7 @@ def test_what_raised_is_said_in_its_own_words(tmp_path, monkeypatch):
 
 def test_retry_leaves_runs_of_other_grids_alone(tmp_path):
     with open_ledger(tmp_path / "ledger.db") as book:
-        driver.enter(small.make({"seed": (0, 1)}), book)
+        enter(small.make({"seed": (0, 1)}).runs, book)
         me = this_worker("cpu", {})
         for claim in book.claim(me, limit=2):
             book.fail(claim, me, "Traceback", max_attempts=1)
@@ -262,8 +258,8 @@ def test_retry_leaves_runs_of_other_grids_alone(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("share", "saves"), [(1.0, 4), (0.02, 1)])
-def test_checkpoints_take_no_more_than_their_share(tmp_path, monkeypatch, share, saves):
+@pytest.mark.parametrize(("fraction", "saves"), [(1.0, 4), (0.02, 1)])
+def test_checkpoints_take_no_more_than_their_fraction(tmp_path, monkeypatch, fraction, saves):
     made = []
     save = Checkpoints.save
 
@@ -273,7 +269,7 @@ def test_checkpoints_take_no_more_than_their_share(tmp_path, monkeypatch, share,
         return save(self, step, tree)
 
     monkeypatch.setattr(Checkpoints, "save", slow)
-    rows, _, _ = small.run(tmp_path, small.make({}, epochs=5.0), checkpoint_share=share)
+    rows, _, _ = small.run(tmp_path, small.make({}, epochs=5.0), checkpoint_fraction=fraction)
     assert len(made) == saves
     (row,) = rows
     assert row["state"] == "finished"

@@ -1,0 +1,345 @@
+"""The runs of a grid of settings: networks for images, on a data set in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from nf_resnets import data, models, optim, schemes, training
+from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, make, scalar_factor, shown
+from nf_resnets.sweep.task import Resolved
+from nf_resnets.sweep.words import SINGLE, label
+
+MOST_STEPS = 2**31 // 40
+"""Steps of a run, of which int32 counts the forty-fold."""
+
+MOST_PARAMETERS = 2**34
+"""Parameters of a network; beyond the memory of a device XLA can end the process."""
+
+LARGE = 1000
+"""Networks of which no number is above are not counted through."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What follows from settings and data, whatever the run's numbers.
+
+    Attributes:
+      settings: of one run of the kind.
+      num_steps: steps of the run.
+      steps_per_epoch: full batches in an epoch.
+      warmup_steps: steps of the warm-up.
+      micro_batches: into how many parts a batch is cut.
+      bn_groups: into how many slices BatchNorm cuts a batch.
+      program: runs of equal names here share a compiled program.
+    """
+
+    settings: RunSettings
+    num_steps: int
+    steps_per_epoch: int
+    warmup_steps: int
+    micro_batches: int
+    bn_groups: int
+    program: str
+
+    def facts(self, peak_lr: float) -> dict[str, Any]:
+        """What a ledger keeps of it: the schedule as ``[first step, rate]``."""
+        parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
+        return {
+            "num_steps": self.num_steps,
+            "steps_per_epoch": self.steps_per_epoch,
+            "warmup_steps": self.warmup_steps,
+            "micro_batches": self.micro_batches,
+            "bn_groups": self.bn_groups,
+            "rates": [[step, factor * peak_lr] for step, factor in parts],
+        }
+
+
+class ImageTask:
+    """The runs of a grid; see :class:`nf_resnets.sweep.task.Task`.
+
+    Args:
+      load: ``load(name)`` gives a data set.
+      names: the settings by which a display tells the runs apart.
+    """
+
+    probe: Callable[..., Any] | None = None
+    finish: Callable[..., Any] | None = None
+
+    def __init__(
+        self, load: Callable[[str], data.Dataset] = data.load, names: tuple[str, ...] = SINGLE
+    ) -> None:
+        self.dataset = functools.cache(load)
+        self._names = names
+        self._kinds: dict[RunSettings, Kind] = {}
+        self._splits: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def kind(self, settings: RunSettings) -> Kind:
+        """The kind of a run, found once.
+
+        Raises:
+          ValueError: as :func:`kind_of`.
+        """
+        numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
+        others = dataclasses.replace(settings, **numbers)
+        if others not in self._kinds:
+            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset))
+        return self._kinds[others]
+
+    def resolve(self, settings: Mapping[str, Any] | RunSettings) -> Resolved:
+        """What follows from a run's settings.
+
+        Raises:
+          ValueError: as :func:`kind_of`.
+        """
+        if not isinstance(settings, RunSettings):
+            settings = make(settings)
+        kind = self.kind(settings)
+        return Resolved(
+            settings=vars(settings),
+            label=label(vars(settings), self._names),
+            program=kind.program,
+            num_steps=kind.num_steps,
+            steps_per_epoch=kind.steps_per_epoch,
+            evaluate_every=settings.evaluate_every,
+            facts=kind.facts(settings.peak_lr),
+        )
+
+    def build(
+        self,
+        run: Resolved,
+        mesh: Mesh,
+        *,
+        runs_per_device: int = 1,
+        vectorize: Literal["auto", "vmap", "loop"] = "auto",
+    ) -> training.Program:
+        """Compiles the program of a run."""
+        settings = make(run.settings)
+        kind, dataset = self.kind(settings), self.dataset(settings.dataset)
+        place = settings.dataset, mesh
+        with self._lock:  # threads that compile share what is on the devices
+            if place not in self._splits:
+                self._splits[place] = training.device_splits(dataset, mesh)
+        return training.image_program(
+            make_model(kind, dataset),
+            dataset,
+            functools.partial(optimizer, kind),
+            mesh,
+            training.ImageTraining(
+                batch_size=settings.batch_size,
+                num_steps=kind.num_steps,
+                augmentation=data.Augmentation(settings.padding, settings.flip),
+                micro_batches=kind.micro_batches,
+                bn_estimate_batches=settings.bn_estimate_batches,
+            ),
+            self.start(run),
+            splits=self._splits[place],
+            runs_per_device=runs_per_device,
+            vectorize=vectorize,
+        )
+
+    def start(self, run: Resolved) -> training.Start:
+        """In what a run differs from others of its program."""
+        settings = make(run.settings)
+        return training.Start(
+            schemes.get(settings.scheme),
+            settings.seed,
+            hyper_of(settings),
+            settings.alpha,
+            settings.branch_scale,
+        )
+
+
+@functools.lru_cache
+def _unit_schedule(kind: str, num_steps: int, warmup_steps: int) -> tuple[tuple[int, float], ...]:
+    """The factors of a peak rate and the steps from which they hold; no more than 100 of them."""
+    factors = np.asarray(_schedule(kind, 1.0, num_steps, warmup_steps)(np.arange(num_steps)))
+    changes = [0, *(np.flatnonzero(np.diff(factors)) + 1).tolist()]
+    # Of a long warm-up every step is a change: a hundred of them show it.
+    changes = changes[:: -(-len(changes) // 100)]
+    return tuple((step, float(factors[step])) for step in changes)
+
+
+def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
+    """Works out what a run's settings mean on its data set, and checks that they can be run.
+
+    Raises:
+      ValueError: if batch, micro-batch and ghost batch do not fit each other or the data, the
+        warm-up is longer than the run, or there is no such network for the scheme.
+    """
+    examples = len(dataset.train.labels)
+    batch_size = settings.batch_size
+    per_epoch = data.steps_per_epoch(examples, batch_size)
+    if settings.epochs * per_epoch >= MOST_STEPS:
+        raise ValueError(
+            f"epochs={settings.epochs:g} found; expected less than {MOST_STEPS / per_epoch:g}, "
+            f"{MOST_STEPS} steps."
+        )
+    num_steps = settings.steps or max(1, round(settings.epochs * per_epoch))
+    warmup = settings.warmup_epochs * per_epoch
+    warmup_steps = round(min(warmup, MOST_STEPS))
+    if warmup_steps > num_steps:
+        raise ValueError(
+            f"warmup_epochs={settings.warmup_epochs:g} found, {warmup:.7g} steps; expected no "
+            f"more than the run's {num_steps}."
+        )
+    micro_batch = settings.micro_batch or batch_size
+    if batch_size % min(micro_batch, batch_size):
+        raise ValueError(
+            f"micro_batch={micro_batch} found; expected a divisor of batch_size={batch_size}."
+        )
+    micro_batches = batch_size // min(micro_batch, batch_size)
+    anatomy = schemes.get(settings.scheme).anatomy
+    bn_groups = 1
+    if anatomy.has_batch_norm:
+        ghost = min(settings.ghost_batch or batch_size, batch_size)
+        if batch_size % ghost or (batch_size // ghost) % micro_batches:
+            raise ValueError(
+                f"ghost_batch={settings.ghost_batch} found; expected a divisor of the "
+                f"{batch_size // micro_batches} examples that are computed at once."
+            )
+        bn_groups = batch_size // ghost
+        if settings.bn_estimate_batches > per_epoch:
+            raise ValueError(
+                f"bn_estimate_batches={settings.bn_estimate_batches} found; expected no more than "
+                f"the {per_epoch} batches of an epoch."
+            )
+    image = dataset.train.images.shape[1:]
+    if settings.padding > max(image):
+        raise ValueError(
+            f"padding={settings.padding} found; expected no more than the {max(image[:-1])} pixels "
+            "of an image's side."
+        )
+    found = Kind(
+        settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings)
+    )
+    model = make_model(found, dataset)
+    numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
+    if max(numbers) > LARGE:
+        _refuse_too_large(model, settings, image)
+    return found
+
+
+def _refuse_too_large(model: Any, settings: RunSettings, image: tuple[int, ...]) -> None:
+    like = jax.ShapeDtypeStruct((1, *image), jnp.float32)
+    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), like))
+    count = sum(math.prod(leaf.shape) for leaf in leaves)
+    if count > MOST_PARAMETERS:
+        raise ValueError(
+            f"model={shown(settings.model)} with stem_channels={settings.stem_channels} has "
+            f"{count:.3g} parameters; expected at most {MOST_PARAMETERS:.3g}."
+        )
+
+
+def _program(settings: RunSettings) -> str:
+    """A short name of all that goes into the compiled program, the same in every process."""
+    values = json.loads(canonical(settings))
+    for name in (*NUMBERS, "evaluate_every"):  # when to test is the worker's to decide
+        del values[name]
+    if settings.micro_batch >= settings.batch_size:
+        values["micro_batch"] = 0
+    # Schemes that compile alike share their programs; the first of them stands for all.
+    scheme = schemes.get(settings.scheme)
+    anatomy = scheme.anatomy
+    values["scheme"] = next(
+        name for name in schemes.names() if schemes.get(name).compiles_as == scheme.compiles_as
+    )
+    if not anatomy.has_batch_norm:
+        values["ghost_batch"] = values["bn_estimate_batches"] = 0
+    if not anatomy.dropout:
+        values["dropout"] = None
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def make_model(kind: Kind, dataset: data.Dataset) -> Any:
+    """The network of a run.
+
+    Raises:
+      ValueError: if there is none of that name, or it is not for images, or not for the scheme.
+    """
+    settings = kind.settings
+    options: dict[str, Any] = {"num_classes": dataset.num_classes, "bn_groups": kind.bn_groups}
+    if settings.stem_channels:
+        options["stem_channels"] = settings.stem_channels
+    if settings.dropout is not None and schemes.get(settings.scheme).anatomy.dropout:
+        options["dropout"] = settings.dropout
+    if settings.remat:
+        options["remat"] = True
+    if models.architectures.find(settings.model).inputs != "images":
+        raise ValueError(f"model={settings.model!r} found; expected a network for images.")
+    return models.make(settings.model, settings.scheme, **options)
+
+
+def _schedule(
+    kind: str, peak: Any, num_steps: int, warmup_steps: int
+) -> Callable[[Any], jax.Array]:
+    if kind == "halving":
+        schedule = optim.halving(peak, num_steps)
+    else:
+
+        def schedule(step: Any) -> jax.Array:
+            return jnp.broadcast_to(jnp.asarray(peak, jnp.float32), jnp.shape(step))
+
+    return optim.warmup(schedule, warmup_steps, num_steps)
+
+
+def hyper_of(settings: RunSettings) -> dict[str, float]:
+    """The numbers that the optimizer takes, which differ between the runs of a program."""
+    return {
+        "learning_rate": settings.peak_lr,
+        "momentum": settings.momentum,
+        "weight_decay": settings.weight_decay,
+        "scalar_factor": scalar_factor(settings),
+    }
+
+
+def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
+    """Refuses a run whose batch does not divide over its devices.
+
+    Raises:
+      ValueError: that says which number does not.
+    """
+    settings, parts = kind.settings, devices_per_run * kind.micro_batches
+    if settings.batch_size % parts:
+        raise ValueError(
+            f"batch_size={settings.batch_size} does not divide evenly into {kind.micro_batches} "
+            f"micro-batches on each of devices_per_run={devices_per_run} devices."
+        )
+    if schemes.get(settings.scheme).anatomy.has_batch_norm and kind.bn_groups % parts:
+        raise ValueError(
+            f"ghost_batch={settings.ghost_batch} found, {kind.bn_groups} in a batch of "
+            f"{settings.batch_size}; expected a multiple of {parts}, some for each of "
+            f"devices_per_run={devices_per_run} devices."
+        )
+
+
+def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
+    """SGD with the schedule of a kind and the numbers of a run."""
+    return optim.sgd(
+        _schedule(
+            kind.settings.schedule, hyper["learning_rate"], kind.num_steps, kind.warmup_steps
+        ),
+        momentum=hyper["momentum"],
+        weight_decay=hyper["weight_decay"],
+        scheme=kind.settings.scheme,
+        scalar_factor=hyper["scalar_factor"],
+    )
+
+
+__all__ = [
+    "ImageTask", "Kind", "hyper_of", "kind_of", "make_model", "optimizer", "refuse_indivisible",
+]  # fmt: skip

@@ -1,0 +1,149 @@
+"""The programs of a sweep: each compiled once, for as many runs on a device as pay."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from nf_resnets.sweep.callback import Callback
+from nf_resnets.sweep.ledger import Ledger
+from nf_resnets.sweep.task import Resolved, Task
+from nf_resnets.training.program import Program, Start
+
+CANDIDATES = (1, 2, 4, 8, 16)
+"""Runs on a device that are tried."""
+
+GAIN = 1.1
+"""Twice as many runs must be faster by this factor a run, or the search ends."""
+
+
+class Programs:
+    """The programs of a sweep: each is compiled once, by whichever thread comes first.
+
+    Args:
+      task: what the runs are.
+      mesh: the devices.
+      callback: hears of every compilation.
+      runs_per_device: how many runs a device carries; 0 to measure what pays.
+      vectorize: how a device computes several runs.
+      ledger: where measurements are kept; None to keep none.
+      device: the devices in words.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        mesh: Mesh,
+        callback: Callback,
+        *,
+        runs_per_device: int = 1,
+        vectorize: Literal["auto", "vmap", "loop"] = "auto",
+        ledger: Ledger | None = None,
+        device: str = "",
+    ) -> None:
+        self._task, self._mesh, self._callback = task, mesh, callback
+        self._runs_per_device, self._vectorize = runs_per_device, vectorize
+        self._ledger, self._device = ledger, device
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self.built: dict[str, Program] = {}
+
+    def has(self, program: str) -> bool:
+        """Whether a program has been built."""
+        return program in self.built
+
+    def get(self, run: Resolved) -> Program:
+        """The program of a run."""
+        with self._lock:
+            lock = self._locks.setdefault(run.program, threading.Lock())
+        with lock:
+            if run.program not in self.built:
+                self._callback.on_compile_begin(run.program, run.label)
+                slots, seconds = 0, 0.0
+                try:
+                    program = self._build(run, self._choose(run))
+                    slots, seconds = program.slots, program.compile_seconds
+                finally:
+                    self._callback.on_compile_end(run.program, seconds, slots)
+                self.built[run.program] = program
+            return self.built[run.program]
+
+    def _build(self, run: Resolved, runs: int) -> Program:
+        return self._task.build(run, self._mesh, runs_per_device=runs, vectorize=self._vectorize)
+
+    def _choose(self, run: Resolved) -> int:
+        """How many runs a device carries.
+
+        On a CPU one: several runs on one device come one after another there anyway, or, under
+        ``vmap``, more slowly than that.
+        """
+        if self._runs_per_device or self._mesh.devices.flat[0].platform == "cpu":
+            return self._runs_per_device or 1
+        if self._ledger is not None:
+            known = self._ledger.measured(run.program, self._device)
+            if known is not None and known["runs_per_device"]:
+                return int(known["runs_per_device"])
+        start = self._task.start(run)
+        best, seconds, compile_seconds = measure(lambda runs: self._build(run, runs), start)
+        if self._ledger is not None:
+            self._ledger.measure(
+                run.program,
+                self._device,
+                runs_per_device=best,
+                seconds_per_step=seconds,
+                compile_seconds=compile_seconds,
+            )
+        return best
+
+
+def measure(
+    build: Any, start: Start, candidates: Sequence[int] = CANDIDATES
+) -> tuple[int, float, float]:
+    """Tries numbers of runs on a device, from few to many, until more do not pay.
+
+    Args:
+      build: ``build(runs)`` compiles a program for so many runs on a device.
+      start: of a run.
+      candidates: the numbers, rising.
+
+    Returns:
+      The number, the seconds of one step of one run then, and the seconds of compiling it.
+    """
+    best = (candidates[0], float("inf"), 0.0)
+    for runs in candidates:
+        try:
+            program = build(runs)
+            seconds = seconds_per_step(program, start)
+        except Exception as error:
+            if runs == candidates[0] or "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            break  # too many for the device's memory
+        if best[1] < GAIN * seconds:
+            break
+        best = (runs, seconds, program.compile_seconds)
+    return best
+
+
+def seconds_per_step(program: Program, start: Start, *, at_least: float = 0.2) -> float:
+    """The seconds of one step of one run, with all slots taken; a median of several calls."""
+    states: Any = program.empty()
+    for slot in range(program.slots):
+        states = program.begin(states, slot, start)
+    each = np.ones(program.slots, np.int32)
+    states = jax.block_until_ready(program.steps(states, each).states)
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < at_least and len(times) < 50):
+        begun = time.perf_counter()
+        states = jax.block_until_ready(program.steps(states, each).states)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times) / program.slots
+
+
+__all__ = ["CANDIDATES", "GAIN", "Programs", "measure", "seconds_per_step"]

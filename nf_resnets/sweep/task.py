@@ -1,0 +1,85 @@
+"""What a sweep trains: how a run's settings become a compiled program and a start."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from jax.sharding import Mesh
+
+from nf_resnets.training.program import Program, Start
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A run's settings, and what follows from them before anything is compiled.
+
+    Attributes:
+      settings: of the run, as JSON values.
+      label: what a display calls it.
+      program: runs of equal names share a compiled program.
+      num_steps: steps of the run.
+      steps_per_epoch: after so many steps, and at the end, the ledger gets a row.
+      evaluate_every: epochs between two tests; the last step is always followed by one.
+      curve_points: points of the curve that the ledger keeps, at most.
+      facts: what else the ledger keeps of it, as JSON values.
+    """
+
+    settings: Mapping[str, Any]
+    label: str
+    program: str
+    num_steps: int
+    steps_per_epoch: int
+    evaluate_every: int = 1
+    curve_points: int = 200
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The canonical text of the settings."""
+        return json.dumps(
+            dict(self.settings), sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key of the run: SHA-256 of ``text``."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+class Task(Protocol):
+    """What the runs of a sweep are."""
+
+    def resolve(self, settings: Mapping[str, Any]) -> Resolved:
+        """What follows from a run's settings."""
+
+    def build(
+        self,
+        run: Resolved,
+        mesh: Mesh,
+        *,
+        runs_per_device: int = 1,
+        vectorize: Literal["auto", "vmap", "loop"] = "auto",
+    ) -> Program:
+        """Compiles the program of a run."""
+
+    def start(self, run: Resolved) -> Start:
+        """In what a run differs from others of its program."""
+
+    @property
+    def probe(self) -> Callable[[Program, Resolved, Any, int], Mapping[str, Any]] | None:
+        """``probe(program, run, state, step)`` gives JSON values for the ledger's row of an epoch.
+
+        It is called with a run's state before its first step and after each epoch.
+        """
+
+    @property
+    def finish(self) -> Callable[[Program, Resolved, Any], Mapping[str, Any]] | None:
+        """``finish(program, run, state)`` gives JSON values for the result of a finished run."""
+
+
+__all__ = ["Resolved", "Task"]

@@ -1,0 +1,533 @@
+"""A thread of a worker: takes runs from the ledger and trains them in a program's slots."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import math
+import time
+from typing import Any
+
+import jax
+
+from nf_resnets.sweep.claims import Claims
+from nf_resnets.sweep.ledger import Claim, LedgerError
+from nf_resnets.sweep.task import Resolved
+from nf_resnets.training.checkpoint import CheckpointError, CheckpointHeldError, Checkpoints
+from nf_resnets.training.program import Program
+from nf_resnets.training.progress import (
+    Progress,
+    advance,
+    checkpoint_like,
+    refuse_labels,
+    restore,
+    steps_for,
+)
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two looks at a ledger in which no run waits."""
+
+MOST_BEGINNINGS = 20
+"""How often a run may be begun without reaching a checkpoint, whatever ended its workers."""
+
+FATAL = (CheckpointError, LedgerError)
+"""No fault of a run: a disk that is full, a folder that is gone, a ledger that does not answer."""
+
+
+class HopelessError(Exception):
+    """A run that is not worth another attempt."""
+
+
+@dataclasses.dataclass
+class ActiveRun:
+    """A run in a slot.
+
+    Attributes:
+      claim: of the run.
+      settings: resolved.
+      progress: how far it is.
+      checkpoints: of the run; its folder is this worker's as long as the run is in the slot.
+      epoch_start: the first step of this epoch.
+      epoch_seconds: ``progress.seconds`` then.
+      epochs: rows that the ledger does not have yet.
+      saved_epoch: the epoch after which it was last saved.
+      saving: the save that is under way while the run goes on.
+      save_seconds: how long the last save took.
+      saved_at: when it ended, by ``time.perf_counter``.
+      waited: ``program.input_seconds()`` when the run entered the slot.
+    """
+
+    claim: Claim
+    settings: Resolved
+    progress: Progress
+    checkpoints: Checkpoints
+    epoch_start: int = 0
+    epoch_seconds: float = 0.0
+    epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    saved_epoch: int = 0
+    saving: concurrent.futures.Future[None] | None = None
+    save_seconds: float = 0.0
+    saved_at: float = dataclasses.field(default_factory=time.perf_counter)
+    waited: float = 0.0
+
+    @property
+    def step(self) -> int:
+        """Steps made."""
+        return self.progress.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the last step was of, counted from 1."""
+        return -(-self.step // self.settings.steps_per_epoch)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are made."""
+        return self.step == self.settings.num_steps
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the last step was the last one of an epoch, or of the run."""
+        return self.step > 0 and (self.step % self.settings.steps_per_epoch == 0 or self.is_over)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether a test is due after this epoch."""
+        return self.is_over or self.epoch % self.settings.evaluate_every == 0
+
+    def steps_left(self) -> int:
+        """Steps to the end of the epoch, or of the run."""
+        per_epoch = self.settings.steps_per_epoch
+        return min(per_epoch - self.step % per_epoch, self.settings.num_steps - self.step)
+
+    def wait_for_save(self) -> None:
+        """Waits until its checkpoint is on disk; raises what kept it from being written."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            saving.result()
+
+
+def work(claims: Claims) -> None:
+    """Trains runs until none is left: none waits, and none is in the hands of others."""
+    pause = SHORTEST_PAUSE
+    with claims.clock.working():
+        while not claims.is_over():
+            found = claims.claim(None, 1)
+            if found:
+                _work_on(claims, found)
+                pause = SHORTEST_PAUSE
+            elif not claims.agree(lambda ledger: _some_left(claims)):
+                return
+            else:
+                # The others have what is left: looking again costs them, too.
+                with claims.clock.spent("idle"):
+                    time.sleep(pause)
+                pause = min(1.5 * pause, LONGEST_PAUSE)
+
+
+def _some_left(claims: Claims) -> bool:
+    assert claims.ledger is not None
+    counts = claims.ledger.counts(claims.keys)
+    return bool(counts.get("waiting") or counts.get("running"))
+
+
+def _work_on(claims: Claims, found: list[Claim]) -> None:
+    """Trains these runs, and others of their program for as long as there are any."""
+    try:
+        settings = claims.task.resolve(json.loads(found[0].settings))
+        with claims.clock.spent("compiling"), claims.compile_for(found):
+            program = claims.programs.get(settings)
+        if claims.holds(found[0]):  # else the worker has left meanwhile
+            Slots(claims, program, settings.program).train(found)
+    except Exception as error:
+        if jax.process_count() > 1 or isinstance(error, FATAL):
+            raise
+        _blame(claims, found, error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and (
+        "RESOURCE_EXHAUSTED" in text or "Out of memory" in text or "out of memory" in text
+    )
+
+
+def _blame(claims: Claims, failed: list[Claim], error: Exception) -> None:
+    """Writes down that these runs could not be trained."""
+    for claim in failed:
+        if claim.key not in claims.held:
+            continue
+        if is_out_of_memory(error):
+            message = str(error).partition("\n")[0][:500]
+            claims.finish(claim, "oom", {"message": message}, [])
+        else:
+            claims.fail(claim, error)
+
+
+class Slots:
+    """A program's slots, and the runs in them.
+
+    Args:
+      claims: of the worker.
+      program: what the runs share.
+      name: of the program.
+    """
+
+    def __init__(self, claims: Claims, program: Program, name: str) -> None:
+        self.claims = claims
+        self.program = program
+        self.name = name
+        self.runs: list[ActiveRun | None] = [None] * program.slots
+        self.states = program.empty()
+        self.call_steps = 1
+        self.coming: list[Claim] = []
+        self.saver = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="saver")
+
+    def train(self, claims: list[Claim]) -> None:
+        """Trains these runs and all others of the program that can be had."""
+        self.coming = list(claims)
+        try:
+            while self._fill() or self.coming:
+                if any(run is not None for run in self.runs):
+                    self._make_steps()
+                else:
+                    self._wait()
+                if self.claims.is_over():
+                    break
+            self._leave()
+        except Exception as error:
+            if jax.process_count() > 1:
+                raise
+            self._give_up(error)
+        finally:
+            self.saver.shutdown()
+            self.program.close()
+
+    def _active(self) -> list[tuple[int, ActiveRun]]:
+        return [(slot, run) for slot, run in enumerate(self.runs) if run is not None]
+
+    def _give_up(self, error: Exception) -> None:
+        """Lets go of all runs: the states may be gone with the call that raised."""
+        left = [run.claim for _, run in self._active()] + self.coming
+        for _, run in self._active():
+            with contextlib.suppress(Exception):  # the first one is what went wrong
+                run.wait_for_save()
+            run.checkpoints.close()  # before another worker may take the run
+        self.runs, self.coming = [None] * self.program.slots, []
+        if isinstance(error, FATAL):
+            for claim in left:
+                with contextlib.suppress(Exception):
+                    self.claims.release(claim)
+            raise error
+        _blame(self.claims, left, error)
+
+    def _wait(self) -> None:
+        """Waits for the checkpoints of runs that nobody trains; they may be lost meanwhile."""
+        with self.claims.clock.spent("idle"):
+            time.sleep(SHORTEST_PAUSE)
+        lost = [claim for claim in self.coming if self.claims.is_lost(claim)]
+        self.coming = [claim for claim in self.coming if claim not in lost]
+        for claim in lost:
+            self.claims.let_go(claim)
+
+    def _fill(self) -> bool:
+        """Puts runs wherever a slot is free; tells whether there are any."""
+        free = [slot for slot, run in enumerate(self.runs) if run is None]
+        in_use: list[Claim] = []
+        while free:
+            missing = len(free) - len(self.coming)
+            if missing > 0:
+                self.coming += self.claims.claim(self.name, missing)
+            if not self.coming:
+                break
+            try:
+                self._begin(free[0], self.coming[0])
+            except CheckpointHeldError:
+                if jax.process_count() > 1:
+                    raise
+                # Of a worker that was stopped for longer than its lease: the run waits for it to
+                # let go, or to end, and others begin meanwhile.
+                in_use.append(self.coming.pop(0))
+                continue
+            except (CheckpointError, HopelessError) as error:
+                if jax.process_count() > 1:
+                    raise
+                # Never silently from the start: a person has to look at what is there.
+                self.claims.fail(self.coming.pop(0), error, for_good=True)
+                continue
+            except Exception as error:
+                if jax.process_count() > 1 or jax.tree.leaves(self.states)[0].is_deleted():
+                    raise
+                _blame(self.claims, [self.coming.pop(0)], error)
+                continue
+            self.coming.pop(0)
+            free.pop(0)
+        self.coming += in_use
+        return bool(self._active())
+
+    def _begin(self, slot: int, claim: Claim) -> None:
+        claims, program = self.claims, self.program
+        settings = claims.task.resolve(json.loads(claim.settings))
+        checkpoints = claims.checkpoints(claim)
+        found = restore(checkpoints if claims.writes else None, checkpoint_like(program))
+        if (
+            found is None
+            and claim.attempt > MOST_BEGINNINGS
+            and claims.lost_attempts(claim) >= MOST_BEGINNINGS
+        ):
+            raise HopelessError(
+                f"the run was begun {MOST_BEGINNINGS} times and its worker never came to its end "
+                "or its first checkpoint; something in it ends the process."
+            )
+        begun = time.perf_counter()
+        with claims.clock.spent("computing"):
+            if found is None:
+                progress = Progress.begin(program)
+                self.states = program.begin(self.states, slot, claims.task.start(settings))
+            else:
+                progress = Progress.resume(program, *found)
+                self.states = program.put(self.states, slot, found[1]["state"])
+        progress.seconds += time.perf_counter() - begun
+        run = ActiveRun(claim, settings, progress, checkpoints)
+        run.epoch_start = run.step - run.step % settings.steps_per_epoch
+        run.saved_epoch = run.step // settings.steps_per_epoch
+        run.epoch_seconds = 0.0 if found is None else progress.seconds
+        run.waited = 0.0 if program.input_seconds is None else program.input_seconds()
+        self.runs[slot] = run
+        if claims.writes:
+            claims.callback.on_run_begin(
+                claim.key, settings.label, settings.settings, run.step, settings.num_steps
+            )
+        if found is None and claims.task.probe is not None:
+            run.epochs.append({"epoch": 0, "step": 0, "measures": self._probe(slot, run)})
+
+    def _probe(self, slot: int, run: ActiveRun) -> dict[str, Any]:
+        probe = self.claims.task.probe
+        if probe is None:
+            return {}
+        with self.claims.clock.spent("computing"):
+            state = self.program.take(self.states, slot)
+            return dict(probe(self.program, run.settings, state, run.step))
+
+    def _make_steps(self) -> None:
+        """Makes steps with all runs, each at most to the end of its epoch; sees who is done."""
+        claims = self.claims
+        before = [0 if run is None else run.step for run in self.runs]
+        with claims.clock.spent("computing"):
+            self.states, elapsed = advance(
+                self.program,
+                self.states,
+                [None if run is None else run.progress for run in self.runs],
+                [0 if run is None else min(run.steps_left(), self.call_steps) for run in self.runs],
+            )
+        made = max(run.step - before[slot] for slot, run in self._active())
+        wanted = steps_for(claims.call_seconds, made, elapsed)
+        self.call_steps = claims.agree(lambda ledger: wanted)
+        for slot, run in self._active():
+            if claims.writes:
+                metrics = run.progress.metrics
+                new: dict[str, Any] = {
+                    name: run.progress.column(name, before[slot]) for name in metrics
+                }
+                if self.program.input_seconds is not None:
+                    new["input_fraction"] = [self._input_fraction(run)]
+                claims.callback.on_step(run.claim.key, run.step, new)
+            if run.progress.diverged:
+                self._end(slot, "diverged", _where(run.progress))
+        self._drop_lost()
+        self._end_epochs()
+
+    def _input_fraction(self, run: ActiveRun) -> float:
+        """Of the time in steps, the fraction that was spent waiting for batches."""
+        assert self.program.input_seconds is not None
+        waited = self.program.input_seconds() - run.waited
+        return min(waited / max(run.progress.step_seconds, 1e-9), 1.0)
+
+    def _drop_lost(self) -> None:
+        """Leaves the runs that were taken from this worker to whoever has them."""
+
+        def find(ledger: Any) -> list[int]:
+            return [slot for slot, run in self._active() if self.claims.is_lost(run.claim)]
+
+        for slot in self.claims.agree(find):
+            run = self.runs[slot]
+            assert run is not None
+            with contextlib.suppress(CheckpointError):
+                run.wait_for_save()
+            run.checkpoints.close()
+            self.claims.let_go(run.claim)
+            self.runs[slot] = None
+
+    def _end_epochs(self) -> None:
+        """Tests, records and saves the runs that have ended an epoch or all of them."""
+        tests = self._test([(slot, run) for slot, run in self._active() if run.ends_epoch])
+        for slot, run in self._active():
+            if not run.ends_epoch:
+                if self._is_saved_within(run):
+                    self._save(slot)
+                continue
+            test = tests.get(slot, {})
+            row = self._epoch_row(run, test)
+            if self.claims.writes:
+                self.claims.callback.on_epoch(run.claim.key, run.step, row)
+            run.epochs.append(row)
+            loss = test.get("loss", 0.0)
+            if not math.isfinite(loss):
+                # The last update itself may have been the one too many.
+                self._end(slot, "diverged", f"the test loss is {loss} at step {run.step}")
+                continue
+            row["measures"] = self._probe(slot, run)
+            if run.is_over:
+                self._end(slot, "finished", None)
+            elif self._is_saved_after(run):
+                self._save(slot)
+                run.saved_epoch = run.epoch
+
+    def _test(self, due: list[tuple[int, ActiveRun]]) -> dict[int, dict[str, float]]:
+        """The tests of those runs that are due for one."""
+        due = [(slot, run) for slot, run in due if run.is_tested]
+        if not due:
+            return {}
+        start = time.perf_counter()
+        with self.claims.clock.spent("computing"):
+            found = self.program.test(self.states)
+        elapsed = time.perf_counter() - start
+        tests = {}
+        for slot, run in due:
+            tests[slot] = {name: float(values[slot]) for name, values in found.items()}
+            refuse_labels(tests[slot], "the test split")
+            run.progress.seconds += elapsed / len(due)
+        return tests
+
+    def _is_saved_after(self, run: ActiveRun) -> bool:
+        """Whether a checkpoint is due after an epoch, and may take its time."""
+        every = self.claims.how.checkpoint_epochs
+        if not every or run.epoch - run.saved_epoch < every:
+            return False
+        return self._is_affordable(run, 0.0)
+
+    def _is_saved_within(self, run: ActiveRun) -> bool:
+        """Whether a checkpoint is due in the middle of an epoch."""
+        seconds = self.claims.how.checkpoint_seconds
+        return bool(seconds) and self._is_affordable(run, seconds)
+
+    def _is_affordable(self, run: ActiveRun, seconds: float) -> bool:
+        """Whether the last save is so long ago that another one may take its time."""
+        fraction = self.claims.how.checkpoint_fraction
+        if fraction >= 1 and not seconds:
+            return True
+
+        def affordable(ledger: Any) -> bool:
+            if run.saving is not None and not run.saving.done():
+                return False
+            since = time.perf_counter() - run.saved_at
+            # Before the first one nothing is known, and 0 seconds are affordable.
+            return since >= seconds and (fraction >= 1 or run.save_seconds <= fraction * since)
+
+        return self.claims.agree(affordable)
+
+    def _epoch_row(self, run: ActiveRun, test: dict[str, float]) -> dict[str, Any]:
+        progress = run.progress
+        row = {
+            "epoch": run.epoch,
+            "step": run.step,
+            "train_loss": progress.mean("loss", run.epoch_start),
+            "train_accuracy": progress.mean("accuracy", run.epoch_start),
+            "test_loss": test.get("loss"),
+            "test_accuracy": test.get("accuracy"),
+            "seconds": progress.seconds - run.epoch_seconds,
+        }
+        run.epoch_start, run.epoch_seconds = run.step, progress.seconds
+        return row
+
+    def _save(self, slot: int) -> None:
+        """Records a run's epochs, and saves it if it is still this worker's.
+
+        In this order: killed in between, the run makes the epoch again, with the same numbers. In
+        the other order its row would be missing for ever.
+        """
+        run = self.runs[slot]
+        assert run is not None
+        state = self.program.take(self.states, slot)
+        run.wait_for_save()
+        epochs, run.epochs = run.epochs, []
+        if not self.claims.writes:
+            return
+        step, tree = run.step, run.progress.tree(state)
+
+        def save() -> None:
+            start = time.perf_counter()
+            if not self.claims.record(run.claim, epochs):
+                return
+            try:
+                run.checkpoints.save(step, tree)
+            except CheckpointHeldError:
+                # This process stood still in between, and another one has the run.
+                self.claims.mark_lost(run.claim)
+            run.saved_at = time.perf_counter()
+            run.save_seconds = run.saved_at - start
+
+        # The disk is slow, and the next epoch need not wait for it.
+        run.saving = self.saver.submit(save)
+
+    def _end(self, slot: int, state: str, message: str | None) -> None:
+        run = self.runs[slot]
+        assert run is not None
+        run.wait_for_save()
+        measures = run.progress.measures(run.settings.curve_points)
+        if self.program.input_seconds is not None:
+            measures["input_wait"] = self.program.input_seconds() - run.waited
+            measures["input_fraction"] = self._input_fraction(run)
+        if state == "finished" and self.claims.task.finish is not None:
+            with self.claims.clock.spent("computing"):
+                last = self.program.take(self.states, slot)
+                measures |= self.claims.task.finish(self.program, run.settings, last)
+        self.runs[slot] = None
+        result: dict[str, Any] = {"steps": run.step, "seconds": run.progress.seconds}
+        result |= {"message": message, "measures": measures}
+        if state == "finished":
+            last_row = run.epochs[-1]
+            for name in ("test_accuracy", "test_loss", "train_loss", "train_accuracy"):
+                result[name] = last_row[name]
+        if self.claims.finish(run.claim, state, result, run.epochs):
+            # Only now: a worker killed in between leaves a folder too many, and never one too few.
+            run.checkpoints.delete()
+        else:
+            run.checkpoints.close()
+
+    def _leave(self) -> None:
+        """Saves all runs where they stand, and lets them wait for whoever resumes them."""
+        for claim in self.coming:
+            self.claims.release(claim)
+        self.coming = []
+        for slot, run in self._active():
+            if run.step:
+                self._save(slot)
+                run.wait_for_save()
+            run.checkpoints.close()
+            self.claims.release(run.claim)
+            self.runs[slot] = None
+
+
+def _where(progress: Progress) -> str:
+    """What was not finite at the step at which a run diverged."""
+    gone = [
+        f"{name} {value}" for name, value in progress.last().items() if not math.isfinite(value)
+    ]
+    return f"{', '.join(gone)} at step {progress.step}"
+
+
+__all__ = [
+    "FATAL",
+    "MOST_BEGINNINGS",
+    "ActiveRun",
+    "HopelessError",
+    "Slots",
+    "is_out_of_memory",
+    "work",
+]

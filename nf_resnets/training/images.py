@@ -1,0 +1,181 @@
+"""Programs on images in the device's memory: batches are drawn inside the compiled loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from nf_resnets import data, schemes
+from nf_resnets.training.apply import eval_apply, train_apply
+from nf_resnets.training.evaluate import make_evaluate
+from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
+from nf_resnets.training.mesh import SWEEP
+from nf_resnets.training.program import Program, Start, Steps, build, fetch, quick_compile
+from nf_resnets.training.sharding import replicate, shard_runs
+from nf_resnets.training.state import OptimizerFn, TrainState
+from nf_resnets.training.statistics import make_estimate_batch_stats
+from nf_resnets.training.steps import LONGEST, METRICS, make_train_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTraining:
+    """How the steps of a program on images are made.
+
+    Attributes:
+      batch_size: examples in a step of one run, over all its devices.
+      num_steps: steps of a run.
+      augmentation: what is done to the training images.
+      micro_batches: into how many parts a device cuts its part of the batch.
+      bn_estimate_batches: from how many training batches BatchNorm's statistics are estimated for
+        each test; 0 for the running ones.
+      eval_batch_size: examples in a batch of a test.
+      draw: which weights the schemes change (:func:`nf_resnets.training.draw_params`).
+      label_smoothing: how much of a label is spread over all classes.
+      average_decay: what a step keeps of the parameters' moving average, which then is tested; None
+        to test the parameters.
+    """
+
+    batch_size: int
+    num_steps: int
+    augmentation: data.Augmentation = data.Augmentation()
+    micro_batches: int = 1
+    bn_estimate_batches: int = 0
+    eval_batch_size: int = 500
+    draw: Draw = "fan_in"
+    label_smoothing: float = 0.0
+    average_decay: float | None = None
+
+
+def image_program(
+    model: Any,
+    dataset: data.Dataset,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    training: ImageTraining,
+    example: Start,
+    *,
+    splits: tuple[data.DeviceData, data.DeviceData] | None = None,
+    runs_per_device: int = 1,
+    vectorize: Literal["auto", "vmap", "loop"] = "auto",
+) -> Program:
+    """Compiles the program of runs that train on a data set in memory.
+
+    Args:
+      model: a network of :mod:`nf_resnets.models`, whose scheme gives the anatomy.
+      dataset: training and test split.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      training: how the steps are made.
+      example: of one of the runs.
+      splits: training and test split on the mesh already (:func:`device_splits`).
+      runs_per_device: how many runs a device of the mesh's ``sweep`` axis carries.
+      vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
+
+    Raises:
+      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis.
+    """
+    train_split, test_split = splits or device_splits(dataset, mesh)
+    examples = train_split.labels.shape[0]
+    steps_per_epoch = data.steps_per_epoch(examples, training.batch_size)
+    apply_fn = train_apply(model, shards=mesh.shape["data"] * training.micro_batches)
+    image = jnp.zeros((1, *dataset.train.images.shape[1:]))
+    run_steps: Any = make_train_steps(
+        apply_fn,
+        optimizer,
+        mesh,
+        batch_size=training.batch_size,
+        augmentation=training.augmentation,
+        micro_batches=training.micro_batches,
+        label_smoothing=training.label_smoothing,
+        vectorize=vectorize,
+        longest=min(steps_per_epoch, LONGEST),
+    )
+
+    def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
+        slots = stacked.step.shape[0]
+        counts = jax.ShapeDtypeStruct((slots,), jnp.int32, sharding=stacked.step.sharding)
+        # An executable cannot compile again: a call with other shapes is an error.
+        executable = run_steps.lower(stacked, train_split, counts).compile()
+
+        def steps(states: TrainState, wanted: np.ndarray) -> Steps:
+            return executable(states, train_split, shard_runs(np.asarray(wanted, np.int32), mesh))
+
+        return steps
+
+    program = build(
+        model,
+        mesh,
+        make_initial(
+            model, (image,), optimizer, draw=training.draw, average_decay=training.average_decay
+        ),
+        example,
+        slots=mesh.shape[SWEEP] * runs_per_device,
+        num_steps=training.num_steps,
+        steps_per_epoch=steps_per_epoch,
+        metrics=METRICS,
+        compile_steps=compile_steps,
+        test=_test(model, apply_fn, mesh, training, train_split, test_split),
+        batch=lambda: first_images(dataset),
+    )
+    begun = time.perf_counter()
+    program.test(program.empty())  # compiled before a run is timed, too
+    test_seconds = time.perf_counter() - begun
+    return dataclasses.replace(program, compile_seconds=program.compile_seconds + test_seconds)
+
+
+def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:
+    """Training and test split, whole on every device of a mesh."""
+    train, test = (
+        replicate(data.DeviceData.of(dataset, split), mesh)
+        for split in (dataset.train, dataset.test)
+    )
+    return train, test
+
+
+def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np.ndarray:
+    """The first training images, normalised, float32 ``[count, H, W, C]``."""
+    images = jnp.asarray(dataset.train.images[:count])
+    return np.asarray(data.normalize(images, jnp.asarray(dataset.mean), jnp.asarray(dataset.std)))
+
+
+def _test(
+    model: Any,
+    apply_fn: Any,
+    mesh: Mesh,
+    training: ImageTraining,
+    train_split: data.DeviceData,
+    test_split: data.DeviceData,
+) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
+    evaluate = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
+    estimate: Any = None
+    if training.bn_estimate_batches and schemes.get(model.scheme).anatomy.norm == "batch":
+        estimate = make_estimate_batch_stats(
+            apply_fn,
+            mesh,
+            batch_size=training.batch_size // training.micro_batches,
+            batches=training.bn_estimate_batches * training.micro_batches,
+        )
+        examples = train_split.labels.shape[0]
+        orders = jax.jit(
+            jax.vmap(lambda seed: data.epoch_order(seed, 0, examples)),
+            compiler_options=quick_compile(mesh),
+        )
+
+    def test(states: TrainState) -> Mapping[str, np.ndarray]:
+        states = dataclasses.replace(states, params=states.tested_params)
+        batch_stats = states.batch_stats
+        if estimate is not None:
+            batch_stats = estimate(states, train_split, orders(states.seed))
+        return fetch(evaluate(states.params, batch_stats, test_split))
+
+    return test
+
+
+__all__ = ["ImageTraining", "device_splits", "first_images", "image_program"]

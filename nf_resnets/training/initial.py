@@ -1,0 +1,92 @@
+"""The state of a run before its first step: drawn, changed by a scheme, set from data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import init, roles, schemes
+from nf_resnets.training.state import OptimizerFn, TrainState, create_state
+
+CALIBRATION_EXAMPLES = 128
+"""Examples that data-dependent schemes look at; RescaleNet's authors found that many to be
+enough."""
+
+Draw = Literal["fan_in", "fan_out", "own", "model"]
+
+
+def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw: Draw) -> Any:
+    """The weights of a network as a scheme initialises them.
+
+    Args:
+      model: the network.
+      scheme: how it is initialised.
+      params: of the network's own initialisers.
+      key: a PRNG key.
+      draw: what all schemes that are no draw of their own change, so that they start from the same
+        weights: ``"fan_in"`` or ``"fan_out"``, He's draw; ``"model"``, the parameters given. Or
+        ``"own"``: each scheme draws as it was published.
+    """
+    if draw == "own" or scheme.own_draw:
+        return scheme.init(params, model.num_branches, key=key)
+    if draw == "model":
+        return scheme.init(params, model.num_branches)
+    return scheme.init(init.he(params, key, mode=draw), model.num_branches)
+
+
+def make_initial(
+    model: Any,
+    example: tuple[Any, ...],
+    optimizer: OptimizerFn,
+    *,
+    draw: Draw = "fan_in",
+    average_decay: float | None = None,
+) -> Callable[..., TrainState]:
+    """Makes the function that traces the state of a run before its first step.
+
+    Args:
+      model: a network of :mod:`nf_resnets.models`.
+      example: arguments of its call, of any batch size, from which it takes shapes.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      draw: see :func:`draw_params`.
+      average_decay: what a step keeps of the parameters' moving average; None for no average.
+
+    Returns:
+      ``initial(scheme, seed, hyper, alpha, branch_scale, batch)``: ``alpha`` is NaN where the
+      scheme says what its scalars start from; ``batch`` are the images that a data-dependent scheme
+      looks at, None for another scheme, or to leave that out.
+    """
+
+    def initial(
+        scheme: schemes.Scheme, seed: Any, hyper: Any, alpha: Any, branch_scale: Any, batch: Any
+    ) -> TrainState:
+        key = jax.random.key(seed)
+        variables = model.init(key, *example)
+        params = draw_params(model, scheme, variables["params"], key, draw)
+        if scheme.calibrate is not None and batch is not None:
+            params = scheme.calibrate(model.apply, params, batch)
+
+        def rescale(leaf: roles.Leaf, value: jax.Array) -> jax.Array:
+            if leaf.role is roles.Role.ALPHA:
+                return jnp.where(jnp.isnan(alpha), value, alpha.astype(value.dtype))
+            if leaf.role is roles.Role.BRANCH:
+                return value * branch_scale.astype(value.dtype)
+            return value
+
+        params = roles.assign(params).map(rescale, params)
+        return create_state(
+            params,
+            optimizer,
+            hyper,
+            batch_stats=variables.get("batch_stats"),
+            seed=seed,
+            average_decay=average_decay,
+        )
+
+    return initial
+
+
+__all__ = ["CALIBRATION_EXAMPLES", "Draw", "draw_params", "make_initial"]

@@ -1,0 +1,201 @@
+"""How far a run has come: its steps, its curve, and the tree that a checkpoint holds of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets.training import hosts
+from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.program import Program, fetch
+from nf_resnets.training.state import TrainState
+
+
+@dataclasses.dataclass
+class Progress:
+    """A run in a slot of a program.
+
+    Attributes:
+      metrics: the names of the curve's columns.
+      num_steps: steps of the whole run.
+      step: steps made.
+      first_step: the step at which this process took the run up.
+      curve: the metrics of every step, float32 ``[num_steps, M]``, NaN where still to come.
+      seconds: what the run has taken, also in earlier processes.
+      step_seconds: of these, in steps of this process.
+      diverged: whether a metric of the last step is not finite.
+    """
+
+    metrics: tuple[str, ...]
+    num_steps: int
+    step: int
+    curve: np.ndarray
+    seconds: float = 0.0
+    first_step: int = 0
+    step_seconds: float = 0.0
+    diverged: bool = False
+
+    @classmethod
+    def begin(cls, program: Program) -> Progress:
+        """A run before its first step."""
+        shape = program.num_steps, len(program.metrics)
+        return cls(program.metrics, program.num_steps, 0, np.full(shape, np.nan, np.float32))
+
+    @classmethod
+    def resume(cls, program: Program, step: int, saved: Mapping[str, Any]) -> Progress:
+        """A run as a checkpoint holds it."""
+        return cls(
+            program.metrics,
+            program.num_steps,
+            step,
+            np.array(saved["curve"]),
+            seconds=float(saved["seconds"]),
+            first_step=step,
+        )
+
+    def tree(self, state: Any) -> dict[str, Any]:
+        """What a checkpoint holds: the state, the curve so far, the time."""
+        return {"state": state, "curve": self.curve.copy(), "seconds": np.float32(self.seconds)}
+
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """A metric of the steps made, or of some of them."""
+        return self.curve[start : self.step if stop is None else stop, self.metrics.index(name)]
+
+    def mean(self, name: str, start: int) -> float:
+        """The mean of a metric from a step on; exact, however the run was cut into calls."""
+        values = self.column(name, start)
+        return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+
+    def last(self) -> dict[str, float]:
+        """The metrics of the last step."""
+        return dict(zip(self.metrics, self.curve[self.step - 1].tolist(), strict=True))
+
+    def thinned(self, points: int) -> dict[str, list[float]]:
+        """The curve with at most that many points, each the mean of as many steps.
+
+        Args:
+          points: how many, at most.
+
+        Returns:
+          ``step``, the last of the steps that a point is the mean of, and each metric.
+        """
+        length = max(1, -(-self.step // points))
+        starts = range(0, self.step, length)
+        found: dict[str, list[float]] = {
+            "step": [min(start + length, self.step) for start in starts]
+        }
+        for name in self.metrics:
+            values = self.column(name).tolist()
+            parts = [values[start : start + length] for start in starts]
+            found[name] = [sum(part) / len(part) for part in parts]
+        return found
+
+    def measures(self, points: int) -> dict[str, Any]:
+        """What is kept of the curve when the run has ended."""
+        made = self.step - self.first_step
+        return {
+            "first_loss": float(self.column("loss")[0]),
+            "last_loss": float(self.column("loss")[-1]),
+            "last_grad_norm": float(self.column("grad_norm")[-1]),
+            "seconds_per_step": self.step_seconds / made if made else math.nan,
+            "resumed_at": self.first_step,
+            "curve": self.thinned(points),
+        }
+
+
+def checkpoint_like(program: Program) -> dict[str, Any]:
+    """Shapes and dtypes of a checkpoint's tree."""
+    shape = program.num_steps, len(program.metrics)
+    return {
+        "state": program.like,
+        "curve": jax.ShapeDtypeStruct(shape, np.float32),
+        "seconds": jax.ShapeDtypeStruct((), np.float32),
+    }
+
+
+def restore(checkpoints: Checkpoints | None, like: Any) -> tuple[int, Any] | None:
+    """A run's newest checkpoint on every process, None if it has none.
+
+    Args:
+      checkpoints: of the run; None on all but process 0.
+      like: shapes and dtypes of its tree.
+
+    Raises:
+      CheckpointError: if there are some, and none can be used.
+    """
+    found = None
+    # Most runs are new: looking for their folder is all that they should cost.
+    if checkpoints is not None and hosts.is_leader() and os.path.lexists(checkpoints.folder):
+        found = checkpoints.restore(like)
+    step = hosts.broadcast(None if found is None else found[0])
+    tree = hosts.share(None if found is None else found[1], like)
+    return None if step is None else (step, tree)
+
+
+def advance(
+    program: Program, states: TrainState, runs: Sequence[Progress | None], counts: Sequence[int]
+) -> tuple[TrainState, float]:
+    """Makes steps with the runs of a program, each at most as many as told.
+
+    Args:
+      program: of the runs.
+      states: as they stand; they are donated.
+      runs: how far each is, None for a slot in which nothing runs; changed in place.
+      counts: of steps, one for each slot.
+
+    Returns:
+      The states after the steps, and the seconds that they took.
+
+    Raises:
+      ValueError: if a batch has a label that is no class.
+    """
+    start = time.perf_counter()
+    found = program.steps(states, np.asarray(counts, np.int32))
+    curve, made, diverged = fetch((dict(found.curve), found.counts, found.diverged))
+    elapsed = time.perf_counter() - start
+    running = [(slot, run) for slot, run in enumerate(runs) if run is not None]
+    for slot, run in running:
+        count = int(made[slot])
+        for column, name in enumerate(run.metrics):
+            run.curve[run.step : run.step + count, column] = curve[name][slot, :count]
+        run.step += count
+        run.seconds += elapsed / len(running)
+        run.step_seconds += elapsed / len(running)
+        run.diverged = bool(diverged[slot])
+        if run.diverged:
+            refuse_labels(run.last(), f"the batch of step {run.step}")
+    return found.states, elapsed
+
+
+def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
+    """Tells labels that are no class from divergence: only they make the accuracy NaN.
+
+    Args:
+      metrics: of a step or a test.
+      where: what to say they are those of.
+
+    Raises:
+      ValueError: if the accuracy is NaN.
+    """
+    if math.isnan(metrics.get("accuracy", 0.0)):
+        raise ValueError(
+            f"a label in {where} is no class of the network; expected 0 <= label < num_classes "
+            "(was the data set changed after it was checked?)."
+        )
+
+
+def steps_for(seconds: float, steps: int, elapsed: float) -> int:
+    """How many steps take about so long, after as many took ``elapsed``."""
+    return max(1, min(int(seconds * steps / max(elapsed, 1e-6)), 1_000_000))
+
+
+__all__ = [
+    "Progress", "advance", "checkpoint_like", "refuse_labels", "restore", "steps_for",
+]  # fmt: skip

@@ -1,0 +1,104 @@
+"""Programs on sentence pairs: batches of tokens that the host makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from nf_resnets import models
+from nf_resnets.training.host_steps import HostSteps
+from nf_resnets.training.initial import make_initial
+from nf_resnets.training.mesh import DATA
+from nf_resnets.training.program import Program, Start, build
+from nf_resnets.training.state import OptimizerFn, TrainState
+from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
+from nf_resnets.translation.evaluate import mean_likelihood
+from nf_resnets.translation.step import make_train_step
+
+METRICS = ("loss", "accuracy", "likelihood", "tokens", "grad_norm", "update_norm")
+"""The metrics of a step, in the order of a curve's columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTraining:
+    """How the steps of a program on sentence pairs are made.
+
+    Attributes:
+      max_tokens: of a batch; see :func:`nf_resnets.translation.batch_shapes`.
+      num_steps: steps of a run.
+      label_smoothing: the fraction of the target that is spread over the vocabulary.
+    """
+
+    max_tokens: int
+    num_steps: int
+    label_smoothing: float = 0.1
+
+
+def token_program(
+    model: models.Transformer,
+    corpus: Corpus,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    training: TokenTraining,
+    example: Start,
+    *,
+    test_corpus: Corpus | None = None,
+) -> Program:
+    """As :func:`nf_resnets.training.image_program`, but on sentence pairs; one slot.
+
+    The schemes change the weights that the network's own initialisers draw.
+
+    Args:
+      model: the network.
+      corpus: the training pairs.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      mesh: with a ``sweep`` axis of one.
+      training: how the steps are made.
+      example: of one of the runs.
+      test_corpus: of which ``test`` gives the mean negative log-likelihood of a token as ``loss``;
+        None for a test that gives nothing.
+    """
+    shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
+    step = make_train_step(model, optimizer, mesh, label_smoothing=training.label_smoothing)
+
+    def batches(seed: int, first_step: int) -> Iterator[dict[str, np.ndarray]]:
+        index, epoch = first_step, -1
+        while True:
+            if index // steps_per_epoch != epoch:
+                epoch = index // steps_per_epoch
+                places = epoch_batches(corpus, seed, epoch, shapes)
+            yield batch_of(corpus, places[index % steps_per_epoch])
+            index += 1
+
+    def test(states: TrainState) -> dict[str, np.ndarray]:
+        if test_corpus is None:
+            return {}
+        params = program.take(states, 0).params
+        return {"loss": np.array([mean_likelihood(model, params, test_corpus)])}
+
+    # Every epoch has as many batches as the first.
+    steps_per_epoch = len(epoch_batches(corpus, 0, 0, shapes))
+    host_steps = HostSteps(step, batches, mesh, METRICS)
+    tokens = jnp.ones((1, 2), jnp.int32)
+    program = build(
+        model,
+        mesh,
+        make_initial(model, (tokens, tokens), optimizer, draw="model"),
+        example,
+        slots=1,
+        num_steps=training.num_steps,
+        steps_per_epoch=steps_per_epoch,
+        metrics=METRICS,
+        compile_steps=lambda stacked: host_steps,
+        test=test,
+        batch=lambda: None,
+        host_steps=host_steps,
+    )
+    return program
+
+
+__all__ = ["METRICS", "TokenTraining", "token_program"]
