@@ -50,7 +50,6 @@ QUICKLY = (
 )
 AS_USERS = (
     "experiments/test_skipinit_lr_batch.py",
-    "experiments/test_tpu_scripts.py",
     "training/test_checkpoint.py",
     "training/test_hosts.py",
     "training/test_preemption.py",
