@@ -118,6 +118,14 @@ class ImageTask:
             facts=kind.facts(settings.peak_lr),
         )
 
+    def check(self, run: Resolved, devices_per_run: int) -> None:
+        """Refuses a run whose batch does not divide over its devices.
+
+        Raises:
+          ValueError: that says which number does not.
+        """
+        refuse_indivisible(self.kind(make(run.settings)), devices_per_run)
+
     def build(
         self,
         run: Resolved,

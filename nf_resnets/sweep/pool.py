@@ -87,7 +87,8 @@ def run_sweep(
       call_seconds: about so long is a call that makes steps.
 
     Raises:
-      ValueError: if the devices do not divide by ``how.devices_per_run``.
+      ValueError: if the devices do not divide by ``how.devices_per_run``, or a batch does not
+        divide over so many.
       LedgerError: if the ledger is older than the checkpoints.
       Exception: whatever kept the worker itself from working, such as a ledger that is gone.
     """
@@ -95,6 +96,8 @@ def run_sweep(
         refuse_older_ledger(runs, ledger, folder)
     devices = list(jax.devices() if devices is None else devices)
     mesh = sweep_mesh(devices, how.devices_per_run or len(devices))
+    for run in {run.program: run for run in runs}.values():
+        task.check(run, mesh.shape[training.DATA])
     # No more slots than there are runs.
     most = max(1, -(-len(runs) // mesh.shape[training.SWEEP]))
     given_up = threading.Event()

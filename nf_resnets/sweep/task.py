@@ -57,6 +57,13 @@ class Task(Protocol):
     def resolve(self, settings: Mapping[str, Any]) -> Resolved:
         """What follows from a run's settings."""
 
+    def check(self, run: Resolved, devices_per_run: int) -> None:
+        """Refuses a run that cannot be spread over so many devices.
+
+        Raises:
+          ValueError: that says which number does not divide.
+        """
+
     def build(
         self,
         run: Resolved,

@@ -37,7 +37,7 @@ TWO = ["seed=0:2"]
 FOUR = ["peak_lr=2^-3:2^-2", "seed=0:2"]
 
 # What a repetition of a run changes, and nothing else does.
-UNLIKE = ("seconds", "finished_at", "attempts", "attempt")
+UNLIKE = ("seconds", "finished_at", "attempts", "attempt", "seconds_per_step", "resumed_at")
 
 
 # --- In the test -------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def start(
       terminate_by: which signal.
       devices: how many devices it has.
       ledger: the ledger's URL; by default a file in the folder.
-      options: of `driver.drive`.
+      options: of `run_sweep`, and of how it makes runs.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,12 @@ def start(
         "terminate_by": int(terminate_by),
         "devices": devices,
         "ledger": str(ledger or folder / "ledger.db"),
-        "options": {"lease_seconds": 600.0, "chunk_seconds": 0.05, **options},
+        "options": {
+            "lease_seconds": 600.0,
+            "call_seconds": 0.05,
+            "checkpoint_fraction": 1.0,
+            **options,
+        },
     }
     return Process(ask(start=job), folder)
 
@@ -147,7 +152,7 @@ def _twin(text):
     folder = new_folder()
     run(folder, axes, base, **options)
     assert_nothing_twice(folder)
-    assert not seated_together(folder)
+    assert not trained_together(folder)
     return folder
 
 
@@ -216,11 +221,15 @@ def outcome(where):
     """All that a ledger says of results: the same for twins, however often one was cut."""
     with opened(where) as book:
         rows, epochs = book.rows(), book.epochs()
-    plain = [{k: v for k, v in row.items() if k not in UNLIKE} for row in rows]
-    return {row["key"]: row for row in plain}, {
-        (row["key"], row["epoch"]): {k: v for k, v in row.items() if k not in UNLIKE}
-        for row in epochs
+    return {row["key"]: repeatable(row) for row in rows}, {
+        (row["key"], row["epoch"]): repeatable(row) for row in epochs
     }
+
+
+def repeatable(row):
+    """A row without what a repetition of the run changes."""
+    plain = {name: value for name, value in row.items() if name not in UNLIKE}
+    return {**plain, "measures": repeatable(row["measures"])} if "measures" in row else plain
 
 
 def parameters(folder):
@@ -314,7 +323,7 @@ def assert_nothing_twice(folder):
     return sum(count - 1 for count in tested.values())
 
 
-def seated_together(folder):
+def trained_together(folder):
     """Pairs of processes that trained one run at the same time, as far as the log shows it."""
     holder, found = {}, set()
     for event in events(folder):
@@ -374,11 +383,11 @@ def listen(log):
     """Has saves and last parameters written down as well, which are no events."""
     import jax
 
-    from nf_resnets.sweep import crew, lane
+    from nf_resnets.sweep import claims, worker
 
-    save, end = crew.Checkpoints.save, lane.Slots._end
+    save, end = claims.Checkpoints.save, worker.Slots._end
     names = {}
-    checkpoints = crew.Crew.checkpoints
+    checkpoints = claims.Claims.checkpoints
 
     def checkpoints_of(self, claim):
         found = checkpoints(self, claim)
@@ -397,16 +406,16 @@ def listen(log):
             for path, leaf in jax.tree_util.tree_leaves_with_path(params):
                 digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
                 digest.update(leaf.tobytes())
-            key = self.seats[slot].claim.key
+            key = self.runs[slot].claim.key
             log.write("parameters", key=key, sha256=digest.hexdigest())
         end(self, slot, state, message)
 
-    crew.Crew.checkpoints = checkpoints_of
-    crew.Checkpoints.save = save_and_say
-    lane.Slots._end = end_and_say
+    claims.Claims.checkpoints = checkpoints_of
+    claims.Checkpoints.save = save_and_say
+    worker.Slots._end = end_and_say
 
 
-def drive(job, cache):
+def work(job, cache):
     """What a worker's process does; the exit code."""
     devices = f"--xla_force_host_platform_device_count={job['devices']}"
     os.environ["XLA_FLAGS"] = devices
@@ -416,7 +425,7 @@ def drive(job, cache):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-    from nf_resnets.sweep import command, driver, grid, ledger
+    from nf_resnets.sweep import claims, command, grid, ledger, pool
     from nf_resnets.training.preemption import Preemption
 
     folder = Path(job["folder"])
@@ -429,12 +438,20 @@ def drive(job, cache):
         module, _, function = name.partition(":")
         prepared = getattr(importlib.import_module(module), function)(*arguments) or {}
     with Preemption() as stop:
-        sweep = driver.make_sweep(grid.parse(job["axes"]), job["base"], **prepared)
+        sweep = grid.make_sweep(grid.parse(job["axes"]), job["base"], **prepared)
+        call_seconds = options.pop("call_seconds")
         with ledger.open_ledger(job["ledger"]) as book:
-            driver.enter(sweep, book)
+            command._enter(sweep, book)
             command._clear_leftovers(folder / "checkpoints", book)
-            done = driver.drive(
-                sweep, book, folder / "checkpoints", log, stop=lambda: stop.requested, **options
+            done = pool.run_sweep(
+                sweep.task,
+                sweep.runs,
+                book,
+                folder / "checkpoints",
+                log,
+                stop=lambda: stop.requested,
+                how=claims.Execution(**options),
+                call_seconds=call_seconds,
             )
             log.write("left", counts=done.counts, programs=len(done.programs))
     handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
@@ -443,15 +460,15 @@ def drive(job, cache):
 
 
 def change_programs(wrap):
-    """Puts `wrap(program)` in the place of each program that is built from now on."""
-    from nf_resnets.sweep import program
+    """Puts `wrap(program, run)` in the place of each program that is built from now on."""
+    from nf_resnets.sweep import image_task
 
-    build = program.build
+    build = image_task.ImageTask.build
 
-    def changed(plan, *args, **kwargs):
-        return wrap(build(plan, *args, **kwargs))
+    def changed(self, run, *args, **kwargs):
+        return wrap(build(self, run, *args, **kwargs), run)
 
-    program.build = changed
+    image_task.ImageTask.build = changed
 
 
 def change_steps(wrap):
@@ -512,7 +529,7 @@ def forked(job, cache):
         os.dup2(nothing, 0)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        code = drive(job, cache)
+        code = work(job, cache)
     except BaseException:
         traceback.print_exc()
     finally:

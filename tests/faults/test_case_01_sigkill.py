@@ -43,21 +43,21 @@ def killed_often(folder, axes, base, moments, rng, **options):
 @pytest.mark.slow
 def test_three_kills(tmp_path, record_property):
     moments = [("compile_begin", 1), ("epoch", 2), ("step", 5)]
-    kills = killed_often(tmp_path, FOUR, {}, moments, random.Random(1), lanes=2)
+    kills = killed_often(tmp_path, FOUR, {}, moments, random.Random(1), workers=2)
     assert kills == 3
     record_property("tries", kills)
     sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
     sweeping.assert_moved(tmp_path)
-    # At most the epoch of each of the two lanes was cut by a kill.
+    # At most the epoch of each of the two threads was cut by a kill.
     assert sweeping.assert_nothing_twice(tmp_path) <= 2 * kills
-    assert not sweeping.seated_together(tmp_path)
+    assert not sweeping.trained_together(tmp_path)
 
 
 LEDGER = "nf_resnets.sweep.ledger:Ledger"
 SEAMS = {
     "claimed, and not begun": (f"{LEDGER}.claim", "after", 1),
-    "before the first step": ("nf_resnets.sweep.lane:Slots._train", "before", 1),
-    "before a test": ("nf_resnets.sweep.lane:Slots._end_epochs", "before", 2),
+    "before the first step": ("nf_resnets.sweep.worker:Slots._make_steps", "before", 1),
+    "before a test": ("nf_resnets.sweep.worker:Slots._end_epochs", "before", 2),
     "saved, before the ledger knows": (f"{LEDGER}.record", "before", 1),
     "the ledger knows, before it is saved": (f"{LEDGER}.record", "after", 1),
     "saved": ("nf_resnets.training.checkpoint:Checkpoints.save", "after", 2),
@@ -71,8 +71,8 @@ QUICK = ("saved, before the ledger knows",)
 def killed_at(folder, seam):
     place, when, number = SEAMS[seam]
     prepare = ["tests.faults.sweeping:kill_at", place, when, number]
-    sweeping.run(folder, TWO, prepare=prepare, lanes=1, code=-9)
-    sweeping.run(folder, TWO, lanes=1)
+    sweeping.run(folder, TWO, prepare=prepare, workers=1, code=-9)
+    sweeping.run(folder, TWO, workers=1)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_a_run_that_begins_anew_is_noticed(tmp_path):
         tmp_path,
         TWO,
         prepare=["tests.faults.sweeping:kill_at", place, when, number],
-        lanes=1,
+        workers=1,
         code=-9,
     )
     # The worker notices by itself: it does not save a step that is older than what is there.
     process = sweeping.run(
-        tmp_path, TWO, prepare="tests.faults.sweeping:restore_nothing", lanes=1, code=1
+        tmp_path, TWO, prepare="tests.faults.sweeping:restore_nothing", workers=1, code=1
     )
     assert "holds a checkpoint" in process.said()
     with pytest.raises(AssertionError, match="began at step 0, and was saved at"):
@@ -135,12 +135,12 @@ def test_ten_kills_of_the_acceptance_sweep(tmp_path, record_property):
     moments = [(kind, 1 if kind == "compile_begin" else count) for kind, count in moments]
     # One within the compilation of the programs that come later, one near the end.
     moments.append(("compile_begin", 2))
-    kills = killed_often(tmp_path, axes, base, moments, rng, lanes=2)
+    kills = killed_often(tmp_path, axes, base, moments, rng, workers=2)
     assert kills == 10
     record_property("tries", kills)
-    sweeping.assert_twins(tmp_path, sweeping.twin(axes, base, lanes=2))
+    sweeping.assert_twins(tmp_path, sweeping.twin(axes, base, workers=2))
     assert sweeping.assert_nothing_twice(tmp_path) <= 2 * kills
-    assert not sweeping.seated_together(tmp_path)
+    assert not sweeping.trained_together(tmp_path)
     rows, _ = sweeping.outcome(tmp_path)
     assert len(rows) == 8 * 4 * 2 * 2
     assert len(set(sweeping.parameters(tmp_path).values())) == len(sweeping.parameters(tmp_path))

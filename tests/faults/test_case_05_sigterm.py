@@ -17,7 +17,7 @@ from tests.faults import sweeping
 from tests.faults.sweeping import FOUR, ROOT
 
 CASE = "5 SIGTERM in the middle of an epoch (preemption)"
-CHUNKS = {"lanes": 2, "chunk_seconds": 1e-9}  # a step at a time
+CHUNKS = {"workers": 2, "call_seconds": 1e-9}  # a step at a time
 
 
 def assert_no_step_twice(folder):
@@ -54,16 +54,16 @@ def test_it_saves_and_leaves_and_another_one_goes_on(tmp_path):
 
 def leave_without_saving():
     """Control: runs are released, and not saved where they stand."""
-    from nf_resnets.sweep import lane
+    from nf_resnets.sweep import worker
 
-    leave = lane.Slots._leave
+    leave = worker.Slots._leave
 
     def leave_only(self):
-        # Of these slots alone: another lane leaves at the same time.
+        # Of these slots alone: another thread leaves at the same time.
         self._save = lambda slot: None
         leave(self)
 
-    lane.Slots._leave = leave_only
+    worker.Slots._leave = leave_only
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_ctrl_c(tmp_path):
 def test_the_command(tmp_path):
     command = [
         sys.executable, "-m", "nf_resnets.sweep", "--grid", "peak_lr=2^-3:2^-2", "seed=0:2",
-        "--model", "wrn-10-1", "--stem-channels", "4", "--epochs", "3", "--lanes", "1",
+        "--model", "wrn-10-1", "--stem-channels", "4", "--epochs", "3", "--workers", "1",
         "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}

@@ -15,7 +15,7 @@ from tests.faults.sweeping import TWO
 CASE = "7 NaN loss: diverged at the exact step, its neighbours and the best rate undisturbed"
 HERE = "tests.faults.test_case_07_nan_loss"
 AXES = ["seed=0:4"]
-OPTIONS = {"lanes": 1, "runs_on_a_device": 2}
+OPTIONS = {"workers": 1, "runs_per_device": 2}
 # Counted from 0, in the second epoch of 22: the loss of the 31st step is NaN.
 STEP = 30
 
@@ -42,7 +42,7 @@ def nan_loss_unseen():
     """Control: and steps that do not look whether they are finite."""
     nan_loss()
 
-    def wrap(program):
+    def wrap(program, run):
         def steps(states, counts):
             result = program.steps(states, counts)
             return result._replace(diverged=jnp.zeros_like(result.diverged))
@@ -68,7 +68,7 @@ def assert_diverged(folder, steps=STEP + 1):
 @pytest.mark.parametrize(("axes", "options"), [(TWO, {}), (AXES, OPTIONS)])
 def test_it_ends_at_that_step_and_alone(tmp_path, axes, options):
     """By itself, and in one of two slots, which are filled again."""
-    sweeping.run(tmp_path, axes, prepare=f"{HERE}:nan_loss", **{"lanes": 1, **options})
+    sweeping.run(tmp_path, axes, prepare=f"{HERE}:nan_loss", **{"workers": 1, **options})
     row = assert_diverged(tmp_path)
     assert "loss nan" in row["message"]
     assert row["message"].endswith("at step 31")

@@ -78,9 +78,9 @@ def assert_diverged(folder):
     return rows
 
 
-@pytest.mark.parametrize("together", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_they_diverge_at_that_step(tmp_path, together):
-    sweeping.run(tmp_path, AXES, prepare=f"{HERE}:poison", lanes=1, runs_on_a_device=together)
+@pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_they_diverge_at_that_step(tmp_path, runs):
+    sweeping.run(tmp_path, AXES, prepare=f"{HERE}:poison", workers=1, runs_per_device=runs)
     rows = assert_diverged(tmp_path)
     last = {
         seed: {
@@ -102,7 +102,7 @@ def test_they_diverge_at_that_step(tmp_path, together):
 
 @pytest.mark.slow
 def test_looking_at_the_loss_alone_is_noticed(tmp_path):
-    sweeping.run(tmp_path, AXES, prepare=f"{HERE}:poison_unseen", lanes=1)
+    sweeping.run(tmp_path, AXES, prepare=f"{HERE}:poison_unseen", workers=1)
     assert sweeping.rows_by(tmp_path)[1]["steps_done"] == STEP + 2
     with pytest.raises(AssertionError):
         assert_diverged(tmp_path)

@@ -17,7 +17,7 @@ AXES = ["peak_lr=2^20,2^30", "seed=0:2"]
 
 
 def test_there_is_no_best(tmp_path, record_property):
-    process = sweeping.run(tmp_path, AXES, lanes=1)
+    process = sweeping.run(tmp_path, AXES, workers=1)
     record_property("tries", 4)
     (left,) = process.events("left")
     assert {state: n for state, n in left["counts"].items() if n} == {"diverged": 4}

@@ -18,7 +18,7 @@ RAISING = "tests.faults.test_case_10_run_raises:raise_in_{}"
 def raise_in_begin():
     """What an initialisation does that cannot cope with its draw."""
 
-    def wrap(program):
+    def wrap(program, run):
         def begin(states, slot, settings):
             if settings.seed == 1:
                 raise ValueError("no weights for seed 1")
@@ -32,7 +32,7 @@ def raise_in_begin():
 def raise_in_put():
     """What a disk or a device does that fails when a run goes on."""
 
-    def wrap(program):
+    def wrap(program, run):
         def put(states, slot, state):
             if state.seed == 1:
                 raise OSError("seed 1 cannot be read")
@@ -47,7 +47,7 @@ def raise_in_steps(times):
     """What a device does that fails for everybody now and then."""
     left = [times]
 
-    def wrap(program):
+    def wrap(program, run):
         def steps(states, counts):
             if left[0]:
                 left[0] -= 1
@@ -71,7 +71,7 @@ def attempts(folder, seed):
     ("axes", "options"),
     [
         (TWO, {}),
-        pytest.param(AXES, {"lanes": 1, "runs_on_a_device": 3}, marks=pytest.mark.slow),
+        pytest.param(AXES, {"workers": 1, "runs_per_device": 3}, marks=pytest.mark.slow),
     ],
 )
 def test_it_fails_alone_after_three_attempts_and_can_be_retried(tmp_path, axes, options):
@@ -101,11 +101,11 @@ def test_it_fails_alone_after_three_attempts_and_can_be_retried(tmp_path, axes, 
 @pytest.mark.slow
 def test_it_fails_where_it_goes_on(tmp_path):
     """The run that raises is another one than those that sit and train."""
-    process = sweeping.start(tmp_path, AXES, lanes=1, runs_on_a_device=3)
+    process = sweeping.start(tmp_path, AXES, workers=1, runs_per_device=3)
     process.until("saved", 3)
     process.kill()
     sweeping.run(
-        tmp_path, AXES, prepare=RAISING.format("put"), lanes=1, runs_on_a_device=3, seconds=60
+        tmp_path, AXES, prepare=RAISING.format("put"), workers=1, runs_per_device=3, seconds=60
     )
     assert seeds(tmp_path, "failed") == [1]
     assert seeds(tmp_path, "finished") == [0, 2]
@@ -113,13 +113,13 @@ def test_it_fails_where_it_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("together", [1, 3])
-def test_what_passes_costs_an_attempt_and_no_run(tmp_path, together):
-    options = {"lanes": 1, "runs_on_a_device": together}
+@pytest.mark.parametrize("runs", [1, 3])
+def test_what_passes_costs_an_attempt_and_no_run(tmp_path, runs):
+    options = {"workers": 1, "runs_per_device": runs}
     sweeping.run(tmp_path, AXES, prepare=[RAISING.format("steps"), 2], seconds=60, **options)
     sweeping.assert_twins(tmp_path, sweeping.twin(AXES, **options))
     assert sweeping.assert_nothing_twice(tmp_path) == 0
     with sweeping.opened(tmp_path) as book:
         outcomes = [each["outcome"] for each in book.attempts()]
     # All that sit when it raises have to sit down again.
-    assert sorted(outcomes) == ["finished"] * 3 + ["raised"] * 2 * together
+    assert sorted(outcomes) == ["finished"] * 3 + ["raised"] * 2 * runs

@@ -11,12 +11,12 @@ from tests.faults.sweeping import FOUR
 
 CASE = "11 a worker killed with two runs at work; another one takes up its runs"
 HERE = "tests.faults.test_case_11_worker_killed"
-# Two programs, so that the two runs are in lanes of different ones.
+# Two programs, so that the two runs are in threads of different ones.
 AXES = ["scheme=fixup,skipinit", "seed=0:2"]
 
 
 def killed_with_two_at_work(folder, axes):
-    process = sweeping.start(folder, axes, lanes=2)
+    process = sweeping.start(folder, axes, workers=2)
     process.until("saved", 2)
     process.kill()
     with sweeping.opened(folder) as book:
@@ -30,7 +30,7 @@ def killed_with_two_at_work(folder, axes):
 def test_nothing_twice_nothing_lost(tmp_path, axes):
     first = killed_with_two_at_work(tmp_path, axes)
     # At once, although the leases last for ten minutes.
-    second = sweeping.run(tmp_path, axes, lanes=2, seconds=60)
+    second = sweeping.run(tmp_path, axes, workers=2, seconds=60)
     sweeping.assert_twins(tmp_path, sweeping.twin(axes))
     sweeping.assert_moved(tmp_path)
     assert sweeping.assert_nothing_twice(tmp_path) <= 2
@@ -53,7 +53,7 @@ def believe_all_alive():
 @pytest.mark.slow
 def test_it_is_because_the_worker_is_known_dead(tmp_path):
     killed_with_two_at_work(tmp_path, FOUR)
-    second = sweeping.start(tmp_path, FOUR, lanes=2, prepare=f"{HERE}:believe_all_alive")
+    second = sweeping.start(tmp_path, FOUR, workers=2, prepare=f"{HERE}:believe_all_alive")
     time.sleep(15)
     with sweeping.opened(tmp_path) as book:
         assert book.counts()["running"] == 2

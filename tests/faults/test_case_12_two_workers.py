@@ -22,7 +22,7 @@ def begun_once(folder):
 @pytest.mark.slow
 def test_side_by_side_each_point_is_made_once(tmp_path, record_property):
     twin = sweeping.twin(FOUR)
-    workers = [sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2)]
+    workers = [sweeping.start(tmp_path, FOUR, workers=1) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
     begun_once(tmp_path)
     record_property("tries", len(sweeping.events(tmp_path, "run_begin")))
@@ -67,7 +67,7 @@ def claim_carelessly():
 def test_claims_without_compare_and_set_are_noticed(tmp_path):
     """Negative control."""
     prepare = f"{HERE}:claim_carelessly"
-    workers = [sweeping.start(tmp_path, TWO, lanes=1, prepare=prepare) for _ in range(2)]
+    workers = [sweeping.start(tmp_path, TWO, workers=1, prepare=prepare) for _ in range(2)]
     for worker in workers:
         worker.until("run_begin")
         worker.kill()
@@ -79,7 +79,7 @@ def test_claims_without_compare_and_set_are_noticed(tmp_path):
 def test_the_runs_of_a_killed_one_are_taken_up_at_once(tmp_path):
     """The lease would last for ten minutes more."""
     twin = sweeping.twin(FOUR)
-    first, second = (sweeping.start(tmp_path, FOUR, lanes=1) for _ in range(2))
+    first, second = (sweeping.start(tmp_path, FOUR, workers=1) for _ in range(2))
     first.until("saved")
     first.kill()
     assert second.wait(60) == 0
@@ -95,7 +95,7 @@ AT = {"run_begin": {"kind": "run_begin"}, "saved": {"kind": "step", "step": 44}}
 
 def stopped(folder, moment):
     """A worker that was stopped at a moment, and the run that it was training."""
-    first = sweeping.start(folder, TWO, lanes=1, lease_seconds=1.5)
+    first = sweeping.start(folder, TWO, workers=1, lease_seconds=1.5)
     # While it tests its second epoch, and not within a transaction: SQLite's lock would be stopped
     # with it, for everybody.
     key = first.until(**AT[moment])["key"]
@@ -109,7 +109,7 @@ def test_one_that_was_stopped_drops_its_runs(tmp_path, moment):
     """With a checkpoint, whose folder the stopped process holds, and before it has any."""
     twin = sweeping.twin(TWO)
     first, key = stopped(tmp_path, moment)
-    second = sweeping.start(tmp_path, TWO, lanes=1, lease_seconds=1.5)
+    second = sweeping.start(tmp_path, TWO, workers=1, lease_seconds=1.5)
     taken_by(tmp_path, key, 2)
     first.send(signal.SIGCONT)
     continued = time.time()
@@ -142,15 +142,15 @@ def taken_by(folder, key, attempt, seconds=30):
 
 def never_beat():
     """A heartbeat that always comes too late, as after a machine was asleep."""
-    from nf_resnets.sweep import crew
+    from nf_resnets.sweep import claims
 
-    crew.Crew.beat = lambda self: None
+    claims.Claims.beat = lambda self: None
 
 
 def test_a_worker_does_not_take_its_runs_from_itself(tmp_path):
-    """Two lanes, whose leases have run out by the time at which they claim."""
+    """Two threads, whose leases have run out by the time at which they claim."""
     prepare = f"{HERE}:never_beat"
-    sweeping.run(tmp_path, FOUR, lanes=2, lease_seconds=0.05, prepare=prepare, seconds=60)
+    sweeping.run(tmp_path, FOUR, workers=2, lease_seconds=0.05, prepare=prepare, seconds=60)
     sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
     begun_once(tmp_path)
 
@@ -169,7 +169,7 @@ def postgres():
 @pytest.mark.slow
 def test_on_postgresql(tmp_path, postgres):
     twin = sweeping.twin(FOUR)
-    first, *others = (sweeping.start(tmp_path, FOUR, lanes=1, ledger=postgres) for _ in range(3))
+    first, *others = (sweeping.start(tmp_path, FOUR, workers=1, ledger=postgres) for _ in range(3))
     first.until("step")
     first.kill()
     assert [worker.wait(120) for worker in others] == [0, 0]

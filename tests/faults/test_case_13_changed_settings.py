@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import driver, grid, settings
+from nf_resnets.sweep import grid, pool, settings
 from nf_resnets.sweep.ledger import open_ledger
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY, TWO
@@ -17,7 +17,9 @@ CASE = "13 settings changed on resume; a grid that grew; 0.1, 1e-1 and a NumPy f
 
 def enter(folder, axes, **base):
     with open_ledger(folder / "ledger.db") as book:
-        return driver.enter(driver.make_sweep(axes, {**TINY, **base}), book)
+        sweep = grid.make_sweep(axes, {**TINY, **base})
+        grid.refuse_other_settings(sweep, book)
+        return pool.enter(sweep.runs, book)
 
 
 @pytest.mark.parametrize(

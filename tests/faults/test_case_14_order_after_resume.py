@@ -12,7 +12,7 @@ import os
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import driver
+from nf_resnets.sweep import grid
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
 
@@ -36,7 +36,7 @@ CUT = 30
 
 def cut_at(folder, *steps, prepare=None):
     """A run that was told to stop after these steps, and went on each time; its losses by step."""
-    options = {"prepare": prepare, "lanes": 1, "chunk_seconds": 1e-9}
+    options = {"prepare": prepare, "workers": 1, "call_seconds": 1e-9}
     for step in steps:
         sweeping.run(folder, AXES, BASE, terminate_at=step, code=143, **options)
     sweeping.run(folder, AXES, BASE, **options)
@@ -110,9 +110,9 @@ def test_cut_four_times(tmp_path, record_property):
 
 def test_batches_that_do_not_divide_the_set():
     """1,437 images: 22 batches of 64, and 29 images that are left out of each epoch."""
-    (plan,) = driver.make_sweep({"batch_size": (64,)}, TINY).plans
-    assert (plan.steps_per_epoch, plan.num_steps) == (22, 66)
-    (plan,) = driver.make_sweep({"batch_size": (1437,)}, TINY).plans
-    assert (plan.steps_per_epoch, plan.num_steps) == (1, 3)
+    (run,) = grid.make_sweep({"batch_size": (64,)}, TINY).runs
+    assert (run.steps_per_epoch, run.num_steps) == (22, 66)
+    (run,) = grid.make_sweep({"batch_size": (1437,)}, TINY).runs
+    assert (run.steps_per_epoch, run.num_steps) == (1, 3)
     with pytest.raises(ValueError, match="batch_size=1438 is larger than the training split of"):
-        driver.make_sweep({"batch_size": (64, 1438)}, TINY)
+        grid.make_sweep({"batch_size": (64, 1438)}, TINY)

@@ -47,7 +47,7 @@ def test_the_numbers_of_one(tmp_path, devices, per_run):
 def test_going_on_with_others(tmp_path, devices):
     before, after, per_run = devices
     whole = sweeping.twin(TWO)
-    process = sweeping.start(tmp_path, TWO, devices=before, lanes=1)
+    process = sweeping.start(tmp_path, TWO, devices=before, workers=1)
     process.until("saved")
     process.kill()
     second = sweeping.run(tmp_path, TWO, devices=after, devices_per_run=per_run)

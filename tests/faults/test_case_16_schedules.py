@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import driver
+from nf_resnets.sweep import grid
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
 from tests.faults.test_case_14_order_after_resume import BASE, CUT, cut_once
@@ -53,10 +53,10 @@ def test_every_step_has_its_rate_also_after_a_resume():
 
 
 def test_a_warm_up_longer_than_the_run_is_refused():
-    (plan,) = driver.make_sweep({"warmup_epochs": (3.0,)}, TINY).plans
-    assert plan.warmup_steps == plan.num_steps == 66
+    (run,) = grid.make_sweep({"warmup_epochs": (3.0,)}, TINY).runs
+    assert run.facts["warmup_steps"] == run.num_steps == 66
     with pytest.raises(ValueError, match="warmup_epochs=3.1 found, 68.2 steps; expected no more"):
-        driver.make_sweep({"warmup_epochs": (3.0, 3.1)}, TINY)
+        grid.make_sweep({"warmup_epochs": (3.0, 3.1)}, TINY)
     steps = {**TINY, "epochs": 0.0, "steps": 10}
     with pytest.raises(ValueError, match="warmup_epochs=1 found, 22 steps; .* the run's 10"):
-        driver.make_sweep({"warmup_epochs": (0.0, 1.0)}, steps)
+        grid.make_sweep({"warmup_epochs": (0.0, 1.0)}, steps)

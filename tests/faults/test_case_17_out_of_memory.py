@@ -21,8 +21,8 @@ def exhaust(where):
     def refuse(*args):
         raise jax.errors.JaxRuntimeError(MESSAGE)
 
-    def wrap(program):
-        if program.plan.settings.batch_size == 64:
+    def wrap(program, run):
+        if run.settings["batch_size"] == 64:
             return program
         if where == "build":
             refuse()
@@ -54,20 +54,20 @@ PLACES = ("build", "empty", "begin", "steps", "test")
 )
 def test_the_others_run(tmp_path, where):
     prepare = [f"{HERE}:exhaust", where]
-    sweeping.run(tmp_path, AXES, prepare=prepare, lanes=1, seconds=60)
+    sweeping.run(tmp_path, AXES, prepare=prepare, workers=1, seconds=60)
     assert_out_of_memory(tmp_path)
 
 
 @pytest.mark.slow
 def test_with_more_memory_they_can_be_retried(tmp_path):
     prepare = [f"{HERE}:exhaust", "steps"]
-    sweeping.run(tmp_path, AXES, prepare=prepare, lanes=1, seconds=60)
+    sweeping.run(tmp_path, AXES, prepare=prepare, workers=1, seconds=60)
     # By itself the sweep does not try again.
-    assert sweeping.run(tmp_path, AXES, lanes=1).events("run_begin") == []
+    assert sweeping.run(tmp_path, AXES, workers=1).events("run_begin") == []
     with sweeping.opened(tmp_path) as book:
         assert book.retry() == 2
-    sweeping.run(tmp_path, AXES, lanes=1)
-    sweeping.assert_twins(tmp_path, sweeping.twin(AXES, lanes=1))
+    sweeping.run(tmp_path, AXES, workers=1)
+    sweeping.assert_twins(tmp_path, sweeping.twin(AXES, workers=1))
     # Negative control: now they are out of memory no more.
     with pytest.raises(AssertionError):
         assert_out_of_memory(tmp_path)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import tyro
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import driver, grid, open_ledger, pictures
+from nf_resnets.sweep import grid, open_ledger, pictures, pool
 from tests.faults import sweeping
 from tests.faults.sweeping import ROOT
 
@@ -29,18 +29,18 @@ FEW = ("--model", "wrn-10-1", "--stem-channels", "2", "--epochs", "1")
 
 def command(folder, runs):
     axes = ("peak_lr=2^-8:2^1", f"seed=0:{runs // 10}")
-    return ["--grid", *axes, *FEW, "--lanes", "1", "--out", str(folder)]
+    return ["--grid", *axes, *FEW, "--workers", "1", "--out", str(folder)]
 
 
 def fill(folder, runs):
     """A folder whose ledger says that all runs are finished."""
     folder.mkdir()
     base = {"model": "wrn-10-1", "stem_channels": 2, "epochs": 1.0}
-    sweep = driver.make_sweep(grid.parse(command(folder, runs)[1:3]), base)
-    assert len(sweep.plans) == runs
+    sweep = grid.make_sweep(grid.parse(command(folder, runs)[1:3]), base)
+    assert len(sweep.runs) == runs
     with open_ledger(folder / "ledger.db") as book:
-        driver.enter(sweep, book)
-        me = driver.this_worker("cpu", {"jax": "0.10.2"})
+        pool.enter(sweep.runs, book)
+        me = pool.this_worker("cpu", {"jax": "0.10.2"})
         while claims := book.claim(me, limit=500):
             for number, claim in enumerate(claims):
                 result = {"steps": 22, "test_accuracy": number / 500, "train_loss": 1.0}
@@ -133,21 +133,21 @@ def test_sigterm_ends_the_command_at_every_moment(many, after):
 
 def compile_for_long():
     """Has every program take a minute, of which nothing can be made shorter."""
-    from nf_resnets.sweep import program
+    from nf_resnets.sweep import image_task
 
-    program.build = lambda *args, **kwargs: time.sleep(60)
+    image_task.ImageTask.build = lambda *args, **kwargs: time.sleep(60)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_sigterm_does_not_wait_for_a_compilation(tmp_path, lanes):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_does_not_wait_for_a_compilation(tmp_path, workers):
     axes = ["seed=0:3", "batch_size=32,64"]
     prepare = "tests.faults.test_case_21_thousands_of_runs:compile_for_long"
-    process = sweeping.start(tmp_path, axes, prepare=prepare, lanes=lanes)
-    process.until("compile_begin", count=lanes)
+    process = sweeping.start(tmp_path, axes, prepare=prepare, workers=workers)
+    process.until("compile_begin", count=workers)
     start = time.monotonic()
     process.send(signal.SIGTERM)
     assert process.wait(30) == 143, process.said()
     assert time.monotonic() - start < SECONDS
     with sweeping.opened(tmp_path) as book:
         assert book.counts()["waiting"] == 6
-        assert [each["outcome"] for each in book.attempts()] == ["released"] * lanes
+        assert [each["outcome"] for each in book.attempts()] == ["released"] * workers

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from nf_resnets.sweep import command, driver, grid
+from nf_resnets.sweep import command, grid, pool
 from nf_resnets.sweep.ledger import LedgerError, open_ledger
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
@@ -25,10 +25,10 @@ def killed():
     """A folder whose worker was killed in the fourth epoch, and the ledger as it was before."""
     folder = sweeping.new_folder()
     with open_ledger(folder / "older.db") as book:
-        driver.enter(driver.make_sweep(grid.parse(AXES), {**TINY, **BASE}), book)
+        pool.enter(grid.make_sweep(grid.parse(AXES), {**TINY, **BASE}).runs, book)
     shutil.copy(folder / "older.db", folder / "ledger.db")
     sweeping.run(
-        folder, AXES, BASE, lanes=1, terminate_at=80, terminate_by=signal.SIGKILL,
+        folder, AXES, BASE, workers=1, terminate_at=80, terminate_by=signal.SIGKILL,
         code=-signal.SIGKILL,
     )  # fmt: skip
     # The last one may have been on its way.
@@ -61,7 +61,7 @@ def test_it_is_said_and_nothing_is_trained(killed, tmp_path, change):
     saved = sorted(path for path in (folder / "checkpoints").rglob("*"))
     began = len(sweeping.events(folder, "run_begin"))
     change(folder)
-    process = sweeping.start(folder, AXES, BASE, lanes=1)
+    process = sweeping.start(folder, AXES, BASE, workers=1)
     assert process.wait() == 1
     said = process.said().strip().splitlines()[-1]
     assert re.search("lacks epoch [123] of the run", said) and "put the newer one back" in said
@@ -72,14 +72,14 @@ def test_it_is_said_and_nothing_is_trained(killed, tmp_path, change):
     delete(folder)
     for name, data in ledger.items():
         (folder / name).write_bytes(data)
-    sweeping.run(folder, AXES, BASE, lanes=1)
-    sweeping.assert_twins(folder, sweeping.twin(AXES, BASE, lanes=1))
+    sweeping.run(folder, AXES, BASE, workers=1)
+    sweeping.assert_twins(folder, sweeping.twin(AXES, BASE, workers=1))
 
     # Or from the start, when the checkpoints are out of the way.
     change(folder)
     os.rename(folder / "checkpoints", folder / "away")
-    sweeping.run(folder, AXES, BASE, lanes=1)
-    assert sweeping.outcome(folder) == sweeping.outcome(sweeping.twin(AXES, BASE, lanes=1))
+    sweeping.run(folder, AXES, BASE, workers=1)
+    assert sweeping.outcome(folder) == sweeping.outcome(sweeping.twin(AXES, BASE, workers=1))
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_stray_folder_beside_the_checkpoints_is_no_epoch(killed, tmp_path):
     shutil.copytree(killed, folder)
     (run,) = (folder / "checkpoints").iterdir()
     (run / "step_999").mkdir()
-    sweeping.run(folder, AXES, BASE, lanes=1)
+    sweeping.run(folder, AXES, BASE, workers=1)
 
 
 def test_results_of_the_table_are_not_forgotten(tmp_path):

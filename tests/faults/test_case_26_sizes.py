@@ -6,11 +6,11 @@ import time
 
 import pytest
 import tyro
-from nf_resnets.sweep.crew import device_name
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import driver, grid
+from nf_resnets.sweep import grid, pool
 from nf_resnets.sweep import ledger as sweep_ledger
+from nf_resnets.sweep.claims import device_name
 
 CASE = "26 sizes from outside"
 NINES = "9" * 400
@@ -45,8 +45,8 @@ NINES = "9" * 400
         (("--grid", "steps=1:5001"), "a program to compile; expected at most 4,096"),
         (("--lease-seconds", "inf"), "--lease-seconds inf found; expected at most 10,000,000"),
         (("--lease-seconds", "1e300"), "--lease-seconds 1e+300 found; expected at most"),
-        (("--lanes", "1000000000"), "--lanes 1000000000 found; expected at most 1,000"),
-        (("--lanes", NINES), "--lanes 9999"),
+        (("--workers", "1000000000"), "--workers 1000000000 found; expected at most 1,000"),
+        (("--workers", NINES), "--workers 9999"),
         (("--runs-per-device", "1000000000"), "expected at most 10,000"),
     ],
 )
@@ -67,13 +67,13 @@ def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch,
     monkeypatch.setattr(grid, "make", lambda values: made.append(0) or check(values))
     # What a step takes is known, so that nothing is compiled.
     axes = grid.parse(["peak_lr=2^-8:2^1", "scheme=skipinit,alpha_one", "seed=0:50000"])
-    sweep = driver.make_sweep(axes, {"model": "wrn-10-1"})
+    sweep = grid.make_sweep(axes, {"model": "wrn-10-1"})
     (name,) = {each.program for each in sweep.kinds}
     (tmp_path / "runs").mkdir()
     with sweep_ledger.open_ledger(tmp_path / "runs" / "ledger.db") as book:
-        one = driver.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
-        driver.enter(one, book)
-        me = driver.this_worker("cpu", {})
+        one = grid.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
+        pool.enter(one.runs, book)
+        me = pool.this_worker("cpu", {})
         (claim,) = book.claim(me)
         book.finish(claim, me, "finished", {"steps": 220})
         book.measure(
