@@ -40,7 +40,7 @@ class Callback(Protocol):
           key: of the run.
           state: ``finished``, ``diverged``, ``oom`` or ``failed``; ``waiting`` if it is to be
             resumed or tried again; ``lost`` if another worker has it.
-          result: what the ledger keeps of it, and the run's ``label``.
+          result: what the ledger keeps of it.
         """
 
     def on_counts(self, counts: Mapping[str, int]) -> None:

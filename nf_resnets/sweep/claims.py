@@ -186,7 +186,7 @@ class Claims:
     def let_go(self, claim: Claim) -> None:
         """Forgets a run that this worker does not hold any more."""
         if self.is_lost(claim) and self.writes:
-            self._ended(claim, "lost", {})
+            self.callback.on_run_end(claim.key, "lost", {})
         with self.lock:
             if self.held.get(claim.key) == claim:
                 del self.held[claim.key]
@@ -237,7 +237,7 @@ class Claims:
             claim, self.worker, state, result, epochs
         )
         if held:
-            self._ended(claim, state, result)
+            self.callback.on_run_end(claim.key, state, result)
         self.let_go(claim)
         return held
 
@@ -255,12 +255,8 @@ class Claims:
                 max_attempts=1 if for_good else self.how.max_attempts,
             )
             if state in ("waiting", "failed"):
-                self._ended(claim, state, {"message": message})
+                self.callback.on_run_end(claim.key, state, {"message": message})
         self.let_go(claim)
-
-    def _ended(self, claim: Claim, state: str, result: Mapping[str, Any]) -> None:
-        label = self.task.resolve(json.loads(claim.settings)).label
-        self.callback.on_run_end(claim.key, state, {**result, "label": label})
 
     def lost_attempts(self, claim: Claim) -> int:
         """How often a run's worker ended without a result."""
@@ -275,7 +271,7 @@ class Claims:
         """Lets a run wait again; its checkpoints stay."""
         if self.ledger is not None and not self.is_lost(claim):
             self.ledger.release(claim, self.worker)
-            self._ended(claim, "waiting", {"message": "to be resumed"})
+            self.callback.on_run_end(claim.key, "waiting", {"message": "to be resumed"})
         self.let_go(claim)
 
 

@@ -27,16 +27,16 @@ from nf_resnets.sweep import estimate, pool
 from nf_resnets.sweep.callback import Callback, Callbacks
 from nf_resnets.sweep.claims import Execution, device_name
 from nf_resnets.sweep.clock import Clock
+from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.grid import Sweep, make_sweep, refuse_other_settings
 from nf_resnets.sweep.image_task import refuse_indivisible
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
-from nf_resnets.sweep.live import Live
+from nf_resnets.sweep.messages import duration_text, swept, value_text
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.selection import Rule, optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings, shown, typed
 from nf_resnets.sweep.tensorboard import TensorBoard
-from nf_resnets.sweep.words import duration_text, value_text
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 from nf_resnets.training.preemption import Preemption
@@ -428,22 +428,16 @@ def _drive(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preempti
     if ledger is None:
         return _drive_shown(options, sweep, None, stop, Callbacks())
     with contextlib.ExitStack() as stack:
-        live = stack.enter_context(
-            Live(
-                sweep.axes,
-                sweep.size,
-                ledger.counts(sweep.keys),
-                rows=ledger.rows(sweep.keys),
-            )
-        )
-        callback: Callback = live
+        rows = ledger.rows(sweep.keys)
+        display = stack.enter_context(Display(sweep.runs, rows=rows, swept=swept(sweep.axes)))
+        callback: Callback = display
         if options.tensorboard:
             folder = options.out / "tensorboard"
-            boards = stack.enter_context(TensorBoard(folder, sweep.axes, tell=live.on_message))
-            callback = Callbacks(live, boards)
+            boards = stack.enter_context(TensorBoard(folder, sweep.axes, tell=display.on_message))
+            callback = Callbacks(display, boards)
         with warnings.catch_warnings():
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
-            warnings.showwarning = lambda message, *_, **__: live.on_message(str(message))
+            warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
             return _drive_shown(options, sweep, ledger, stop, callback)
 
 

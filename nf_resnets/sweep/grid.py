@@ -15,9 +15,9 @@ from typing import Any
 from nf_resnets import data, schemes
 from nf_resnets.sweep.image_task import ImageTask, Kind
 from nf_resnets.sweep.ledger import Ledger
+from nf_resnets.sweep.messages import SINGLE, swept
 from nf_resnets.sweep.settings import FIELDS, NUMBERS, RunSettings, make, shown, typed
 from nf_resnets.sweep.task import Resolved
-from nf_resnets.sweep.words import SINGLE, swept
 
 MOST = 1_000_000
 """Points of a grid; more are a slip, such as a range of seeds written in the wrong unit."""

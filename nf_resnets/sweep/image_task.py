@@ -18,9 +18,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import data, models, optim, schemes, training
+from nf_resnets.sweep.messages import SINGLE, label
 from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, make, scalar_factor, shown
 from nf_resnets.sweep.task import Resolved
-from nf_resnets.sweep.words import SINGLE, label
 
 MOST_STEPS = 2**31 // 40
 """Steps of a run, of which int32 counts the forty-fold."""

@@ -16,8 +16,8 @@ from nf_resnets import data, places, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.command import STOPPED, Made, Options, states_in_words
+from nf_resnets.sweep.messages import duration_text, value_text
 from nf_resnets.sweep.selection import Optimum, Rule, optima, regimes_of
-from nf_resnets.sweep.words import duration_text, value_text
 
 METRICS = ("test_accuracy", "train_loss")
 

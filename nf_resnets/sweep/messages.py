@@ -1,12 +1,10 @@
-"""Settings, runs and times in words, as a person reads them."""
+"""Settings, runs and times as text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from nf_resnets.sweep.settings import FIELDS
 
 SHORT = {"batch_size": "batch", "peak_lr": "rate"}
 """Settings that go by another name where space is short."""
@@ -19,7 +17,7 @@ LONGEST = 300
 
 
 def value_text(name: str, value: Any) -> str:
-    """A setting's value as it is shown: rates that are powers of two as such.
+    """A setting's value: rates that are powers of two as such.
 
     Example:
       >>> [value_text("peak_lr", rate) for rate in (0.125, 1.0, 4.0, 0.1)]
@@ -27,9 +25,7 @@ def value_text(name: str, value: Any) -> str:
       >>> value_text("alpha", None), value_text("flip", True), value_text("momentum", 0.9)
       ('none', 'true', '0.9')
     """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if name == "peak_lr" and value > 0:
         mantissa, exponent = math.frexp(value)
@@ -39,26 +35,29 @@ def value_text(name: str, value: Any) -> str:
 
 
 def swept(axes: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The settings that tell the runs of a grid apart, as they are read."""
-    return in_order(name for name, values in axes.items() if len(values) > 1)
+    """The settings that tell the runs of a grid apart."""
+    return [name for name, values in axes.items() if len(values) > 1]
 
 
 def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
-    """A run in words: its values of the named settings.
+    """A run's name: texts first, then the batch size, other numbers, the rate, the seed.
 
     Example:
       >>> label({"peak_lr": 0.125, "seed": 0, "batch_size": 64, "scheme": "fixup"})
       'fixup, batch 64, rate 2^-3, seed 0'
     """
+    places = {"batch_size": 1, "peak_lr": 3, "seed": 4}
     parts = []
-    for name in in_order(names):
+    for name in names:
+        is_text = isinstance(settings[name], str)
         text = value_text(name, settings[name])
-        parts.append(text if FIELDS[name][0] is str else f"{SHORT.get(name, name)} {text}")
-    return ", ".join(parts)
+        place = 0 if is_text else places.get(name, 2)
+        parts.append((place, text if is_text else f"{SHORT.get(name, name)} {text}"))
+    return ", ".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as they are read, to two digits or so.
+    """Seconds to two digits or so.
 
     Example:
       >>> [duration_text(seconds) for seconds in (0.0412, 1.23, 9.96, 75, 4000, 180000)]
@@ -73,37 +72,18 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Settings as they are read: texts first, then the batch size, the rate and the seed last."""
-    last = {"peak_lr": 3, "seed": 4}
-    return sorted(
-        names,
-        key=lambda name: last.get(
-            name, 0 if FIELDS[name][0] is str else 1 if name == "batch_size" else 2
-        ),
-    )
-
-
 def printable(text: str) -> str:
     """One line without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST]
 
 
-def percent(accuracy: float | None) -> str:
-    """A share in percent; a dash where there is none."""
-    there = accuracy is not None and math.isfinite(accuracy)
-    return f"{accuracy:.1%}" if there else "-"
+def percent(fraction: float | None) -> str:
+    """A fraction in percent; a dash where there is none."""
+    there = fraction is not None and math.isfinite(fraction)
+    return f"{fraction:.1%}" if there else "-"
 
 
 __all__ = [
-    "LONGEST",
-    "SHORT",
-    "SINGLE",
-    "duration_text",
-    "in_order",
-    "label",
-    "percent",
-    "printable",
-    "swept",
+    "LONGEST", "SHORT", "SINGLE", "duration_text", "label", "percent", "printable", "swept",
     "value_text",
-]
+]  # fmt: skip
