@@ -37,7 +37,7 @@ from experiments.folder import ResultsFolder, Row
 from experiments.grid import stop_at_once
 from experiments.table import text_table
 from nf_resnets import analysis, schemes
-from nf_resnets.models.blocks import BasicBlock, PreActivationBlock, layers_for
+from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
 from nf_resnets.models.stage import stages
 from nf_resnets.plotting.signal import Quantity, signal_figure
@@ -63,21 +63,21 @@ class OneStage(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
-        anatomy = schemes.get(self.scheme).anatomy
-        layers = layers_for(self, anatomy, train=train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.width, after_relu=False, name="stem")(images)
         post = self.family == "post_activation"
         x = stages(
             self,
-            BasicBlock if post else PreActivationBlock,
+            functools.partial(PostActivationBlock, projection=False)
+            if post
+            else PreActivationBlock,
             nn.relu(x) if post else x,
+            layers,
             sizes=(self.num_blocks,),
             widths=(self.width,),
             strides=(1,),
-            anatomy=anatomy,
-            train=train,
         )
-        return head(self, x, layers, anatomy, train=train, keys=None)
+        return head(self, x, layers, None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The residual blocks, each with whatever the scheme's anatomy asks for.
+"""The residual blocks of image networks, each with whatever the scheme's anatomy asks for.
 
 A block computes ``identity * shortcut + residual * scalar * F(x / beta)`` (see
 :class:`nf_resnets.schemes.Anatomy`); what differs between architectures is where the activations
@@ -7,9 +7,8 @@ stand. The activations of every block can be looked at (see :mod:`nf_resnets.tap
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,8 +22,8 @@ from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 from nf_resnets.taps import merge, tap
 
 
-class BasicBlock(nn.Module):
-    r"""The post-activation block with two 3x3 convolutions (``m = 2``).
+class PostActivationBlock(nn.Module):
+    r"""The block with a ReLU after the sum: by default two 3x3 convolutions (``m = 2``).
 
     With Fixup's anatomy it is the published block::
 
@@ -32,13 +31,17 @@ class BasicBlock(nn.Module):
         h = multiplier * conv_2(h + bias_2a) + bias_2b
         y = relu(h + shortcut)
 
-    Where the shape changes, the shortcut is a 1x1 convolution of ``x + bias_1a``; in a CIFAR ResNet
-    every second pixel of it, with zeros for the new channels.
+    and with three convolutions each but the last is as ``conv_1``. Where the shape changes, the
+    shortcut is a 1x1 convolution of ``x + bias_1a``; in a CIFAR ResNet every second pixel of it,
+    with zeros for the new channels.
 
     Attributes:
       features: ``C_out``.
-      stride: of the first convolution and the shortcut.
+      stride: of the shortcut and the first convolution that is larger than 1x1.
       anatomy: what the scheme asks for.
+      kernels: the sizes of the branch's convolutions; ``(1, 3, 1)`` is a bottleneck (``m = 3``).
+      expansion: ``C_out`` over the channels between the convolutions; 4 in a bottleneck.
+      width: how many times as many channels are between them.
       projection: whether a shortcut that changes the shape is a convolution.
       bn_groups: into how many slices BatchNorm cuts the batch.
       train: whether BatchNorm uses the batch's statistics.
@@ -51,7 +54,10 @@ class BasicBlock(nn.Module):
     features: int
     stride: int
     anatomy: Anatomy
-    projection: bool = False
+    kernels: tuple[int, ...] = (3, 3)
+    expansion: int = 1
+    width: int = 1
+    projection: bool = True
     bn_groups: int = 1
     train: bool = False
     dropout: float = 0.0
@@ -66,49 +72,47 @@ class BasicBlock(nn.Module):
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
         x = tap(self, "input", x)
-        layers = layers_for(self, self.anatomy, train=self.train, noise=noise)
+        layers = Layers(self, self.anatomy, self.train, noise)
         biased = layers.center(x, "bias_1a")
-        if self.projection or self.anatomy.pooled_shortcut:
-            shortcut = projected_shortcut(self, layers, x, biased)
-        elif self.stride == 1 and x.shape[-1] == self.features:
-            shortcut = x
-        else:
-            shortcut = biased[:, :: self.stride, :: self.stride]
-            new_channels = self.features - x.shape[-1]
-            shortcut = jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new_channels)))
+        shortcut = self._shortcut(layers, x, biased)
         if not self.anatomy.branches:
             return nn.relu(shortcut)
 
-        h = layers.conv(self.features, stride=self.stride, name="conv_1")(
-            divided(biased, constants.beta)
-        )
-        h = layers.dropped(h, 1)
-        h = nn.relu(layers.shift(layers.norm(h, "norm_1"), "bias_1b"))
-        h = layers.center(h, "bias_2a")
-        h = last_conv(self, layers, h, "conv_2", layer=2, norm="norm_2")
-        h = layers.shift(h, "bias_2b")
+        h, m = divided(biased, constants.beta), len(self.kernels)
+        for i in range(1, m):
+            h = layers.norm(layers.branch_conv(h, i), f"norm_{i}")
+            h = nn.relu(layers.shift(h, f"bias_{i}b"))
+            h = layers.center(h, f"bias_{i + 1}a")
+        if self.anatomy.normalized:
+            h = scaled_branch(self, layers.norm(layers.branch_conv(h, m), f"norm_{m}"))
+        else:
+            h = layers.branch_conv(h, m, branch_scalar(self))
+        h = layers.shift(h, f"bias_{m}b")
         return nn.relu(layers.merged(shortcut, h, constants))
+
+    def _shortcut(self, layers: Layers, x: jax.Array, biased: jax.Array) -> jax.Array:
+        if self.stride == 1 and x.shape[-1] == self.features:
+            return x
+        if self.projection or self.anatomy.pooled_shortcut:
+            # Behind the pooling stands a bias of its own.
+            source = x if self.anatomy.pooled_shortcut else biased
+            return layers.norm(layers.projected(source), "norm_shortcut")
+        shortcut = biased[:, :: self.stride, :: self.stride]
+        new_channels = self.features - x.shape[-1]
+        return jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new_channels)))
 
 
 class PreActivationBlock(nn.Module):
-    r"""The pre-activation block with two 3x3 convolutions (``m = 2``).
+    r"""The block with the activation before each convolution: by default two of 3x3 (``m = 2``).
 
-    With Fixup's anatomy::
+    With Fixup's anatomy, and likewise with three convolutions, for which no one has published it::
 
         h = conv_1(relu(x + bias_1) + bias_2)
         h = conv_2(relu(h + bias_3) + bias_4)
         y = x + multiplier * h
 
-    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
-
-    Attributes:
-      features: ``C_out``.
-      stride: of the first convolution and the shortcut.
-      anatomy: what the scheme asks for.
-      bn_groups: into how many slices BatchNorm cuts the batch.
-      train: whether BatchNorm uses the batch's statistics.
-      dropout: the rate of dropout of whole channels after each convolution of the branch.
-      dtype: what the convolutions compute in.
+    Where the shape changes, the shortcut is a 1x1 convolution of the activated input. The
+    attributes are those of :class:`PostActivationBlock`.
 
     Source: He et al., *Identity Mappings*, ECCV 2016; Zagoruyko and Komodakis, BMVC 2016.
     """
@@ -116,6 +120,9 @@ class PreActivationBlock(nn.Module):
     features: int
     stride: int
     anatomy: Anatomy
+    kernels: tuple[int, ...] = (3, 3)
+    expansion: int = 1
+    width: int = 1
     bn_groups: int = 1
     train: bool = False
     dropout: float = 0.0
@@ -129,125 +136,96 @@ class PreActivationBlock(nn.Module):
         noise: BranchNoise = NO_NOISE,
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        x = tap(self, "input", x)
-        layers = layers_for(self, self.anatomy, train=self.train, noise=noise)
-        activated = divided(x, constants.beta)
-        activated = nn.relu(layers.shift(layers.norm(activated, "norm_1"), "bias_1"))
-        shortcut = x
-        if self.stride > 1 or x.shape[-1] != self.features:
-            shortcut = layers.projected(activated, self.features, self.stride)
-        if not self.anatomy.branches:
-            return shortcut
-
-        h = layers.conv(self.features, stride=self.stride, name="conv_1")(
-            layers.center(activated, "bias_2")
-        )
-        h = layers.dropped(h, 1)
-        h = nn.relu(layers.shift(layers.norm(h, "norm_2"), "bias_3"))
-        h = last_conv(self, layers, layers.center(h, "bias_4"), "conv_2", layer=2)
+        x = shortcut = tap(self, "input", x)
+        layers = Layers(self, self.anatomy, self.train, noise)
+        h, m = divided(x, constants.beta), len(self.kernels)
+        for i in range(1, m + 1):
+            h = nn.relu(layers.shift(layers.norm(h, f"norm_{i}"), f"bias_{2 * i - 1}"))
+            if i == 1 and (self.stride > 1 or x.shape[-1] != self.features):
+                shortcut = layers.projected(h)
+            if not self.anatomy.branches:
+                return shortcut
+            scalar = branch_scalar(self) if i == m else None
+            h = layers.branch_conv(layers.center(h, f"bias_{2 * i}"), i, scalar)
         return layers.merged(shortcut, h, constants)
 
 
-class Layers(NamedTuple):
-    """The layers that an anatomy asks for, as functions to build a network or a block from.
-
-    What the anatomy does not ask for returns its input.
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """The layers that an anatomy asks for; what it does not ask for returns its input.
 
     Attributes:
-      conv: ``conv(features, **options)``, a :class:`Conv` with or without bias vector.
-      norm: ``norm(x, name, at=("default", "merge"))`` normalises, if the norm's place is one of
-        ``at``.
-      shift: ``shift(x, name)`` adds Fixup's scalar bias before an activation.
-      center: ``center(x, name)`` adds the bias before a layer, a scalar or one for each channel.
-      projected: ``projected(x, features, stride)``: a shortcut by 1x1 convolution, strided, or of
-        the pooled and biased input, as the anatomy has it.
-      dropped: ``dropped(h, layer)``: dropout after the branch's convolution of that number, where
-        the block has it.
-      merged: ``merged(shortcut, branch, constants)``: ``identity * shortcut + residual * branch``,
-        recorded, and normalised where the anatomy normalises sums; without the branch where
-        stochastic depth has left it out.
-    """
-
-    conv: Callable[..., Any]
-    norm: Callable[..., jax.Array]
-    shift: Callable[..., jax.Array]
-    center: Callable[..., jax.Array]
-    projected: Callable[..., jax.Array]
-    dropped: Callable[..., jax.Array]
-    merged: Callable[..., jax.Array]
-
-
-def layers_for(
-    module: Any, anatomy: Anatomy, *, train: bool, noise: BranchNoise = NO_NOISE
-) -> Layers:
-    """The layers that an anatomy asks for.
-
-    Args:
-      module: the module whose layers they become; its ``bn_groups``, ``dtype`` and, of a block,
-        ``dropout`` are used.
+      module: the network or block whose layers they become; its ``bn_groups``, ``dtype`` and, of a
+        block, its shape and ``dropout`` are used.
       anatomy: what the scheme asks for.
       train: whether BatchNorm uses the batch's statistics.
       noise: what the branch draws at random.
     """
-    conv = partial(
-        Conv,
-        use_bias=anatomy.conv_biases,
-        standardized=anatomy.standardized,
-        same_padding=anatomy.same_padding,
-        dtype=module.dtype,
-    )
 
-    def norm(x: jax.Array, name: str, at: tuple[str, ...] = ("default", "merge")) -> jax.Array:
-        if anatomy.norm_place not in at:
+    module: Any
+    anatomy: Anatomy
+    train: bool = False
+    noise: BranchNoise = NO_NOISE
+
+    def conv(self, features: int, **options: Any) -> Conv:
+        """A convolution with the anatomy's weights, padding and bias vector."""
+        return Conv(
+            features,
+            use_bias=self.anatomy.conv_biases,
+            standardized=self.anatomy.standardized,
+            same_padding=self.anatomy.same_padding,
+            dtype=self.module.dtype,
+            **options,
+        )
+
+    def norm(
+        self, x: jax.Array, name: str, at: tuple[str, ...] = ("default", "merge")
+    ) -> jax.Array:
+        """Normalises, if the norm's place is one of ``at``."""
+        if self.anatomy.norm_place not in at:
             return x
-        if anatomy.norm == "batch":
-            return GhostBatchNorm(groups=module.bn_groups, train=train, name=name)(x)
-        if anatomy.norm == "group":
-            return GroupNorm(name=name)(x)
-        return x
+        if self.anatomy.has_batch_norm:
+            return GhostBatchNorm(groups=self.module.bn_groups, train=self.train, name=name)(x)
+        return GroupNorm(name=name)(x) if self.anatomy.norm == "group" else x
 
-    def shift(x: jax.Array, name: str) -> jax.Array:
-        if not anatomy.scalar_biases:
-            return x
-        return shifted(module, name, x)
+    def shift(self, x: jax.Array, name: str) -> jax.Array:
+        """Adds Fixup's scalar bias before an activation."""
+        return shifted(self.module, name, x) if self.anatomy.scalar_biases else x
 
-    def center(x: jax.Array, name: str) -> jax.Array:
-        return ChannelBias(name=name)(x) if anatomy.channel_biases else shift(x, name)
+    def center(self, x: jax.Array, name: str) -> jax.Array:
+        """Adds the bias before a layer, a scalar or one for each channel."""
+        return ChannelBias(name=name)(x) if self.anatomy.channel_biases else self.shift(x, name)
 
-    def projected(x: jax.Array, features: int, stride: int) -> jax.Array:
-        if anatomy.pooled_shortcut:
-            x, stride = center(average_pool(x, stride), "bias_shortcut"), 1
-        return conv(features, size=1, stride=stride, name="shortcut")(x)
+    def projected(self, x: jax.Array) -> jax.Array:
+        """A block's shortcut by 1x1 convolution, strided, or of the pooled and biased input."""
+        stride = self.module.stride
+        if self.anatomy.pooled_shortcut:
+            x, stride = self.center(average_pool(x, stride), "bias_shortcut"), 1
+        return self.conv(self.module.features, size=1, stride=stride, name="shortcut")(x)
 
-    def dropped_after(h: jax.Array, layer: int) -> jax.Array:
-        return dropped(h, noise, module.dropout, layer)
+    def branch_conv(self, h: jax.Array, layer: int, scalar: jax.Array | None = None) -> jax.Array:
+        """The block's convolution of a number, times the branch's scalar, and its dropout."""
+        block = self.module
+        last, inner = layer == len(block.kernels), block.width * (block.features // block.expansion)
+        strided = next(i for i, size in enumerate(block.kernels, start=1) if size > 1)
+        conv = self.conv(
+            block.features if last else inner,
+            size=block.kernels[layer - 1],
+            stride=block.stride if layer == strided else 1,
+            name=f"conv_{layer}",
+        )
+        return dropped(conv(h, scalar), self.noise, block.dropout, layer)
 
-    def merged(shortcut: jax.Array, branch: jax.Array, constants: BranchConstants) -> jax.Array:
-        branch = surviving(branch, noise)
-        shortcut = times(shortcut, constants.identity)
-        branch = times(branch, constants.residual)
-        return norm(merge(module, shortcut, branch), "norm_merge", at=("merge",))
+    def merged(
+        self, shortcut: jax.Array, branch: jax.Array, constants: BranchConstants
+    ) -> jax.Array:
+        """``identity * shortcut + residual * branch``, recorded, and normalised where sums are.
 
-    return Layers(conv, norm, shift, center, projected, dropped_after, merged)
-
-
-def projected_shortcut(block: Any, layers: Layers, x: jax.Array, biased: jax.Array) -> jax.Array:
-    """The shortcut of a post-activation block: ``x``, or where the shape changes a 1x1 convolution.
-
-    Args:
-      block: the block; its ``features``, ``stride`` and ``anatomy`` are used.
-      layers: the block's layers.
-      x: ``[B, H, W, C_in]`` as it enters the block.
-      biased: ``x`` with the bias of the first convolution, which the shortcut shares unless the
-        anatomy gives it one of its own behind the pooling.
-
-    Returns:
-      ``[B, ceil(H / stride), ceil(W / stride), features]``, normalised where the block normalises.
-    """
-    if block.stride == 1 and x.shape[-1] == block.features:
-        return x
-    source = x if block.anatomy.pooled_shortcut else biased
-    return layers.norm(layers.projected(source, block.features, block.stride), "norm_shortcut")
+        The branch is left out where stochastic depth says so.
+        """
+        branch = times(surviving(branch, self.noise), constants.residual)
+        y = merge(self.module, times(shortcut, constants.identity), branch)
+        return self.norm(y, "norm_merge", at=("merge",))
 
 
 def average_pool(x: jax.Array, size: int) -> jax.Array:
@@ -269,46 +247,16 @@ def average_pool(x: jax.Array, size: int) -> jax.Array:
     return sums / jnp.asarray(area, x.dtype)
 
 
-def last_conv(
-    block: Any,
-    layers: Layers,
-    h: jax.Array,
-    name: str,
-    *,
-    layer: int,
-    size: int = 3,
-    norm: str | None = None,
-) -> jax.Array:
-    """The branch's last convolution, what stands behind it, and the branch's learnable scalar.
-
-    Args:
-      block: the block; its ``features`` and ``anatomy`` are used.
-      layers: the block's layers.
-      h: ``[B, H, W, C]``.
-      name: of the convolution.
-      layer: its number in the branch, from 1.
-      size: of its kernel.
-      norm: the norm's name, if there can be one.
-
-    Returns:
-      ``[B, H, W, features]``.
-    """
-    conv = layers.conv(block.features, size=size, name=name)
-    if norm is not None and block.anatomy.normalized:
-        return scaled_branch(block, layers.norm(layers.dropped(conv(h), layer), norm))
-    return layers.dropped(conv(h, branch_scalar(block)), layer)
-
-
 def scaled_branch(block: Any, h: jax.Array) -> jax.Array:
-    """Multiplies the branch by its learnable scalar."""
+    """Multiplies the branch by its learnable scalar, if the anatomy has one."""
     scalar = branch_scalar(block)
     return h if scalar is None else h * scalar.astype(h.dtype)
 
 
 def branch_scalar(block: Any) -> jax.Array | None:
     """The learnable scalar of the block's branch, if the anatomy has one."""
-    for present, name in ((block.anatomy.multiplier, "multiplier"), (block.anatomy.alpha, "alpha")):
-        if present:
+    for name in ("multiplier", "alpha"):
+        if getattr(block.anatomy, name):
             return learnt_scalar(block, name)
     return None
 
@@ -319,13 +267,11 @@ def divided(x: jax.Array, beta: Any) -> jax.Array:
 
 
 __all__ = [
-    "BasicBlock",
     "Layers",
+    "PostActivationBlock",
     "PreActivationBlock",
     "average_pool",
+    "branch_scalar",
     "divided",
-    "last_conv",
-    "layers_for",
-    "projected_shortcut",
     "scaled_branch",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import BasicBlock, layers_for
+from nf_resnets.models.blocks import Layers, PostActivationBlock
 from nf_resnets.models.head import head
 from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import dropout_rates, stages
@@ -48,10 +49,11 @@ class CifarResNet(nn.Module):
 
     Example:
       >>> model = CifarResNet(depth=20, scheme="fixup")
-      >>> params = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
       >>> model.num_branches
       9
-      >>> params["stage_1"]["rest"]["conv_1"]["kernel"].shape
+      >>> images = jnp.zeros((1, 32, 32, 3))
+      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+      >>> shapes["stage_1"]["rest"]["conv_1"]["kernel"].shape
       (2, 3, 3, 16, 16)
     """
 
@@ -90,23 +92,21 @@ class CifarResNet(nn.Module):
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
-        anatomy = schemes.get(self.scheme).anatomy
-        layers = layers_for(self, anatomy, train=train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
         x = nn.relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
         x = stages(
             self,
-            BasicBlock,
+            partial(PostActivationBlock, projection=False),
             x,
+            layers,
             sizes=((self.depth - 2) // 6,) * 3,
             widths=tuple(self.stem_channels * 2**index for index in range(3)),
             strides=(1, 2, 2),
-            anatomy=anatomy,
-            train=train,
             keys=keys,
         )
         x = layers.norm(x, "norm_head", at=("last",))
-        return head(self, x, layers, anatomy, train=train, keys=keys)
+        return head(self, x, layers, keys)
 
 
 __all__ = ["CifarResNet"]

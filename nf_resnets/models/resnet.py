@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import BasicBlock, PreActivationBlock, layers_for
-from nf_resnets.models.bottleneck import EXPANSION, Bottleneck, PreActivationBottleneck
+from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
 from nf_resnets.models.layers import max_pool
 from nf_resnets.models.noise import check_noise
@@ -31,6 +30,9 @@ SIZES = {
 BASIC = (18, 34)
 """The depths of those with basic blocks; the others have bottlenecks."""
 
+EXPANSION = 4
+"""Channels of a bottleneck's output over those inside its branch."""
+
 
 class ResNet(nn.Module):
     r"""The residual network of He et al. for ImageNet, with post- or pre-activation blocks.
@@ -49,24 +51,13 @@ class ResNet(nn.Module):
     Attributes:
       depth: the number of weight layers: 18, 26, 34, 50 (``L = 16``), 101 (``L = 33``),
         152 (``L = 50``) or 200.
-      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
-        parameters that ``init`` returns are a standard initialisation (He fan_out, the head
-        ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
       version: 1, post-activation, or 2, pre-activation.
       num_classes: ``c``.
       stem_channels: channels of the stem, of which all others are multiples.
-      dropout: the rate of dropout before the head, where the scheme asks for it.
-      conv_dropout: the rate of dropout of whole channels after each convolution of the branches of
-        the last two stages.
-      survival: ``p_L``, the probability that the last branch is there in a training step; that of
-        the l-th is ``1 - (l / L) (1 - p_L)``, stochastic depth.
-      bn_groups: into how many slices BatchNorm cuts the batch that it is given.
-      unroll: blocks in one turn of the compiled loop over a stage's blocks.
-      remat: recompute the blocks in the backward pass: memory for activations grows as the square
-        root of the depth, and a step computes the forward pass twice.
-      dtype: what the convolutions compute in; parameters and logits are float32.
       width: how many times as many channels a bottleneck has inside; with 2 it is torchvision's
         ``wide_resnet50_2``.
+
+    All others are those of :class:`nf_resnets.models.CifarResNet`.
 
     Raises:
       ValueError: if ``depth`` or ``version`` is not one of those above, ``stem_channels`` is below
@@ -140,23 +131,23 @@ class ResNet(nn.Module):
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
-        anatomy = schemes.get(self.scheme).anatomy
-        layers = layers_for(self, anatomy, train=train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(images)
         if self.version == 1:
             x = nn.relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
-        x = max_pool(x, 3, 2, padding=1, same_padding=anatomy.same_padding)
-        basic = self.depth in BASIC
-        expansion = 1 if basic else EXPANSION
+        x = max_pool(x, 3, 2, padding=1, same_padding=layers.anatomy.same_padding)
+        block: Any = PostActivationBlock if self.version == 1 else PreActivationBlock
+        expansion = 1 if self.depth in BASIC else EXPANSION
+        if self.depth not in BASIC:
+            block = partial(block, kernels=(1, 3, 1), expansion=EXPANSION, width=self.width)
         x = stages(
             self,
-            self._block(basic=basic),
+            block,
             x,
+            layers,
             sizes=SIZES[self.depth],
             widths=tuple(self.stem_channels * 2**index * expansion for index in range(4)),
             strides=(1, 2, 2, 2),
-            anatomy=anatomy,
-            train=train,
             keys=keys,
         )
         if self.version == 1:
@@ -164,13 +155,7 @@ class ResNet(nn.Module):
         else:
             x = layers.norm(x, "norm_head", at=("default", "merge", "last"))
             x = nn.relu(layers.shift(x, "bias_relu"))
-        return head(self, x, layers, anatomy, train=train, keys=keys)
-
-    def _block(self, *, basic: bool) -> Any:
-        if basic:
-            return partial(BasicBlock, projection=True) if self.version == 1 else PreActivationBlock
-        block = Bottleneck if self.version == 1 else PreActivationBottleneck
-        return partial(block, width=self.width)
+        return head(self, x, layers, keys)
 
 
 __all__ = ["BASIC", "SIZES", "ResNet"]

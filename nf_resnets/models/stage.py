@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets import calibration, taps
+from nf_resnets.models.blocks import Layers
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, branch_noise
-from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
+from nf_resnets.schemes import NO_CONSTANTS, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
 _STACKED = (
@@ -104,11 +105,11 @@ class Stage(nn.Module):
         written = [name for name in _STACKED[1:] if self.is_mutable_collection(name)]
 
         def step(carry: jax.Array, own: Any) -> tuple[jax.Array, Any]:
-            variables, rngs, scalars, draws = own
+            variables, rngs, scalars, random = own
             with flax.core.bind(variables, rngs, written).temporary() as scope:
                 # Where the block stands in the network, for those who ask a module for its path.
                 scope.path = path
-                x = _call(block.clone(parent=scope), carry, scalars, draws)
+                x = _call(block.clone(parent=scope), carry, scalars, random)
                 return x, scope.mutable_variables()
 
         run = _grouped if self.remat else _scan
@@ -182,12 +183,11 @@ def stages(
     network: Any,
     block: Any,
     x: jax.Array,
+    layers: Layers,
     *,
     sizes: tuple[int, ...],
     widths: tuple[int, ...],
     strides: tuple[int, ...],
-    anatomy: Anatomy,
-    train: bool,
     keys: jax.Array | None = None,
 ) -> jax.Array:
     """The middle of a network: its stages ``stage_1``, ``stage_2``, ... one after another.
@@ -197,42 +197,36 @@ def stages(
         ``survival`` and ``conv_dropout`` are used.
       block: the class of its blocks.
       x: ``[B, H, W, C]``.
+      layers: the network's layers.
       sizes: the number of blocks of each stage.
       widths: the channels of each stage's output.
       strides: of each stage's first block.
-      anatomy: what the scheme asks for.
-      train: whether BatchNorm uses the batch's statistics, and whether anything is drawn.
       keys: PRNG keys of the images, ``[B]``; needed for stochastic depth and dropout only.
 
     Returns:
       The last stage's output, ``[B, H', W', widths[-1]]``.
     """
-    shapes = list(zip(sizes, widths, strides, (x.shape[-1], *widths), strict=False))
+    anatomy, train, rates = layers.anatomy, layers.train, dropout_rates(network.conv_dropout, sizes)
     transitions: list[bool] = []
-    for size, width, stride, before in shapes:
+    for size, width, stride, before in zip(
+        sizes, widths, strides, (x.shape[-1], *widths), strict=False
+    ):
         transitions += [stride > 1 or width != before] + [False] * (size - 1)
     constants = anatomy.constants(tuple(transitions))
-    draws = train and anatomy.branches and not network.is_initializing()
-    noise = branch_noise(network, keys, len(transitions)) if draws else NO_NOISE
+    random = train and anatomy.branches and not network.is_initializing()
+    noise = branch_noise(network, keys, len(transitions)) if random else NO_NOISE
     start = 0
-    for index, (size, width, stride, _) in enumerate(shapes, start=1):
+    for index, (size, width, stride) in enumerate(zip(sizes, widths, strides, strict=True), 1):
         bound = partial(
             block,
             features=width,
             anatomy=anatomy,
             bn_groups=network.bn_groups,
             train=train,
-            dropout=dropout_rates(network.conv_dropout, sizes)[start],
+            dropout=rates[start],
             dtype=network.dtype,
         )
-        stage = Stage(
-            bound,
-            num_blocks=size,
-            stride=stride,
-            unroll=network.unroll,
-            remat=network.remat,
-            name=f"stage_{index}",
-        )
+        stage = Stage(bound, size, stride, network.unroll, network.remat, name=f"stage_{index}")
         own = slice(start, start + size)
         x = stage(x, constants.part(own), noise.part(own))
         start += size

@@ -347,20 +347,6 @@ class Transformer(nn.Module):
           token: int ``[B]``.
           position: int32 [], where the token stands.
           length: how many tokens the target may have.
-
-        Example:
-          >>> model = Transformer(9, num_layers=1, d_model=8, num_heads=2, d_ff=8)
-          >>> source, target = jnp.ones((1, 3), jnp.int32), jnp.asarray([[1, 5]])
-          >>> params = model.init(jax.random.key(0), source, target)["params"]
-          >>> variables = {"params": params}
-          >>> memory = model.apply(variables, source, method="encode")
-          >>> for position in range(2):
-          ...     logits, kept = model.apply(variables, memory, source, target[:, position],
-          ...         position, length=2, method="decode_next", mutable=["cache"])
-          ...     variables = {"params": params, **kept}
-          >>> whole = model.apply({"params": params}, source, target)
-          >>> bool(jnp.allclose(logits, whole[:, 1], atol=1e-5))
-          True
         """
         if length > self.max_length:
             raise ValueError(

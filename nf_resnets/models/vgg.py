@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import layers_for
+from nf_resnets.models.blocks import Layers
 from nf_resnets.models.layers import Dense, Head, dropout, max_pool
 
 CONFIGURATIONS = {
@@ -110,7 +110,7 @@ class VGG(nn.Module):
                 "expects [B, H, W, C] with H and W of 32 or more."
             )
         anatomy = schemes.get(self.scheme).anatomy
-        layers = layers_for(self, anatomy, train=train)
+        layers = Layers(self, anatomy, train)
         x, index = images, 0
         for length, multiple in zip(CONFIGURATIONS[self.depth], _MULTIPLES, strict=True):
             for _ in range(length):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import PreActivationBlock, layers_for
+from nf_resnets.models.blocks import Layers, PreActivationBlock
 from nf_resnets.models.head import head
 from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import dropout_rates, stages
@@ -26,21 +26,10 @@ class WideResNet(nn.Module):
     Attributes:
       depth: ``n = 6N + 4``, the number of weight layers (WRN-28-10: 28, ``L = 12``).
       width: ``k``.
-      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
-        parameters that ``init`` returns are a standard initialisation (He fan_out, the head
-        ``N(0, 1 / fan_in)``, multipliers and alphas 1); apply the scheme's function to them.
       num_classes: ``c``.
       stem_channels: channels of the stem and, times ``k``, of the first stage.
-      dropout: the rate of dropout before the head, where the scheme asks for it.
-      conv_dropout: the rate of dropout of whole channels after each convolution of the branches of
-        the last two stages.
-      survival: ``p_L``, the probability that the last branch is there in a training step; that of
-        the l-th is ``1 - (l / L) (1 - p_L)``, stochastic depth.
-      bn_groups: into how many slices BatchNorm cuts the batch that it is given.
-      unroll: blocks in one turn of the compiled loop over a stage's blocks.
-      remat: recompute the blocks in the backward pass: memory for activations grows as the square
-        root of the depth, and a step computes the forward pass twice.
-      dtype: what the convolutions compute in; parameters and logits are float32.
+
+    All others are those of :class:`nf_resnets.models.CifarResNet`.
 
     Raises:
       ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, ``width`` is below 1, a
@@ -97,23 +86,21 @@ class WideResNet(nn.Module):
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
-        anatomy = schemes.get(self.scheme).anatomy
-        layers = layers_for(self, anatomy, train=train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
         x = stages(
             self,
             PreActivationBlock,
             x,
+            layers,
             sizes=((self.depth - 4) // 6,) * 3,
             widths=tuple(self.stem_channels * self.width * 2**index for index in range(3)),
             strides=(1, 2, 2),
-            anatomy=anatomy,
-            train=train,
             keys=keys,
         )
         x = layers.norm(x, "norm_head", at=("default", "merge", "last"))
         x = nn.relu(layers.shift(x, "bias_relu"))
-        return head(self, x, layers, anatomy, train=train, keys=keys)
+        return head(self, x, layers, keys)
 
 
 __all__ = ["WideResNet"]

@@ -11,7 +11,7 @@ from nf_resnets import init, roles, schemes
 from nf_resnets.init import Rules
 from nf_resnets.models import Multiplier, ResidualScale, ScalarBias, ScaledWSConv, SkipInit
 from nf_resnets.models import nnx_parts as parts
-from nf_resnets.models.blocks import BasicBlock
+from nf_resnets.models.blocks import PostActivationBlock
 from nf_resnets.roles import Role
 
 KEY = jax.random.key(0)
@@ -114,7 +114,7 @@ def test_a_block_of_parts_is_the_librarys_own():
             for index, name in enumerate(("bias_1a", "bias_1b", "bias_2a", "bias_2b"))
         },
     }
-    ours = BasicBlock(3, 1, schemes.get("fixup").anatomy)
+    ours = PostActivationBlock(3, 1, schemes.get("fixup").anatomy)
     # Sums in another order.
     np.testing.assert_allclose(
         block.apply({"params": params}, X), ours.apply({"params": own}, X), rtol=1e-5, atol=1e-5

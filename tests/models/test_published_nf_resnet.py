@@ -5,6 +5,8 @@ there by the frameworks' own means (``"SAME"``, ``F.batch_norm`` of the weights,
 parameters are random.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from nf_resnets import init, schemes
 from nf_resnets.models import ResNet, conv
-from nf_resnets.models.blocks import layers_for
+from nf_resnets.models.blocks import Layers
 from nf_resnets.models.layers import max_pool
 from tests.models.reference import torch_names
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
@@ -220,7 +222,7 @@ def test_standardised_kernels_of_each_code():
         class Holder:
             dtype, bn_groups = jnp.float32, 1
 
-        layers = layers_for(Holder, schemes.get(scheme).anatomy, train=False)
+        layers = Layers(Holder, schemes.get(scheme).anatomy)
         for after_relu in (True, False):
             layer = layers.conv(8, after_relu=after_relu, parent=None)
             params = layer.init(jax.random.key(0), x)["params"] | {"kernel": np.float32(kernel)}
@@ -239,7 +241,8 @@ def test_timms_branches_start_at_zero_by_their_last_gains():
     params = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), params)
     scheme = schemes.get("nf_resnet_timm")
-    result = scheme.init(params, model.num_branches, key=jax.random.key(1))
+    draw = functools.partial(jax.jit, static_argnums=1)
+    result = draw(scheme.init)(params, model.num_branches, key=jax.random.key(1))
     for stage in range(1, 5):
         for part in ("first", "rest"):
             block = result[f"stage_{stage}"][part]
@@ -247,9 +250,7 @@ def test_timms_branches_start_at_zero_by_their_last_gains():
             assert not np.any(block["conv_3"]["gain"])
             assert np.all(block["conv_1"]["gain"] == 1) and np.all(block["conv_2"]["gain"] == 1)
     # The draws are the paper's.
-    paper = init.nf_resnet(
-        jax.tree.map(np.copy, _with_alphas(params)), model.num_branches, key=jax.random.key(1)
-    )
+    paper = draw(init.nf_resnet)(_with_alphas(params), model.num_branches, key=jax.random.key(1))
     np.testing.assert_array_equal(result["stem"]["kernel"], paper["stem"]["kernel"])
     np.testing.assert_array_equal(result["head"]["kernel"], paper["head"]["kernel"])
 

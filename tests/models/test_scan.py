@@ -14,8 +14,7 @@ import pytest
 
 from nf_resnets import schemes
 from nf_resnets.models import CifarResNet, WideResNet
-from nf_resnets.models.blocks import BasicBlock, PreActivationBlock
-from nf_resnets.models.bottleneck import Bottleneck, PreActivationBottleneck
+from nf_resnets.models.blocks import PostActivationBlock, PreActivationBlock
 from nf_resnets.models.stage import Stage, group_size
 from tests.models.trees import (
     assert_close,
@@ -41,7 +40,8 @@ FORMS = {
 # Asked of every anatomy; the two others of some, and of the rest where time is no matter.
 SINGLE = {"unroll", "remat"}
 NETWORKS = [partial(CifarResNet, depth=20), partial(WideResNet, depth=22)]
-BLOCKS = [BasicBlock, PreActivationBlock]
+BLOCKS = [partial(PostActivationBlock, projection=False), PreActivationBlock]
+BOTTLENECK = {"kernels": (1, 3, 1), "expansion": 4}
 FAMILIES = ("post_activation", "pre_activation")  # of the two, and of the two
 # One scheme for each anatomy.
 ANATOMIES = [
@@ -67,9 +67,9 @@ def value_grads_stats(module, variables, x, **options):
 
 STAGES = [
     *BLOCK_SCHEMES,
-    (partial(BasicBlock, projection=True), "rescalenet"),
-    (Bottleneck, "rescalenet"),
-    (PreActivationBottleneck, "nf_resnet"),
+    (PostActivationBlock, "rescalenet"),
+    (partial(PostActivationBlock, **BOTTLENECK), "rescalenet"),
+    (partial(PreActivationBlock, **BOTTLENECK), "nf_resnet"),
 ]
 # Running statistics, constants of each branch, scalars, a shortcut with weights of its own.
 IN_ALL_FORMS = ("batchnorm", "rescalenet", "fixup")
@@ -96,7 +96,7 @@ def _forms_agree(block, scheme, names):
     """A stage for each anatomy: down-sampling, then three blocks in the loop."""
     anatomy = schemes.get(scheme).anatomy
     # A standardised 1x1 kernel of two inputs would be a sign, and its gradient 0.
-    features = 16 if block in (Bottleneck, PreActivationBottleneck) else 8
+    features = 16 if getattr(block, "keywords", None) == BOTTLENECK else 8
     make = partial(block, features=features, anatomy=anatomy, bn_groups=2, train=True)
     scanned, *forms = (
         Stage(make, num_blocks=4, stride=2, **FORMS[name]) for name in ("scan", *names)
@@ -181,7 +181,7 @@ def test_every_block_starts_as_the_identity(scheme, block):
     params = started(network, seed=0)
     anatomy = schemes.get(scheme).anatomy
     stage = Stage(partial(block, features=16, anatomy=anatomy), num_blocks=3, stride=1)
-    x = np.abs(images(6, 2, 8, 8, 16)) * np.where(block is BasicBlock, 1, -1)
+    x = np.abs(images(6, 2, 8, 8, 16)) * np.where(block is PreActivationBlock, -1, 1)
     y = quick_jit(lambda p, x: stage.apply({"params": p}, x))(params["stage_1"], x)
     np.testing.assert_array_equal(y, x)
 

@@ -129,7 +129,7 @@ MUTANTS = [
         "models/blocks.py",
         "models/test_published.py models/test_resnet.py",
         ('biased = layers.center(x, "bias_1a")', 'biased = layers.center(x, "bias_1a") * 0 + x'),
-        ("source = x if block.anatomy.pooled_shortcut else biased", "source = x"),
+        ("source = x if self.anatomy.pooled_shortcut else biased", "source = x"),
         ("length - size * np.arange(", "size + 0 * np.arange("),
     ),
     *_in(
