@@ -412,7 +412,7 @@ def of_an_experiment(
         return training.create_state(variables["params"], optimizer, {"learning_rate": 1e-6})
 
     per_epoch = steps // epochs
-    states = training.spread_runs(training.stack([initial()]), program.mesh)
+    states = training.shard_runs(training.stack([initial()]), program.mesh)
     state = initial()
     bare = jax.jit(bare_step(model, optimizer), donate_argnums=0)
     batch = fixed_batch(dataset, batch_size)
@@ -420,7 +420,7 @@ def of_an_experiment(
     def epoch_with_input() -> None:
         nonlocal states
         order = data.epoch_order(0, 0, len(dataset.train.labels))
-        orders = training.spread_runs(order[None], program.mesh)
+        orders = training.shard_runs(order[None], program.mesh)
         for _ in range(per_epoch):
             states, metrics = program.step(states, program.train_data, orders)
             _wait_on_cpu(metrics)

@@ -118,11 +118,11 @@ class Trainer:
             small.network, "fixup", num_classes=10, stem_channels=small.channels
         )
         self.data = training.replicate(data.DeviceData.of(dataset, dataset.train), mesh)
-        self.counts = training.spread_runs(np.full(runs, small.steps, np.int32), mesh)
+        self.counts = training.shard_runs(np.full(runs, small.steps, np.int32), mesh)
         per_epoch = data.steps_per_epoch(len(dataset.train.labels), BATCH)
         if per_epoch % small.steps:
             raise ValueError(f"steps={small.steps} found; expected a divisor of {per_epoch}.")
-        self.states = training.spread_runs(_initial(model, dataset, runs), mesh)
+        self.states = training.shard_runs(_initial(model, dataset, runs), mesh)
         self.small = small
         self.steps = training.make_train_steps(
             training.train_apply(model), optimizer, mesh,

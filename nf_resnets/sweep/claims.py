@@ -112,7 +112,7 @@ class Claims:
 
     def is_over(self) -> bool:
         """Whether any process was told to stop: all leave at the same step."""
-        return hosts.anywhere(self.stop())
+        return hosts.any_process(self.stop())
 
     def claim(self, program: str | None, limit: int) -> list[Claim]:
         """Takes runs from the ledger, of one program; none once it is time to stop.

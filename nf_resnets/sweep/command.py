@@ -153,7 +153,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         pool.sweep_mesh(jax.devices(), data_devices)
         for each in sweep.kinds:
             refuse_indivisible(each, data_devices)
-        with hosts.failing_together():
+        with hosts.abort_on_error():
             if not options.dry_run:
                 return _run(options, sweep, base, title)
             _dry_run(options, sweep)
@@ -288,7 +288,7 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
 
 
 def _run(options: Options, sweep: Sweep, base: Mapping[str, Any], title: str) -> Made | None:
-    leads = hosts.is_leader()
+    leads = hosts.is_process_zero()
     _use_compilation_cache(options.out)
     ledger = _open(options) if leads else None
     try:

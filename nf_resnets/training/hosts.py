@@ -1,10 +1,10 @@
-"""Several processes as one: starting together, the leader's word to all, whole arrays on each.
+"""Several processes: joined, values broadcast from process 0, whole arrays on each.
 
-What is known of a peer that dies (measured with two CPU processes over gloo, JAX 0.10.2 and 0.12):
-a collective that waits for it raises at once, as its connections close; a process that is not in
-one is ended by JAX (SIGABRT) when the heartbeat timeout is over, and at once if it is the leader
-that died. A peer that raises is worse: it waits for the others as it leaves, and they for it, until
-``shutdown_seconds`` are over. :func:`failing_together` ends it at once instead.
+When a process dies (measured with two CPU processes over gloo, JAX 0.10.2 and 0.12), a collective
+that waits for it raises at once. A process outside a collective is ended by JAX (SIGABRT) after the
+heartbeat timeout, or at once if process 0 died. A process that raises waits for the others as it
+leaves, and they wait for it, until ``shutdown_seconds`` are over; :func:`abort_on_error` ends it at
+once.
 """
 
 from __future__ import annotations
@@ -38,29 +38,26 @@ def initialize(
     connect_seconds: int = 300,
     shutdown_seconds: int = 300,
 ) -> None:
-    """Joins this process with the others of a run; the first thing that a program does.
+    """Joins this process with the others of a run; a program calls it first.
 
-    On a Cloud TPU no argument is needed: the pod says who its processes are. Elsewhere, every
-    process is started with the same first two arguments and its own index; without arguments it
-    stays by itself. Called again, it does nothing.
-
-    SIGTERM keeps its usual meaning: JAX's own preemption service, which would swallow it, is
-    turned off.
+    A Cloud TPU needs no arguments. Elsewhere every process is started with the same first two
+    arguments and its own index; without arguments it stays alone. A second call does nothing. JAX's
+    preemption service is turned off, since it would swallow SIGTERM.
 
     Args:
       coordinator: ``HOST:PORT`` of process 0, as the others reach it; any free port.
       num_processes: how many processes there are.
       process_id: the index of this one, from 0.
-      heartbeat_seconds: a process that has not been heard of for so long counts as dead, and the
-        others are ended.
+      heartbeat_seconds: after so long without a heartbeat a process counts as dead, and the others
+        are ended.
       connect_seconds: how long to wait for the others at the start.
-      shutdown_seconds: how long a process that is done waits for those that are not.
+      shutdown_seconds: how long a process that has finished waits for the others.
 
     Raises:
       ValueError: if only some of the three are given, one is out of its range, or this process is
         already joined as another.
-      OSError: if the coordinator's host is not known, does not answer, or its port is taken. (If
-        it is the others that do not come, JAX ends process 0 by SIGABRT.)
+      OSError: if the coordinator's host is unknown, does not answer, or its port is taken. (If the
+        others do not come, JAX ends process 0 by SIGABRT.)
       RuntimeError: if a device has been used before.
     """
     for name, seconds in (
@@ -172,38 +169,37 @@ def _on_a_tpu() -> bool:
     return bool(chips) and importlib.util.find_spec("libtpu") is not None
 
 
-def is_leader() -> bool:
-    """Whether this is the process that decides, writes and prints: the first."""
+def is_process_zero() -> bool:
+    """Whether this is process 0, which decides, writes and prints."""
     return jax.process_index() == 0
 
 
-# The first message holds its length, what it is, and as much of it as there is room for: most are
-# short, and cost one collective of one shape.
+# The first message holds kind, length and the beginning of the content: most messages are short,
+# and cost one collective of one shape.
 _BYTES, _JSON, _REFUSED = range(3)
 _FIRST = 4096
 _HEADER = 9
 
 
 def broadcast(value: Any) -> Any:
-    """Gives the leader's value to every process; those of the others do not matter.
+    """Gives the value of process 0 to every process; those of the others are ignored.
 
-    All processes must call it, in the same order as each other's collectives. One process alone
-    gets back the same as several would.
+    All processes call it, in the same order as their other collectives.
 
     Args:
-      value: a JSON value, or bytes; of any length, another at each call.
+      value: a JSON value or bytes, of any length.
 
     Returns:
-      The leader's value, as JSON gives it back: tuples as lists, keys as text.
+      The value as JSON gives it back: tuples as lists, keys as text.
 
     Raises:
-      TypeError: on every process, if the leader's value is neither.
+      TypeError: on every process, if the value of process 0 is neither.
 
     Example:
       >>> broadcast({"rate": 0.1, "shape": (2, 3)})
       {'rate': 0.1, 'shape': [2, 3]}
     """
-    kind, content = _encode(value) if is_leader() else (_BYTES, b"")
+    kind, content = _encode(value) if is_process_zero() else (_BYTES, b"")
     if jax.process_count() > 1:
         kind, content = _send(kind, content)
     if kind == _REFUSED:
@@ -211,29 +207,28 @@ def broadcast(value: Any) -> Any:
     return json.loads(content) if kind == _JSON else content
 
 
-def share(found: Any, like: Any) -> Any:
-    """Gives the leader's tree of arrays to every process, or None where the leader has none.
+def broadcast_tree(found: Any, like: Any) -> Any:
+    """Gives a tree of arrays of process 0 to every process, or None if it has none.
 
-    All processes must call it, in the same order as each other's collectives.
+    All processes call it, in the same order as their other collectives.
 
     Args:
-      found: on the leader, a tree of arrays or None; of no account on the others.
-      like: on every process, a tree of the same structure, of anything with shapes and dtypes.
+      found: on process 0, a tree of arrays or None; ignored on the others.
+      like: on every process, a tree of the same structure with shapes and dtypes.
 
     Returns:
-      The leader's own tree on the leader of several processes and where there is but one; NumPy
-      arrays on the others.
+      ``found`` itself on process 0; NumPy arrays on the others.
 
     Example:
       >>> import numpy as np
-      >>> share(None, {"w": np.zeros(2)}) is None
+      >>> broadcast_tree(None, {"w": np.zeros(2)}) is None
       True
     """
     if jax.process_count() == 1 or not broadcast(found is not None):
-        return found if is_leader() else None
+        return found if is_process_zero() else None
     whole = b"" if found is None else b"".join(x.tobytes() for x in jax.tree.leaves(found))
     whole = broadcast(whole)
-    if is_leader():
+    if is_process_zero():
         return found
     leaves, start = [], 0
     for leaf in jax.tree.leaves(like):
@@ -275,14 +270,8 @@ def _collective(content: bytes, size: int) -> bytes:
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer), np.uint8).tobytes()
 
 
-def anywhere(flag: bool) -> bool:
-    """Whether any process says so: all of them get the same answer, and can stop at the same step.
-
-    All processes must call it.
-
-    Args:
-      flag: what this process says, such as that it was asked to stop.
-    """
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set on any process; all processes call it and get the same answer."""
     if jax.process_count() == 1:
         return bool(flag)
     return bool(multihost_utils.process_allgather(np.array(flag, np.uint8)).any())
@@ -291,21 +280,20 @@ def anywhere(flag: bool) -> bool:
 def gather(tree: Any) -> Any:
     """Copies a tree of arrays to the host, whole on every process.
 
-    All processes must call it where leaves are spread over them, with trees of one structure.
+    All processes call it where leaves are sharded over them, with trees of one structure.
 
     Args:
-      tree: arrays on devices, in whichever way they are spread over those of all processes, or on
-        the host.
+      tree: arrays on the devices of any processes, or on the host.
 
     Returns:
-      The same tree of NumPy arrays; nothing of it is shared with the devices, so that what is
-      given may be donated.
+      The same tree of NumPy arrays, which share no memory with the devices: the arrays may be
+      donated.
 
     Raises:
-      TypeError: if a leaf that is spread over processes does not say over which mesh.
+      TypeError: if a leaf that is sharded over processes does not say over which mesh.
     """
     leaves, structure = jax.tree.flatten(tree)
-    spread: dict[Any, list[int]] = {}
+    sharded: dict[Any, list[int]] = {}
     for index, leaf in enumerate(leaves):
         if isinstance(leaf, jax.Array) and not (
             leaf.is_fully_addressable or leaf.is_fully_replicated
@@ -315,12 +303,12 @@ def gather(tree: Any) -> Any:
                     f"an array of shape {leaf.shape} with {leaf.sharding} found; expected a "
                     "NamedSharding where processes hold parts of it."
                 )
-            spread.setdefault(leaf.sharding.mesh, []).append(index)
-    for mesh, indices in spread.items():
+            sharded.setdefault(leaf.sharding.mesh, []).append(index)
+    for mesh, indices in sharded.items():
         whole = _replicate(mesh)([leaves[index] for index in indices])
         for index, leaf in zip(indices, whole, strict=True):
             leaves[index] = leaf
-    return jax.tree.unflatten(structure, [np.array(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, [np.array(leaf) for leaf in jax.device_get(leaves)])
 
 
 @functools.cache
@@ -330,13 +318,13 @@ def _replicate(mesh: Mesh) -> Any:
 
 
 @contextlib.contextmanager
-def failing_together() -> Iterator[None]:
-    """Ends this process at once where the block raises, so that the others notice.
+def abort_on_error() -> Iterator[None]:
+    """Ends this process at once if the block raises, so that the others notice.
 
-    By itself, a process that raises waits, as it leaves, for the others to leave too, while they
-    wait for it in a collective. In a process that was not joined with others nothing is changed,
-    and ``SystemExit`` passes: it is for what all processes agree on. Otherwise the traceback is
-    printed, and the exit code is 1, without ``finally`` blocks outside and ``atexit``.
+    A process that raises would wait for the others as it leaves, while they wait for it in a
+    collective. Here the traceback is printed and the exit code is 1, without outer ``finally``
+    blocks and ``atexit``. ``SystemExit`` passes, since all processes agree on it; a process alone
+    raises as usual.
     """
     try:
         yield
@@ -352,11 +340,11 @@ def failing_together() -> Iterator[None]:
 
 
 __all__ = [
-    "anywhere",
+    "abort_on_error",
+    "any_process",
     "broadcast",
-    "failing_together",
+    "broadcast_tree",
     "gather",
     "initialize",
-    "is_leader",
-    "share",
+    "is_process_zero",
 ]

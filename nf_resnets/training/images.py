@@ -13,11 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import data, schemes
+from nf_resnets.training import hosts
 from nf_resnets.training.apply import eval_apply, train_apply
 from nf_resnets.training.evaluate import make_evaluate
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
 from nf_resnets.training.mesh import SWEEP
-from nf_resnets.training.program import Program, Start, Steps, build, fetch, quick_compile
+from nf_resnets.training.program import Program, Start, Steps, build, quick_compile
 from nf_resnets.training.sharding import replicate, shard_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.statistics import make_estimate_batch_stats
@@ -173,7 +174,7 @@ def _test(
         batch_stats = states.batch_stats
         if estimate is not None:
             batch_stats = estimate(states, train_split, orders(states.seed))
-        return fetch(evaluate(states.params, batch_stats, test_split))
+        return hosts.gather(evaluate(states.params, batch_stats, test_split))
 
     return test
 

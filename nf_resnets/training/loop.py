@@ -113,7 +113,7 @@ def train(
             status = "diverged"
             break
         over = run.step == run.num_steps
-        stopping = not over and hosts.anywhere(stop is not None and stop.requested)
+        stopping = not over and hosts.any_process(stop is not None and stop.requested)
         if checkpoints is not None and (over or stopping or saver.is_due(run.step)):
             saver.save(run, program.take(states, 0), must=stopping)
         if stopping:
@@ -143,7 +143,7 @@ class _Saver:
 
     def save(self, run: Progress, state: Any, *, must: bool) -> None:
         try:
-            if hosts.is_leader():
+            if hosts.is_process_zero():
                 self._checkpoints.save(run.step, run.tree(state))
         except CheckpointError as error:
             if self._failed is None or must:

@@ -178,7 +178,7 @@ def build(
         return put_one(states, np.int32(slot), state)
 
     def take(states: TrainState, slot: int) -> Any:
-        return fetch(take_one(states, np.int32(slot)))
+        return hosts.gather(take_one(states, np.int32(slot)))
 
     start = time.perf_counter()
     steps = compile_steps(stacked)
@@ -213,15 +213,6 @@ def quick_compile(mesh: Mesh) -> dict[str, Any] | None:
     return {"xla_backend_optimization_level": 0} if on_cpu else None
 
 
-def fetch(tree: Any) -> Any:
-    """A tree as NumPy arrays, also where several processes hold parts of it."""
-    if all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(tree)):
-        return tree
-    if all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree)):
-        return jax.tree.map(np.asarray, jax.device_get(tree))
-    return hosts.gather(tree)
-
-
 def _numbers(start: Start) -> tuple[Any, ...]:
     """Seed, the optimizer's numbers, alpha (NaN for the scheme's own), the scale of branches."""
     alpha = math.nan if start.alpha is None else start.alpha
@@ -233,4 +224,4 @@ def _numbers(start: Start) -> tuple[Any, ...]:
     )
 
 
-__all__ = ["InitialFn", "Program", "Start", "Steps", "build", "fetch", "quick_compile"]
+__all__ = ["InitialFn", "Program", "Start", "Steps", "build", "quick_compile"]

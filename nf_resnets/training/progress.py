@@ -14,7 +14,7 @@ import numpy as np
 
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.program import Program, fetch
+from nf_resnets.training.program import Program
 from nf_resnets.training.state import TrainState
 
 
@@ -132,10 +132,10 @@ def restore(checkpoints: Checkpoints | None, like: Any) -> tuple[int, Any] | Non
     """
     found = None
     # Most runs are new: looking for their folder is all that they should cost.
-    if checkpoints is not None and hosts.is_leader() and os.path.lexists(checkpoints.folder):
+    if checkpoints is not None and hosts.is_process_zero() and os.path.lexists(checkpoints.folder):
         found = checkpoints.restore(like)
     step = hosts.broadcast(None if found is None else found[0])
-    tree = hosts.share(None if found is None else found[1], like)
+    tree = hosts.broadcast_tree(None if found is None else found[1], like)
     return None if step is None else (step, tree)
 
 
@@ -158,7 +158,7 @@ def advance(
     """
     start = time.perf_counter()
     found = program.steps(states, np.asarray(counts, np.int32))
-    curve, made, diverged = fetch((dict(found.curve), found.counts, found.diverged))
+    curve, made, diverged = hosts.gather((dict(found.curve), found.counts, found.diverged))
     elapsed = time.perf_counter() - start
     running = [(slot, run) for slot, run in enumerate(runs) if run is not None]
     for slot, run in running:

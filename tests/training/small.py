@@ -76,12 +76,12 @@ def train(step, states, data, mesh, *, num_steps, batch_size):
     count = data.labels.shape[0]
     per_epoch = steps_per_epoch(count, batch_size)
     seeds = [int(state.seed) for state in states]
-    states = training.spread_runs(training.stack(states), mesh)
+    states = training.shard_runs(training.stack(states), mesh)
     data = training.replicate(data, mesh)
     curves = []
     for index in range(num_steps):
         orders = np.stack([order(seed, index // per_epoch, count) for seed in seeds])
-        states, metrics = step(states, data, training.spread_runs(orders, mesh))
+        states, metrics = step(states, data, training.shard_runs(orders, mesh))
         # Waited for: steps that run ahead can deadlock on virtual devices.
         curves.append(jax.block_until_ready(metrics))
     return states, {name: np.stack([curve[name] for curve in curves]) for name in curves[0]}

@@ -163,7 +163,7 @@ def test_several_runs_vectorised():
     variables = small.he_variables(model)
     states = [small.state_of(variables), small.state_of(variables, seed=4, learning_rate=0.02)]
     states, metrics = small.train(
-        step_on(model, mesh, together="vmap"),
+        step_on(model, mesh, vectorize="vmap"),
         states,
         small.split(),
         mesh,

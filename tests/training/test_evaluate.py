@@ -40,8 +40,8 @@ def evaluate(apply_fn, params, batch_stats=None, *, sweep=1, data=1, batch_size=
     mesh = training.make_mesh(sweep, data, devices=jax.devices()[: sweep * data])
     compiled = training.make_evaluate(apply_fn, mesh, batch_size=batch_size)
     found = compiled(
-        training.spread_runs(params, mesh),
-        training.spread_runs({} if batch_stats is None else batch_stats, mesh),
+        training.shard_runs(params, mesh),
+        training.shard_runs({} if batch_stats is None else batch_stats, mesh),
         training.replicate(split, mesh),
     )
     return {name: np.asarray(value) for name, value in found.items()}
@@ -80,7 +80,7 @@ def test_one_compilation_and_one_trace_for_many_runs():
     compiled = training.make_evaluate(counted, mesh, batch_size=16)
     data = training.replicate(SPLIT, mesh)
     for _ in range(2):
-        compiled(training.spread_runs(parameters(8), mesh), {}, data)
+        compiled(training.shard_runs(parameters(8), mesh), {}, data)
     # Four batches of 14 are enough for 53 examples, where 16 are allowed: 7 on a device.
     assert traces == [(7, 8, 8, 1)] and compiled._cache_size() == 1
 

@@ -5,8 +5,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from nf_resnets.training.feed import Feed, local_rows
 
+from nf_resnets.training.device_iterator import DeviceIterator, local_rows
 from nf_resnets.training.mesh import make_mesh
 
 
@@ -15,7 +15,7 @@ def test_every_device_gets_its_slice_of_the_batch(sweep, data):
     mesh = make_mesh(sweep, data)
     assert local_rows(mesh, 16).tolist() == list(range(16))
     values = {"image": np.arange(48).reshape(16, 3), "label": np.arange(16, dtype=np.int32)}
-    (batch,) = Feed(iter([values]), mesh, 16)
+    (batch,) = DeviceIterator(iter([values]), mesh, 16)
     for name, array in batch.items():
         np.testing.assert_array_equal(np.asarray(array), values[name])
         assert array.dtype == jax.dtypes.canonicalize_dtype(values[name].dtype)
@@ -27,7 +27,7 @@ def test_a_batch_of_another_size_is_refused():
     mesh = make_mesh()
     with pytest.raises(ValueError, match="batch_size=12 does not divide evenly over the 8 devices"):
         local_rows(mesh, 12)
-    feed = Feed(iter([{"label": np.arange(4)}]), mesh, 8)
+    feed = DeviceIterator(iter([{"label": np.arange(4)}]), mesh, 8)
     with pytest.raises(ValueError, match=r"label of shape \(4,\) found in a batch; expected 8 exa"):
         next(feed)
 
@@ -38,7 +38,7 @@ def test_what_is_waited_for_is_measured():
             time.sleep(seconds)
             yield {"label": np.arange(2)}
 
-    feed = Feed(slow(), make_mesh(devices=jax.devices()[:1]), 2)
+    feed = DeviceIterator(slow(), make_mesh(devices=jax.devices()[:1]), 2)
     next(feed)
     first = feed.last_wait
     next(feed)

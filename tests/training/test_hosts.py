@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from nf_resnets import training
 from nf_resnets.training import hosts
 
-# What the leader says: empty, short, to the last byte of the first message and one more, and what
+# What process 0 says: empty, short, to the last byte of the first message and one more, and what
 # needs a second message of which the size is, and is not, a power of two.
 FIRST = 4096 - 9
 SAID = [
@@ -39,7 +39,7 @@ SAID = [
 
 def talk(process):
     """What processes tell each other, and that both have the same of it."""
-    assert hosts.is_leader() == (process == 0)
+    assert hosts.is_process_zero() == (process == 0)
     for value in SAID:
         found = hosts.broadcast(value if process == 0 else ["not", process, "this"])
         assert found == value and type(found) is type(value), (found, value)
@@ -51,19 +51,19 @@ def talk(process):
         assert str(error).startswith("a value of type set found; expected a JSON value or bytes")
     else:
         raise AssertionError("a set was sent")
-    assert [hosts.anywhere(flag) for flag in (False, process == 1, True)] == [False, True, True]
+    assert [hosts.any_process(flag) for flag in (False, process == 1, True)] == [False, True, True]
     tree = {
         "kernel": np.linspace(0, 1, 3000, dtype=np.float32).reshape(30, 100),
         "step": np.int32(7),
         "half": np.arange(4).astype(jax.numpy.bfloat16),
         "none": np.zeros((0, 2), np.float32),
     }
-    found = hosts.share(tree if process == 0 else None, jax.eval_shape(lambda: tree))
+    found = hosts.broadcast_tree(tree if process == 0 else None, jax.eval_shape(lambda: tree))
     jax.tree.map(np.testing.assert_array_equal, found, tree)
     assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [
         leaf.dtype for leaf in jax.tree.leaves(tree)
     ]
-    assert hosts.share(None if process == 0 else tree, tree) is None
+    assert hosts.broadcast_tree(None if process == 0 else tree, tree) is None
 
 
 def gather(process):
@@ -74,7 +74,7 @@ def gather(process):
         "step": np.arange(4, dtype=np.int32),
         "half": np.arange(4).astype(jax.numpy.bfloat16),
     }
-    spread = training.spread_runs(runs, mesh)
+    spread = training.shard_runs(runs, mesh)
     assert not any(leaf.is_fully_addressable for leaf in jax.tree.leaves(spread))
     batch = np.arange(8.0, dtype=np.float32)
     over_all = jax.make_array_from_callback(
@@ -137,7 +137,7 @@ def joined(port, process):
 def waits_in_a_collective(port, process):
     """The peer is killed while this one waits for its word."""
     joined(port, process)
-    with hosts.failing_together():
+    with hosts.abort_on_error():
         if process == 1:
             time.sleep(60)
         hosts.broadcast("never heard")
@@ -152,7 +152,7 @@ def waits_by_itself(port, process):
 def raises(port, process):
     """The peer raises, while this one waits for its word."""
     joined(port, process)
-    with hosts.failing_together():
+    with hosts.abort_on_error():
         if process == 1:
             raise ZeroDivisionError("only here")
         hosts.broadcast("never heard")
@@ -361,7 +361,7 @@ def test_without_arguments_a_process_stays_by_itself(monkeypatch):
 
 
 def test_one_process_says_what_several_would():
-    assert hosts.is_leader()
+    assert hosts.is_process_zero()
     for value in SAID:
         assert hosts.broadcast(value) == value
     assert hosts.broadcast({"a": (1, 2), 3: None}) == {"a": [1, 2], "3": None}
@@ -372,13 +372,13 @@ def test_one_process_says_what_several_would():
     cycle.append(cycle)
     with pytest.raises(TypeError, match="^a value of type list found"):
         hosts.broadcast(cycle)
-    assert [hosts.anywhere(flag) for flag in (False, True)] == [False, True]
+    assert [hosts.any_process(flag) for flag in (False, True)] == [False, True]
 
 
 def test_one_process_gathers_what_it_has():
     mesh = training.make_mesh(2, 4)
     runs = {"w": np.arange(12.0, dtype=np.float32).reshape(4, 3)}
-    device = training.spread_runs(runs, mesh)
+    device = training.shard_runs(runs, mesh)
     found = hosts.gather(device)
     assert type(found["w"]) is np.ndarray and np.array_equal(found["w"], runs["w"])
     # A copy: writing to it changes nothing on the devices.
@@ -388,9 +388,9 @@ def test_one_process_gathers_what_it_has():
 
 
 def test_alone_a_failure_is_an_exception():
-    with pytest.raises(ZeroDivisionError), hosts.failing_together():
+    with pytest.raises(ZeroDivisionError), hosts.abort_on_error():
         raise ZeroDivisionError
-    with pytest.raises(SystemExit), hosts.failing_together():
+    with pytest.raises(SystemExit), hosts.abort_on_error():
         raise SystemExit(143)
 
 

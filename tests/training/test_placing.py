@@ -45,7 +45,7 @@ def test_a_mesh_needs_a_device():
 def test_placing():
     mesh = training.make_mesh(2, 4)
     tree = {"a": np.arange(12.0).reshape(4, 3), "b": [jnp.arange(2, dtype=jnp.int32)]}
-    spread, whole = training.spread_runs(tree, mesh), training.replicate(tree, mesh)
+    spread, whole = training.shard_runs(tree, mesh), training.replicate(tree, mesh)
     assert spread["a"].sharding.spec == PartitionSpec("sweep")
     assert {shard.data.shape for shard in spread["a"].addressable_shards} == {(2, 3)}
     assert whole["a"].sharding.is_fully_replicated and len(whole["a"].sharding.device_set) == 8
@@ -57,11 +57,11 @@ def test_placing():
 def test_placing_refuses():
     mesh = training.make_mesh(2, 4)
     with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2, the devices"):
-        training.spread_runs({"a": np.zeros((3, 4))}, mesh)
+        training.shard_runs({"a": np.zeros((3, 4))}, mesh)
     with pytest.raises(ValueError, match=r"^0 runs found"):
-        training.spread_runs({"a": np.zeros((0, 4))}, mesh)
+        training.shard_runs({"a": np.zeros((0, 4))}, mesh)
     with pytest.raises(ValueError, match=r"^the scalar .*; expected a leading axis of runs"):
-        training.spread_runs({"a": np.float32(1)}, mesh)
+        training.shard_runs({"a": np.float32(1)}, mesh)
 
 
 def test_a_fresh_state():

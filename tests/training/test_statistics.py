@@ -19,8 +19,8 @@ def estimated(devices):
     mesh = training.make_mesh(devices=jax.devices()[:devices])
     apply_fn = training.train_apply(model, shards=devices)
     estimate = training.make_estimate_batch_stats(apply_fn, mesh, batch_size=BATCH, batches=BATCHES)
-    states = training.spread_runs(training.stack([state]), mesh)
-    orders = training.spread_runs(order(3, 0, COUNT)[None], mesh)
+    states = training.shard_runs(training.stack([state]), mesh)
+    orders = training.shard_runs(order(3, 0, COUNT)[None], mesh)
     found = estimate(states, training.replicate(data, mesh), orders)
     return model, data, state, training.unstack(host(found), 0)
 

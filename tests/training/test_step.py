@@ -82,14 +82,14 @@ def mesh_of(sweep, data):
 
 
 @functools.cache
-def step_on(sweep, data, together="auto", augmentation=Augmentation()):  # noqa: B008
+def step_on(sweep, data, vectorize="auto", augmentation=Augmentation()):  # noqa: B008
     return training.make_train_step(
         network,
         small.sgd,
         mesh_of(sweep, data),
         batch_size=BATCH,
         augmentation=augmentation,
-        together=together,
+        vectorize=vectorize,
     )
 
 
@@ -187,11 +187,11 @@ def different_runs(count):
     ]
 
 
-@pytest.mark.parametrize("together", ["vmap", "loop"])
+@pytest.mark.parametrize("vectorize", ["vmap", "loop"])
 @pytest.mark.parametrize(("runs", "sweep", "data"), [(2, 2, 4), (4, 2, 4), (4, 1, 8)])
-def test_runs_together_equal_the_same_runs_one_by_one(runs, sweep, data, together):
+def test_runs_together_equal_the_same_runs_one_by_one(runs, sweep, data, vectorize):
     states, metrics = train(
-        different_runs(runs), sweep, data, together=together, augmentation=FLIPS
+        different_runs(runs), sweep, data, vectorize=vectorize, augmentation=FLIPS
     )
     assert metrics["loss"].shape == (3, runs)
     for run, state in enumerate(different_runs(runs)):
@@ -222,17 +222,19 @@ def test_runs_of_other_numbers_share_one_program():
     assert step._cache_size() == 1
 
 
-@pytest.mark.parametrize("together", ["vmap", "loop"])
+@pytest.mark.parametrize("vectorize", ["vmap", "loop"])
 @pytest.mark.parametrize("sweep", [1, 2])
-def test_a_diverged_run_leaves_its_neighbour_alone(sweep, together):
+def test_a_diverged_run_leaves_its_neighbour_alone(sweep, vectorize):
     healthy = {"learning_rate": 0.1, "seed": 1}
-    _, expected = train([state_of(), state_of(**healthy)], sweep, 2, num_steps=4, together=together)
+    _, expected = train(
+        [state_of(), state_of(**healthy)], sweep, 2, num_steps=4, vectorize=vectorize
+    )
     states, metrics = train(
         [state_of(learning_rate=1e38), state_of(**healthy)],
         sweep,
         2,
         num_steps=4,
-        together=together,
+        vectorize=vectorize,
     )
     assert np.isnan(metrics["loss"][-1, 0])
     assert np.isnan(states.params["head"]["kernel"][0]).any()
@@ -246,7 +248,7 @@ def test_the_states_given_are_used_up_and_what_they_were_made_from_is_not():
     state = small.state_of({"params": params})
     stacked = training.stack([state, state])
     mesh = mesh_of(1, 2)
-    states = training.spread_runs(stacked, mesh)
+    states = training.shard_runs(stacked, mesh)
     data = training.replicate(SPLIT, mesh)
     orders = np.stack([small.order(3, 0, 48)] * 2)
     new, _ = step_on(1, 2)(states, data, orders)
@@ -261,8 +263,8 @@ def test_the_states_given_are_used_up_and_what_they_were_made_from_is_not():
         )
 
 
-@pytest.mark.parametrize("together", ["vmap", "loop"])
-def test_seeds_make_different_batches(together):
+@pytest.mark.parametrize("vectorize", ["vmap", "loop"])
+def test_seeds_make_different_batches(vectorize):
     mesh = mesh_of(1, 2)
     states = training.stack([state_of(seed=seed) for seed in (5, 6, 5)])
     data = training.replicate(SPLIT, mesh)
@@ -270,8 +272,8 @@ def test_seeds_make_different_batches(together):
     orders = np.stack([small.order(0, 0, 48)] * 3)
 
     def losses(augmentation):
-        step = step_on(1, 2, together=together, augmentation=augmentation)
-        copy = training.spread_runs(states, mesh)
+        step = step_on(1, 2, vectorize=vectorize, augmentation=augmentation)
+        copy = training.shard_runs(states, mesh)
         return step(copy, data, orders)[1]["loss"].tolist()
 
     first, second, third = losses(FLIPS)
@@ -336,8 +338,8 @@ def test_refusals():
     one, two = mesh_of(1, 1), mesh_of(2, 4)
     with pytest.raises(ValueError, match=r"^batch_size=18 does not divide evenly over the 4 dev"):
         training.make_train_step(network, small.sgd, two, batch_size=18)
-    with pytest.raises(ValueError, match=r"^together='pmap' found; expected 'auto', 'vmap' or"):
-        training.make_train_step(network, small.sgd, one, batch_size=18, together="pmap")
+    with pytest.raises(ValueError, match=r"^vectorize='pmap' found; expected 'auto', 'vmap' or"):
+        training.make_train_step(network, small.sgd, one, batch_size=18, vectorize="pmap")
 
     def refused(message, runs, orders, mesh):
         step = training.make_train_step(network, small.sgd, mesh, batch_size=BATCH)

@@ -42,9 +42,9 @@ def make(scheme, mesh, *, micro_batches=1, **options):
 
 
 def call(steps, states, counts, mesh, split):
-    states = training.spread_runs(training.stack(states), mesh)
+    states = training.shard_runs(training.stack(states), mesh)
     data = training.replicate(split, mesh)
-    counts = training.spread_runs(np.asarray(counts, np.int32), mesh)
+    counts = training.shard_runs(np.asarray(counts, np.int32), mesh)
     return jax.block_until_ready(steps(states, data, counts))
 
 
@@ -77,10 +77,10 @@ def test_the_numbers_are_those_of_single_steps(scheme):
     mesh, split = one_mesh(), small.split(COUNT)
     steps = make(scheme, mesh)
     made = call(steps, states_of(scheme), [2], mesh, split)
-    assert made.made.tolist() == [2] and not made.diverged[0]
+    assert made.counts.tolist() == [2] and not made.diverged[0]
     made = steps(made.states, training.replicate(split, mesh), np.array([4], np.int32))
     # The epoch has three steps: it stops at its end, and the next call begins the next epoch.
-    assert made.made.tolist() == [1]
+    assert made.counts.tolist() == [1]
     made = steps(made.states, training.replicate(split, mesh), np.array([2], np.int32))
     states, curves = single_steps(scheme, 5)
     assert_state(made.states, 0, states)
@@ -92,17 +92,17 @@ def test_the_numbers_are_those_of_single_steps(scheme):
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize(
-    ("sweep", "data", "together"), [(2, 2, "vmap"), (1, 1, "loop"), (1, 1, "vmap"), (4, 1, "auto")]
+    ("sweep", "data", "vectorize"), [(2, 2, "vmap"), (1, 1, "loop"), (1, 1, "vmap"), (4, 1, "auto")]
 )
-def test_each_run_goes_as_far_as_it_is_told(sweep, data, together):
+def test_each_run_goes_as_far_as_it_is_told(sweep, data, vectorize):
     mesh, split = one_mesh(sweep, data), small.split(COUNT)
     rates = [0.1, 0.2, 0.1, 0.05]
     states = [
         states_of("fixup", (seed,), learning_rate=rate)[0]
         for seed, rate in zip((3, 3, 4, 3), rates, strict=True)
     ]
-    made = call(make("fixup", mesh, together=together), states, [2, 0, 1, 3], mesh, split)
-    assert made.made.tolist() == [2, 0, 1, 3]
+    made = call(make("fixup", mesh, vectorize=vectorize), states, [2, 0, 1, 3], mesh, split)
+    assert made.counts.tolist() == [2, 0, 1, 3]
     assert made.states.step.tolist() == [2, 0, 1, 3]
     for run, (seed, count) in enumerate([(3, 2), (3, 0), (4, 1), (3, 3)]):
         if count:
@@ -116,7 +116,7 @@ def test_a_diverged_run_stops_at_its_step_and_its_neighbours_do_not_notice():
     made = call(make("fixup", mesh), states, [3, 3], mesh, split)
     assert made.diverged.tolist() == [False, True]
     # The first update is finite, but the second step sees weights of 1e14.
-    assert made.made.tolist() == [3, 2]
+    assert made.counts.tolist() == [3, 2]
     last = [float(np.asarray(values)[1, 1]) for values in made.curve.values()]
     assert not np.isfinite(last).all()
     assert_state(made.states, 0, single_steps("fixup", 3)[0])
@@ -143,8 +143,8 @@ def test_what_cannot_be_is_refused_in_one_sentence():
     mesh, split = one_mesh(), small.split(COUNT)
     with pytest.raises(ValueError, match=r"batch_size=16 does not divide .* micro_batches=3"):
         make("fixup", mesh, micro_batches=3)
-    with pytest.raises(ValueError, match=r"together='pmap' found"):
-        make("fixup", mesh, together="pmap")
+    with pytest.raises(ValueError, match=r"vectorize='pmap' found"):
+        make("fixup", mesh, vectorize="pmap")
     model, _ = setting("fixup")
     with pytest.raises(ValueError, match=r"longest=0 found; expected at least 1"):
         training.make_train_steps(

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from nf_resnets.training.feed import Feed
 
 from nf_resnets import training
 from nf_resnets.data import mixture
+from nf_resnets.training.device_iterator import DeviceIterator
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 
 B, SIDE, CLASSES = 16, 2, 5
@@ -56,8 +56,8 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
     options = {"batch_size": B, "mean": MEAN, "std": STD}
     options |= {"mixup": mixup, "label_smoothing": smoothing}
     step = make_streamed_step(linear, sgd, mesh, **options)
-    (batch,) = Feed(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh, B)
-    states, metrics = step(training.spread_runs(training.stack([state()]), mesh), batch)
+    (batch,) = DeviceIterator(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh, B)
+    states, metrics = step(training.shard_runs(training.stack([state()]), mesh), batch)
     loss, kernel = in_numpy(mixup, smoothing)
     # Sums of up to 16 x 12 float32 products of size one: a few hundred roundings of 6e-8.
     np.testing.assert_allclose(metrics["loss"][0], loss, rtol=1e-5)
@@ -68,14 +68,14 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
         assert abs(loss - in_numpy(0.0, smoothing)[0]) > 1e-2
 
 
-@pytest.mark.parametrize("together", ["loop", "vmap"])
-def test_runs_share_the_batch_and_draw_their_own_mixtures(together):
+@pytest.mark.parametrize("vectorize", ["loop", "vmap"])
+def test_runs_share_the_batch_and_draw_their_own_mixtures(vectorize):
     mesh = training.make_mesh(2, 2, devices=jax.devices()[:4])
-    options = {"batch_size": B, "mean": MEAN, "std": STD, "mixup": 0.7, "together": together}
+    options = {"batch_size": B, "mean": MEAN, "std": STD, "mixup": 0.7, "vectorize": vectorize}
     step = make_streamed_step(linear, sgd, mesh, **options)
-    (batch,) = Feed(iter([{"image": IMAGES, "label": LABELS}]), mesh, B)
+    (batch,) = DeviceIterator(iter([{"image": IMAGES, "label": LABELS}]), mesh, B)
     seeds = range(4)
-    states = training.spread_runs(training.stack([state(seed) for seed in seeds]), mesh)
+    states = training.shard_runs(training.stack([state(seed) for seed in seeds]), mesh)
     _, metrics = step(states, batch)
     expected = [in_numpy(0.7, 0.0, seed)[0] for seed in seeds]
     np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
@@ -95,8 +95,8 @@ def test_the_evaluation_counts_what_counts_once(devices):
         counts = (np.arange(12) < 11)[rows].astype(np.float32)
         parts.append({"image": padded[rows], "label": label, "counts": counts})
     kernels = np.stack([KERNEL, -KERNEL, 0 * KERNEL])
-    params = training.spread_runs({"kernel": kernels}, mesh)
-    found = evaluate(params, {}, Feed(iter(parts), mesh, 4))
+    params = training.shard_runs({"kernel": kernels}, mesh)
+    found = evaluate(params, {}, DeviceIterator(iter(parts), mesh, 4))
     x = ((images.astype(np.float64) - MEAN) / STD).reshape(11, -1)
     for run, kernel in enumerate(kernels):
         z = x @ kernel.astype(np.float64)
@@ -114,8 +114,8 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="mixup=-1 found; expected a finite number of at least 0"):
         make_streamed_step(linear, sgd, mesh, batch_size=4, mixup=-1, **options)
     step = make_streamed_step(linear, sgd, mesh, batch_size=4, **options)
-    (batch,) = Feed(iter([{"image": IMAGES[:8], "label": LABELS[:8]}]), mesh, 8)
-    states = training.spread_runs(training.stack([state()]), mesh)
+    (batch,) = DeviceIterator(iter([{"image": IMAGES[:8], "label": LABELS[:8]}]), mesh, 8)
+    states = training.shard_runs(training.stack([state()]), mesh)
     with pytest.raises(ValueError, match="a batch of 8 examples found; expected batch_size=4"):
         step(states, batch)
     evaluate = make_streamed_evaluate(linear, mesh, **options)

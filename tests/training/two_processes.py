@@ -34,10 +34,10 @@ def on_two_runs():
     """Two runs, one in each process, gathered on both."""
     mesh = training.make_mesh(sweep=2)
     runs = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    spread = training.spread_runs(runs, mesh)
+    spread = training.shard_runs(runs, mesh)
     assert not spread["w"].is_fully_addressable
     # Both from arrays of which this process holds a half.
-    again, whole = training.spread_runs(spread, mesh), training.replicate(spread, mesh)
+    again, whole = training.shard_runs(spread, mesh), training.replicate(spread, mesh)
     (shard,) = again["w"].addressable_shards
     assert np.array_equal(shard.data, runs["w"][jax.process_index()][None]), shard.data
     assert np.array_equal(whole["w"], runs["w"]), whole

@@ -48,7 +48,7 @@ def state_of(model, optimizer=sgd, **options):
 def after_steps(model, devices, *, optimizer=sgd, steps=2, runs=1, sweep=1):
     mesh = training.make_mesh(sweep=sweep, devices=jax.devices()[: devices * sweep])
     states = training.stack([state_of(model, optimizer) for _ in range(runs)])
-    states = training.spread_runs(states, mesh)
+    states = training.shard_runs(states, mesh)
     step = make_train_step(model, optimizer, mesh, label_smoothing=0.1)
     for _ in range(steps):
         states, metrics = step(states, BATCH)
@@ -146,6 +146,6 @@ def test_the_scalars_learn_slower():
 def test_a_batch_of_other_rows_is_refused():
     model = transformer()
     mesh = training.make_mesh(devices=jax.devices()[:3])
-    states = training.spread_runs(training.stack([state_of(model)]), mesh)
+    states = training.shard_runs(training.stack([state_of(model)]), mesh)
     with pytest.raises(ValueError, match="8 rows found; expected a multiple of the 3 devices"):
         make_train_step(model, sgd, mesh)(states, BATCH)
