@@ -14,8 +14,7 @@ import tyro
 
 from nf_resnets.sweep import command, grid, pictures
 from nf_resnets.sweep.export import export
-from nf_resnets.sweep.ledger import LedgerError, open_ledger
-from nf_resnets.sweep.salvage import salvage
+from nf_resnets.sweep.ledger import LedgerError, open_ledger, salvage
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.settings import RunSettings
 

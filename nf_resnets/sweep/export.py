@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime
 import json
-import os
 import statistics
-import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nf_resnets import places
-from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError
-from nf_resnets.sweep.schema import one_line, readable_url, refuse_half_url
+from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError, new_file
+from nf_resnets.sweep.schema import one_line, parse_url
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["export", "new_file", "to_csv", "to_optuna", "to_parquet"]
+__all__ = ["export", "to_csv", "to_optuna", "to_parquet"]
 
 SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".db": "optuna", ".sqlite": "optuna"}
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
@@ -47,7 +43,7 @@ def export(ledger: Ledger, path: str | Path, format: str | None = None) -> int:
     Raises:
       LedgerError: the format is unknown, or the file exists or cannot be written.
     """
-    refuse_half_url(str(path))
+    parse_url(str(path))
     if format is None:
         is_url = "://" in str(path)
         format = "optuna" if is_url else SUFFIXES.get(Path(path).suffix.lower())
@@ -216,31 +212,6 @@ def _cell(name: str, value: Any) -> Any:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-@contextlib.contextmanager
-def new_file(path: str | Path) -> Iterator[Path]:
-    """A file beside `path`, which takes its name when it is whole and does not replace another.
-
-    Raises:
-      LedgerError: there is something under the name already, or it cannot be written.
-    """
-    path = places.expanded(path)
-    exists = f"{path} exists, and is not overwritten"
-    if path.exists():
-        raise LedgerError(exists)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            unfinished = Path(folder) / path.name
-            yield unfinished
-            with unfinished.open("rb") as file:
-                os.fsync(file.fileno())
-            if path.exists():
-                raise LedgerError(exists)
-            unfinished.rename(path)
-    except OSError as error:
-        raise LedgerError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
 # Optuna
 
 
@@ -325,7 +296,7 @@ def _write_study(
     where, _, rest = url.partition("://")
     if where in ("postgresql", "postgres"):
         url = f"postgresql+psycopg://{rest}"
-    readable_url(url)
+    parse_url(url)
     try:
         storage = optuna.storages.RDBStorage(url)
         try:

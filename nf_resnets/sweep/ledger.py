@@ -4,65 +4,165 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
 import random
+import secrets
+import socket
 import sqlite3
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
+from nf_resnets import places
 from nf_resnets.sweep import schema
-from nf_resnets.sweep.identity import Worker, is_dead, this_worker
-from nf_resnets.sweep.integrity import Damage, check_attempt, check_epoch, check_run
 from nf_resnets.sweep.schema import (
+    COVERED,
+    EPOCH,
     RESULTS,
-    SEALED,
+    SALVAGE,
+    Damage,
     LedgerError,
     attempts,
-    epoch_checksum,
+    checksum,
+    decoded,
     epochs,
-    run_checksum,
+    measurements,
+    programs,
     runs,
     workers,
-)  # fmt: skip
-from nf_resnets.sweep.statements import Statements
+)
 
 __all__ = [
     "COLUMNS",
     "Claim",
-    "Worker",
     "Ledger",
     "LedgerError",
     "NewRun",
+    "Worker",
     "is_dead",
+    "new_file",
     "open_ledger",
+    "salvage",
     "this_worker",
 ]
 
 T = TypeVar("T")
+Row = sa.RowMapping
 
-EPOCH = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds")
-WHOLE = ("epoch", "step", "steps")
 # What a row says of a run besides its settings.
 COLUMNS = (
     "key", "program", "position", "state", "attempts", "steps_done", "test_accuracy", "test_loss",
-    "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved",
-    "measures",
+    "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved", "measures",
 )  # fmt: skip
-# Of how many values an IN (...) may be: below every database's limit of parameters.
-MANY = 1000
+# `steps` is a field of the settings, too: the budget.
+RENAMED = {"attempts": "attempt", "steps_done": "steps"}
 # Seconds, four months: beyond it is no lease but a slip, or a damaged number.
 LONGEST_LEASE = 10_000_000
-# How many waiting runs are looked through at first for one that a claim may take.
-PAGE = 32
+CHANGED = (*COVERED["runs"], "measures")
+WHOLE = sa.select(*(runs.c[name] for name in ("id", "settings", "checksum", *CHANGED)))
+ORDER = (runs.c.position, runs.c.id)
+IS_WAITING = runs.c.state == "waiting"
+IS_RUNNING = runs.c.state == "running"
+
+
+# Workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """A process that claims runs.
+
+    Attributes:
+      id: no two workers ever have the same.
+      host: the machine's name.
+      boot: tells one start of a machine, and one container on it, from all others.
+      pid: number of the process.
+      start: when the process started, in clock ticks since the boot; None where that is unknown.
+      device: what the runs run on.
+      versions: JSON of the versions of what computes.
+    """
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    start: int | None
+    device: str
+    versions: str
+
+
+def this_worker(device: str, versions: Mapping[str, str]) -> Worker:
+    """A worker for the present process, with an identity of its own at each call.
+
+    Args:
+      device: what the runs run on, as `jax.devices()[0].device_kind` says it.
+      versions: a version for each name.
+    """
+    host, pid = socket.gethostname(), os.getpid()
+    name = f"{host}-{pid}-{secrets.token_hex(4)}"
+    found = json.dumps(dict(versions), sort_keys=True)
+    return Worker(name, host, _boot(), pid, _start(pid)[0], device, found)
+
+
+@functools.cache
+def _boot() -> str:
+    """Tells this machine since its boot, and this container, from all others.
+
+    Host names repeat between containers, and so do the numbers of processes, which belong to a
+    namespace; its inode is one of the boot.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        # No Linux: the hardware address, and no containers.
+        return f"{uuid.getnode():012x}"
+
+
+def _start(pid: int) -> tuple[int | None, str]:
+    """When a process started, and its state; None and "" where the system does not say."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None, ""
+    # The name of the program, in parentheses, may itself hold spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[19]), fields[0]
+
+
+def is_dead(worker: Worker) -> bool:
+    """Whether a worker ran on this machine, since its last boot, and is gone.
+
+    False if it lives, or if nothing is known about it.
+    """
+    if (worker.host, worker.boot) != (socket.gethostname(), _boot()):
+        return False
+    try:
+        os.kill(worker.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        # It is there, and another user's.
+        pass
+    start, state = _start(worker.pid)
+    # Z and X: it has ended, and its parent has not asked how.
+    return state in ("Z", "X") or (
+        start is not None and worker.start is not None and start != worker.start
+    )
+
+
+# Runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,15 +189,11 @@ class NewRun:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A run that a worker holds.
+    """A run that a worker holds; as `NewRun`, and its attempt.
 
     Attributes:
-      key: of the run.
-      settings: the canonical JSON text of its settings.
-      program: runs of one program share a compiled step.
       attempt: how often the run was claimed, this time included; with it the ledger tells this
         claim from later ones.
-      resolved: JSON of what follows from the settings.
     """
 
     key: str
@@ -105,6 +201,9 @@ class Claim:
     program: str
     attempt: int
     resolved: str
+
+
+# What is written
 
 
 def _number(name: str, value: Any) -> float | int | None:
@@ -117,16 +216,18 @@ def _number(name: str, value: Any) -> float | int | None:
         raise LedgerError(f"{name} is {value!r}; expected a number") from error
     if not math.isfinite(number):
         return None
-    return int(number) if name in WHOLE else number
+    return int(number) if name in ("epoch", "step", "steps") else number
 
 
-def _text(value: str) -> str:
+def _text(name: str, value: Any) -> str | None:
     """A text that both databases can hold: PostgreSQL has no NUL, and neither lone surrogates."""
+    if value is None:
+        return None
     return str(value).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _json(value: Mapping[str, Any] | None) -> str | None:
-    """JSON of measures; NaN and infinity are null, and arrays are lists."""
+def _json(name: str, value: Any) -> str | None:
+    """JSON of a mapping; NaN and infinity are null, arrays are lists, an empty mapping is NULL."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -138,32 +239,34 @@ def _json(value: Mapping[str, Any] | None) -> str | None:
         # Of arrays and numbers of NumPy and JAX.
         return plain(value.tolist()) if hasattr(value, "tolist") else value
 
+    if not isinstance(value, Mapping | None):
+        raise LedgerError(f"{name} is {value!r}; expected a mapping")
     try:
-        text = json.dumps(plain({} if value is None else value), allow_nan=False)
+        return json.dumps(plain(value), allow_nan=False) if value else None
     except (TypeError, ValueError) as error:
-        raise LedgerError(f"measures cannot be kept as JSON: {error}") from error
-    if not text.startswith("{"):
-        raise LedgerError(f"measures is {value!r}; expected a mapping")
-    return None if text == "{}" else text
+        raise LedgerError(f"{name} cannot be kept as JSON: {error}") from error
 
 
-def _sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's columns with their checksum."""
-    return {**values, "checksum": run_checksum(values)}
-
-
-def _known(what: str, found: Iterable[str], names: Sequence[str]) -> None:
-    """Refuses a column that is not there, whose numbers would be lost."""
-    for name in found:
+def _columns(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The columns of these names, and measures, with NULL for what is not given."""
+    names = (*names, "measures")
+    for name in given:
         if name not in names:
+            # Its numbers would be lost.
             raise LedgerError(f"{what} has {name!r}; expected some of {', '.join(names)}")
+    convert = {"message": _text, "measures": _json}
+    return {name: convert.get(name, _number)(name, given.get(name)) for name in names}
 
 
-def _parts(values: Collection[str]) -> Iterator[list[str]]:
-    """The values sorted, in parts of at most `MANY`."""
-    ordered = sorted(set(values))
-    for first in range(0, len(ordered), MANY):
-        yield ordered[first : first + MANY]
+def _epoch_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    values = [_columns("an epoch's row", row, EPOCH) for row in rows]
+    for row, value in zip(rows, values, strict=True):
+        if value["epoch"] is None:
+            raise LedgerError(f"an epoch's row has no number of the epoch: {dict(row)!r}")
+    return values
+
+
+# The ledger
 
 
 def open_ledger(where: str | Path, *, create: bool = True, patience: float = 30.0) -> Ledger:
@@ -196,7 +299,8 @@ class Ledger:
     """Runs, their claims and their results in a database; `open_ledger` makes one.
 
     Each method is one transaction: it happens whole or not at all, whoever else works on the ledger
-    at the time. Each raises `LedgerError` if the database cannot do it.
+    at the time. Each raises `LedgerError` if the database cannot do it, or if a row that it reads
+    is not as it was written: the sentence names the row.
 
     Attributes:
       name: where it is, without user and password.
@@ -207,46 +311,36 @@ class Ledger:
         self._engine = engine
         self._writer = engine.execution_options(writes=True)
         self._patience = patience
+        self._is_file = engine.dialect.name == "sqlite"
+        self._now = schema.clock(engine.dialect.name)
+        # INSERT that can say ON CONFLICT.
+        self._insert: Any = sqlite.insert if self._is_file else postgresql.insert
+        self._inode = self._find_inode()
         self._pid = os.getpid()
         # Threads of one process wait for each other here: SQLite itself would have them sleep and
         # try again.
-        self._writing: contextlib.AbstractContextManager[Any] = (
-            threading.Lock() if engine.dialect.name == "sqlite" else contextlib.nullcontext()
-        )
-        self._file = self._inode()
-        self._sql = Statements(engine.dialect.name)
-        # Workers that are in the database for certain.
-        self._registered: set[str] = set()
-        # For a part of the ledger and a program: the place of the first waiting run that has not
-        # been looked at. See `_take`.
-        self._places: dict[tuple[frozenset[str], str], tuple[int, int]] = {}
+        self._writing = threading.Lock()
+        # For a part of the ledger and a program: the runs that waited when they were last looked
+        # through, without those that were claimed since. See `_take`.
+        self._queues: dict[tuple[frozenset[str], str], list[int]] = {}
 
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _inode(self) -> tuple[int, int] | None:
-        """Which file SQLite's is; None where it is gone, and for a server."""
-        if self._engine.dialect.name != "sqlite":
-            return None
-        try:
-            found = os.stat(str(self._engine.url.database))
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
 
     def close(self) -> None:
         """Closes all connections; the ledger opens new ones if it is used again."""
         self._engine.dispose()
 
-    # Transactions
+    def _find_inode(self) -> tuple[int, int] | None:
+        """Which file SQLite's is; None where it is gone, and for a server."""
+        try:
+            found = os.stat(str(self._engine.url.database)) if self._is_file else None
+        except OSError:
+            return None
+        return found and (found.st_dev, found.st_ino)
 
     def _read(self, work: Callable[[sa.Connection], T]) -> T:
         return self._transaction(self._engine, work)
@@ -258,63 +352,89 @@ class Ledger:
         if self._pid != os.getpid():
             # A forked process must not touch the connections of its parent.
             self._engine.dispose(close=False)
-            self._pid = os.getpid()
-            if self._engine.dialect.name == "sqlite":
-                self._writing = threading.Lock()
+            self._pid, self._writing = os.getpid(), threading.Lock()
+        waits = self._is_file and engine is self._writer
         deadline = time.monotonic() + self._patience
         pause = 0.02
         while True:
             try:
-                waiting = self._writing if engine is self._writer else contextlib.nullcontext()
-                with waiting, engine.begin() as connection:
-                    return work(connection)
-            except sa.exc.DBAPIError as error:
+                with self._writing if waits else contextlib.nullcontext(), engine.begin() as begun:
+                    return work(begun)
+            except sa.exc.SQLAlchemyError as error:
                 # Every transaction may be done twice: if the first time did happen after all, the
                 # second one finds that.
                 if not _passes(error) or time.monotonic() > deadline:
-                    said = schema.one_line(error)
-                    raise LedgerError(f"the ledger {self.name} failed: {said}") from error
-            except sa.exc.SQLAlchemyError as error:
-                said = schema.one_line(error)
-                raise LedgerError(f"the ledger {self.name} failed: {said}") from error
+                    raise LedgerError(
+                        f"the ledger {self.name} failed: {schema.one_line(error)}"
+                    ) from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 1.0)
 
-    # Adding runs
+    def _decoded(self, table: sa.Table, row: Row) -> dict[str, Any]:
+        try:
+            return decoded(table, row)
+        except Damage as damage:
+            raise LedgerError(f"the ledger {self.name} is damaged in {damage}; {SALVAGE}") from None
+
+    def _change(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[Row],
+        worker: str | None = None,
+        lease: float | None = None,
+        **changes: Any,
+    ) -> None:
+        """Changes runs that were read whole in this transaction, and gives them new checksums."""
+        new = []
+        for row in rows:
+            self._decoded(runs, row)
+            values = {name: row[name] for name in CHANGED} | changes
+            values |= {"checksum": checksum(runs, values), "worker": worker, "of_run": row["id"]}
+            new.append(values)
+        until = None if lease is None else self._now + lease
+        change = sa.update(runs).where(runs.c.id == sa.bindparam("of_run"))
+        connection.execute(change.values(lease_until=until), new)
+
+    def _put(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Any]) -> None:
+        """Inserts rows, or updates what is there under their keys."""
+        if rows:
+            new = self._insert(table)
+            others = {c.name: new.excluded[c.name] for c in table.c if not c.primary_key}
+            new = new.on_conflict_do_update(index_elements=list(table.primary_key), set_=others)
+            connection.execute(new, rows)
 
     def add(self, new: Sequence[NewRun]) -> int:
-        """Adds the runs whose keys are not there yet; those that are there stay as they are.
+        """Adds the runs whose keys are not there yet; returns how many were new.
 
-        Args:
-          new: any number of runs.
-
-        Returns:
-          How many were new.
+        Those that are there stay as they are.
         """
-        fresh = dict.fromkeys(SEALED) | {"state": "waiting", "attempt": 0, "failures": 0}
-        rows = [
-            _sealed({**fresh, **vars(r), "key": r.key})
-            # In one order, so that two workers that add at once wait for each other and not in a
-            # circle.
-            for r in sorted(new, key=lambda run: run.key)
-        ]
-        names = [{"name": name} for name in sorted({r.program for r in new})]
+        fresh = dict.fromkeys(CHANGED) | {"state": "waiting", "attempt": 0, "failures": 0}
+        # In one order, so that two workers that add at once wait for each other and not in a
+        # circle.
+        rows = [fresh | vars(run) | {"key": run.key} for run in sorted(new, key=lambda r: r.key)]
+        for row in rows:
+            row["checksum"] = checksum(runs, row)
+        names = [{"name": name} for name in sorted({run.program for run in new})]
 
         def work(connection: sa.Connection) -> int:
             if not rows:
                 return 0
-            connection.execute(self._sql.add_programs, names)
-            added = connection.execute(self._sql.add_runs, rows)
-            return len(added.all()) if added.returns_rows else added.rowcount
+            connection.execute(self._insert(programs).on_conflict_do_nothing(), names)
+            insert = self._insert(runs).on_conflict_do_nothing()
+            if self._is_file:
+                return connection.execute(insert, rows).rowcount
+            # psycopg does not say how many of many rows were new.
+            return len(connection.execute(insert.returning(runs.c.id), rows).all())
 
         return self._write(work)
 
     def settings(self) -> list[str]:
         """The canonical settings of all runs, in order."""
-        found = self._read(lambda connection: connection.execute(self._sql.all).all())
+        query = WHOLE.order_by(*ORDER)
+        found = self._read(lambda connection: connection.execute(query).mappings().all())
         for row in found:
-            self._check(row)
-        return [row.settings for row in found]
+            self._decoded(runs, row)
+        return [row["settings"] for row in found]
 
     # Claims
 
@@ -351,176 +471,85 @@ class Ledger:
                 f"and more than 0 seconds, at most {LONGEST_LEASE:,}"
             )
         part = None if keys is None else frozenset(keys)
-        if part is not None and not part:
-            return []
 
         def work(connection: sa.Connection) -> list[Claim]:
             self._give_up_lost(connection)
-            for again in (False, True):
-                for name in self._candidates(connection, program, not_programs, part):
-                    taken = self._take(connection, name, limit, part)
-                    if taken:
-                        return self._hold(connection, worker, taken, lease_seconds)
-                # A run can wait again before the place up to which the runs were looked through.
-                if again or not self._forget_places(part):
-                    break
+            names = [program] if program else self._waiting_programs(connection, not_programs)
+            for name in names:
+                taken = self._take(connection, name, limit, part)
+                if taken:
+                    return self._hold(connection, worker, taken, lease_seconds)
             return []
 
-        claims = self._write(work)
-        if claims:
-            self._registered.add(worker.id)
-        return claims
+        return self._write(work)
 
     def _give_up_lost(self, connection: sa.Connection) -> None:
         """Lets runs wait again whose lease ran out or whose worker is dead."""
-        holders = connection.execute(self._sql.holders).all()
-        dead = [
-            holder.id
-            for holder in holders
-            if is_dead(Worker(*holder[: len(dataclasses.fields(Worker))]))
-        ]
-        if not dead and not any(holder.expired for holder in holders):
-            return
-        lost = connection.execute(self._sql.lost, {"dead": dead}).all()
-        if lost:
-            self._change(connection, lost, state="waiting")
-            connection.execute(
-                self._sql.end_attempt,
-                [
-                    {"of_run": run.id, "of_attempt": run.attempt, "outcome": "lost",
-                     "traceback": None}
-                    for run in lost
-                ],
-            )  # fmt: skip
+        holders = sa.select(runs.c.worker).where(IS_RUNNING)
+        found = connection.execute(sa.select(workers).where(workers.c.id.in_(holders)))
+        dead = [row.id for row in found if is_dead(Worker(*row))]
+        is_lost = (runs.c.lease_until < self._now) | runs.c.worker.in_(dead)
+        query = WHOLE.where(IS_RUNNING, is_lost).with_for_update(skip_locked=True)
+        for run in connection.execute(query).mappings().all():
+            self._end(connection, run, "lost", state="waiting")
 
-    def _candidates(
-        self,
-        connection: sa.Connection,
-        program: str | None,
-        not_programs: Collection[str],
-        part: frozenset[str] | None,
-    ) -> Iterator[str]:
-        """The programs to try, in order."""
-        if program is not None:
-            yield program
-            return
-        # Nearly always it is the first run, or one of the next.
-        page = connection.execute(self._sql.first, {"page": 1 if not not_programs else PAGE})
-        for run in page.all():
-            if run.program not in not_programs and (part is None or run.key in part):
-                yield run.program
-                break
-        waiting = [row.name for row in connection.execute(self._sql.programs_waiting)]
-        yield from (name for name in waiting if name not in not_programs)
-        yield from (name for name in waiting if name in not_programs)
+    def _waiting_programs(self, connection: sa.Connection, avoid: Collection[str]) -> list[str]:
+        """The programs of waiting runs, in the order of the runs; those to avoid come last."""
+        first = sa.select(sa.func.min(runs.c.position)).where(
+            IS_WAITING, runs.c.program == programs.c.name
+        )
+        found = connection.execute(sa.select(programs.c.name, first.scalar_subquery()))
+        order = [(name in avoid, first, name) for name, first in found if first is not None]
+        return [name for _, _, name in sorted(order)]
 
     def _take(
         self, connection: sa.Connection, program: str, limit: int, part: frozenset[str] | None
-    ) -> list[sa.Row[Any]]:
+    ) -> Sequence[Row]:
         """Locks the first waiting runs of a program, and passes over those others have locked.
 
-        For a part of the ledger the waiting runs are looked through page by page, and the place is
-        kept: a ledger with many other runs would else be read from the start each time.
+        For a part of the ledger all waiting runs are looked through once, and again when none of
+        those found then is left: a ledger with many other runs would else be read each time.
         """
+        waiting = (IS_WAITING, runs.c.program == program)
+        whole = WHOLE.where(*waiting).order_by(*ORDER).with_for_update(skip_locked=True)
         if part is None:
-            return list(connection.execute(self._sql.take, {"program": program, "most": limit}))
-        taken: list[sa.Row[Any]] = []
-        position, last = place = self._places.get((part, program), (-(2**62), 0))
-        size = max(limit, PAGE)
-        while len(taken) < limit:
-            page = connection.execute(
-                self._sql.page,
-                {"program": program, "position": position, "last": last, "page": size},
-            ).all()
-            wanted = []
-            for run in page:
-                position, last = run.position, run.id
-                if run.key in part:
-                    wanted.append(run.id)
-                    if len(taken) + len(wanted) == limit:
-                        break
-            if wanted:
-                taken += connection.execute(self._sql.take_these, {"ids": wanted}).all()
-            if len(page) < size:
-                break
-            size = min(4 * size, MANY)
-        if (position, last) != place:
-            self._places[part, program] = position, last
-        return taken
-
-    def _forget_places(self, part: frozenset[str] | None) -> bool:
-        """Starts the next look through a part of the ledger at its beginning."""
-        if part is None:
-            return False
-        known = [place for place in list(self._places) if place[0] == part]
-        for place in known:
-            self._places.pop(place, None)
-        return bool(known)
+            return connection.execute(whole.limit(limit)).mappings().all()
+        known = self._queues.get((part, program))
+        for queue in (None,) if known is None else (known, None):
+            if queue is None:
+                query = sa.select(runs.c.id, runs.c.key).where(*waiting).order_by(*ORDER)
+                queue = [row.id for row in connection.execute(query) if row.key in part]
+            taken: list[Row] = []
+            while queue and len(taken) < limit:
+                some = limit - len(taken)
+                these = whole.where(runs.c.id.in_(queue[:some]))
+                taken += connection.execute(these).mappings()
+                queue = queue[some:]
+            self._queues[part, program] = queue
+            if taken:
+                return taken
+        return []
 
     def _hold(
-        self,
-        connection: sa.Connection,
-        worker: Worker,
-        taken: Sequence[sa.Row[Any]],
-        lease_seconds: float,
+        self, connection: sa.Connection, worker: Worker, taken: Sequence[Row], lease: float
     ) -> list[Claim]:
         """Makes locked runs the worker's."""
-        if worker.id not in self._registered:
-            connection.execute(self._sql.add_worker, dataclasses.asdict(worker))
+        insert = self._insert(workers).on_conflict_do_nothing()
+        connection.execute(insert, dataclasses.asdict(worker))
+        claims = []
         for run in taken:
-            again = run.attempt + 1
-            held = {"holder": worker.id, "lease": lease_seconds}
-            self._change(connection, [run], held, state="running", attempt=again)
-        connection.execute(
-            self._sql.add_attempt,
-            [
-                {"run": run.id, "attempt": run.attempt + 1, "worker": worker.id}
-                for run in taken
-            ],
-        )  # fmt: skip
-        return [
-            Claim(run.key, run.settings, run.program, run.attempt + 1, run.resolved)
-            for run in taken
-        ]
-
-    def _change(
-        self,
-        connection: sa.Connection,
-        rows: Sequence[sa.Row[Any]],
-        held: Mapping[str, Any] | None = None,
-        **changes: Any,
-    ) -> None:
-        """Changes runs that were read whole in this transaction, once it is sure what they say."""
-        new = []
-        for row in rows:
-            self._check(row)
-            values = {name: getattr(row, name) for name in SEALED} | changes
-            new.append(
-                {**_sealed(values), "holder": None, "lease": None, **(held or {}), "of_run": row.id}
-            )
-        connection.execute(self._sql.change, new)
-
-    def _check(self, row: sa.Row[Any]) -> dict[str, Any]:
-        """The settings of a run that was read whole."""
-        try:
-            return check_run(row._asdict())
-        except Damage as damage:
-            raise self._damaged(f"the run {row.key} (row {row.id})", damage) from None
-
-    def _damaged(self, what: str, damage: object) -> LedgerError:
-        return LedgerError(
-            f"the ledger {self.name} is damaged in {what}: {damage}; {schema.SALVAGE}"
-        )
+            number = run["attempt"] + 1
+            self._change(connection, [run], worker.id, lease, state="running", attempt=number)
+            attempt = {"run": run["id"], "attempt": number, "worker": worker.id}
+            connection.execute(sa.insert(attempts).values(**attempt, started_at=self._now))
+            held = {name: run[name] for name in ("key", "settings", "program", "resolved")}
+            claims.append(Claim(**held, attempt=number))
+        return claims
 
     def heartbeat(
         self, worker: Worker, keys: Collection[str], lease_seconds: float = 60.0
     ) -> set[str]:
-        """Renews the leases of runs.
-
-        Args:
-          worker: who holds them.
-          keys: the runs.
-          lease_seconds: for how long from now on.
+        """Renews the leases of runs, from now on.
 
         Returns:
           The keys of those that the worker still holds; the others were taken from it.
@@ -529,30 +558,61 @@ class Ledger:
           LedgerError: also if the ledger's file is not the one that was opened: what is written
             to it now would be lost.
         """
-        if self._file != self._inode():
+        if self._inode != self._find_inode():
             raise LedgerError(f"the ledger {self.name} was removed or replaced while it was in use")
+        held = (runs.c.key.in_(list(keys)), IS_RUNNING, runs.c.worker == worker.id)
 
         def work(connection: sa.Connection) -> set[str]:
-            held: set[str] = set()
-            for some in _parts(keys):
-                of = {"holder": worker.id, "keys": some}
-                connection.execute(self._sql.renew, {**of, "lease": lease_seconds})
-                held.update(connection.scalars(self._sql.held_keys, of))
-            return held
+            until = self._now + lease_seconds
+            connection.execute(sa.update(runs).where(*held).values(lease_until=until))
+            return set(connection.scalars(sa.select(runs.c.key).where(*held)))
 
         return self._write(work)
 
-    def _held(self, connection: sa.Connection, claim: Claim, worker: Worker) -> sa.Row[Any] | None:
-        """The run, locked, if the worker holds it by this claim."""
-        of = {"of_key": claim.key, "holder": worker.id, "of_attempt": claim.attempt}
-        return connection.execute(self._sql.held, of).first()
-
-    def _ended(self, connection: sa.Connection, claim: Claim, worker: Worker) -> str | None:
-        """How the attempt ended, if it was the worker's and has ended."""
-        of = {"of_key": claim.key, "holder": worker.id, "of_attempt": claim.attempt}
-        return connection.scalar(self._sql.outcome, of)
-
     # Results
+
+    def _held(self, connection: sa.Connection, claim: Claim, worker: Worker) -> Row | None:
+        """The run, locked, if the worker holds it by this claim."""
+        query = WHOLE.where(
+            runs.c.key == claim.key,
+            runs.c.attempt == claim.attempt,
+            runs.c.worker == worker.id,
+            IS_RUNNING,
+        )
+        return connection.execute(query.with_for_update()).mappings().first()
+
+    def _outcome(self, connection: sa.Connection, claim: Claim, worker: Worker) -> str | None:
+        """How the attempt ended, if it was the worker's and has ended."""
+        query = sa.select(attempts.c.outcome).join(runs)
+        return connection.scalar(
+            query.where(
+                runs.c.key == claim.key,
+                attempts.c.attempt == claim.attempt,
+                attempts.c.worker == worker.id,
+            )
+        )
+
+    def _end(
+        self,
+        connection: sa.Connection,
+        run: Row,
+        outcome: str,
+        traceback: str | None = None,
+        **changes: Any,
+    ) -> None:
+        """Changes a run that is running, and ends its attempt."""
+        self._change(connection, [run], **changes)
+        attempt = (attempts.c.run == run["id"]) & (attempts.c.attempt == run["attempt"])
+        ended = {"outcome": outcome, "traceback": traceback, "ended_at": self._now}
+        connection.execute(sa.update(attempts).where(attempt).values(**ended))
+
+    def _put_epochs(
+        self, connection: sa.Connection, run: Row, values: Sequence[dict[str, Any]]
+    ) -> None:
+        rows = [{**row, "run": run["id"], "attempt": run["attempt"]} for row in values]
+        for row in rows:
+            row["checksum"] = checksum(epochs, {**row, "key": run["key"]})
+        self._put(connection, epochs, rows)
 
     def record(self, claim: Claim, worker: Worker, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Writes down what epochs gave; an epoch that is there already is written anew.
@@ -567,26 +627,15 @@ class Ledger:
         Returns:
           False, with nothing written, if the worker does not hold the run any more.
         """
-        values = _epoch_values(rows)
+        values = _epoch_columns(rows)
 
         def work(connection: sa.Connection) -> bool:
             run = self._held(connection, claim, worker)
-            if run is None:
-                return False
-            self._put_epochs(connection, run.id, claim, values)
-            return True
+            if run is not None:
+                self._put_epochs(connection, run, values)
+            return run is not None
 
         return self._write(work)
-
-    def _put_epochs(
-        self, connection: sa.Connection, run: int, claim: Claim, values: list[dict[str, Any]]
-    ) -> None:
-        if values:
-            rows = [{**row, "attempt": claim.attempt} for row in values]
-            connection.execute(
-                self._sql.put_epochs,
-                [{**row, "run": run, "checksum": epoch_checksum(claim.key, row)} for row in rows],
-            )
 
     def finish(
         self,
@@ -615,50 +664,24 @@ class Ledger:
         """
         if state not in ("finished", "diverged", "oom"):
             raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
-        _known("the result", result, (*RESULTS, "measures"))
-        numbers: dict[str, Any] = {
-            name: _number(name, result.get(name)) for name in RESULTS if name != "message"
-        }
-        message, measures = result.get("message"), _json(result.get("measures"))
-        values = _epoch_values(epochs)
+        columns = _columns("the result", result, RESULTS)
+        values = _epoch_columns(epochs)
 
         def work(connection: sa.Connection) -> bool:
             run = self._held(connection, claim, worker)
             if run is None:
-                return self._ended(connection, claim, worker) == state
-            self._put_epochs(connection, run.id, claim, values)
-            if claim.attempt > 1 and numbers["steps"] is not None:
+                return self._outcome(connection, claim, worker) == state
+            self._put_epochs(connection, run, values)
+            if columns["steps"] is not None:
                 # An earlier attempt can have come further than this one, if it did diverge.
-                connection.execute(
-                    self._sql.drop_epochs, {"of_run": run.id, "of_step": numbers["steps"]}
-                )
-            self._change(
-                connection,
-                [run],
-                state=state,
-                finished_at=connection.scalar(self._sql.now),
-                message=None if message is None else _text(message),
-                measures=measures,
-                **numbers,
-            )
-            self._end(connection, run.id, claim, state)
+                of_run = schema.epochs.c.run == run["id"]
+                later = schema.epochs.c.step > columns["steps"]
+                connection.execute(sa.delete(schema.epochs).where(of_run, later))
+            ended = connection.scalar(sa.select(self._now))
+            self._end(connection, run, state, state=state, finished_at=ended, **columns)
             return True
 
         return self._write(work)
-
-    def _end(
-        self,
-        connection: sa.Connection,
-        run: int,
-        claim: Claim,
-        outcome: str,
-        traceback: str | None = None,
-    ) -> None:
-        connection.execute(
-            self._sql.end_attempt,
-            {"of_run": run, "of_attempt": claim.attempt, "outcome": outcome,
-             "traceback": traceback},
-        )  # fmt: skip
 
     def fail(
         self,
@@ -685,33 +708,28 @@ class Ledger:
         Raises:
           LedgerError: also if the ledger has no such run.
         """
-        trace = _text(traceback)
-        last = trace.strip().rpartition("\n")[2].strip() if message is None else _text(message)
+        trace = _text("traceback", traceback) or ""
+        last = _text("message", message)
+        last = trace.strip().rpartition("\n")[2].strip() if last is None else last
 
         def work(connection: sa.Connection) -> str:
             run = self._held(connection, claim, worker)
             if run is None:
-                state = connection.scalar(self._sql.state, {"of_key": claim.key})
+                state = connection.scalar(sa.select(runs.c.state).where(runs.c.key == claim.key))
                 if state is None:
                     raise LedgerError(f"the ledger {self.name} has no run {claim.key}")
                 return state
-            failures = run.failures + 1
-            state = "failed" if failures >= max_attempts else "waiting"
-            ended = connection.scalar(self._sql.now) if state == "failed" else run.finished_at
-            self._change(
-                connection, [run], state=state, failures=failures, message=last, finished_at=ended
-            )
-            self._end(connection, run.id, claim, "raised", trace)
-            return state
+            changes = {"state": "waiting", "failures": run["failures"] + 1, "message": last}
+            if changes["failures"] >= max_attempts:
+                ended = connection.scalar(sa.select(self._now))
+                changes |= {"state": "failed", "finished_at": ended}
+            self._end(connection, run, "raised", trace, **changes)
+            return changes["state"]
 
         return self._write(work)
 
     def release(self, claim: Claim, worker: Worker) -> bool:
         """Lets a run wait again at once; this is no failure.
-
-        Args:
-          claim: of `claim`.
-          worker: who holds the run.
 
         Returns:
           False, with nothing written, if the worker does not hold the run any more; True also if
@@ -721,9 +739,8 @@ class Ledger:
         def work(connection: sa.Connection) -> bool:
             run = self._held(connection, claim, worker)
             if run is None:
-                return self._ended(connection, claim, worker) == "released"
-            self._change(connection, [run], state="waiting")
-            self._end(connection, run.id, claim, "released")
+                return self._outcome(connection, claim, worker) == "released"
+            self._end(connection, run, "released", state="waiting")
             return True
 
         return self._write(work)
@@ -754,8 +771,9 @@ class Ledger:
         nothing = dict.fromkeys((*RESULTS, "measures", "finished_at"))
 
         def work(connection: sa.Connection) -> int:
-            ended = connection.execute(self._sql.ended, {"states": list(states)}).all()
-            again = [run for run in ended if keys is None or run.key in keys]
+            query = WHOLE.where(runs.c.state.in_(states)).with_for_update()
+            ended = connection.execute(query).mappings().all()
+            again = [run for run in ended if keys is None or run["key"] in keys]
             if again:
                 self._change(connection, again, state="waiting", failures=0, **nothing)
             return len(again)
@@ -767,115 +785,64 @@ class Ledger:
     def counts(
         self, keys: Collection[str] | None = None, worker: Worker | None = None
     ) -> dict[str, int]:
-        """How many runs have each state.
+        """How many runs have each state, 0 where there is none.
 
         Args:
           keys: count none but these runs.
           worker: have those that run counted apart: "running" in its hands, "elsewhere" in others'.
-
-        Returns:
-          A number for every state, 0 where there is none.
         """
-        columns = [runs.c.key, runs.c.state, runs.c.worker.label("worker")]
-
-        def work(connection: sa.Connection) -> dict[str, int]:
-            found = dict.fromkeys((*schema.STATES, *(["elsewhere"] if worker else [])), 0)
-            for row in self._some(connection, columns, runs.c.key, keys):
-                others = worker and row.state == "running" and row.worker != worker.id
-                state = "elsewhere" if others else row.state
-                if state not in found:
-                    raise self._damaged(f"the run {row.key}", f"its state is {state!r}")
-                found[state] += 1
-            return found
-
-        return self._read(work)
-
-    def _some(
-        self,
-        connection: sa.Connection,
-        columns: Sequence[Any],
-        key: sa.ColumnElement[str],
-        keys: Collection[str] | None,
-    ) -> Iterator[sa.Row[Any]]:
-        """Rows of the runs with these keys, in no order; of all without keys."""
-        query = sa.select(*columns)
-        if keys is None or len(keys) > MANY:
-            wanted = None if keys is None else frozenset(keys)
-            for row in connection.execute(query):
-                if wanted is None or row.key in wanted:
-                    yield row
-            return
-        yield from connection.execute(query.where(key.in_(list(keys))))
+        wanted = None if keys is None else frozenset(keys)
+        query = sa.select(runs.c.key, runs.c.state, runs.c.worker)
+        found = self._read(lambda connection: connection.execute(query).all())
+        counts = dict.fromkeys((*schema.STATES, *(["elsewhere"] if worker else [])), 0)
+        for key, state, holder in found:
+            if wanted is None or key in wanted:
+                if state not in schema.STATES:
+                    raise LedgerError(
+                        f"the ledger {self.name} is damaged in the run {key}: its state is "
+                        f"{state!r}; {SALVAGE}"
+                    )
+                others = worker and state == "running" and holder != worker.id
+                counts["elsewhere" if others else state] += 1
+        return counts
 
     def rows(self, keys: Collection[str] | None = None) -> list[dict[str, Any]]:
         """One flat row for each run, in order.
 
         Args:
-          keys: none but these runs.
+          keys: none but these runs; the others are checked as well, since it can be the key itself
+            that is damaged.
 
         Returns:
           In each row all fields of the settings, and key, program, state, attempts (how often it
           was claimed), steps_done, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
           message, finished_at (seconds since 1970), position, resolved and measures (mappings);
           None for what is not there.
-
-        Raises:
-          LedgerError: also if any row of the ledger, of `keys` or not, is not as it was written:
-            the sentence names it.
         """
         wanted = None if keys is None else frozenset(keys)
-        found = self._read(lambda connection: connection.execute(self._sql.all).all())
-        # All are looked at: it can be the key itself that is damaged.
-        pairs = [(row, self._check(row)) for row in found]
+        found = self._mappings(WHOLE.order_by(*ORDER), runs)
         return [
-            {
-                **settings,
-                "key": row.key,
-                "program": row.program,
-                "state": row.state,
-                "attempts": row.attempt,
-                # Not `steps`, which is a field of the settings: the budget.
-                "steps_done": row.steps,
-                **{name: getattr(row, name) for name in RESULTS if name != "steps"},
-                "finished_at": row.finished_at,
-                "position": row.position,
-                "resolved": json.loads(row.resolved),
-                "measures": json.loads(row.measures or "{}"),
-            }
-            for row, settings in pairs
-            if wanted is None or row.key in wanted
+            {**row["settings"], **{name: row[RENAMED.get(name, name)] for name in COLUMNS}}
+            for row in found
+            if wanted is None or row["key"] in wanted
         ]
 
     def epochs(self, key: str | None = None) -> list[dict[str, Any]]:
-        """What the epochs of a run gave, or those of all runs.
-
-        Args:
-          key: of the run; None for all.
+        """What the epochs of a run gave, or those of all runs for None.
 
         Returns:
           Rows of key, epoch, step, train_loss, train_accuracy, test_loss, test_accuracy, seconds,
           attempt (which wrote the row) and measures (a mapping), in order.
         """
-        query = (
-            sa.select(
-                runs.c.key,
-                *(epochs.c[name] for name in (*EPOCH, "attempt", "measures", "checksum")),
-            )
-            .join_from(runs, epochs, epochs.c.run == runs.c.id)
-            .order_by(runs.c.position, runs.c.id, epochs.c.epoch)
-        )
-        rows = self._mappings(query, key, check_epoch)
-        return [
-            {name: row[name] for name in row if name != "checksum"}
-            | {"measures": json.loads(row["measures"] or "{}")}
-            for row in rows
-        ]
+        names = (*EPOCH, "attempt", "measures", "checksum")
+        query = sa.select(runs.c.key, *(epochs.c[name] for name in names)).join_from(runs, epochs)
+        rows = self._mappings(query.order_by(*ORDER, epochs.c.epoch), epochs, key)
+        for row in rows:
+            del row["checksum"]
+        return rows
 
     def attempts(self, key: str | None = None) -> list[dict[str, Any]]:
-        """Who ran a run when, and how each attempt ended.
-
-        Args:
-          key: of the run; None for all.
+        """Who ran a run when, and how each attempt ended; or those of all runs for None.
 
         Returns:
           Rows of key, attempt, worker, host, boot, pid, device, versions (a mapping), started_at,
@@ -888,36 +855,22 @@ class Ledger:
                 attempts.c.attempt,
                 attempts.c.worker.label("worker"),
                 *(workers.c[name] for name in ("host", "boot", "pid", "device", "versions")),
-                *(
-                    attempts.c[name]
-                    for name in ("started_at", "ended_at", "outcome", "traceback")
-                ),
+                *(attempts.c[n] for n in ("started_at", "ended_at", "outcome", "traceback")),
             )
-            .join_from(runs, attempts, attempts.c.run == runs.c.id)
+            .join_from(attempts, runs)
             .join(workers, workers.c.id == attempts.c.worker)
-            .order_by(runs.c.position, runs.c.id, attempts.c.attempt)
-        )  # fmt: skip
-        rows = self._mappings(query, key, check_attempt)
-        return [{**row, "versions": json.loads(row["versions"])} for row in rows]
+            .order_by(*ORDER, attempts.c.attempt)
+        )
+        return self._mappings(query, attempts, key)
 
     def _mappings(
-        self, query: sa.Select[Any], key: str | None, check: Callable[[Mapping[str, Any]], Any]
+        self, query: sa.Select[Any], table: sa.Table, key: str | None = None
     ) -> list[dict[str, Any]]:
+        """The rows of a table, decoded; of all runs, or of one."""
         if key is not None:
             query = query.where(runs.c.key == key)
-
-        def work(connection: sa.Connection) -> list[dict[str, Any]]:
-            found = connection.execute(query)
-            names = list(found.keys())
-            return [dict(zip(names, row, strict=True)) for row in found]
-
-        rows = self._read(work)
-        for row in rows:
-            try:
-                check(row)
-            except Damage as damage:
-                raise self._damaged(f"the run {row['key']}", damage) from None
-        return rows
+        found = self._read(lambda connection: connection.execute(query).mappings().all())
+        return [self._decoded(table, row) for row in found]
 
     # Facts
 
@@ -946,46 +899,136 @@ class Ledger:
             "seconds_per_step": _number("seconds_per_step", seconds_per_step),
             "compile_seconds": _number("compile_seconds", compile_seconds),
         }
-        self._write(lambda connection: connection.execute(self._sql.measure, values))
+
+        def work(connection: sa.Connection) -> None:
+            now = connection.scalar(sa.select(self._now))
+            self._put(connection, measurements, [{**values, "measured_at": now}])
+
+        self._write(work)
 
     def measured(self, program: str, device: str) -> dict[str, Any] | None:
         """What `measure` kept: runs_per_device, seconds_per_step and compile_seconds; or None."""
-        table = schema.measurements
-        names = ("runs_per_device", "seconds_per_step", "compile_seconds")
-        query = sa.select(*(table.c[name] for name in names)).where(
-            table.c.program == program, table.c.device == device
-        )
+        table = measurements.c
+        query = sa.select(table.runs_per_device, table.seconds_per_step, table.compile_seconds)
+        query = query.where(table.program == program, table.device == device)
         row = self._read(lambda connection: connection.execute(query).mappings().first())
         return None if row is None else dict(row)
 
-    def note(self, name: str, value: str) -> None:
-        """Keeps a fact about the ledger under a name, instead of what was kept before."""
-        if name == schema.VERSION_NOTE:
-            raise LedgerError(f"the note {name!r} is the ledger's own")
-        values = {"name": name, "value": _text(value)}
-        self._write(lambda connection: connection.execute(self._sql.note, values))
 
-    def noted(self, name: str) -> str | None:
-        """What `note` kept under a name, or None."""
-        query = sa.select(schema.notes.c.value).where(schema.notes.c.name == name)
-        return self._read(lambda connection: connection.scalar(query))
-
-
-def _passes(error: sa.exc.DBAPIError) -> bool:
+def _passes(error: sa.exc.SQLAlchemyError) -> bool:
     """Whether it can help to try again: a lock, a server that is away or starts anew."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return False
     if isinstance(error.orig, sqlite3.Error):
         return "locked" in str(error.orig)
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
 
 
-def _epoch_values(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as the table of epochs has them."""
-    values = []
-    for row in rows:
-        _known("an epoch's row", row, (*EPOCH, "measures"))
-        value: dict[str, Any] = {name: _number(name, row.get(name)) for name in EPOCH}
-        value["measures"] = _json(row.get("measures"))
-        if value["epoch"] is None:
-            raise LedgerError(f"an epoch's row has no number of the epoch: {dict(row)!r}")
-        values.append(value)
-    return values
+# Salvage
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A file beside `path`, which takes its name when it is whole and does not replace another.
+
+    Raises:
+      LedgerError: there is something under the name already, or it cannot be written.
+    """
+    path = places.expanded(path)
+    exists = f"{path} exists, and is not overwritten"
+    if path.exists():
+        raise LedgerError(exists)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            unfinished = Path(folder) / path.name
+            yield unfinished
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+            if path.exists():
+                raise LedgerError(exists)
+            unfinished.rename(path)
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def salvage(where: str | Path, path: str | Path) -> tuple[int, list[str]]:
+    """Copies the runs that are as they were written, with their epochs and attempts.
+
+    Args:
+      where: the damaged ledger, as for `open_ledger`; it is only read.
+      path: a file that is not there yet.
+
+    Returns:
+      How many runs were copied, and a line for everything that was left out.
+
+    Raises:
+      LedgerError: there is no ledger, its tables cannot be read at all, or the file exists.
+    """
+    url, name = schema.locate(where)
+    if url.get_backend_name() == "sqlite" and not Path(name).is_file():
+        raise LedgerError(f"there is no ledger in {name}")
+    engine = schema.open_engine(url, name, patience=30.0)
+    left: list[str] = []
+    try:
+        with new_file(path) as unfinished, open_ledger(unfinished) as new:
+            with engine.connect() as old:
+                copied = new._write(lambda connection: _copy(old, connection, left))
+            new.close()  # SQLite leaves no log beside a file that nobody has open
+    except sa.exc.SQLAlchemyError as error:
+        raise LedgerError(f"the ledger {name} failed: {schema.one_line(error)}") from error
+    finally:
+        engine.dispose()
+    return copied, left
+
+
+def _copy(old: sa.Connection, new: sa.Connection, left: list[str]) -> int:
+    """Copies what is whole, and notes in `left` what is not; returns the number of runs."""
+    keys: dict[int, str] = {}
+    there: dict[sa.Table, set[str]] = {programs: set(), workers: set()}
+    for table in (programs, workers, measurements, runs, epochs, attempts):
+        for row in _salvaged(old, table, left):
+            try:
+                if "run" in row:
+                    row["key"] = keys.get(row["run"])
+                    if row["key"] is None or row.get("worker") not in {*there[workers], None}:
+                        raise Damage(f"a row of {table.name}: its run or its worker is not there")
+                decoded(table, row)
+            except Damage as damage:
+                left.append(str(damage))
+                continue
+            if table is runs:
+                if row["program"] not in there[programs]:
+                    new.execute(sa.insert(programs), {"name": row["program"]})
+                    there[programs].add(row["program"])
+                waits = row["state"] in ("waiting", "running")
+                row |= {"state": "waiting" if waits else row["state"]}
+                row |= {"worker": None, "lease_until": None}
+                keys[row["id"]] = row["key"]
+            elif table in there:
+                there[table].add(next(iter(row.values())))
+            if table.name in COVERED:
+                row["checksum"] = checksum(table, row)
+            new.execute(sa.insert(table), {c.key: row[c.key] for c in table.c})
+    return len(keys)
+
+
+def _salvaged(old: sa.Connection, table: sa.Table, left: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a table, from both its ends where one cannot be read in the middle."""
+    there = {column["name"] for column in sa.inspect(old).get_columns(table.name)}
+    columns = [column for column in table.c if column.name in there]
+    first = list(table.primary_key.columns)
+    seen: set[tuple[Any, ...]] = set()
+    for order in (first, [column.desc() for column in first]):
+        try:
+            for values in old.execute(sa.select(*columns).order_by(*order)):
+                row = dict(zip((column.key for column in columns), values, strict=True))
+                key = tuple(row[column.key] for column in first)
+                if key not in seen:
+                    seen.add(key)
+                    yield {"measures": None, **row} if "measures" in table.c else row
+            return
+        except sa.exc.DBAPIError as error:
+            fault = f"rows of {table.name} that cannot be read: {schema.one_line(error)}"
+            if fault not in left:
+                left.append(fault)

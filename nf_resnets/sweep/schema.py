@@ -1,43 +1,45 @@
-"""The tables of a ledger, and the database that holds them: an SQLite file or PostgreSQL."""
+"""The tables of a ledger, what their rows must say, and the database that holds them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
+import math
 import random
 import re
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 __all__ = [
-    "CHECKED",
+    "COVERED",
+    "EPOCH",
     "RESULTS",
-    "SEALED",
+    "SALVAGE",
     "STATES",
     "VERSION",
+    "Damage",
     "LedgerError",
     "attempts",
+    "checksum",
     "clock",
-    "epoch_checksum",
+    "decoded",
     "epochs",
-    "insert",
     "locate",
     "measurements",
     "notes",
     "one_line",
     "open_engine",
+    "parse_url",
     "prepare",
     "programs",
-    "readable_url",
     "redacted",
-    "refuse_half_url",
-    "run_checksum",
     "runs",
     "workers",
 ]
@@ -45,81 +47,88 @@ __all__ = [
 # Raised whenever a table changes. A ledger of an earlier version gets the columns that it lacks
 # when it is opened; any other one is refused, never altered.
 VERSION = "3"
+STATES = ("waiting", "running", "finished", "diverged", "failed", "oom")
 RESULTS = (
     "steps", "test_accuracy", "test_loss", "train_loss", "train_accuracy", "seconds", "message"
 )  # fmt: skip
-STATES = ("waiting", "running", "finished", "diverged", "failed", "oom")
+EPOCH = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds")
+# What a checksum covers: of a run all but its settings, whose SHA-256 is the key, and its holder.
+COVERED = {
+    "runs": ("key", "program", "position", "resolved", "state", "attempt", "failures", *RESULTS,
+             "finished_at"),
+    "epochs": ("key", *EPOCH, "attempt"),
+}  # fmt: skip
+JSON = ("settings", "resolved", "measures", "versions")
+
+SALVAGE = "--salvage NEW.db copies all that is whole"
+# Marks a database as a ledger, with its version.
+VERSION_NOTE = "nf_resnets ledger"
+# Any number that all who create tables in one PostgreSQL database agree on.
+CREATION_LOCK = 0x6E665F7265736E
+# Bytes of an SQLite file that is read through when it is opened: about a fifth of a second.
+QUICKLY_CHECKED = 64 * 2**20
+# Seconds since 1970 that a date can say in every time zone: the years up to 9999.
+LAST = 253_402_128_000
 
 metadata = sa.MetaData()
+_needed = functools.partial(sa.Column, nullable=False)
+_part_of_key = functools.partial(sa.Column, primary_key=True, autoincrement=False)
 
-# Small facts about the ledger itself; VERSION_NOTE marks a database as a ledger.
-VERSION_NOTE = "nf_resnets ledger"
-notes = sa.Table(
-    "notes",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-)
+notes = sa.Table("notes", metadata, _part_of_key("name", sa.Text), _needed("value", sa.Text))
 
-# Every process that ever claimed a run.
+# Every process that ever claimed a run. The database calls workers drivers, as its first version.
 workers = sa.Table(
-    "drivers",  # as the first version called them
+    "drivers",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("host", sa.Text, nullable=False),
-    sa.Column("boot", sa.Text, nullable=False),
-    sa.Column("pid", sa.BigInteger, nullable=False),
+    _part_of_key("id", sa.Text),
+    _needed("host", sa.Text),
+    _needed("boot", sa.Text),
+    _needed("pid", sa.BigInteger),
     sa.Column("start", sa.BigInteger),
-    sa.Column("device", sa.Text, nullable=False),
-    sa.Column("versions", sa.Text, nullable=False),
+    _needed("device", sa.Text),
+    _needed("versions", sa.Text),
 )
 
 # One row for each program, so that the first waiting run of every program is found without
 # reading the runs.
-programs = sa.Table("programs", metadata, sa.Column("name", sa.Text, primary_key=True))
+programs = sa.Table("programs", metadata, _part_of_key("name", sa.Text))
 
 runs = sa.Table(
     "runs",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("key", sa.String(64), nullable=False, unique=True),
-    sa.Column("settings", sa.Text, nullable=False),
-    sa.Column("program", sa.Text, sa.ForeignKey("programs.name"), nullable=False),
-    sa.Column("position", sa.BigInteger, nullable=False),
-    sa.Column("resolved", sa.Text, nullable=False),
-    sa.Column("state", sa.String(8), nullable=False),
-    # How often the run was claimed: it only grows, and tells a claim from those that came later.
-    sa.Column("attempt", sa.Integer, nullable=False),
+    _needed("key", sa.String(64), unique=True),
+    _needed("settings", sa.Text),
+    _needed("program", sa.Text, sa.ForeignKey("programs.name")),
+    _needed("position", sa.BigInteger),
+    _needed("resolved", sa.Text),
+    _needed("state", sa.String(8)),
+    # How often the run was claimed: it only grows, and tells a claim from later ones.
+    _needed("attempt", sa.Integer),
     # How often it raised since it was added or retried.
-    sa.Column("failures", sa.Integer, nullable=False),
+    _needed("failures", sa.Integer),
     # Both NULL unless the run is running.
     sa.Column("driver", sa.Text, sa.ForeignKey("drivers.id"), key="worker"),
     sa.Column("lease_until", sa.Double),
     sa.Column("steps", sa.BigInteger),
-    sa.Column("test_accuracy", sa.Double),
-    sa.Column("test_loss", sa.Double),
-    sa.Column("train_loss", sa.Double),
-    sa.Column("train_accuracy", sa.Double),
-    sa.Column("seconds", sa.Double),
+    *(sa.Column(name, sa.Double) for name in RESULTS[1:-1]),
     sa.Column("message", sa.Text),
     sa.Column("finished_at", sa.Double),
     # JSON of whatever else the run gave; NULL for nothing.
     sa.Column("measures", sa.Text),
-    # Of what the row says (integrity.py).
     sa.Column("checksum", sa.String(16)),
     sa.CheckConstraint(sa.column("state").in_(STATES), name="runs_state"),
-    # A claim reads one end of one of these, however many runs there are.
-    sa.Index("runs_by_position", "state", "position", "id"),
+    # A claim reads one end of it, however many runs there are.
     sa.Index("runs_by_program", "state", "program", "position", "id"),
 )
 
 attempts = sa.Table(
     "attempts",
     metadata,
-    sa.Column("run", sa.ForeignKey("runs.id"), primary_key=True, autoincrement=False),
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("driver", sa.Text, sa.ForeignKey("drivers.id"), nullable=False, key="worker"),
-    sa.Column("started_at", sa.Double, nullable=False),
+    _part_of_key("run", sa.ForeignKey("runs.id")),
+    _part_of_key("attempt", sa.Integer),
+    _needed("driver", sa.Text, sa.ForeignKey("drivers.id"), key="worker"),
+    _needed("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
     # finished, diverged, oom, raised, released or lost; NULL while it runs.
     sa.Column("outcome", sa.String(8)),
@@ -130,16 +139,12 @@ attempts = sa.Table(
 epochs = sa.Table(
     "epochs",
     metadata,
-    sa.Column("run", sa.ForeignKey("runs.id"), primary_key=True, autoincrement=False),
-    sa.Column("epoch", sa.Integer, primary_key=True, autoincrement=False),
+    _part_of_key("run", sa.ForeignKey("runs.id")),
+    _part_of_key("epoch", sa.Integer),
     sa.Column("step", sa.BigInteger),
-    sa.Column("train_loss", sa.Double),
-    sa.Column("train_accuracy", sa.Double),
-    sa.Column("test_loss", sa.Double),
-    sa.Column("test_accuracy", sa.Double),
-    sa.Column("seconds", sa.Double),
+    *(sa.Column(name, sa.Double) for name in EPOCH[2:]),
     # The attempt that wrote the row last.
-    sa.Column("attempt", sa.Integer, nullable=False),
+    _needed("attempt", sa.Integer),
     sa.Column("measures", sa.Text),
     sa.Column("checksum", sa.String(16)),
     sqlite_with_rowid=False,
@@ -149,59 +154,20 @@ epochs = sa.Table(
 measurements = sa.Table(
     "measurements",
     metadata,
-    sa.Column("program", sa.Text, primary_key=True),
-    sa.Column("device", sa.Text, primary_key=True),
-    sa.Column("runs_per_device", sa.Integer, nullable=False),
+    _part_of_key("program", sa.Text),
+    _part_of_key("device", sa.Text),
+    _needed("runs_per_device", sa.Integer),
     sa.Column("seconds_per_step", sa.Double),
     sa.Column("compile_seconds", sa.Double),
-    sa.Column("measured_at", sa.Double, nullable=False),
+    _needed("measured_at", sa.Double),
 )
 
-# Any number that all who create tables in one PostgreSQL database agree on.
-CREATION_LOCK = 0x6E665F7265736E
 
-# What to do about a damaged ledger.
-SALVAGE = "--salvage NEW.db copies all that is whole"
-
-# Bytes of an SQLite file that are read through when it is opened: about a fifth of a second.
-QUICKLY_CHECKED = 64 * 2**20
-
-
-# What a run's checksum covers: all but the settings, whose SHA-256 is the key, and who holds it.
-# Measures are covered where there are any, so that rows of earlier versions keep their checksums.
-CHECKED = (
-    "key", "program", "position", "resolved", "state", "attempt", "failures", *RESULTS,
-    "finished_at",
-)  # fmt: skip
-SEALED = (*CHECKED, "measures")
-
-
-def run_checksum(row: Mapping[str, Any]) -> str:
-    """The checksum of a run's columns."""
-    return _checksum(row, CHECKED)
-
-
-def epoch_checksum(key: str, row: Mapping[str, Any]) -> str:
-    """The checksum of an epoch's columns and the key of its run."""
-    names = [c.name for c in epochs.c if c.name not in ("run", "measures", "checksum")]
-    return _checksum({**row, "key": key}, ("key", *names))
-
-
-def _checksum(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """16 hexadecimal digits of the SHA-256 of values as both databases give them back."""
-    values = [row[name] for name in names]
-    if row.get("measures") is not None:
-        values.append(row["measures"])
-    # SQLite forgets the sign of zero.
-    plain = [value + 0.0 if isinstance(value, float) else value for value in values]
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
+# Errors
 
 
 class LedgerError(ValueError):
-    """What is wrong with a ledger, in one sentence.
-
-    Whoever raises it need not look after passwords and control characters: neither is kept.
-    """
+    """What is wrong with a ledger, in one sentence without passwords and control characters."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(redacted(sentence))
@@ -225,52 +191,115 @@ def redacted(text: str) -> str:
 
 def one_line(error: BaseException) -> str:
     """What a database says about an error, as one line without SQL, parameters and passwords."""
-    said = str(getattr(error, "orig", None) or error).strip()
-    hint = f"; {SALVAGE}" if "malformed" in said else ""
-    return redacted(" ".join(said.split())) + hint
+    message = " ".join(str(getattr(error, "orig", None) or error).split())
+    return redacted(message) + (f"; {SALVAGE}" if "malformed" in message else "")
 
 
-def locate(where: str | Path) -> tuple[sa.URL, str]:
-    """The URL of a ledger, and a name to print that holds neither user nor password.
+# Rows
+
+
+class Damage(Exception):
+    """Which row does not say what was written, and why."""
+
+
+def checksum(table: sa.Table, row: Mapping[Any, Any]) -> str:
+    """16 hexadecimal digits of the SHA-256 of a row.
 
     Args:
-      where: the path of an SQLite file, `sqlite:///PATH` or `postgresql://...`.
+      table: `runs` or `epochs`.
+      row: its columns, as both databases give them back; an epoch's with the key of its run.
+    """
+    values = [row[name] for name in COVERED[table.name]]
+    # Only where there are any: rows of earlier versions keep their checksums.
+    if row.get("measures") is not None:
+        values.append(row["measures"])
+    # SQLite forgets the sign of zero.
+    plain = [value + 0.0 if isinstance(value, float) else value for value in values]
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
-    Returns:
-      The URL with its driver, and the name.
+
+def decoded(table: sa.Table, row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row with mappings in place of JSON, once its keys, checksum, types and JSON are checked.
+
+    Args:
+      table: whose row it is.
+      row: its columns by key, all or some; with the key of the run, and an attempt's also with
+        columns of its worker. A row of the first version has no checksum, and none is compared.
 
     Raises:
-      LedgerError: a URL of another scheme, or one that cannot be read.
+      Damage: it does not say what was written.
     """
-    text = str(where)
-    refuse_half_url(text)
-    scheme, is_url, rest = text.partition("://")
-    if not is_url:
-        if not text.strip():
-            raise LedgerError("the ledger has an empty name; expected a path or a URL")
-        path = Path(text).expanduser()
-        return sa.URL.create("sqlite+pysqlite", database=str(path)), str(path)
-    if scheme == "sqlite":
-        path_text = rest.removeprefix("/")
-        if not rest.startswith("/") or path_text in ("", ":memory:") or "?" in path_text:
-            raise LedgerError("a ledger in SQLite is a file, sqlite:///PATH, and nothing besides")
-        return locate(path_text)
-    if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise LedgerError(
-            f"a ledger is a path, sqlite:///PATH or postgresql://..., not {scheme}://..."
-        )
-    url = readable_url(f"postgresql+psycopg://{rest}")
-    host = url.host or url.query.get("host") or "local"
-    port = f":{url.port}" if url.port else ""
-    return url, f"postgresql://{host}{port}/{url.database or ''}"
+    found = {**row, **{name: _mapping(row[name]) for name in JSON if name in row}}
+    for fault in _faults(table, row, found):
+        name = f"a row of {table.name}"
+        if table is runs:
+            name = f"the run {row['key']} (row {row['id']})"
+        elif table in (epochs, attempts):
+            number = row["epoch" if table is epochs else "attempt"]
+            name = f"{table.name.removesuffix('s')} {number!r} of the run {row['key']}"
+        raise Damage(f"{name}: {fault}")
+    return found
 
 
-def readable_url(text: str) -> sa.URL:
-    """A URL whose parts are what its writer meant, as far as that can be told.
+def _mapping(text: Any) -> dict[str, Any] | None:
+    """A JSON object, empty for NULL; None where the text is none."""
+    try:
+        found = {} if text is None else json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _faults(table: sa.Table, row: Mapping[Any, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a row; after the first fault the others may not be asked for."""
+    for column in (*table.c, *(workers.c if table is attempts else ())):
+        if column.key in row and not _fits(column, row[column.key]):
+            yield f"its {column.key} is no {column.type.python_type.__name__} that was written"
+    if table is runs and hashlib.sha256(row["settings"].encode()).hexdigest() != row["key"]:
+        yield "the SHA-256 of its settings is not its key"
+    if "checksum" in row and checksum(table, row) != row["checksum"]:
+        yield "its columns do not have their checksum"
+    for name in JSON:
+        if name in row and found[name] is None:
+            yield f"its {name} are no JSON object"
+    if table is runs:
+        if row["state"] not in STATES:
+            yield f"its state is {row['state']!r}"
+        if row["state"] not in ("waiting", "running") and row["finished_at"] is None:
+            yield f"it is {row['state']}, and nothing says since when"
+    if table is attempts and (row["outcome"] is None) != (row["ended_at"] is None):
+        yield "it has half an end"
+
+
+def _fits(column: sa.Column[Any], value: Any) -> bool:
+    """Whether a value is one that the column was made for."""
+    kind = column.type.python_type
+    if value is None:
+        return bool(column.nullable)
+    if kind is float:
+        fits = isinstance(value, int | float) and math.isfinite(value)
+        return fits and (0 <= value < LAST or not column.key.endswith("_at"))
+    if kind is str and isinstance(value, str):
+        # Half a pair stands for a byte that is no UTF-8; see `open_engine`.
+        return value.isascii() or not re.search("[\ud800-\udfff]", value)
+    return isinstance(value, kind)
+
+
+# Places
+
+
+def parse_url(text: str) -> sa.URL | None:
+    """A URL whose parts are what its writer meant, as far as that can be told; None for a path.
 
     Raises:
       LedgerError: it is none; what was given is not repeated, as it may hold a password.
     """
+    # It would become a file with a password in its name.
+    half = re.match(r"(?i)(sqlite|postgres\w*|mysql|mariadb)(\+\w+)?:(?!//)", text)
+    if half:
+        raise LedgerError(f"{half[0]}... found; expected a path, or {half[0]}// of a URL")
+    if "://" not in text:
+        return None
     try:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
@@ -285,35 +314,52 @@ def readable_url(text: str) -> sa.URL:
     return url
 
 
-def refuse_half_url(text: str) -> None:
-    """Refuses a URL without its slashes, which would become a file with a password in its name.
+def locate(where: str | Path) -> tuple[sa.URL, str]:
+    """The URL of a ledger with its database driver, and a name without user and password.
+
+    Args:
+      where: the path of an SQLite file, `sqlite:///PATH` or `postgresql://...`.
 
     Raises:
-      LedgerError: it is one.
+      LedgerError: a URL of another scheme, or one that cannot be read.
     """
-    scheme = re.match(r"(?i)(sqlite|postgres\w*|mysql|mariadb)(\+\w+)?:(?!//)", text)
-    if scheme:
-        raise LedgerError(f"{scheme[0]}... found; expected a path, or {scheme[0]}// of a URL")
+    url = parse_url(str(where))
+    if url is None:
+        if not str(where).strip():
+            raise LedgerError("the ledger has an empty name; expected a path or a URL")
+        path = Path(where).expanduser()
+        return sa.URL.create("sqlite+pysqlite", database=str(path)), str(path)
+    if url.drivername == "sqlite":
+        if url.host or url.query or url.database in (None, "", ":memory:"):
+            raise LedgerError("a ledger in SQLite is a file, sqlite:///PATH, and nothing besides")
+        return locate(str(url.database))
+    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise LedgerError(
+            f"a ledger is a path, sqlite:///PATH or postgresql://..., not {url.drivername}://..."
+        )
+    host = url.host or url.query.get("host") or "local"
+    port = f":{url.port}" if url.port else ""
+    name = f"postgresql://{host}{port}/{url.database or ''}"
+    return url.set(drivername="postgresql+psycopg"), name
+
+
+# The database
 
 
 def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
-    """A pool of connections, ready for several threads.
+    """A pool of connections for several threads; nothing is opened or written yet.
 
-    Transactions of SQLite that will write take the write lock when they begin, and wait for it;
-    they are the ones begun with the execution option `writes`. (Begun without it, a transaction
-    that reads and then writes fails at once with "database is locked" where another one wrote in
-    between.)
+    Transactions of SQLite that write are begun with the execution option `writes`: they wait for
+    the lock at their beginning. (Begun without it, a transaction that reads and then writes fails
+    at once with "database is locked" where another one wrote in between.)
 
     Args:
       url: where the database is.
       name: what it is called in errors.
       patience: seconds to wait for a locked file.
 
-    Returns:
-      The engine; nothing is opened or written yet.
-
     Raises:
-      LedgerError: the driver of PostgreSQL is not installed.
+      LedgerError: psycopg is not installed.
     """
     if url.get_backend_name() == "postgresql":
         try:
@@ -330,7 +376,7 @@ def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
     def _(connection: sqlite3.Connection, record: Any) -> None:
         # Python's module begins no transactions by itself; `begin` below does.
         connection.isolation_level = None
-        # A damaged text is to be read, and then refused by its checksum, with the run's name.
+        # A damaged text is read, and then refused with the run's name.
         connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -352,13 +398,8 @@ def clock(dialect: str) -> sa.ColumnElement[float]:
     return sa.cast(sa.literal_column(now), sa.Double)
 
 
-def insert(dialect: str, table: sa.Table) -> Any:
-    """An INSERT that can say ON CONFLICT, which both databases do in the same words."""
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
-
-
 def prepare(engine: sa.Engine, name: str, *, create: bool, patience: float) -> None:
-    """Checks that the database is a ledger of this version; makes an empty one into a ledger.
+    """Checks that the database is a ledger; makes an empty one into a ledger.
 
     Args:
       engine: of `open_engine`.
@@ -370,17 +411,39 @@ def prepare(engine: sa.Engine, name: str, *, create: bool, patience: float) -> N
       LedgerError: there is no ledger, or what is there is none, or one of another version, or it
         cannot be opened, read or written.
     """
-    if engine.dialect.name == "postgresql":
-        _prepare_postgresql(engine, name, create)
-    else:
-        _prepare_sqlite(engine, name, create, patience)
+    path = Path(name) if engine.dialect.name == "sqlite" else None
+    if path is not None:
+        _check_file(path, create)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with engine.begin() as connection:
+                version = _version(connection, name)
+                if path is not None:
+                    _check_pages(connection, path)
+            if version is None and not create:
+                raise LedgerError(f"there is no ledger in {name}")
+            # Only now is it ours to change; the mode stays with the file.
+            if path is not None:
+                _write_ahead(engine, name)
+            if version != VERSION:
+                with engine.execution_options(writes=True).begin() as connection:
+                    _make_current(connection, name)
+            return
+        except sa.exc.DBAPIError as error:
+            # Turning on the log does not wait for others that do so.
+            if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                raise LedgerError(
+                    f"the ledger {name} cannot be opened: {one_line(error)}"
+                ) from error
+        time.sleep(random.uniform(0.01, 0.05))
 
 
 def _version(connection: sa.Connection, name: str) -> str | None:
     """The version of the tables, which can be read; None where there is none of them."""
     found = set(sa.inspect(connection).get_table_names())
     ours = set(metadata.tables)
-    if "notes" in found and ours <= found:
+    if ours <= found:
         version = connection.scalar(sa.select(notes.c.value).where(notes.c.name == VERSION_NOTE))
         if version in ("1", "2", VERSION):
             return version
@@ -398,157 +461,106 @@ def _version(connection: sa.Connection, name: str) -> str | None:
     return None
 
 
-def _create(connection: sa.Connection) -> None:
-    """All tables and the version in one transaction: a ledger is there whole or not at all."""
-    metadata.create_all(connection, checkfirst=False)
-    connection.execute(sa.insert(notes).values(name=VERSION_NOTE, value=VERSION))
-
-
 def _make_current(connection: sa.Connection, name: str) -> None:
-    """In a transaction that writes: creates the tables, or adds what an earlier version lacks."""
+    """Creates the tables, or adds what an earlier version lacks, unless another worker did."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATION_LOCK)))
     version = _version(connection, name)
     if version is None:
-        _create(connection)
-    if version in (None, VERSION):
-        return
-    held = (runs.c.state == "running") & (runs.c.lease_until > clock(connection.dialect.name))
-    if connection.scalar(sa.select(sa.func.count()).where(held)):
-        raise LedgerError(
-            f"the ledger {name} is of an earlier nf_resnets, whose workers are at work on it or "
-            "were a minute ago; once they have ended it is opened, and gets what it lacks"
+        metadata.create_all(connection, checkfirst=False)
+        connection.execute(sa.insert(notes).values(name=VERSION_NOTE, value=VERSION))
+    elif version != VERSION:
+        held = (runs.c.state == "running") & (runs.c.lease_until > clock(connection.dialect.name))
+        if connection.scalar(sa.select(sa.func.count()).where(held)):
+            raise LedgerError(
+                f"the ledger {name} is of an earlier nf_resnets, whose workers are at work on it "
+                "or were a minute ago; once they have ended it is opened, and gets what it lacks"
+            )
+        for table in (runs, epochs):
+            _add_columns(connection, table)
+        connection.execute(
+            sa.update(notes).where(notes.c.name == VERSION_NOTE).values(value=VERSION)
         )
-    for table in (runs, epochs):
-        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN measures TEXT")
-    if version == "1":
-        _add_checksums(connection)
-    connection.execute(sa.update(notes).where(notes.c.name == VERSION_NOTE).values(value=VERSION))
 
 
-def _add_checksums(connection: sa.Connection) -> None:
-    """Gives the rows of version 1 checksums of what they say, and changes nothing else."""
-    for table in (runs, epochs):
-        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN checksum VARCHAR(16)")
-    found = connection.execute(sa.select(runs.c.id, *(runs.c[each] for each in CHECKED))).all()
-    keys = {row.id: row.key for row in found}
-    new = [{"of_run": row.id, "new": run_checksum(row._asdict())} for row in found]
-    change: Any = sa.update(runs).values(checksum=sa.bindparam("new"))
-    if new:
-        connection.execute(change.where(runs.c.id == sa.bindparam("of_run")), new)
-    new = [
-        {
-            "of_run": row.run,
-            "of_epoch": row.epoch,
-            "new": epoch_checksum(keys[row.run], row._asdict()),
-        }
-        for row in connection.execute(sa.select(*(c for c in epochs.c if c.name != "checksum")))
-        if row.run in keys
+def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
+    """Adds the columns that a table of an earlier version lacks, and fills in checksums."""
+    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    for column in table.c:
+        if column.name not in there:
+            new = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {new}")
+    if "checksum" in there:
+        return
+    query = sa.select(runs) if table is runs else sa.select(epochs, runs.c.key).join(runs)
+    key = [column.name for column in table.primary_key]
+    change = sa.update(table).where(*(table.c[name] == sa.bindparam(f"of_{name}") for name in key))
+    new_sums = [
+        {"checksum": checksum(table, row), **{f"of_{name}": row[name] for name in key}}
+        for row in connection.execute(query).mappings()
     ]
-    change = sa.update(epochs).values(checksum=sa.bindparam("new"))
-    change = change.where(
-        epochs.c.run == sa.bindparam("of_run"), epochs.c.epoch == sa.bindparam("of_epoch")
-    )
-    if new:
-        connection.execute(change, new)
+    if new_sums:
+        connection.execute(change, new_sums)
 
 
-def _prepare_postgresql(engine: sa.Engine, name: str, create: bool) -> None:
-    try:
-        with engine.begin() as connection:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATION_LOCK)))
-            if not create and _version(connection, name) is None:
-                raise LedgerError(f"there is no ledger in {name}")
-            _make_current(connection, name)
-    except sa.exc.DBAPIError as error:
-        raise LedgerError(f"the ledger {name} cannot be opened: {one_line(error)}") from error
-
-
-def _prepare_sqlite(engine: sa.Engine, name: str, create: bool, patience: float) -> None:
-    path = Path(name)
+def _check_file(path: Path, create: bool) -> None:
+    """Refuses what is no file, and one that was cut, which SQLite may take for an empty one."""
     try:
         if not create and not path.exists():
-            raise LedgerError(f"there is no ledger {name}")
+            raise LedgerError(f"there is no ledger in {path}")
         if path.exists() and not path.is_file():
-            raise LedgerError(f"the ledger {name} is a folder or a device; expected a file")
+            raise LedgerError(f"the ledger {path} is a folder or a device; expected a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _check_size(path, name)
-    except OSError as error:
-        raise LedgerError(f"the ledger {name} cannot be made: {error.strerror}") from error
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            with engine.begin() as connection:
-                version = _version(connection, name)
-                _check_pages(connection, path, name)
-            if version is None and not create:
-                raise LedgerError(f"{name} is empty, and no ledger")
-            # Only now is it ours to change; the mode stays with the file.
-            _write_ahead(engine, name)
-            if version != VERSION:
-                with engine.execution_options(writes=True).begin() as connection:
-                    # Another worker may have been faster.
-                    _make_current(connection, name)
+        if not path.exists():
             return
-        except sa.exc.DBAPIError as error:
-            # Turning on the log does not wait for others that do so.
-            if "locked" in str(error.orig) and time.monotonic() < deadline:
-                time.sleep(random.uniform(0.01, 0.05))
-                continue
-            raise LedgerError(f"the ledger {name} cannot be opened: {one_line(error)}") from error
-
-
-def _check_size(path: Path, name: str) -> None:
-    """Refuses a file that was cut, which SQLite may notice late, or take for an empty one."""
-    log = Path(f"{name}-wal")
-    logged = log.exists() and log.stat().st_size
-    with path.open("rb") as file:
-        header = file.read(32)
-    if not header.startswith(b"SQLite format 3\0"):
-        return
+        log = Path(f"{path}-wal")
+        logged = log.exists() and log.stat().st_size
+        with path.open("rb") as file:
+            header = file.read(32)
+        size = path.stat().st_size
+        # While there is a log the file itself need not be whole.
+        logged = logged or (log.exists() and log.stat().st_size)
+    except OSError as error:
+        raise LedgerError(f"the ledger {path} cannot be made: {error.strerror}") from error
     page = int.from_bytes(header[16:18], "big")
     expected = int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)
-    size = path.stat().st_size
-    # While there is a log the file itself need not be whole.
-    if size < expected and not (logged or (log.exists() and log.stat().st_size)):
+    if header.startswith(b"SQLite format 3\0") and size < expected and not logged:
         raise LedgerError(
-            f"the ledger {name} is cut short: {size} bytes found, {expected} expected"
+            f"the ledger {path} is cut short: {size} bytes found, {expected} expected"
         )
 
 
-def _check_pages(connection: sa.Connection, path: Path, name: str) -> None:
+def _check_pages(connection: sa.Connection, path: Path) -> None:
     """Refuses a file with damaged pages, indexes or references, if reading all is quick."""
     if path.stat().st_size > QUICKLY_CHECKED:
         return
-    said = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
-    astray = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-    if said == "ok" and astray is not None:
-        said = f"a row of {astray[0]} refers to one of {astray[2]} that is not there"
-    if said != "ok":
-        raise LedgerError(f"the ledger {name} is damaged: {' '.join(said.split())}; {SALVAGE}")
+    fault = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+    stray = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if fault == "ok" and stray is not None:
+        fault = f"a row of {stray[0]} refers to one of {stray[2]} that is not there"
+    if fault != "ok":
+        raise LedgerError(f"the ledger {path} is damaged: {' '.join(fault.split())}; {SALVAGE}")
 
 
 def _write_ahead(engine: sa.Engine, name: str) -> None:
-    """Readers and one writer at a time do not wait for each other with a write-ahead log."""
-    connection = engine.raw_connection()
-    try:
+    """Turns on the write-ahead log, with which readers and one writer do not wait for each other.
+
+    Outside a transaction, where alone SQLite changes the mode.
+    """
+    with contextlib.closing(engine.raw_connection()) as connection:
         cursor = connection.cursor()
-        mode = ""
-        for command in ("PRAGMA journal_mode", "PRAGMA journal_mode = WAL"):
-            if mode != "wal":
+        try:
+            for command in ("PRAGMA journal_mode", "PRAGMA journal_mode = WAL"):
                 cursor.execute(command)
-                mode = cursor.fetchall()[0][0]
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            raise sa.exc.OperationalError("PRAGMA journal_mode", None, error) from error
-        raise LedgerError(_no_log(name, str(error))) from error
-    finally:
-        connection.close()
-    if mode != "wal":
-        raise LedgerError(_no_log(name, f"the journal's mode stays {mode!r}"))
-
-
-def _no_log(name: str, found: str) -> str:
-    return (
-        f"the ledger {name} cannot have a write-ahead log ({found}): its file system lacks locks "
+                ((mode,),) = cursor.fetchall()
+                if mode == "wal":
+                    return
+            fault = f"the journal's mode stays {mode!r}"
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise sa.exc.OperationalError("PRAGMA journal_mode", None, error) from error
+            fault = str(error)
+    raise LedgerError(
+        f"the ledger {name} cannot have a write-ahead log ({fault}): its file system lacks locks "
         "or shared memory, or is read-only; take a folder on a local disk, or postgresql://..."
     )

@@ -19,8 +19,7 @@ from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import grid, schema
 from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.export import to_csv
-from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
-from nf_resnets.sweep.salvage import salvage
+from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, salvage, this_worker
 
 CASE = "22 a flipped bit in the ledger"
 STATES = ("finished", "diverged", "oom", "failed", "running", "waiting")
@@ -170,12 +169,12 @@ def test_a_run_of_other_settings_is_not_trained_under_the_old_key(ledger):
     ("column", "value", "said"),
     [
         ("settings", "{", "its settings is not its key"),
-        ("resolved", "[" * 200_000, "do not have its checksum"),
-        ("test_accuracy", 0.99, "do not have its checksum"),
+        ("resolved", "[" * 200_000, "do not have their checksum"),
+        ("test_accuracy", 0.99, "do not have their checksum"),
         ("test_accuracy", "much", "its test_accuracy is no float"),
         ("message", b"\xff\x1b[2J", "its message is no str"),
-        ("message", "\x1b[2J", "do not have its checksum"),
-        ("state", "won", "do not have its checksum"),
+        ("message", "\x1b[2J", "do not have their checksum"),
+        ("state", "won", "do not have their checksum"),
         ("attempt", 2.5, "its attempt is no int"),
     ],
 )
@@ -201,7 +200,7 @@ def forged(path, **columns):
     raw.row_factory = sqlite3.Row
     row = dict(raw.execute("SELECT * FROM runs WHERE position = 1").fetchone()) | columns
     row["key"] = hashlib.sha256(row["settings"].encode()).hexdigest()
-    row["checksum"] = schema.run_checksum(row)
+    row["checksum"] = schema.checksum(schema.runs, row)
     names = ", ".join(f"{name} = :{name}" for name in row)
     raw.execute(f"UPDATE runs SET {names} WHERE position = 1", row)
     raw.close()
@@ -215,8 +214,6 @@ NESTED = '{"a":' * 200_000 + "1" + "}" * 200_000
     [
         {"settings": NESTED},
         {"resolved": NESTED},
-        {"settings": '{"seed": [1]}'},
-        {"settings": '{"seed": {"a": 1}}'},
         {"settings": "[]"},
         {"settings": '{"seed": ' + "9" * 5000 + "}"},
         {"resolved": "null"},

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
+from nf_resnets.sweep.schema import programs
 from tests.sweep import postgres
 from tests.sweep.test_ledger_workers import child, outlive, share
 
@@ -74,7 +75,7 @@ def test_a_claim_does_not_wait_for_another_claim(where):
         ledger.add(runs(3))
         with ledger._engine.begin() as connection:
             # Another worker in the middle of its claim.
-            locked = connection.execute(ledger._sql.take, {"program": "p", "most": 2}).all()
+            locked = ledger._take(connection, "p", 2, None)
             assert len(locked) == 2
             connection.execute(sa.text("SET LOCAL lock_timeout = '2s'"))
             worker = this_worker("cpu", {})
@@ -123,13 +124,14 @@ def test_connections_that_were_cut_are_made_anew(where):
         calls = []
 
         def cut_once(connection):
-            calls.append(ledger._sql)
-            connection.execute(ledger._sql.note, {"name": "calls", "value": str(len(calls))})
+            calls.append(connection)
+            connection.execute(sa.insert(programs), {"name": "new"})
             if len(calls) == 1:
                 connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
         ledger._write(cut_once)
-        assert len(calls) == 2 and ledger.noted("calls") == "2"
+        names = ledger._read(lambda connection: connection.scalars(sa.select(programs)).all())
+        assert len(calls) == 2 and sorted(names) == ["new", "p"]
 
 
 def test_a_server_that_stays_away_is_said_after_the_patience(where):

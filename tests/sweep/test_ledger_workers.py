@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nf_resnets.sweep import identity as module
+from nf_resnets.sweep import ledger as module
 from nf_resnets.sweep.ledger import NewRun, is_dead, open_ledger, this_worker
 
 ROOT = Path(__file__).parents[2]
