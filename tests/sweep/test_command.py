@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from nf_resnets.sweep import command, open_ledger
+from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -82,7 +83,7 @@ def test_a_dry_run_says_what_it_would_take(made):
 @pytest.mark.slow  # it compiles
 def test_a_dry_run_measures_what_no_run_has_told(tmp_path):
     new = tmp_path / "new"
-    dry = call("--grid", "seed=0:2", *TINY, "--out", new, "--dry-run", "--lanes", "1")
+    dry = call("--grid", "seed=0:2", *TINY, "--out", new, "--dry-run", "--workers", "1")
     assert dry.returncode == 0, dry.stderr
     assert "measured now" in dry.stdout
     assert not new.exists()
@@ -111,7 +112,7 @@ def test_exports_are_written_beside_the_sweep(made, tmp_path):
         (("--grid", "seed=0:2", "--seed", "3"), "--seed 3 found beside --grid seed=..."),
         (("--scheme", "fixxup"), "did you mean 'fixup'?"),
         (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
-        (("--lanes", "-1"), "--lanes -1 found; expected at least 0"),
+        (("--workers", "-1"), "--workers -1 found; expected at least 0"),
         (("--lease-seconds", "nan"), "--lease-seconds nan found; expected at least 1"),
         (("--out", "."), "--out names no folder"),
         (("--coordinator", "localhost:1"), "expected all three, or none"),
@@ -237,6 +238,6 @@ def test_extend_adds_rates_by_itself(tmp_path):
 
 
 def test_options_have_a_least_value():
-    for name in ("extend", "lanes", "max_attempts"):
-        with pytest.raises(SystemExit, match=name.replace("_", "-")):
-            command.check(Options(**{name: -1}))
+    for options in (Options(extend=-1), Options(execution=Execution(workers=-1))):
+        with pytest.raises(SystemExit, match="expected at least 0"):
+            command.check(options)
