@@ -23,10 +23,9 @@ import tyro
 
 from nf_resnets import data, places
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep import estimate, pool
+from nf_resnets.sweep import pool, programs
 from nf_resnets.sweep.callback import Callback, Callbacks
-from nf_resnets.sweep.claims import Execution, device_name
-from nf_resnets.sweep.clock import Clock
+from nf_resnets.sweep.claims import Clock, Execution, device_name
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.grid import Sweep, make_sweep, refuse_other_settings
@@ -247,7 +246,7 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     mesh = pool.sweep_mesh(jax.devices(), options.execution.devices_per_run or len(jax.devices()))
     workers = options.execution.workers or pool.default_workers(jax.devices())
-    costs = estimate.estimate(
+    costs = programs.estimate(
         {
             name: (sweep.task.resolve(kind.settings), runs)
             for name, (kind, runs) in left.items()
@@ -269,11 +268,11 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     for cost in costs:
         how = "as earlier runs took" if cost.known else "measured now"
         print(
-            f"  {estimate.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
+            f"  {programs.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
             f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
             f"{cost.compile_seconds:.0f} s"
         )
-    seconds = estimate.total(costs, workers)
+    seconds = programs.total(costs, workers)
     print(
         f"Time: about {duration_text(seconds)} on {device_name()}"
         + (f", {workers} programs at a time" if workers > 1 else "")
@@ -338,7 +337,7 @@ def _run(options: Options, sweep: Sweep, base: Mapping[str, Any], title: str) ->
         except (LedgerError, OSError) as error:  # the runs are done all the same
             faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
         try:
-            estimate.remember(ledger, rows, outcome.programs, device_name())
+            programs.remember(ledger, rows, outcome.programs, device_name())
         except LedgerError as error:
             faults.append(f"how long the runs took cannot be kept: {error}")
         failed = {row["key"] for row in rows if row["state"] == "failed"}

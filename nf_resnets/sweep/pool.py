@@ -15,8 +15,7 @@ import jax
 from nf_resnets import training
 from nf_resnets.sweep import worker
 from nf_resnets.sweep.callback import Callback
-from nf_resnets.sweep.claims import Claims, Execution, device_name, versions
-from nf_resnets.sweep.clock import Clock
+from nf_resnets.sweep.claims import Claims, Clock, Execution, device_name, versions
 from nf_resnets.sweep.ledger import Ledger, LedgerError, NewRun, this_worker
 from nf_resnets.sweep.programs import Programs
 from nf_resnets.sweep.task import Resolved, Task

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from nf_resnets.sweep import pictures
-from nf_resnets.sweep.clock import Clock
+from nf_resnets.sweep.claims import Clock
 from nf_resnets.sweep.command import Made, Options
 
 AXES = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import clock, estimate, open_ledger, programs
+from nf_resnets.sweep import claims, open_ledger, programs
 
 RUN = SimpleNamespace(program="p", label="a run")
 
@@ -97,17 +97,17 @@ def test_a_step_s_seconds_are_those_of_one_run():
 def test_a_sweep_s_time_is_its_runs_spread_over_workers():
     run = SimpleNamespace(num_steps=100)
     costs = [
-        estimate.Cost(run, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
-        estimate.Cost(run, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
+        programs.Cost(run, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
+        programs.Cost(run, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
     ]
     assert costs[0].seconds == pytest.approx(15)
-    assert estimate.total(costs, workers=1) == pytest.approx(15 + 47)
-    assert estimate.total(costs, workers=2) == pytest.approx(31)
-    assert estimate.total([], workers=2) == 0
+    assert programs.total(costs, workers=1) == pytest.approx(15 + 47)
+    assert programs.total(costs, workers=2) == pytest.approx(31)
+    assert programs.total([], workers=2) == 0
 
 
 def test_the_clock_tells_work_from_waiting_and_from_the_rest():
-    watch = clock.Clock()
+    watch = claims.Clock()
     with watch.working():
         with watch.spent("computing"):
             time.sleep(0.06)
