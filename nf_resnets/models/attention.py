@@ -28,12 +28,12 @@ class Attention(nn.Module):
         h = attend(query(x + bias_in), key(x + bias_in), value(x + bias_in))
         y = x + multiplier * out(h + bias_out)
 
-    In cross-attention key and value take the encoder's output, which has got its bias where the
-    encoder ends. The softmax is no elementwise activation, and has no bias before it. (The authors'
-    code has no ``bias_out`` either; the paper's rule 3 asks for it, and it starts at 0.)
+    In cross-attention key and value take the encoder's output, to which the encoder has added its
+    bias. The softmax is no elementwise activation, and has no bias before it. (The authors' code
+    has no ``bias_out`` either; the paper's rule 3 asks for it, and it starts at 0.)
 
     Attributes:
-      num_heads: how many; they share the channels equally.
+      num_heads: how many; each has ``D / num_heads`` channels.
       anatomy: what the scheme asks for.
       dropout: rate, at the end of the branch.
       dtype: what the layers compute in; the softmax is in float32.

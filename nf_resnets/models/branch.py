@@ -61,22 +61,11 @@ def layer_norm(x: jax.Array) -> jax.Array:
 
 def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:
     """Adds one of Fixup's scalar biases, where the anatomy has them."""
-    if not anatomy.scalar_biases:
-        return x
-    return shifted(module, name, x)
+    return shifted(module, name, x) if anatomy.scalar_biases else x
 
 
 def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
-    """What a branch computes from: ``x / beta``, normalised in a network with the norm there.
-
-    Args:
-      module: the branch; its ``anatomy`` is used.
-      x: ``[B, T, D]`` as it enters the block.
-      constants: those of this branch.
-
-    Returns:
-      ``[B, T, D]``.
-    """
+    """A branch's input ``x / beta``, normalised in a network with the norm there, ``[B, T, D]``."""
     x = divided(x, constants.beta)
     return layer_norm(x) if norm_stands(module.anatomy, "pre") else x
 
@@ -84,17 +73,9 @@ def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
 def end(
     module: Any, x: jax.Array, branch: jax.Array, constants: BranchConstants, *, train: bool
 ) -> jax.Array:
-    """The sum of both paths, normalised in a network with the norm after it.
+    """``identity * x + residual * scalar * dropout(branch)``, ``[B, T, D]``.
 
-    Args:
-      module: the branch; its ``anatomy`` and ``dropout`` are used.
-      x: ``[B, T, D]`` as it entered the block.
-      branch: ``[B, T, D]``, the output of its last layer.
-      constants: those of this branch.
-      train: whether there is dropout.
-
-    Returns:
-      ``identity * x + residual * scalar * dropout(branch)``, ``[B, T, D]``.
+    It is normalised in a network with the norm after the sum.
     """
     branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
     branch = scaled_branch(module, branch)

@@ -9,6 +9,7 @@ oneDNN can be called, it is faster yet. Elsewhere than on a CPU the plain convol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -162,33 +163,33 @@ def _canonical_bwd(
     stride: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    spread = _spread(grad, stride)
-    return _grad_x(spread, kernel, x.shape), _grad_kernel(x, spread, kernel.shape[0])
+    dilated = _dilated(grad, stride)
+    return _grad_x(dilated, kernel, x.shape), _grad_kernel(x, dilated, kernel.shape[0])
 
 
-def _spread(grad: jax.Array, stride: int) -> jax.Array:
-    """The output's gradient spread out by the stride: with it both gradients have stride 1."""
+def _dilated(grad: jax.Array, stride: int) -> jax.Array:
+    """The output's gradient dilated by the stride: with it both gradients have stride 1."""
     between = (0, 0, stride - 1)
     zero = jnp.zeros((), grad.dtype)
     return lax.pad(grad, zero, [(0, 0, 0), between, between, (0, 0, 0)])
 
 
-def _grad_x(spread: jax.Array, kernel: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _grad_x(dilated: jax.Array, kernel: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Convolves the gradient with the kernel turned by 180 degrees, its features swapped."""
     size = kernel.shape[0]
     before = (size - 1) // 2
-    padding = [(before, shape[axis] + size - 1 - spread.shape[axis] - before) for axis in (1, 2)]
+    padding = [(before, shape[axis] + size - 1 - dilated.shape[axis] - before) for axis in (1, 2)]
     turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
-    return lax.conv_general_dilated(spread, turned, (1, 1), padding, dimension_numbers=_DIMENSIONS)
+    return lax.conv_general_dilated(dilated, turned, (1, 1), padding, dimension_numbers=_DIMENSIONS)
 
 
-def _grad_kernel(x: jax.Array, spread: jax.Array, size: int) -> jax.Array:
+def _grad_kernel(x: jax.Array, dilated: jax.Array, size: int) -> jax.Array:
     """Convolves the images with the gradient, batch and features having changed places."""
     before = (size - 1) // 2
-    padding = [(before, size - 1 + spread.shape[axis] - x.shape[axis] - before) for axis in (1, 2)]
+    padding = [(before, size - 1 + dilated.shape[axis] - x.shape[axis] - before) for axis in (1, 2)]
     out = lax.conv_general_dilated(
         x.transpose(3, 1, 2, 0),
-        spread.transpose(1, 2, 0, 3),
+        dilated.transpose(1, 2, 0, 3),
         (1, 1),
         padding,
         dimension_numbers=_DIMENSIONS,
@@ -249,43 +250,29 @@ def _called_fwd(x: jax.Array, kernel: jax.Array, stride: int) -> Any:
 _called.defvjp(_called_fwd, _by_onednn_bwd)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _called_grad_x(
-    grad: jax.Array, kernel: jax.Array, shape: tuple[int, ...], stride: int
-) -> jax.Array:
-    return onednn.grad_x(grad, kernel, shape, stride)
+def _with_derivatives_of(
+    canonical: Callable[..., jax.Array], call: Callable[..., jax.Array]
+) -> Callable[..., jax.Array]:
+    """``call(a, b, *static)`` with the derivatives by ``a`` and ``b`` of another function."""
+    called = jax.custom_vjp(call, nondiff_argnums=(2, 3))
+
+    def forward(a: jax.Array, b: jax.Array, *static: Any) -> Any:
+        return called(a, b, *static), _own(a, b)
+
+    def backward(one: Any, two: Any, saved: Any, cotangent: jax.Array) -> Any:
+        return jax.vjp(lambda a, b: canonical(a, b, one, two), *saved)[1](cotangent)
+
+    called.defvjp(forward, backward)
+    return called
 
 
-def _called_grad_x_fwd(grad: jax.Array, kernel: jax.Array, shape: Any, stride: int) -> Any:
-    return _called_grad_x(grad, kernel, shape, stride), _own(grad, kernel)
-
-
-def _called_grad_x_bwd(shape: Any, stride: int, saved: Any, cotangent: jax.Array) -> Any:
-    def canonical(grad: jax.Array, kernel: jax.Array) -> jax.Array:
-        return _grad_x(_spread(grad, stride), kernel, shape)
-
-    return jax.vjp(canonical, *saved)[1](cotangent)
-
-
-_called_grad_x.defvjp(_called_grad_x_fwd, _called_grad_x_bwd)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _called_grad_kernel(x: jax.Array, grad: jax.Array, size: int, stride: int) -> jax.Array:
-    return onednn.grad_kernel(x, grad, size, stride)
-
-
-def _called_grad_kernel_fwd(x: jax.Array, grad: jax.Array, size: int, stride: int) -> Any:
-    return _called_grad_kernel(x, grad, size, stride), _own(x, grad)
-
-
-def _called_grad_kernel_bwd(size: int, stride: int, saved: Any, cotangent: jax.Array) -> Any:
-    def canonical(x: jax.Array, grad: jax.Array) -> jax.Array:
-        return _grad_kernel(x, _spread(grad, stride), size)
-
-    return jax.vjp(canonical, *saved)[1](cotangent)
-
-
-_called_grad_kernel.defvjp(_called_grad_kernel_fwd, _called_grad_kernel_bwd)
+_called_grad_x = _with_derivatives_of(
+    lambda grad, kernel, shape, stride: _grad_x(_dilated(grad, stride), kernel, shape),
+    onednn.grad_x,
+)
+_called_grad_kernel = _with_derivatives_of(
+    lambda x, grad, size, stride: _grad_kernel(x, _dilated(grad, stride), size),
+    onednn.grad_kernel,
+)
 
 __all__ = ["FORMS", "conv"]

@@ -41,13 +41,7 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: jax.Array, constants: BranchConstants, *, train: bool = False
     ) -> jax.Array:
-        """The sum of skip and branch, of the shape of ``x``.
-
-        Args:
-          x: ``[B, T, D]``.
-          constants: those of this branch.
-          train: whether there is dropout.
-        """
+        """The sum of skip and branch, ``[B, T, D]`` to the same shape."""
         x = tap(self, "input", x)
         linear = partial(Linear, use_bias=self.anatomy.conv_biases, dtype=self.dtype)
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_1")

@@ -52,7 +52,7 @@ def he_fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def lecun_fan_in(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draws ``[C, num_classes]`` from ``N(0, 1 / C)``, the standard of heads."""
+    """Draws a head's kernel ``[C, num_classes]`` from ``N(0, 1 / C)``."""
     return shape[0] ** -0.5 * random.normal(key, shape, jnp.float32)
 
 
@@ -85,8 +85,7 @@ class Conv(nn.Module):
     def __call__(self, x: jax.Array, scalar: jax.Array | None = None) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
 
-        The output is multiplied by the scalar, if there is one, by way of kernel and bias: what the
-        backward pass needs for the scalar's gradient is then in the kernel's.
+        A scalar multiplies kernel and bias, whose gradients then have all that its own needs.
         """
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", he_fan_out, shape)
@@ -160,15 +159,12 @@ def dropout(
 ) -> jax.Array:
     """Sets each number to 0 with probability ``rate`` and divides the others by ``1 - rate``.
 
-    Each example has a key of its own, so that what is dropped does not depend on how the batch is
-    spread over devices.
-
     Args:
       x: ``[B, C]`` or ``[B, H, W, C]``.
-      keys: PRNG keys ``[B]``.
+      keys: PRNG keys ``[B]``, one for each example, so that what is dropped does not depend on the
+        number of devices.
       rate: in ``[0, 1)``.
-      whole_channels: whether one draw decides for all positions of a channel: dropout in two
-        dimensions, for neighbouring positions of a feature map say much the same.
+      whole_channels: whether one draw decides for all positions of a channel.
 
     Raises:
       ValueError: if ``keys`` is None.
@@ -318,6 +314,7 @@ __all__ = [
     "Standardization",
     "dropout",
     "he_fan_out",
+    "lecun_fan_in",
     "max_pool",
     "missing_keys",
     "standardized_kernel",

@@ -18,9 +18,7 @@ from nf_resnets.models.parts import times
 
 
 class ScalarBias(nnx.Module):
-    """Fixup's scalar bias: adds one learnable number ``bias_scalar []``, from 0.
-
-    Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3.
+    """As :class:`nf_resnets.models.ScalarBias`.
 
     Example:
       >>> ScalarBias()(jnp.ones(2)).tolist()
@@ -36,10 +34,7 @@ class ScalarBias(nnx.Module):
 
 
 class Multiplier(nnx.Module):
-    """Fixup's and RescaleNet's scalar on a branch: a learnable ``multiplier []``, from 1.
-
-    Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3; Shao et al., NeurIPS 2020, section 4.
-    """
+    """As :class:`nf_resnets.models.Multiplier`."""
 
     def __init__(self) -> None:
         self.multiplier = nnx.Param(jnp.ones(()))
@@ -50,13 +45,7 @@ class Multiplier(nnx.Module):
 
 
 class SkipInit(nnx.Module):
-    """SkipInit's scalar at the end of a branch: a learnable ``alpha []``.
-
-    Args:
-      alpha: what it starts from.
-
-    Source: De, Smith, NeurIPS 2020, section 3; Bachlechner et al., UAI 2021, equation 1.
-    """
+    """As :class:`nf_resnets.models.SkipInit`, with ``alpha`` for what it starts from."""
 
     def __init__(self, alpha: float = 0.0) -> None:
         self.alpha = nnx.Param(jnp.full((), alpha, jnp.float32))
@@ -67,17 +56,7 @@ class SkipInit(nnx.Module):
 
 
 class ResidualScale(nnx.Module):
-    """The sum of both paths times constants: ``identity * shortcut + residual * branch``.
-
-    Those of the k-th branch of RescaleNet are at ``[k - 1]`` of
-    ``schemes.get("rescalenet").constants(L)``. It has no parameters.
-
-    Args:
-      residual: a number.
-      identity: a number.
-
-    Source: Shao et al., NeurIPS 2020, section 4.
-    """
+    """As :class:`nf_resnets.models.ResidualScale`, with the two constants as arguments."""
 
     def __init__(self, residual: float = 1.0, identity: float = 1.0) -> None:
         self.residual, self.identity = float(residual), float(identity)
@@ -88,22 +67,9 @@ class ResidualScale(nnx.Module):
 
 
 class ScaledWSConv(nnx.Module):
-    """A convolution of odd size with scaled standardised weights, padded alike on all sides.
+    """As :class:`nf_resnets.models.ScaledWSConv`, but with ``in_features`` and ``rngs``.
 
-    The kernel ``[K, K, C_in, C_out]`` is standardised in the forward pass and multiplied by a
-    learnable ``gain [C_out]``, and by what makes up for a ReLU before it.
-
-    Args:
-      in_features: ``C_in``.
-      features: ``C_out``.
-      size: ``K``.
-      stride: of the output positions.
-      use_bias: whether it has a bias vector ``[C_out]``.
-      after_relu: whether its input is the output of a ReLU.
-      dtype: what it computes in; the parameters are float32.
-      rngs: whose ``params`` the kernel is drawn with, from He (fan_out).
-
-    Source: Brock, De, Smith, ICLR 2021, equation 1 and section 4.1.
+    The kernel is drawn from He (fan_out) with ``rngs.params``.
     """
 
     def __init__(

@@ -39,12 +39,7 @@ NO_NOISE = BranchNoise()
 
 
 def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> BranchNoise:
-    """What the branches of a network draw in a training step.
-
-    Args:
-      network: its ``survival`` and ``conv_dropout`` are used.
-      keys: PRNG keys of the images, ``[B]``.
-      num_blocks: ``L``.
+    """What the ``L`` branches of a network draw in a training step, from the images' keys ``[B]``.
 
     Raises:
       ValueError: if ``keys`` is None and something is to be drawn.
@@ -60,11 +55,7 @@ def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> Branc
 
 
 def check_noise(network: Any) -> None:
-    """Refuses a network whose ``survival`` or ``conv_dropout`` is out of its range.
-
-    Raises:
-      ValueError: if one is.
-    """
+    """Refuses a network whose ``survival`` or ``conv_dropout`` is out of its range."""
     if not 0 < network.survival <= 1:
         raise ValueError(f"survival={network.survival} found; expected 0 < survival <= 1.")
     if not 0 <= network.conv_dropout < 1:
@@ -75,13 +66,6 @@ def check_noise(network: Any) -> None:
 
 def linear_decay(last: float, num_blocks: int) -> np.ndarray:
     """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``.
-
-    Args:
-      last: ``p_L``, of the last branch.
-      num_blocks: ``L``.
-
-    Returns:
-      float32 [L], of ``l = 1..L``.
 
     Source: Huang, Sun, Liu, Sedra, Weinberger, *Deep Networks with Stochastic Depth*, ECCV 2016,
     equation 4.
@@ -94,16 +78,11 @@ def linear_decay(last: float, num_blocks: int) -> np.ndarray:
 
 
 def surviving(branch: jax.Array, noise: BranchNoise) -> jax.Array:
-    """The branch divided by the probability that it is there, or nothing: ``b F(x) / p``.
+    """The branch ``[B, H, W, C]`` divided by the probability that it is there, or 0: ``b F / p``.
 
     ``b`` is 1 with probability ``p``, drawn for every image by itself. The paper draws once for a
-    batch, and multiplies by ``p`` in the test what it has not divided by ``p`` in training. Here
-    the expectation is that of the whole network at every step, as in dropout: the network that is
-    tested, saved or analysed does not know of stochastic depth.
-
-    Args:
-      branch: ``[B, H, W, C]``.
-      noise: of this branch.
+    batch, and multiplies by ``p`` in the test. Here the expectation is that of the whole network at
+    every step, as in dropout, and the network that is tested has no stochastic depth.
 
     Source: Huang, Sun, Liu, Sedra, Weinberger, ECCV 2016, equations 2 and 5.
     """
@@ -116,14 +95,7 @@ def surviving(branch: jax.Array, noise: BranchNoise) -> jax.Array:
 
 
 def dropped(h: jax.Array, noise: BranchNoise, rate: float, layer: int) -> jax.Array:
-    """Dropout of whole channels after one convolution of a branch.
-
-    Args:
-      h: ``[B, H, W, C]``.
-      noise: of this branch.
-      rate: in ``[0, 1)``.
-      layer: the convolution's number in the branch, from 1.
-    """
+    """Dropout of whole channels of ``[B, H, W, C]`` after the branch's convolution of a number."""
     if not rate or noise.keys is None:
         return h
     own = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, layer)

@@ -95,10 +95,10 @@ class ResNet(nn.Module):
 
     def __post_init__(self) -> None:
         if self.depth not in SIZES:
-            *others, last = SIZES
+            *others, last = map(str, SIZES)
             raise ValueError(
-                f"depth={self.depth!r} found; a ResNet for ImageNet has "
-                f"{', '.join(map(str, others))} or {last} layers."
+                f"depth={self.depth!r} found; a ResNet for ImageNet has {', '.join(others)} or "
+                f"{last} layers."
             )
         if self.version not in (1, 2):
             raise ValueError(

@@ -9,11 +9,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import random, schemes
+from nf_resnets import schemes
 from nf_resnets.models.attention import CACHE, Attention
 from nf_resnets.models.branch import layer_norm, norm_stands, shift
 from nf_resnets.models.embedding import Embedding, sinusoids
 from nf_resnets.models.feed_forward import FeedForward
+from nf_resnets.models.layers import lecun_fan_in
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import PERTURBATIONS, TAPS
 
@@ -49,31 +50,24 @@ class Layer(nn.Module):
         position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
-        """``[B, T, D]`` to the same shape.
+        """``[B, T, D]`` to the same shape; the arguments are those of :class:`Attention`.
 
-        Args:
-          x: ``[B, T, D]``.
-          mask: bool ``[B or 1, 1, T or 1, T]``, of the self-attention.
-          constants: those of its branches, ``[2]`` or ``[3]`` each.
-          memory: the encoder's output ``[B, S, D]``, if ``cross``.
-          memory_mask: bool ``[B or 1, 1, 1, S]``, if ``cross``.
-          position: int32 [], where the token of ``x`` stands, if it is one by itself.
-          train: whether there is dropout.
+        The ``constants`` are those of its branches, ``[2]`` or ``[3]`` each; ``memory`` and
+        ``memory_mask`` are needed if ``cross``.
         """
-        options: dict[str, Any] = {
+        shared: dict[str, Any] = {
             "anatomy": self.anatomy,
             "dropout": self.dropout,
             "dtype": self.dtype,
         }
-        attention = Attention(self.num_heads, name="attention", **options)
-        x = attention(x, mask, constants.part(0), position=position, train=train)
+        options: dict[str, Any] = {"position": position, "train": train}
+        attention = Attention(self.num_heads, name="attention", **shared)
+        x = attention(x, mask, constants.part(0), **options)
         if self.cross:
             assert memory is not None and memory_mask is not None
-            cross_attention = Attention(self.num_heads, name="cross_attention", **options)
-            x = cross_attention(
-                x, memory_mask, constants.part(1), memory, position=position, train=train
-            )
-        feed_forward = FeedForward(self.d_ff, name="feed_forward", **options)
+            cross_attention = Attention(self.num_heads, name="cross_attention", **shared)
+            x = cross_attention(x, memory_mask, constants.part(1), memory, **options)
+        feed_forward = FeedForward(self.d_ff, name="feed_forward", **shared)
         return feed_forward(x, constants.part(-1), train=train)
 
 
@@ -107,15 +101,9 @@ class Stack(nn.Module):
         position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
-        """``[B, T, D]`` to the same shape.
+        """``[B, T, D]`` to the same shape; the arguments are those of :class:`Layer`.
 
-        Args:
-          x: ``[B, T, D]``.
-          mask: bool ``[B or 1, 1, T or 1, T]``.
-          constants: of all branches, ``[num_layers, 2 or 3]`` each.
-          *memory: the encoder's output ``[B, S, D]`` and its mask ``[B, 1, 1, S]``, in a decoder.
-          position: int32 [], where the token of ``x`` stands, if it is one by itself.
-          train: whether there is dropout.
+        The ``constants`` are those of all branches, ``[num_layers, 2 or 3]`` each.
         """
         options: dict[str, Any] = {"position": position, "train": train}
         scanned = nn.scan(
@@ -140,12 +128,8 @@ class Projection(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Multiplies by ``kernel [D, vocab_size]``, drawn from ``N(0, 1 / D)``."""
-        kernel = self.param("kernel", _draw_head, (x.shape[-1], self.vocab_size))
+        kernel = self.param("kernel", lecun_fan_in, (x.shape[-1], self.vocab_size))
         return x.astype(jnp.float32) @ kernel
-
-
-def _draw_head(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    return shape[0] ** -0.5 * random.normal(key, shape, jnp.float32)
 
 
 class Transformer(nn.Module):
@@ -294,10 +278,8 @@ class Transformer(nn.Module):
     def __call__(self, source: jax.Array, target: jax.Array, train: bool = False) -> jax.Array:
         """Logits of each next token, ``[B, T, vocab_size]``.
 
-        Args:
-          source: int ``[B, S]``.
-          target: int ``[B, T]``, shifted: token ``t`` is the last that prediction ``t`` may know.
-          train: whether there is dropout.
+        The source is int ``[B, S]``; the target int ``[B, T]``, shifted: token ``t`` is the last
+        that prediction ``t`` may know. With ``train`` there is dropout.
         """
         return self.decode(self.encode(source, train), source, target, train)
 
@@ -310,14 +292,7 @@ class Transformer(nn.Module):
     def decode(
         self, memory: jax.Array, source: jax.Array, target: jax.Array, train: bool = False
     ) -> jax.Array:
-        """Logits ``[B, T, vocab_size]`` from the encoder's output and the target so far.
-
-        Args:
-          memory: what :meth:`encode` returned, ``[B, S, D]``.
-          source: int ``[B, S]``, of which the padding is looked up.
-          target: int ``[B, T]``.
-          train: whether there is dropout.
-        """
+        """Logits ``[B, T, vocab_size]`` from :meth:`encode`'s output and the target so far."""
         table = self._target_table()
         x = self._embed(table, target, train)
         causal = jnp.tri(target.shape[1], dtype=bool)[None, None]
@@ -336,10 +311,10 @@ class Transformer(nn.Module):
     ) -> jax.Array:
         """Logits ``[B, vocab_size]`` of the token after one, of the target whose start is kept.
 
-        What :meth:`decode` computes at that position, but from this token alone: the collection
-        ``"cache"``, mutable in :meth:`apply`, holds the keys and values of the tokens before it
-        and, from the first call on, those of the encoder's output. Positions are to be called one
-        after another, from 0; the axes of its leaves are ``[N, B, length or S, heads, d]``.
+        As :meth:`decode` at that position, but from this token alone: the collection ``"cache"``,
+        mutable in :meth:`apply`, holds the keys and values of the tokens before it and, from the
+        first call on, those of the encoder's output. Positions are called one after another, from
+        0; the axes of its leaves are ``[N, B, length or S, heads, d]``.
 
         Args:
           memory: what :meth:`encode` returned, ``[B, S, D]``.

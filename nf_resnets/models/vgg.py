@@ -38,17 +38,13 @@ class VGG(nn.Module):
 
     Attributes:
       depth: the number of weight layers with two dense layers before the head: 11, 13, 16 or 19.
-      scheme: a scheme's name or value; the network contains what its anatomy asks for. The
-        parameters that ``init`` returns are a standard initialisation (He fan_out, the head
-        ``N(0, 1 / fan_in)``); apply the scheme's function to them.
+      scheme: as of :class:`nf_resnets.models.CifarResNet`, and so are ``bn_groups`` and ``dtype``.
       num_classes: ``c``.
       stem_channels: channels of the first layer, of which all others are multiples.
       classifier: the widths of the dense layers before the head; ``()`` leaves the head alone.
       pool_size: positions on each side to which the last feature map is averaged; with 1 and no
         ``classifier`` it is the network that is used on small images.
       dropout: the rate of dropout after each dense layer's ReLU; 0 by default, 0.5 as published.
-      bn_groups: into how many slices BatchNorm cuts the batch that it is given.
-      dtype: what the layers compute in; parameters and logits are float32.
 
     Raises:
       ValueError: if ``depth`` is not one of those above, a width is below 1, no scheme for networks
@@ -79,17 +75,13 @@ class VGG(nn.Module):
 
     def __post_init__(self) -> None:
         if self.depth not in CONFIGURATIONS:
-            *others, last = CONFIGURATIONS
+            *others, last = map(str, CONFIGURATIONS)
             raise ValueError(
-                f"depth={self.depth!r} found; a VGG network has "
-                f"{', '.join(map(str, others))} or {last} layers."
+                f"depth={self.depth!r} found; a VGG network has {', '.join(others)} or {last} "
+                "layers."
             )
-        for name, values in (
-            ("stem_channels", (self.stem_channels,)),
-            ("classifier", self.classifier),
-            ("pool_size", (self.pool_size,)),
-        ):
-            if any(value < 1 for value in values):
+        for name in ("stem_channels", "classifier", "pool_size"):
+            if np.any(np.asarray(getattr(self, name)) < 1):
                 raise ValueError(f"{name}={getattr(self, name)} found; expected 1 or more.")
         schemes.fitting(self.scheme, "plain")
         super().__post_init__()
