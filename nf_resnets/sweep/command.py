@@ -432,7 +432,7 @@ def _drive(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preempti
         callback: Callback = display
         if options.tensorboard:
             folder = options.out / "tensorboard"
-            boards = stack.enter_context(TensorBoard(folder, sweep.axes, tell=display.on_message))
+            boards = stack.enter_context(TensorBoard(folder, tell=display.on_message))
             callback = Callbacks(display, boards)
         with warnings.catch_warnings():
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.

@@ -1,4 +1,4 @@
-"""TensorBoard logs of a sweep: a folder and an event file for each run."""
+"""TensorBoard logs of runs: a folder for each."""
 
 from __future__ import annotations
 
@@ -8,99 +8,50 @@ import importlib
 import math
 import os
 import re
-import socket
-import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 MOST_POINTS = 1000
 """Of longer runs every second, third, ... step is logged, so that no curve has more points."""
 
-FILES = "events.out.tfevents."
-"""What the names of event files begin with; TensorBoard knows them by it."""
+LONGEST_NAME = 180
+"""Characters of a run's label in the name of its folder."""
 
-_HPARAMS = "_hparams_/"
-_USUAL = ("scheme", "batch_size", "peak_lr", "seed")
-_LONGEST_NAME = 180
 _DIGITS = 10
+_EPOCH_TAGS = {
+    "test_loss": "test/loss",
+    "test_accuracy": "test/accuracy",
+    "train_loss": "epoch/train_loss",
+    "train_accuracy": "epoch/train_accuracy",
+}
 
 
-def run_name(key: str, settings: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The name of a run's folder: what is swept, and the beginning of its key.
+def run_name(key: str, label: str) -> str:
+    """The name of a run's folder: its label, and the beginning of its key.
 
     Example:
-      >>> run_name("0123456789abcdef", {"scheme": "fixup", "peak_lr": 0.125}, ["scheme", "peak_lr"])
-      'scheme=fixup,peak_lr=0.125-0123456789'
+      >>> run_name("0123456789abcdef", "fixup, rate 2^-3")
+      'fixup,rate_2^-3-0123456789'
     """
-    parts = []
-    for name in names:
-        value = settings[name]
-        text = f"{value:g}" if isinstance(value, float) else str(value).lower()
-        parts.append(f"{name}={re.sub(r'[^A-Za-z0-9._+-]+', '_', text)}")
-    return f"{','.join(parts)[:_LONGEST_NAME]}-{key[:_DIGITS]}"
-
-
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # Castagnoli's polynomial, reversed
-        table.append(byte)
-    return tuple(table)
-
-
-_TABLE = _crc_table()
-
-
-def _masked_crc(data: bytes) -> int:
-    """The masked CRC-32C of the TFRecord format; thrice as fast as the one of tensorboardX."""
-    crc, table = 0xFFFFFFFF, _TABLE
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _framed(data: bytes) -> bytes:
-    """A TFRecord: length, its checksum, the data, their checksum."""
-    length = struct.pack("<Q", len(data))
-    check = struct.pack("<I", _masked_crc(length))
-    return length + check + data + struct.pack("<I", _masked_crc(data))
-
-
-def read_records(path: str | Path) -> Iterator[bytes]:
-    """The records of a TFRecord file, up to the first that is cut short or damaged."""
-    whole = Path(path).read_bytes()
-    start = 0
-    while start + 12 <= len(whole):
-        head = whole[start : start + 8]
-        (length,) = struct.unpack("<Q", head)
-        stop = start + 12 + length
-        if stop + 4 > len(whole):
-            return
-        data = whole[start + 12 : stop]
-        checks = whole[start + 8 : start + 12], whole[stop : stop + 4]
-        if checks != (struct.pack("<I", _masked_crc(head)), struct.pack("<I", _masked_crc(data))):
-            return
-        yield data
-        start = stop + 4
+    name = re.sub(r"[^A-Za-z0-9.,=^+-]+", "_", label.replace(", ", ","))
+    return f"{name[:LONGEST_NAME]}-{key[:_DIGITS]}"
 
 
 @dataclasses.dataclass
-class _Run:
-    """A run that is going on.
+class _Log:
+    """The log of a run in a slot.
 
     Attributes:
-      file: its descriptor; what is written is there for others at once, and after a kill.
+      writer: of its file.
       every: of how many steps one is logged.
       last: the newest step that was not logged, with its values.
     """
 
-    file: int
+    writer: Any
     every: int
     last: tuple[int, dict[str, float]] | None = None
 
@@ -108,22 +59,19 @@ class _Run:
 class TensorBoard:
     """Logs runs for TensorBoard; a callback and a context manager.
 
-    Per step ``train/loss``, ``train/accuracy``, ``train/grad_norm``, ``train/update_norm``; per
-    epoch ``test/loss``, ``test/accuracy`` and the epoch's means ``epoch/train_loss``,
-    ``epoch/train_accuracy``; once the settings, for the HPARAMS page. A run has one file, open only
-    while the run goes on. When a run goes on after a cut, a new file takes over the steps that
-    stand, and the old one is left empty, until the next time: a TensorBoard that looks on follows.
-    When a run starts anew, so does its file.
+    Per step ``train/loss``, ``train/accuracy`` and whatever else the curve holds; per epoch
+    ``test/loss``, ``test/accuracy``, ``epoch/train_loss``, ``epoch/train_accuracy``; once the
+    settings, for the HPARAMS page. A run that is resumed gets a further file in its folder, which
+    tells TensorBoard to forget what older files hold of later steps; of one that starts anew the
+    older files are emptied.
 
-    A ``SummaryWriter`` of tensorboardX takes 10 ms for a run of 56 steps and one curve, with a
-    thread and a queue for each run, which is kept until the process ends; this takes 2 ms for all
-    curves, and uses only its protocol buffers.
+    tensorboardX's ``SummaryWriter`` has a queue and two threads for each run, and blocks for ever
+    once the disk is full; this uses the writer below it, which raises.
 
     Args:
       folder: the runs' folders lie in it; made where missing.
-      names: the settings of which the folders' names are made; best the grid's axes.
       most_points: of a curve.
-      tell: is told, once, if a log cannot be written, which never stops a run; standard error if
+      tell: gets one sentence if a log cannot be written, which never stops a run; standard error if
         it is not given.
 
     Raises:
@@ -133,142 +81,107 @@ class TensorBoard:
     def __init__(
         self,
         folder: str | Path,
-        names: Iterable[str] = _USUAL,
         *,
         most_points: int = MOST_POINTS,
         tell: Callable[[str], Any] | None = None,
     ) -> None:
         try:
-            self._event_pb2: Any = importlib.import_module("tensorboardX.proto.event_pb2")
-            self._summary_pb2: Any = importlib.import_module("tensorboardX.proto.summary_pb2")
-            self._hparams_pb2: Any = importlib.import_module(
-                "tensorboardX.proto.plugin_hparams_pb2"
-            )
-            self._api_pb2: Any = importlib.import_module("tensorboardX.proto.api_pb2")
+            # Any, as its protocol buffers have no types.
+            self._x: dict[str, Any] = {
+                name: importlib.import_module(f"tensorboardX.{name}")
+                for name in ("event_file_writer", "summary", "proto.event_pb2",
+                             "proto.summary_pb2", "proto.api_pb2", "proto.plugin_hparams_pb2")
+            }  # fmt: skip
         except ImportError as error:
             raise ImportError(
                 "tensorboardX, which TensorBoard logs are written with, cannot be imported "
                 f"({error}); install it with `pip install nf_resnets[tensorboard]`."
             ) from error
         self._folder = Path(folder)
-        self._names = tuple(names) or _USUAL
         self._most_points = most_points
         self._tell = tell
         self._told = False
-        self._runs: dict[str, _Run] = {}
+        self._logs: dict[str, _Log] = {}
         self._lock = threading.Lock()
-        # A run keeps its folder, also when other settings are swept now.
+        # A run keeps its folder, also when it is called something else now.
         self._folders = {
             path.name.rpartition("-")[2]: path for path in self._folder.glob("*-*") if path.is_dir()
         }
 
-    # What the sweep tells.
-
     def on_compile_begin(self, program: str, label: str) -> None:
-        """A program is being compiled; nothing is logged."""
+        """Not logged."""
 
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
-        """A program is there; nothing is logged."""
+        """Not logged."""
 
     def on_counts(self, counts: Mapping[str, int]) -> None:
-        """How many runs are in each state; nothing is logged."""
+        """Not logged."""
 
     def on_message(self, text: str) -> None:
-        """Something else; nothing is logged."""
+        """Not logged."""
 
     def on_run_begin(
         self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
     ) -> None:
-        """A run enters a slot: its file is begun, with what of it stands from before."""
+        """Begins a file, from which on only the steps up to this one stand."""
         with self._safely(key):
             self._close(key)
-            named = self._folder / run_name(key, settings, self._names)
+            named = self._folder / run_name(key, label)
             folder = self._folders.setdefault(key[:_DIGITS], named)
             folder.mkdir(parents=True, exist_ok=True)
-            for left_over in folder.glob("new-*"):
-                left_over.unlink(missing_ok=True)
-            old = sorted(folder.glob(f"{FILES}*"))
-            now = time.time()
-            event = self._event_pb2.Event
-            log = self._event_pb2.SessionLog
-            # The session's start makes a TensorBoard that looks on forget what it has read.
-            events = [
-                event(wall_time=now, file_version="brain.Event:2"),
-                event(wall_time=now, session_log=log(status=log.START)),
-                event(wall_time=now, summary=self._settings(settings)),
-            ]
-            records = [each.SerializeToString() for each in events]
-            if step:
-                records += self._until(step, old)
-            host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
-            path = folder / f"{FILES}{now:.6f}.{host}"
-            # Under another name until it is whole, so that a cut leaves the old file.
-            new = folder / f"new-{now:.6f}.{host}"
-            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
-            every = max(1, math.ceil(num_steps / self._most_points))
-            self._runs[key] = _Run(file, every)
-            _write(file, b"".join(map(_framed, records)))
-            new.rename(path)
-            # TensorBoard's slow loader goes on to the next file only from one that is still there.
-            for each in old:
-                if each == path:
-                    continue
-                if each.stat().st_size:
-                    os.truncate(each, 0)
-                else:
-                    each.unlink(missing_ok=True)
+            older = list(folder.iterdir())
+            if not step:
+                for path in older:  # a TensorBoard that looks on wants them to be there
+                    os.truncate(path, 0)
+            # Files are read in the order of their names, which begin with the second.
+            suffix = f".{len(older):04d}"
+            writer = self._x["event_file_writer"].EventsWriter(str(folder / "events"), suffix)
+            self._logs[key] = _Log(writer, max(1, math.ceil(num_steps / self._most_points)))
+            log = self._x["proto.event_pb2"].SessionLog
+            self._write(writer, step + 1, session_log=log(status=log.START))
+            _, start, _ = self._x["summary"].hparams(dict(settings), {})
+            self._write(writer, 0, summary=start)
 
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
-        """A run has come to a step: of its new steps those that are due are logged."""
-        run = self._runs.get(key)
-        if run is None:
+        """Logs those of the new steps that are due."""
+        if (log := self._logs.get(key)) is None:
             return
         with self._safely(key):
             columns = {f"train/{name}": values for name, values in curve.items()}
             count = min((len(values) for values in columns.values()), default=0)
-            records, now = [], time.time()
             for place in range(count):
                 at = step - count + 1 + place
-                if at == 1 or at % run.every == 0:
-                    values = {tag: float(column[place]) for tag, column in columns.items()}
-                    records.append(self._scalars(at, values, now))
-                    run.last = None
-                elif place == count - 1:
-                    run.last = at, {tag: float(column[place]) for tag, column in columns.items()}
-            _write(run.file, b"".join(records))
+                if at == 1 or at % log.every == 0 or place == count - 1:
+                    log.last = at, {tag: float(column[place]) for tag, column in columns.items()}
+                    if at == 1 or at % log.every == 0:
+                        self._write_last(log)
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
-        """An epoch of a run is over: its row is logged."""
-        run = self._runs.get(key)
-        if run is None:
+        """Logs an epoch, and has the file written so far, before a checkpoint of the run is."""
+        if (log := self._logs.get(key)) is None:
             return
         with self._safely(key):
-            tags = {
-                "test_loss": "test/loss",
-                "test_accuracy": "test/accuracy",
-                "train_loss": "epoch/train_loss",
-                "train_accuracy": "epoch/train_accuracy",
-            }
-            values = {tag: row.get(name) for name, tag in tags.items()}
+            values = {tag: row.get(name) for name, tag in _EPOCH_TAGS.items()}
             there = {tag: float(value) for tag, value in values.items() if value is not None}
             if there:
-                _write(run.file, self._scalars(step, there, time.time()))
+                self._write(log.writer, step, summary=self._scalars(there))
+            log.writer.flush()
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
-        """A run is over, or waits again: its file is closed."""
-        run = self._runs.get(key)
-        if run is None:
+        """Ends the file, with the last step and a status unless the run waits again."""
+        if (log := self._logs.get(key)) is None:
             return
         with self._safely(key):
             if state in ("finished", "diverged", "failed", "oom"):
-                now = time.time()
-                last = b"" if run.last is None else self._scalars(*run.last, now)
-                end = self._event_pb2.Event(
-                    wall_time=now,
-                    step=run.last[0] if run.last else 0,
-                    summary=self._status(state == "finished"),
-                )
-                _write(run.file, last + _framed(end.SerializeToString()))
+                self._write_last(log)
+                _, _, end = self._x["summary"].hparams({}, {})
+                plugin = end.value[0].metadata.plugin_data
+                content = self._x["proto.plugin_hparams_pb2"].HParamsPluginData()
+                content.ParseFromString(plugin.content)
+                status = "STATUS_SUCCESS" if state == "finished" else "STATUS_FAILURE"
+                content.session_end_info.status = self._x["proto.api_pb2"].Status.Value(status)
+                plugin.content = content.SerializeToString()
+                self._write(log.writer, 0, summary=end)
             self._close(key)
 
     def __enter__(self) -> TensorBoard:
@@ -278,14 +191,31 @@ class TensorBoard:
         self.close()
 
     def close(self) -> None:
-        """Closes the files of the runs that are still going on."""
-        for key in list(self._runs):
-            self._close(key)
+        """Closes the files of the runs that are still in slots."""
+        for key in list(self._logs):
+            with self._safely(key):
+                self._close(key)
 
     def _close(self, key: str) -> None:
-        run = self._runs.pop(key, None)
-        if run is not None:
-            os.close(run.file)
+        log = self._logs.pop(key, None)
+        if log is not None:
+            log.writer.close()
+
+    def _scalars(self, values: Mapping[str, float]) -> Any:
+        summary = self._x["proto.summary_pb2"].Summary
+        return summary(
+            value=[summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        )
+
+    def _write_last(self, log: _Log) -> None:
+        if log.last is not None:
+            step, values = log.last
+            self._write(log.writer, step, summary=self._scalars(values))
+            log.last = None
+
+    def _write(self, writer: Any, step: int, **content: Any) -> None:
+        event = self._x["proto.event_pb2"].Event
+        writer.write_event(event(wall_time=time.time(), step=step, **content))
 
     @contextlib.contextmanager
     def _safely(self, key: str) -> Iterator[None]:
@@ -302,61 +232,5 @@ class TensorBoard:
                 with contextlib.suppress(Exception):
                     self._tell(text) if self._tell else print(text, file=sys.stderr)
 
-    # Events.
 
-    def _scalars(self, step: int, values: Mapping[str, float], now: float) -> bytes:
-        summary = self._summary_pb2.Summary(
-            value=[
-                self._summary_pb2.Summary.Value(tag=tag, simple_value=value)
-                for tag, value in values.items()
-            ]
-        )
-        event = self._event_pb2.Event(wall_time=now, step=step, summary=summary)
-        return _framed(event.SerializeToString())
-
-    def _until(self, step: int, files: Iterable[Path]) -> list[bytes]:
-        """The scalars up to a step from files of before, each once, in order."""
-        found: dict[tuple[int, tuple[str, ...]], bytes] = {}
-        for path in files:
-            for record in read_records(path):
-                event = self._event_pb2.Event.FromString(record)
-                tags = tuple(value.tag for value in event.summary.value)
-                if tags and event.step <= step and not tags[0].startswith(_HPARAMS):
-                    found[event.step, tags] = record
-        return [found[place] for place in sorted(found, key=lambda place: place[0])]
-
-    def _settings(self, settings: Mapping[str, Any]) -> Any:
-        start = self._hparams_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name, value in settings.items():
-            if isinstance(value, bool):
-                start.hparams[name].bool_value = value
-            elif isinstance(value, str):
-                start.hparams[name].string_value = value
-            elif value is not None:
-                start.hparams[name].number_value = value
-        return self._of_plugin("session_start_info", start)
-
-    def _status(self, success: bool) -> Any:
-        status = self._api_pb2.Status.Value("STATUS_SUCCESS" if success else "STATUS_FAILURE")
-        end = self._hparams_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
-        return self._of_plugin("session_end_info", end)
-
-    def _of_plugin(self, name: str, content: Any) -> Any:
-        data = self._hparams_pb2.HParamsPluginData(version=0, **{name: content})
-        metadata = self._summary_pb2.SummaryMetadata(
-            plugin_data=self._summary_pb2.SummaryMetadata.PluginData(
-                plugin_name="hparams", content=data.SerializeToString()
-            )
-        )
-        value = self._summary_pb2.Summary.Value(tag=f"{_HPARAMS}{name}", metadata=metadata)
-        return self._summary_pb2.Summary(value=[value])
-
-
-def _write(file: int, data: bytes) -> None:
-    """Writes all of it; the file system may take it in parts."""
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(file, view) :]
-
-
-__all__ = ["FILES", "MOST_POINTS", "TensorBoard", "read_records", "run_name"]
+__all__ = ["LONGEST_NAME", "MOST_POINTS", "TensorBoard", "run_name"]
