@@ -38,24 +38,16 @@ from nf_resnets.sweep.schema import (
     decoded,
     epochs,
     measurements,
+    now,
     programs,
     runs,
     workers,
-)
+)  # fmt: skip
 
 __all__ = [
-    "COLUMNS",
-    "Claim",
-    "Ledger",
-    "LedgerError",
-    "NewRun",
-    "Worker",
-    "is_dead",
-    "new_file",
-    "open_ledger",
-    "salvage",
-    "this_worker",
-]
+    "COLUMNS", "Claim", "Ledger", "LedgerError", "NewRun", "Worker", "is_dead", "new_file",
+    "open_ledger", "salvage", "this_worker",
+]  # fmt: skip
 
 T = TypeVar("T")
 Row = sa.RowMapping
@@ -312,16 +304,13 @@ class Ledger:
         self._writer = engine.execution_options(writes=True)
         self._patience = patience
         self._is_file = engine.dialect.name == "sqlite"
-        self._now = schema.clock(engine.dialect.name)
         # INSERT that can say ON CONFLICT.
         self._insert: Any = sqlite.insert if self._is_file else postgresql.insert
         self._inode = self._find_inode()
         self._pid = os.getpid()
-        # Threads of one process wait for each other here: SQLite itself would have them sleep and
-        # try again.
+        # Threads of one process wait here: SQLite itself would have them sleep and try again.
         self._writing = threading.Lock()
-        # For a part of the ledger and a program: the runs that waited when they were last looked
-        # through, without those that were claimed since. See `_take`.
+        # The ids of waiting runs, for a part of the ledger and a program. See `_take`.
         self._queues: dict[tuple[frozenset[str], str], list[int]] = {}
 
     def __enter__(self) -> Ledger:
@@ -364,11 +353,13 @@ class Ledger:
                 # Every transaction may be done twice: if the first time did happen after all, the
                 # second one finds that.
                 if not _passes(error) or time.monotonic() > deadline:
-                    raise LedgerError(
-                        f"the ledger {self.name} failed: {schema.one_line(error)}"
-                    ) from error
+                    fault = schema.one_line(error)
+                    raise LedgerError(f"the ledger {self.name} failed: {fault}") from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 1.0)
+
+    def _all(self, query: sa.Select[Any]) -> Sequence[Row]:
+        return self._read(lambda connection: connection.execute(query).mappings().all())
 
     def _decoded(self, table: sa.Table, row: Row) -> dict[str, Any]:
         try:
@@ -376,24 +367,17 @@ class Ledger:
         except Damage as damage:
             raise LedgerError(f"the ledger {self.name} is damaged in {damage}; {SALVAGE}") from None
 
-    def _change(
-        self,
-        connection: sa.Connection,
-        rows: Sequence[Row],
-        worker: str | None = None,
-        lease: float | None = None,
-        **changes: Any,
-    ) -> None:
-        """Changes runs that were read whole in this transaction, and gives them new checksums."""
+    def _change(self, connection: sa.Connection, rows: Sequence[Row], **changes: Any) -> None:
+        """Changes runs that were read whole in this transaction; nobody holds them by default."""
         new = []
         for row in rows:
             self._decoded(runs, row)
             values = {name: row[name] for name in CHANGED} | changes
-            values |= {"checksum": checksum(runs, values), "worker": worker, "of_run": row["id"]}
-            new.append(values)
-        until = None if lease is None else self._now + lease
-        change = sa.update(runs).where(runs.c.id == sa.bindparam("of_run"))
-        connection.execute(change.values(lease_until=until), new)
+            new.append(
+                {"worker": None, "lease_until": None, **values, "of_run": row["id"]}
+                | {"checksum": checksum(runs, values)}
+            )
+        connection.execute(sa.update(runs).where(runs.c.id == sa.bindparam("of_run")), new)
 
     def _put(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Any]) -> None:
         """Inserts rows, or updates what is there under their keys."""
@@ -430,8 +414,7 @@ class Ledger:
 
     def settings(self) -> list[str]:
         """The canonical settings of all runs, in order."""
-        query = WHOLE.order_by(*ORDER)
-        found = self._read(lambda connection: connection.execute(query).mappings().all())
+        found = self._all(WHOLE.order_by(*ORDER))
         for row in found:
             self._decoded(runs, row)
         return [row["settings"] for row in found]
@@ -457,13 +440,10 @@ class Ledger:
           worker: who claims.
           program: of which program; None for that of the first waiting run.
           not_programs: programs to avoid, as long as runs of another one wait.
-          limit: how many runs at most.
+          limit: how many runs at most; none if no run waits.
           lease_seconds: for how long the runs are the worker's without a heartbeat.
           keys: claim none but these runs. A frozenset that is kept is looked at once; any other
             collection at each call.
-
-        Returns:
-          The claims, in order; empty if no run waits.
         """
         if limit < 1 or not 0 < lease_seconds <= LONGEST_LEASE:
             raise LedgerError(
@@ -488,7 +468,7 @@ class Ledger:
         holders = sa.select(runs.c.worker).where(IS_RUNNING)
         found = connection.execute(sa.select(workers).where(workers.c.id.in_(holders)))
         dead = [row.id for row in found if is_dead(Worker(*row))]
-        is_lost = (runs.c.lease_until < self._now) | runs.c.worker.in_(dead)
+        is_lost = (runs.c.lease_until < now(connection)) | runs.c.worker.in_(dead)
         query = WHOLE.where(IS_RUNNING, is_lost).with_for_update(skip_locked=True)
         for run in connection.execute(query).mappings().all():
             self._end(connection, run, "lost", state="waiting")
@@ -536,14 +516,16 @@ class Ledger:
         """Makes locked runs the worker's."""
         insert = self._insert(workers).on_conflict_do_nothing()
         connection.execute(insert, dataclasses.asdict(worker))
+        time = now(connection)
+        held = {"state": "running", "worker": worker.id, "lease_until": time + lease}
         claims = []
         for run in taken:
             number = run["attempt"] + 1
-            self._change(connection, [run], worker.id, lease, state="running", attempt=number)
+            settings = {name: run[name] for name in ("key", "settings", "program", "resolved")}
+            claims.append(Claim(**settings, attempt=number))
+            self._change(connection, [run], **held, attempt=number)
             attempt = {"run": run["id"], "attempt": number, "worker": worker.id}
-            connection.execute(sa.insert(attempts).values(**attempt, started_at=self._now))
-            held = {name: run[name] for name in ("key", "settings", "program", "resolved")}
-            claims.append(Claim(**held, attempt=number))
+            connection.execute(sa.insert(attempts), attempt | {"started_at": time})
         return claims
 
     def heartbeat(
@@ -563,7 +545,7 @@ class Ledger:
         held = (runs.c.key.in_(list(keys)), IS_RUNNING, runs.c.worker == worker.id)
 
         def work(connection: sa.Connection) -> set[str]:
-            until = self._now + lease_seconds
+            until = now(connection) + lease_seconds
             connection.execute(sa.update(runs).where(*held).values(lease_until=until))
             return set(connection.scalars(sa.select(runs.c.key).where(*held)))
 
@@ -571,26 +553,18 @@ class Ledger:
 
     # Results
 
-    def _held(self, connection: sa.Connection, claim: Claim, worker: Worker) -> Row | None:
-        """The run, locked, if the worker holds it by this claim."""
-        query = WHOLE.where(
-            runs.c.key == claim.key,
-            runs.c.attempt == claim.attempt,
-            runs.c.worker == worker.id,
-            IS_RUNNING,
-        )
-        return connection.execute(query.with_for_update()).mappings().first()
-
-    def _outcome(self, connection: sa.Connection, claim: Claim, worker: Worker) -> str | None:
-        """How the attempt ended, if it was the worker's and has ended."""
-        query = sa.select(attempts.c.outcome).join(runs)
-        return connection.scalar(
-            query.where(
-                runs.c.key == claim.key,
-                attempts.c.attempt == claim.attempt,
-                attempts.c.worker == worker.id,
-            )
-        )
+    def _held(
+        self, connection: sa.Connection, claim: Claim, worker: Worker
+    ) -> tuple[Row | None, str | None]:
+        """The run, locked, if the worker holds it by this claim; and how its attempt ended."""
+        attempt = (attempts.c.run == runs.c.id) & (attempts.c.attempt == claim.attempt)
+        query = WHOLE.add_columns(attempts.c.outcome).join(attempts, attempt)
+        query = query.where(runs.c.key == claim.key, attempts.c.worker == worker.id)
+        run = connection.execute(query.with_for_update(of=runs)).mappings().first()
+        if run is None:
+            return None, None
+        is_held = (run["state"], run["attempt"]) == ("running", claim.attempt)
+        return run if is_held else None, run["outcome"]
 
     def _end(
         self,
@@ -603,7 +577,7 @@ class Ledger:
         """Changes a run that is running, and ends its attempt."""
         self._change(connection, [run], **changes)
         attempt = (attempts.c.run == run["id"]) & (attempts.c.attempt == run["attempt"])
-        ended = {"outcome": outcome, "traceback": traceback, "ended_at": self._now}
+        ended = {"outcome": outcome, "traceback": traceback, "ended_at": now(connection)}
         connection.execute(sa.update(attempts).where(attempt).values(**ended))
 
     def _put_epochs(
@@ -630,7 +604,7 @@ class Ledger:
         values = _epoch_columns(rows)
 
         def work(connection: sa.Connection) -> bool:
-            run = self._held(connection, claim, worker)
+            run, _ = self._held(connection, claim, worker)
             if run is not None:
                 self._put_epochs(connection, run, values)
             return run is not None
@@ -658,9 +632,6 @@ class Ledger:
         Returns:
           False, with nothing written, if the worker does not hold the run any more; True also if
           this very claim had ended this way before.
-
-        Raises:
-          LedgerError: also if the state or a column is none of these.
         """
         if state not in ("finished", "diverged", "oom"):
             raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
@@ -668,17 +639,17 @@ class Ledger:
         values = _epoch_columns(epochs)
 
         def work(connection: sa.Connection) -> bool:
-            run = self._held(connection, claim, worker)
+            run, outcome = self._held(connection, claim, worker)
             if run is None:
-                return self._outcome(connection, claim, worker) == state
+                return outcome == state
             self._put_epochs(connection, run, values)
             if columns["steps"] is not None:
                 # An earlier attempt can have come further than this one, if it did diverge.
-                of_run = schema.epochs.c.run == run["id"]
-                later = schema.epochs.c.step > columns["steps"]
-                connection.execute(sa.delete(schema.epochs).where(of_run, later))
-            ended = connection.scalar(sa.select(self._now))
-            self._end(connection, run, state, state=state, finished_at=ended, **columns)
+                table = schema.epochs.c
+                later = (table.run == run["id"]) & (table.step > columns["steps"])
+                connection.execute(sa.delete(schema.epochs).where(later))
+            ended: dict[str, Any] = {**columns, "state": state, "finished_at": now(connection)}
+            self._end(connection, run, state, **ended)
             return True
 
         return self._write(work)
@@ -704,16 +675,13 @@ class Ledger:
         Returns:
           The state of the run: "waiting" or "failed". If the worker does not hold the run any
           more nothing is written, and it is whatever the run's state is.
-
-        Raises:
-          LedgerError: also if the ledger has no such run.
         """
         trace = _text("traceback", traceback) or ""
         last = _text("message", message)
         last = trace.strip().rpartition("\n")[2].strip() if last is None else last
 
         def work(connection: sa.Connection) -> str:
-            run = self._held(connection, claim, worker)
+            run, _ = self._held(connection, claim, worker)
             if run is None:
                 state = connection.scalar(sa.select(runs.c.state).where(runs.c.key == claim.key))
                 if state is None:
@@ -721,8 +689,7 @@ class Ledger:
                 return state
             changes = {"state": "waiting", "failures": run["failures"] + 1, "message": last}
             if changes["failures"] >= max_attempts:
-                ended = connection.scalar(sa.select(self._now))
-                changes |= {"state": "failed", "finished_at": ended}
+                changes |= {"state": "failed", "finished_at": now(connection)}
             self._end(connection, run, "raised", trace, **changes)
             return changes["state"]
 
@@ -737,11 +704,10 @@ class Ledger:
         """
 
         def work(connection: sa.Connection) -> bool:
-            run = self._held(connection, claim, worker)
-            if run is None:
-                return self._outcome(connection, claim, worker) == "released"
-            self._end(connection, run, "released", state="waiting")
-            return True
+            run, outcome = self._held(connection, claim, worker)
+            if run is not None:
+                self._end(connection, run, "released", state="waiting")
+            return run is not None or outcome == "released"
 
         return self._write(work)
 
@@ -759,9 +725,6 @@ class Ledger:
 
         Returns:
           How many runs.
-
-        Raises:
-          LedgerError: also if a state is none of these.
         """
         for state in states:
             if state not in ("finished", "diverged", "failed", "oom"):
@@ -793,9 +756,8 @@ class Ledger:
         """
         wanted = None if keys is None else frozenset(keys)
         query = sa.select(runs.c.key, runs.c.state, runs.c.worker)
-        found = self._read(lambda connection: connection.execute(query).all())
         counts = dict.fromkeys((*schema.STATES, *(["elsewhere"] if worker else [])), 0)
-        for key, state, holder in found:
+        for key, state, holder in self._read(lambda connection: connection.execute(query).all()):
             if wanted is None or key in wanted:
                 if state not in schema.STATES:
                     raise LedgerError(
@@ -869,8 +831,7 @@ class Ledger:
         """The rows of a table, decoded; of all runs, or of one."""
         if key is not None:
             query = query.where(runs.c.key == key)
-        found = self._read(lambda connection: connection.execute(query).mappings().all())
-        return [self._decoded(table, row) for row in found]
+        return [self._decoded(table, row) for row in self._all(query)]
 
     # Facts
 
@@ -885,12 +846,8 @@ class Ledger:
     ) -> None:
         """Keeps what a program costs on a device, instead of what was kept before.
 
-        Args:
-          program: the program.
-          device: its device.
-          runs_per_device: how many runs a device carried at once.
-          seconds_per_step: of one run.
-          compile_seconds: of the program.
+        That is how many runs the device carried at once, and the seconds of a step of one run and
+        of the program's compilation.
         """
         values = {
             "program": program,
@@ -901,8 +858,7 @@ class Ledger:
         }
 
         def work(connection: sa.Connection) -> None:
-            now = connection.scalar(sa.select(self._now))
-            self._put(connection, measurements, [{**values, "measured_at": now}])
+            self._put(connection, measurements, [{**values, "measured_at": now(connection)}])
 
         self._write(work)
 
@@ -911,8 +867,7 @@ class Ledger:
         table = measurements.c
         query = sa.select(table.runs_per_device, table.seconds_per_step, table.compile_seconds)
         query = query.where(table.program == program, table.device == device)
-        row = self._read(lambda connection: connection.execute(query).mappings().first())
-        return None if row is None else dict(row)
+        return next((dict(row) for row in self._all(query)), None)
 
 
 def _passes(error: sa.exc.SQLAlchemyError) -> bool:

@@ -18,31 +18,10 @@ from typing import Any
 import sqlalchemy as sa
 
 __all__ = [
-    "COVERED",
-    "EPOCH",
-    "RESULTS",
-    "SALVAGE",
-    "STATES",
-    "VERSION",
-    "Damage",
-    "LedgerError",
-    "attempts",
-    "checksum",
-    "clock",
-    "decoded",
-    "epochs",
-    "locate",
-    "measurements",
-    "notes",
-    "one_line",
-    "open_engine",
-    "parse_url",
-    "prepare",
-    "programs",
-    "redacted",
-    "runs",
-    "workers",
-]
+    "COVERED", "EPOCH", "RESULTS", "SALVAGE", "STATES", "VERSION", "Damage", "LedgerError",
+    "attempts", "checksum", "decoded", "epochs", "locate", "measurements", "notes", "now",
+    "one_line", "open_engine", "parse_url", "prepare", "programs", "redacted", "runs", "workers",
+]  # fmt: skip
 
 # Raised whenever a table changes. A ledger of an earlier version gets the columns that it lacks
 # when it is opened; any other one is refused, never altered.
@@ -389,13 +368,13 @@ def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
     return engine
 
 
-def clock(dialect: str) -> sa.ColumnElement[float]:
+def now(connection: sa.Connection) -> float:
     """Seconds since 1970 by the clock of the database, so that all workers agree about leases."""
-    if dialect == "postgresql":
-        now = "extract(epoch FROM statement_timestamp())"
+    if connection.dialect.name == "postgresql":
+        clock = "CAST(extract(epoch FROM statement_timestamp()) AS double precision)"
     else:
-        now = "(julianday('now') - 2440587.5) * 86400.0"
-    return sa.cast(sa.literal_column(now), sa.Double)
+        clock = "(julianday('now') - 2440587.5) * 86400.0"
+    return connection.exec_driver_sql(f"SELECT {clock}").scalar_one()
 
 
 def prepare(engine: sa.Engine, name: str, *, create: bool, patience: float) -> None:
@@ -470,7 +449,7 @@ def _make_current(connection: sa.Connection, name: str) -> None:
         metadata.create_all(connection, checkfirst=False)
         connection.execute(sa.insert(notes).values(name=VERSION_NOTE, value=VERSION))
     elif version != VERSION:
-        held = (runs.c.state == "running") & (runs.c.lease_until > clock(connection.dialect.name))
+        held = (runs.c.state == "running") & (runs.c.lease_until > now(connection))
         if connection.scalar(sa.select(sa.func.count()).where(held)):
             raise LedgerError(
                 f"the ledger {name} is of an earlier nf_resnets, whose workers are at work on it "
