@@ -16,6 +16,7 @@ PACKAGE = ROOT / "nf_resnets"
 RANKS = {
     "axes": -1,
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0,
+    "manifest": 1,
     "schemes": 1,
     "init": 2, "models": 2,
     "data": 3, "optim": 3,

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.training import checkpoint
+from nf_resnets import manifest
+from nf_resnets.training import checkpoint, checkpoint_files
 from nf_resnets.training.checkpoint import Checkpoints
 
 IDENTITY = {"model": "wide_resnet", "settings": {"peak_lr": 0.1, "batch_size": 128}}
@@ -171,26 +172,26 @@ def arm(folder, seam, step):
     if isinstance(seam, int):
         kill_at_event(folder, seam)
     elif seam == "before Orbax":
-        checkpoint._write_arrays = killing(checkpoint._write_arrays)
+        checkpoint_files._write_arrays = killing(checkpoint_files._write_arrays)
     elif seam == "at Orbax's first file":
         kill_when_there(part / "arrays" / "leaves")
     elif seam == "between Orbax's files":
         kill_at(folder, "open", "_METADATA")
     elif seam == "after Orbax":
-        checkpoint._write_arrays = killing(checkpoint._write_arrays, after=True)
+        checkpoint_files._write_arrays = killing(checkpoint_files._write_arrays, after=True)
     elif seam == "before the manifest":
         kill_at(folder, "open", "manifest.json")
     elif seam in ("half a manifest", "half a manifest in place"):
-        whole = checkpoint._manifest_bytes
-        checkpoint._manifest_bytes = lambda manifest: whole(manifest)[:200]
-        checkpoint._sync = killing(checkpoint._sync)
+        whole = manifest.seal
+        manifest.seal = lambda values: whole(values)[:200]
+        checkpoint_files.sync = killing(checkpoint_files.sync)
         if seam == "half a manifest in place":
             # What a save would do that has no temporary name.
             checkpoint.UNFINISHED = ""
     elif seam == "before the rename":
         kill_at(folder, "os.rename", part.name)
     elif seam == "after the rename":
-        checkpoint._sync = killing(checkpoint._sync, calls=2)
+        checkpoint_files.sync = killing(checkpoint_files.sync, calls=2)
     elif seam == "between the two renames of a replacement":
         kill_at(folder, "os.rename", part.name)
     elif seam == "before the old one is removed":
@@ -243,7 +244,7 @@ def cut_saves(jobs):
 
 def main():
     # Imported, but no array made: a process without threads can be forked.
-    checkpoint._orbax()
+    checkpoint_files._orbax()
     print(json.dumps([forked(job) for job in json.load(sys.stdin)]))
 
 

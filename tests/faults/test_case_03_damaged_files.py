@@ -12,7 +12,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from nf_resnets.training import checkpoint
+from nf_resnets import manifest
+from nf_resnets.training import checkpoint_files
 from nf_resnets.training.checkpoint import CheckpointError, CheckpointWarning
 from tests.faults.saving import (
     assert_same,
@@ -178,7 +179,7 @@ def test_a_step_under_the_name_of_another_is_seen(folder):
 
 def test_what_orbax_makes_of_whole_files_is_checked_as_well(folder, monkeypatch):
     """A disk that answers otherwise the second time: after the hash, while Orbax reads."""
-    read = checkpoint._verify
+    read = checkpoint_files.verify
 
     def then_flip(path, step):
         manifest = read(path, step)
@@ -188,7 +189,7 @@ def test_what_orbax_makes_of_whole_files_is_checked_as_well(folder, monkeypatch)
             (path / "arrays/leaves/0").write_bytes(data)
         return manifest
 
-    monkeypatch.setattr(checkpoint, "_verify", then_flip)
+    monkeypatch.setattr(checkpoint_files, "verify", then_flip)
     with pytest.warns(CheckpointWarning, match="does not give the bytes that were saved"):
         assert restored_step(folder) == 9
 
@@ -251,7 +252,7 @@ def test_whole_files_that_orbax_cannot_read_stay_where_they_are(folder, monkeypa
         raise ValueError("unknown\nformat")
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint._orbax()[1], "restore", refuse)
+        patched.setattr(checkpoint_files._orbax()[1], "restore", refuse)
         with pytest.raises(CheckpointError, match="step_10 are whole, but Orbax .*unknown format"):
             restored_step(folder)
     assert contents(folder) == before
@@ -297,7 +298,7 @@ def test_a_missing_permission_is_no_damage(folder, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_size_and_digest", refuse)
+        patched.setattr(manifest, "size_and_digest", refuse)
         with pytest.raises(CheckpointError, match="Permission denied"):
             restored_step(folder)
     assert contents(folder) == before

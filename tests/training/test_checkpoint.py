@@ -25,7 +25,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets.training import checkpoint
+from nf_resnets.training import checkpoint, checkpoint_files
 from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 from tests.faults.saving import (
     IDENTITY,
@@ -157,7 +157,7 @@ def test_views_in_another_order_come_back(tmp_path):
 
 
 def test_a_tree_of_more_than_one_chunk_comes_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "CHUNK", 4096)
+    monkeypatch.setattr(checkpoint_files, "CHUNK", 4096)
     rng = np.random.default_rng(0)
     # Of a prime number of bytes, which cannot be cut into equal parts without padding.
     value = {name: rng.integers(0, 256, 10_007).astype(np.uint8) for name in "abc"}
