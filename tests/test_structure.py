@@ -14,7 +14,6 @@ PACKAGE = ROOT / "nf_resnets"
 # A module may import its own package and those of a lower rank. Those of one rank know nothing of
 # each other: neither init of models, nor data of optim.
 RANKS = {
-    "axes": -1,
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0,
     "manifest": 1,
     "schemes": 1,

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from nf_resnets import axes, roles
+from nf_resnets import roles
 from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
@@ -125,8 +125,8 @@ def _branch_beside(shortcut: Leaf, numbered: Sequence[tuple[int, Leaf]]) -> list
 
 def _channels(leaf: Leaf) -> tuple[int, int]:
     """``(C_in, C_out)`` of a weight."""
-    words = roles.axes_of(leaf)
-    return axes.length(leaf.shape, words, "I"), axes.length(leaf.shape, words, "O")
+    roles.axes_of(leaf)  # refuses a layout that is not known
+    return leaf.length("I"), leaf.length("O")
 
 
 def _common_keys(first: str, second: str) -> int:

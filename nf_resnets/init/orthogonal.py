@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import axes, random, roles
+from nf_resnets import random, roles
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, RoleMap, Rules
 
@@ -56,8 +56,7 @@ def orthogonal(
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
         words = roles.axes_of(leaf)
         order = sorted(range(len(words)), key=lambda axis: _PLACE.get(words[axis], 1))
-        c_out = axes.length(leaf.shape, words, "O")
-        count = axes.length(leaf.shape, words, "N")
+        c_out, count = leaf.length("O"), leaf.length("N")
         fan_in = math.prod(leaf.shape) // (count * c_out)
         rows, columns = max(fan_in, c_out), min(fan_in, c_out)
         matrix, triangle = _qr(random.normal(leaf_key, (count, rows, columns), dtype))

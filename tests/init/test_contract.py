@@ -200,7 +200,9 @@ def test_the_input_is_not_changed(scheme, keyed):
 def test_roles_are_assigned_once(scheme, keyed, monkeypatch):
     params, named = _tree(scheme), []
     path_name = roles.path_name
-    monkeypatch.setattr(roles, "path_name", lambda path: named.append(path) or path_name(path))
+    monkeypatch.setattr(
+        "nf_resnets.roles.role_map.path_name", lambda path: named.append(path) or path_name(path)
+    )
     _init(scheme, params, keyed=keyed)
     assert len(named) == len(jax.tree.leaves(params))
 

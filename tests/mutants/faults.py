@@ -25,15 +25,19 @@ def _in(path: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
 MUTANTS = [
     # What a leaf is.
     *_in(
-        "roles.py",
+        "roles/branches.py",
         "test_roles.py init/test_trees.py",
         ('((-1, order.index(name), ""),)', '((-1, 0, ""),)'),
-        ("enumerate(in_order, start=1)", "enumerate(in_order, start=0)"),
+        ("rules), start=1)", "rules), start=0)"),
     ),
     *_in(
-        "axes.py",
+        "roles/leaf.py",
         "test_roles.py init/test_attention.py",
-        ('return taps * length(shape, axes, "I"), taps', 'return length(shape, axes, "I"), taps'),
+        ('return taps * leaf.length("I"), taps', 'return leaf.length("I"), taps'),
+    ),
+    *_in(
+        "roles/axes.py",
+        "test_roles.py init/test_attention.py",
         ('"IOO" for name in order[:3]', '"IIO" for name in order[:3]'),
     ),
     # The initialisers.

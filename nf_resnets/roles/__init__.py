@@ -1,0 +1,16 @@
+"""What each leaf of a parameter tree is: stem, branch, shortcut, head, scalar, norm.
+
+Every scheme in :mod:`nf_resnets.init` asks one question first: which leaves are the layers of
+which residual branch, and which are not. The answer comes from the leaf's *path* (its keys joined
+by ``/``) through the regular expressions of a :class:`Rules`, never from the order of a dict, in
+which ``block_10`` stands before ``block_2``.
+"""
+
+from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Group, Leaf, Role, axes_of, fans, path_name
+from nf_resnets.roles.role_map import RoleMap, assign
+from nf_resnets.roles.rules import OUR_RULES, Rules
+
+__all__ = [
+    "LAYER_ROLES", "OUR_RULES", "Branch", "Group", "Leaf", "Role", "RoleMap", "Rules", "assign",
+    "axes_of", "fans", "path_name",
+]  # fmt: skip

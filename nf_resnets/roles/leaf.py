@@ -1,0 +1,208 @@
+"""One leaf of a tree: its role, its place in a branch, its axes and fans."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from typing import Any
+
+
+class Role(enum.StrEnum):
+    """What a leaf is for; a scheme decides by role what becomes of it."""
+
+    EMBEDDING = "embedding"
+    STEM = "stem"
+    BRANCH = "branch"
+    SHORTCUT = "shortcut"
+    HEAD = "head"
+    SCALAR_BIAS = "scalar_bias"
+    CHANNEL_BIAS = "channel_bias"
+    MULTIPLIER = "multiplier"
+    ALPHA = "alpha"
+    NORM = "norm"
+    KEEP = "keep"
+
+
+LAYER_ROLES = (Role.EMBEDDING, Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
+"""The roles whose leaves are layers, drawn by the standard initialisations."""
+
+# The taps of a convolution are rarely more.
+WIDEST = 11
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf of a tree and what it is.
+
+    Attributes:
+      path: the leaf's keys joined by ``/``.
+      role: what it is for.
+      shape: its shape, with the leading axis if it is stacked.
+      stacked: whether its leading axis runs over branches.
+      weight: whether it is a weight, with at least two axes beside the stacked one. A leaf with a
+        layer's role that is no weight is that layer's bias vector; so is a leaf called ``bias`` or
+        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox, or whose axes
+        are the last ones of its layer's weight, as ``[heads, head_dim]``.
+      branches: the branches it belongs to, numbered ``k = 1..L`` from the input; one for an
+        ordinary leaf, as many as its leading axis is long for a stacked one, none outside.
+      layer: its place ``1..m`` among the layers of the branch, 0 outside branches.
+      m: how many layers its branch has, 0 outside branches.
+      axes: what each axis of a weight is, the stacked one included: ``"HWIO"``, ``"NIOO"`` (see
+        ``Rules.axes``); ``""`` of what is no weight, and of a weight whose layout is not known
+        (see :func:`axes_of`).
+    """
+
+    path: str
+    role: Role
+    shape: tuple[int, ...] = ()
+    stacked: bool = False
+    weight: bool = False
+    branches: tuple[int, ...] = ()
+    layer: int = 0
+    m: int = 0
+    axes: str = ""
+
+    @property
+    def own_shape(self) -> tuple[int, ...]:
+        """The shape without the axis over branches."""
+        return self.shape[1:] if self.stacked else self.shape
+
+    @property
+    def count(self) -> int:
+        """How many arrays it holds: as many as are stacked, or one."""
+        return self.shape[0] if self.stacked else 1
+
+    def length(self, letters: str) -> int:
+        """The product of the lengths of the axes with one of these letters."""
+        return length(self.shape, self.axes, letters)
+
+
+def length(shape: tuple[int, ...], axes: str, letters: str) -> int:
+    """The product of the lengths of the axes with one of these letters."""
+    return math.prod(n for n, axis in zip(shape, axes, strict=True) if axis in letters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A choice among the leaves of a tree, by what they are for.
+
+    Attributes:
+      roles: the roles whose leaves are in it.
+      bias_vectors: the roles of layers whose bias vectors are in it, and not their weights.
+
+    Raises:
+      TypeError: if what is given is not a tuple of roles.
+
+    Example:
+      >>> group = Group((Role.MULTIPLIER,), bias_vectors=(Role.HEAD,))
+      >>> kernel = Leaf("head/kernel", Role.HEAD, (64, 10), weight=True)
+      >>> bias = Leaf("head/bias", Role.HEAD, (10,))
+      >>> kernel in group, bias in group, bias in group | Group((Role.HEAD,))
+      (False, True, True)
+    """
+
+    roles: tuple[Role, ...] = ()
+    bias_vectors: tuple[Role, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("roles", "bias_vectors"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(role, Role) for role in value):
+                raise TypeError(f"Group({name}={value!r}) found; expected a tuple of roles.")
+
+    def __contains__(self, leaf: Leaf) -> bool:
+        bias = leaf.role in self.bias_vectors and leaf.role in LAYER_ROLES and not leaf.weight
+        return bias or leaf.role in self.roles
+
+    def __or__(self, other: Group) -> Group:
+        """The leaves of one or of the other."""
+        return Group(self.roles + other.roles, self.bias_vectors + other.bias_vectors)
+
+    def __bool__(self) -> bool:
+        return bool(self.roles or self.bias_vectors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One residual branch: its number ``k = 1..L``, a name to call it by, its ``m`` layers."""
+
+    k: int
+    name: str
+    m: int
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Joins the keys of a pytree path by ``/``.
+
+    Example:
+      >>> import jax
+      >>> path_name((jax.tree_util.DictKey("conv"), jax.tree_util.GetAttrKey("value")))
+      'conv/value'
+    """
+
+    def name(key: Any) -> str:
+        for attribute in ("key", "name", "idx"):
+            if hasattr(key, attribute):
+                return str(getattr(key, attribute))
+        return str(key).strip("[]./'")
+
+    return "/".join(map(name, path))
+
+
+def fans(leaf: Leaf) -> tuple[int, int]:
+    """Returns ``(fan_in, fan_out)`` of a weight, whatever its layout and however it is stacked.
+
+    ``fan_in = H W C_in`` is the number of inputs to one output unit, ``fan_out = H W C_out``.
+
+    Args:
+      leaf: a leaf with ``leaf.weight``.
+
+    Raises:
+      ValueError: if its layout is not known, or it looks like a weight of other axes.
+
+    Example:
+      >>> fans(Leaf("conv", Role.STEM, (3, 3, 16, 32), weight=True, axes="HWIO"))
+      (144, 288)
+      >>> fans(Leaf("conv", Role.STEM, (32, 16, 3, 3), weight=True, axes="OIHW"))
+      (144, 288)
+      >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
+      (512, 512)
+    """
+    axes, shape = axes_of(leaf), leaf.shape
+    # What would be a convolution in space looks like a stack of those in a plane.
+    in_plane = axes == "DHWIO" and shape[0] > WIDEST and shape[1] == shape[2] <= WIDEST
+    if leaf.role is Role.BRANCH and in_plane:
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(shape)} looks stacked over {shape[0]} branches; expected "
+            "rules.stacked to match it, or rules.axes to say that it is a convolution ('WWWIO')."
+        )
+    # What would be a convolution along a line has too many taps for a head.
+    if leaf.role is Role.HEAD and axes == "WIO" and shape[0] > WIDEST:
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(shape)} looks like a dense layer to several axes of "
+            "outputs; expected rules.axes to say so ('IOO'), or that it is a convolution ('DIO')."
+        )
+    taps = leaf.length("DHW")
+    return taps * leaf.length("I"), taps * leaf.length("O")
+
+
+def axes_of(leaf: Leaf) -> str:
+    """The axes of a weight, a letter for each (see ``Rules.axes``).
+
+    Raises:
+      ValueError: if its layout is not known.
+    """
+    if leaf.weight and not leaf.axes:
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} may be [..., C_in, C_out] or "
+            "[C_out, C_in, ...] by its name, container and shape; expected rules.layout='HWIO' or "
+            "'OIHW'."
+        )
+    return leaf.axes
+
+
+__all__ = [
+    "LAYER_ROLES", "WIDEST", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "length",
+    "path_name",
+]  # fmt: skip
