@@ -31,53 +31,39 @@ from nf_resnets.roles import Rules
 from nf_resnets.schemes import SchemeWarning, register
 
 # The registry: a new scheme is one file beside this one, and one line here.
-register(_fixup.SCHEME)
-register(_fixup.PUBLISHED)
-register(_skipinit.SCHEME)
-register(_skipinit.RSQRT_DEPTH)
-register(_skipinit.ALPHA_ONE)
-register(_skipinit.REGULARIZED)
-register(_rescalenet.SCHEME)
-register(_rescalenet.PUBLISHED)
-register(_standard.PLAIN)
-register(_standard.SQRT_HALF)
-register(_standard.XAVIER)
-register(_standard.ORTHOGONAL)
-register(_lsuv.SCHEME)
-register(_metainit.SCHEME)
-register(_rezero.SCHEME)
-register(_nf_resnet.SCHEME)
-register(_nf_resnet.PUBLISHED)
-register(_nf_resnet.TIMM)
-register(_t_fixup.SCHEME)
-register(_normalized.BATCH_NORM)
-register(_normalized.BATCH_NORM_LAST)
-register(_normalized.BATCH_NORM_SQRT_HALF)
-register(_normalized.BATCH_NORM_MERGE)
-register(_zero_gamma.SCHEME)
-register(_normalized.GROUP_NORM)
-register(_normalized.LAYER_NORM_PRE)
-register(_normalized.LAYER_NORM_POST)
+for _scheme in (
+    _fixup.SCHEME,
+    _fixup.PUBLISHED,
+    _skipinit.SCHEME,
+    _skipinit.RSQRT_DEPTH,
+    _skipinit.ALPHA_ONE,
+    _skipinit.REGULARIZED,
+    _rescalenet.SCHEME,
+    _rescalenet.PUBLISHED,
+    _standard.PLAIN,
+    _standard.SQRT_HALF,
+    _standard.XAVIER,
+    _standard.ORTHOGONAL,
+    _lsuv.SCHEME,
+    _metainit.SCHEME,
+    _rezero.SCHEME,
+    _nf_resnet.SCHEME,
+    _nf_resnet.PUBLISHED,
+    _nf_resnet.TIMM,
+    _t_fixup.SCHEME,
+    _normalized.BATCH_NORM,
+    _normalized.BATCH_NORM_LAST,
+    _normalized.BATCH_NORM_SQRT_HALF,
+    _normalized.BATCH_NORM_MERGE,
+    _zero_gamma.SCHEME,
+    _normalized.GROUP_NORM,
+    _normalized.LAYER_NORM_PRE,
+    _normalized.LAYER_NORM_POST,
+):
+    register(_scheme)
 
 __all__ = [
-    "Rules",
-    "SchemeWarning",
-    "constant_alpha",
-    "describe",
-    "fixup",
-    "gradient_quotient",
-    "he",
-    "lsuv",
-    "metainit",
-    "nf_resnet",
-    "orthogonal",
-    "rescale_biases",
-    "rescalenet",
-    "rezero",
-    "rules",
-    "skipinit",
-    "standard",
-    "t_fixup",
-    "xavier",
-    "zero_gamma",
-]
+    "Rules", "SchemeWarning", "constant_alpha", "describe", "fixup", "gradient_quotient", "he",
+    "lsuv", "metainit", "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "rezero",
+    "rules", "skipinit", "standard", "t_fixup", "xavier", "zero_gamma",
+]  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax
@@ -10,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles, schemes
-from nf_resnets.init.blocks import places
-from nf_resnets.init.needs import CONSTANTS, Lack, lacks, silenced
+from nf_resnets.init.needs import MissingPart, missing_parts, without_checks
 from nf_resnets.init.norms import refuse_norms
 from nf_resnets.init.tree import is_concrete
 from nf_resnets.init.zeros import refuse_two_zeros
@@ -71,7 +72,7 @@ class Description:
     scheme: Scheme
     depth: int
     rows: tuple[Row, ...]
-    missing: tuple[Lack, ...]
+    missing: tuple[MissingPart, ...]
     refused: tuple[str, ...]
     constants: BranchConstants
 
@@ -83,10 +84,10 @@ class Description:
         for line in cells:
             padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             lines.append("  ".join(padded).rstrip())
-        for name, value in zip(CONSTANTS, self.constants, strict=True):
+        for name, value in self.constants._asdict().items():
             if value is not None and len(value):
                 lines.append(f"in the forward pass: {name} = {_span(value)}")
-        lines += [f"{_SAID[lack.without]}: {lack.sentence}" for lack in self.missing]
+        lines += [f"{_SAID[each.without]}: {each.sentence}" for each in self.missing]
         lines += [f"refused: {sentence}" for sentence in self.refused]
         return "\n".join(lines)
 
@@ -140,65 +141,52 @@ def describe(
       dense           [8, 10]       head                         0
       missing, and training is worse: no scalar biases found in params for 2 residual branches ...
       missing, and training is worse: no multipliers found in params for 2 residual branches ...
-      >>> [lack.part for lack in found.missing]
+      >>> [each.part for each in found.missing]
       ['scalar_biases', 'multiplier']
     """
     found = schemes.get(scheme)
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    where = places(role_map)
     refused: list[str] = []
-    try:
-        probes = [_probed(found, params, role_map, value, options) for value in (1, 2)]
-        changes = [
-            _change(leaf, *values)
-            for leaf, *values in zip(
-                role_map.leaves, *map(jax.tree.leaves, (params, *probes)), strict=True
-            )
-        ]
-    except ValueError as error:
-        refused.append(str(error))
-        changes = [("unknown", ())] * len(role_map.leaves)
-    try:
+    changes: list[Any] = [("unknown", ())] * len(role_map.leaves)
+    with _noting(refused):
+        ones, twos = (_probed(found, params, role_map, value, options) for value in (1, 2))
+        trees = map(jax.tree.leaves, (params, ones, twos))
+        changes = [_change(*each) for each in zip(role_map.leaves, *trees, strict=True)]
+    with _noting(refused):
         if found.norm_free:
-            refuse_norms(found, role_map, where)
-    except ValueError as error:
-        refused.append(str(error))
-    try:
-        after = _after(params, role_map, changes)
-        refuse_two_zeros(found, after, role_map, where)
-    except ValueError as error:
-        refused.append(str(error))
+            refuse_norms(found, role_map)
+    with _noting(refused):
+        refuse_two_zeros(found, _after(params, role_map, changes), role_map)
     rows = []
-    for leaf, place, (change, by) in zip(role_map.leaves, where, changes, strict=True):
+    for leaf, place, change in zip(role_map.leaves, role_map.places, changes, strict=True):
         branches = place.branches[0] if len(place.branches) == 1 else ()
-        rows.append(Row(leaf.path, leaf.shape, leaf.role, branches, leaf.layer, leaf.m, change, by))
-    return Description(
-        found,
-        int(depth),
-        tuple(rows),
-        lacks(found, role_map, constants=constants),
-        tuple(refused),
-        _constants(found, int(depth)),
-    )
+        rows.append(Row(leaf.path, leaf.shape, leaf.role, branches, leaf.layer, leaf.m, *change))
+    missing = missing_parts(found, role_map, constants=constants)
+    shown = _constants(found, int(depth))
+    return Description(found, int(depth), tuple(rows), missing, tuple(refused), shown)
+
+
+@contextlib.contextmanager
+def _noting(refused: list[str]) -> Iterator[None]:
+    """Notes why a tree is refused, and goes on."""
+    try:
+        yield
+    except ValueError as error:
+        refused.append(str(error))
 
 
 def _probed(
-    scheme: Scheme,
-    params: Any,
-    role_map: RoleMap,
-    value: int,
-    options: dict[str, Any],
+    scheme: Scheme, params: Any, role_map: RoleMap, value: int, options: dict[str, Any]
 ) -> Any:
     """What the initialiser makes of a tree of that number."""
 
     def probe(leaf: Leaf, given: Any) -> Any:
         return np.broadcast_to(np.float32(value), leaf.shape) if _is_real(given) else given
 
-    with silenced():
-        return scheme.init(
-            role_map.map(probe, params), int(role_map.num_branches), rules=role_map, **options
-        )
+    with without_checks():
+        probes = role_map.map(probe, params)
+        return scheme.init(probes, role_map.num_branches, rules=role_map, **options)
 
 
 def _is_real(value: Any) -> bool:
@@ -208,10 +196,7 @@ def _is_real(value: Any) -> bool:
 def _change(leaf: Leaf, given: Any, ones: Any, twos: Any) -> tuple[Any, tuple[float, ...]]:
     if not _is_real(given):
         return "kept", (1.0,)
-    parts = [
-        np.asarray(value, np.float64).reshape(leaf.shape[0] if leaf.stacked else 1, -1)[:, 0]
-        for value in (ones, twos)
-    ]
+    parts = [np.asarray(tree, np.float64).reshape(leaf.count, -1)[:, 0] for tree in (ones, twos)]
     by = tuple(float(part) for part in parts[0])
     # Two roundings of float32.
     if np.allclose(parts[1], 2 * parts[0], rtol=1e-6, atol=0) and parts[0].any():
@@ -247,8 +232,8 @@ def _constants(scheme: Scheme, depth: int) -> BranchConstants:
 def _cells(row: Row) -> tuple[str, ...]:
     ks = ""
     if row.branches:
-        step = len(row.branches) > 1
-        ks = f"{row.branches[0]}..{row.branches[-1]}" if step else str(row.branches[0])
+        first, last = row.branches[0], row.branches[-1]
+        ks = str(first) if len(row.branches) == 1 else f"{first}..{last}"
     becomes = {"kept": "as given", "unknown": "?"}.get(row.change)
     if becomes is None:
         becomes = {"times": "× ", "to": "", "std": "std "}[row.change] + _span(row.by)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from functools import partial
 from typing import Any
@@ -13,7 +12,15 @@ import jax
 from nf_resnets import random, roles
 from nf_resnets.init import needs
 from nf_resnets.init.standard import default_init
-from nf_resnets.init.tree import all_zero, cast_like, draw, is_concrete, refuse_shapes, scaled
+from nf_resnets.init.tree import (
+    all_zero,
+    cast_like,
+    check_positive,
+    draw,
+    is_concrete,
+    refuse_shapes,
+    scaled,
+)
 from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
 
@@ -99,20 +106,18 @@ def fixup(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     _refuse_single_layers(role_map)
-    needs.check(SCHEME, role_map)
-    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
-        raise ValueError(f"scale={scale!r} found; expected a finite number above 0.")
+    needs.check_parts(SCHEME, role_map)
+    check_positive(scale=scale)
     if key is None:
         _refuse_initialised(params, role_map)
     else:
         params = default_init(params, key, mode="fan_out", rules=role_map)
         if published:
             params = _with_default_stem(params, key, role_map)
-    transformer = any(leaf.role is Role.EMBEDDING for leaf in role_map.leaves)
 
     def factor(leaf: Leaf) -> float:
         base, joint = int(depth), 1.0
-        if published and transformer and leaf.m == 4:
+        if published and role_map.has_embedding and leaf.m == 4:
             fan_in, fan_out = roles.fans(leaf)
             joint = ((fan_in + fan_out) / (fan_in + 3 * fan_out)) ** 0.5
             base = PUBLISHED_CROSS if _CROSS.search(leaf.path) else base
@@ -128,7 +133,7 @@ def fixup(
             return scaled(value, factor(leaf))
         return value
 
-    return needs.alive(SCHEME, role_map, role_map.map(rescale, params))
+    return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
 
 
 def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:

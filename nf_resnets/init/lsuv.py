@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from nf_resnets.calibration import UNIT_VARIANCE
 from nf_resnets.init.data_dependent import by_path, check_finite, measuring
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.standard import standard
-from nf_resnets.init.tree import is_concrete, scaled
+from nf_resnets.init.tree import check_count, check_positive, is_concrete, scaled
 from nf_resnets.schemes import Anatomy, Scheme
 
 
@@ -62,11 +61,8 @@ def lsuv(
       >>> round(float(logits.std()), 4)
       1.0
     """
-    if not 0 < tolerance < math.inf:
-        raise ValueError(f"tolerance={tolerance!r} found; expected a finite number above 0.")
-    if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
-        raise ValueError(f"max_passes={max_passes!r} found; expected 1 or more.")
-
+    check_positive(tolerance=tolerance)
+    check_count(max_passes=max_passes)
     measure = measuring(apply_fn, batch, UNIT_VARIANCE)
 
     def one_pass(params: Any) -> tuple[Any, jax.Array]:
@@ -81,10 +77,7 @@ def lsuv(
         off = jnp.stack([jnp.abs(std - 1).max() for std in deviations.values()]).max()
 
         def divided(path: str, weight: Any) -> Any:
-            if path not in factors:
-                return weight
-            factor = factors[path]
-            return scaled(weight, factor.reshape(*factor.shape, *[1] * (weight.ndim - factor.ndim)))
+            return scaled(weight, factors[path]) if path in factors else weight
 
         return by_path(params, divided), off
 

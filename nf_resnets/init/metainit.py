@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from jax import lax
 from nf_resnets import roles
 from nf_resnets.init.data_dependent import check_finite
 from nf_resnets.init.standard import standard
-from nf_resnets.init.tree import check_key, refuse_not_finite, scaled
+from nf_resnets.init.tree import check_count, check_key, check_positive, refuse_not_finite, scaled
 from nf_resnets.roles import LAYER_ROLES, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -122,7 +121,10 @@ def metainit(
     """
     import optax  # an eighth of what importing the package costs, and nothing else in it needs it
 
-    _check_numbers(steps, learning_rate, momentum, eps)
+    check_count(steps=steps)
+    check_positive(learning_rate=learning_rate, eps=eps)
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum={momentum!r} found; expected a number in [0, 1).")
     check_key(key)
     if not jnp.ndim(batch) or not jnp.shape(batch)[0]:
         raise ValueError(f"a batch of shape {jnp.shape(batch)} found; expected one image or more.")
@@ -136,10 +138,7 @@ def metainit(
 
     def times(factors: Mapping[str, Any], params: Any) -> Any:
         def one(leaf: roles.Leaf, value: Any) -> Any:
-            if leaf.path not in factors:
-                return value
-            factor = factors[leaf.path]
-            return scaled(value, factor.reshape(*factor.shape, *[1] * (value.ndim - factor.ndim)))
+            return scaled(value, factors[leaf.path]) if leaf.path in factors else value
 
         return role_map.map(one, params)
 
@@ -191,19 +190,6 @@ def metainit(
     factors = find_factors(params, batch, key)
     check_finite(factors, "tuned norms")
     return times(factors, params)
-
-
-def _check_numbers(steps: Any, learning_rate: float, momentum: float, eps: float) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps={steps!r} found; expected 1 or more.")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(
-            f"learning_rate={learning_rate!r} found; expected a finite number above 0."
-        )
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum={momentum!r} found; expected a number in [0, 1).")
-    if not 0 < eps < math.inf:
-        raise ValueError(f"eps={eps!r} found; expected a finite number above 0.")
 
 
 def _calibrate(apply_fn: Callable[..., Any], params: Any, batch: Any) -> Any:

@@ -15,14 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nf_resnets.init.blocks import places
 from nf_resnets.init.norms import is_gain, refuse_norms
 from nf_resnets.init.zeros import refuse_two_zeros
 from nf_resnets.roles import Role, RoleMap
 from nf_resnets.schemes import BranchConstants, Need, Scheme, SchemeWarning
-
-CONSTANTS = ("residual", "identity", "beta")
-"""The constants of the forward pass, of which a tree shows nothing."""
 
 # What a tree shows of a network: the part of the anatomy, what to call it, the rule that names it.
 _SHOWN = {
@@ -36,10 +32,17 @@ _SHOWN = {
 }
 # The parts that stand in every branch.
 _IN_EACH = ("scalar_biases", "channel_biases", "multiplier", "alpha", "conv_biases")
+# The constants of the forward pass, of which a tree shows nothing.
+_CONSTANTS = {
+    "residual": "residual on every branch",
+    "identity": "identity on every skip path",
+    "beta": "beta, by which every branch's input is divided",
+}
+_SEVERITY = ("fails", "worse", "differs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Lack:
+class MissingPart:
     """A part that a scheme expects and a tree does not show.
 
     Attributes:
@@ -57,8 +60,8 @@ _SILENT = contextvars.ContextVar("silent", default=False)
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Within it nothing is checked: for who asks what an initialiser does, not whether it may."""
+def without_checks() -> Iterator[None]:
+    """Within it nothing is checked, to ask what an initialiser does and not whether it may."""
     token = _SILENT.set(True)
     try:
         yield
@@ -66,60 +69,36 @@ def silenced() -> Iterator[None]:
         _SILENT.reset(token)
 
 
-def check(
-    scheme: Scheme,
-    role_map: RoleMap,
-    *,
-    constants: BranchConstants | None = None,
+def check_parts(
+    scheme: Scheme, role_map: RoleMap, *, constants: BranchConstants | None = None
 ) -> None:
     """Refuses a network that would not train under the scheme, and warns of one that lacks a part.
 
-    Args:
-      scheme: whose initialiser asks.
-      role_map: the roles of the tree.
-      constants: those of the forward pass, if they were given.
-
-    Raises:
-      ValueError: if a norm was left in a branch, or a part is missing without which training fails.
+    A norm that was left in a branch is refused, and the lack of a part without which training
+    fails. ``constants`` are those of the forward pass, if they were given.
     """
     if _SILENT.get():
         return
     if scheme.norm_free:
-        refuse_norms(scheme, role_map, places(role_map))
-    for lack in lacks(scheme, role_map, constants=constants):
-        if lack.without == "fails":
-            raise ValueError(lack.sentence)
-        if lack.without == "worse":
-            warnings.warn(f"{scheme.title}: {lack.sentence}", SchemeWarning, stacklevel=3)
+        refuse_norms(scheme, role_map)
+    for missing in missing_parts(scheme, role_map, constants=constants):
+        if missing.without == "fails":
+            raise ValueError(missing.sentence)
+        if missing.without == "worse":
+            warnings.warn(f"{scheme.title}: {missing.sentence}", SchemeWarning, stacklevel=3)
 
 
-def alive(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:
-    """Returns the tree that an initialiser has made, if no branch of it holds two zero factors.
-
-    Raises:
-      ValueError: if one does.
-    """
+def check_zeros(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:
+    """Returns the tree that an initialiser has made, if no branch of it holds two zero factors."""
     if not _SILENT.get():
-        refuse_two_zeros(scheme, params, role_map, places(role_map))
+        refuse_two_zeros(scheme, params, role_map)
     return params
 
 
-def lacks(
-    scheme: Scheme,
-    role_map: RoleMap,
-    *,
-    constants: BranchConstants | None = None,
-) -> tuple[Lack, ...]:
-    """What the scheme expects of a network and the tree does not show, what fails first.
-
-    Args:
-      scheme: the scheme.
-      role_map: the roles of the tree.
-      constants: those of the forward pass, if they were given.
-
-    Raises:
-      ValueError: if the constants given are not the scheme's.
-    """
+def missing_parts(
+    scheme: Scheme, role_map: RoleMap, *, constants: BranchConstants | None = None
+) -> tuple[MissingPart, ...]:
+    """What the scheme expects of a network and the tree does not show, what fails first."""
     needs = {need.part: need for need in scheme.needs}
     depth = role_map.num_branches
     found = []
@@ -129,74 +108,57 @@ def lacks(
         count, expected = _count(part, role_map), max(depth, 1) if part in _IN_EACH else 1
         if count >= expected:
             continue
-        number = f"no {words}" if not count else f"{count} {words}"
         branches = f" for {depth} residual branches" if part in _IN_EACH and depth else ""
         need = needs.get(part, Need(part))
-        found.append(
-            Lack(
-                part,
-                need.without,
-                f"{number} found in params{branches} (rules.{role.value} names them); {need.why}.",
-            )
+        sentence = (
+            f"{count or 'no'} {words} found in params{branches} (rules.{role.value} names them); "
+            f"{need.why}."
         )
-    missing = {lack.part for lack in found}
+        found.append(MissingPart(part, need.without, sentence))
+    # A multiplier may be left out to see what it is for; the other parts tell our networks apart.
+    ours = role_map.is_ours and not {missing.part for missing in found} - {"multiplier"}
+    names = [name for name in _CONSTANTS if _is_set(getattr(scheme.anatomy, name))]
     if constants is not None:
         _check_constants(scheme, depth, constants)
-    elif depth and not _is_ours(role_map, missing):
-        names = [name for name in CONSTANTS if _is_set(scheme, name)]
-        without = [needs.get(name, Need(name)).without for name in names]
-        if names:
-            least: Literal["fails", "differs"] = "fails" if "fails" in without else "differs"
-            found.append(Lack(names[0], least, _unseen(scheme, names, least, role_map)))
-    return tuple(sorted(found, key=lambda lack: ("fails", "worse", "differs").index(lack.without)))
+    elif depth and names and not ours:
+        fails = any(needs.get(name, Need(name)).without == "fails" for name in names)
+        sentence = _unseen(scheme, names, role_map, fails=fails)
+        found.append(MissingPart(names[0], "fails" if fails else "differs", sentence))
+    return tuple(sorted(found, key=lambda missing: _SEVERITY.index(missing.without)))
 
 
 def _count(part: str, role_map: RoleMap) -> int:
     """How many branches have the part, if each has one; or how many leaves there are."""
-    role = _SHOWN[part][1]
-    leaves = [leaf for leaf in role_map.leaves if leaf.role is role]
+    leaves = [leaf for leaf in role_map.leaves if leaf.role is _SHOWN[part][1]]
     if part == "conv_biases":
         return len({k for leaf in leaves if not leaf.weight for k in leaf.branches})
     if part in ("standardized", "norm"):
         return sum(is_gain(leaf) == (part == "standardized") for leaf in leaves)
-    return sum(leaf.shape[0] if leaf.stacked else 1 for leaf in leaves)
+    return sum(leaf.count for leaf in leaves)
 
 
-def _is_set(scheme: Scheme, constant: str) -> bool:
-    value = getattr(scheme.anatomy, constant)
-    return callable(value) or value != 1
+def _is_set(constant: Any) -> bool:
+    return callable(constant) or constant != 1
 
 
-def _is_ours(role_map: RoleMap, missing: set[str]) -> bool:
-    """Whether a tree is that of this library's network for the scheme, which has its constants."""
-    if not role_map.is_ours:
-        return False
-    # A multiplier may be left out to see what it is for; the other parts tell the networks apart.
-    return not missing - {"multiplier"}
-
-
-def _unseen(scheme: Scheme, names: list[str], without: str, role_map: RoleMap) -> str:
-    places = {
-        "residual": "residual on every branch",
-        "identity": "identity on every skip path",
-        "beta": "beta, by which every branch's input is divided",
-    }
-    said = " and ".join(places[name] for name in names)
-    result = "without them the signal explodes" if without == "fails" else "they belong to it"
+def _unseen(scheme: Scheme, names: list[str], role_map: RoleMap, *, fails: bool) -> str:
+    """What to say of constants that the tree cannot show."""
     if role_map.is_ours:
         asked = f"expected a network made with scheme={scheme.name!r}, which has them"
     else:
         asked = (
             f"multiply by those of schemes.get({scheme.name!r}).constants(depth) in the network"
-            + (", and say so by passing them as constants=" if without == "fails" else "")
+            + (", and say so by passing them as constants=" if fails else "")
         )
     return (
-        f"params cannot show the constants of {scheme.title}'s forward pass, {said}; {result}: "
-        f"{asked}."
+        f"params cannot show the constants of {scheme.title}'s forward pass, "
+        f"{' and '.join(_CONSTANTS[name] for name in names)}; "
+        f"{'without them the signal explodes' if fails else 'they belong to it'}: {asked}."
     )
 
 
 def _check_constants(scheme: Scheme, depth: int, constants: Any) -> None:
+    """Refuses constants that are not the scheme's."""
     expected = scheme.constants(depth)
     try:
         given = BranchConstants(*constants)
@@ -205,7 +167,7 @@ def _check_constants(scheme: Scheme, depth: int, constants: Any) -> None:
             f"constants is a {type(constants).__name__}; expected those of "
             f"schemes.get({scheme.name!r}).constants({depth})."
         ) from None
-    for name, one, other in zip(CONSTANTS, given, expected, strict=True):
+    for name, one, other in zip(_CONSTANTS, given, expected, strict=True):
         values = np.ones(depth) if one is None else np.asarray(one, np.float64)
         if values.shape != (depth,):
             raise ValueError(
@@ -222,4 +184,4 @@ def _check_constants(scheme: Scheme, depth: int, constants: Any) -> None:
             )
 
 
-__all__ = ["CONSTANTS", "Lack", "alive", "check", "lacks", "silenced"]
+__all__ = ["MissingPart", "check_parts", "check_zeros", "missing_parts", "without_checks"]

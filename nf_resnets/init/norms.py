@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nf_resnets.init.blocks import Place
 from nf_resnets.roles import Leaf, Role, RoleMap
+from nf_resnets.roles.place import Place
 from nf_resnets.schemes import Scheme
 
 # Names of norms and their like: BatchNorm_0, batchnorm, layer_norm, norm1, bn1, ln_2.
@@ -21,9 +21,19 @@ _FACTOR = re.compile(
     r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
     re.IGNORECASE,
 )
+_LEFT = (
+    "leaf {path!r} {shape} is that of a norm in residual branch{block}, and {title} is for "
+    "branches without normalisation; expected the norm to be taken out of the network, or "
+    "to be named in rules.norm if it is meant."
+)
+_UNNAMED = (
+    "no rule says what the vector {path!r} {shape} in residual branch{block} is, and it may be a "
+    "norm's scale, where {title} is for branches without normalisation; name it in rules.norm if a "
+    "norm is meant there, or else in the rule of its role or in rules.keep."
+)
 
 
-def refuse_norms(scheme: Scheme, role_map: RoleMap, places: list[Place]) -> None:
+def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
     """Refuses a norm in a residual block, unless ``rules.norm`` names it.
 
     A norm is known by its name, or as a vector that no rule names and that is called neither a bias
@@ -33,50 +43,43 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap, places: list[Place]) -> None
     Args:
       scheme: whose network it is.
       role_map: the roles of the tree.
-      places: where its leaves lie.
 
     Raises:
       ValueError: if there is one.
     """
     rules, ours = role_map.rules, role_map.is_ours
-    kept = re.compile(rules.keep) if rules.keep is not None else None
-    # Where norms are meant, so are their running statistics, which rules of parameters do not name.
-    meant = rules.norm is not None
-    norms, unnamed, beside = [], [], []
-    for leaf, place in zip(role_map.leaves, places, strict=True):
-        unruled = leaf.role is Role.KEEP or (leaf.role is Role.NORM and ours)
-        if meant and not ours and _STATISTIC.search(last_name(leaf)):
+    kept = re.compile(rules.keep or "(?!)")
+    norms, unnamed, outside = [], [], []
+    for leaf, place in zip(role_map.leaves, role_map.places, strict=True):
+        # Where norms are meant, so are their running statistics, which rules do not name.
+        if rules.norm is not None and not ours and _STATISTIC.search(last_name(leaf)):
             continue
-        if unruled and not place.inside and not ours:
-            beside.append(leaf)
-        if not unruled or not place.inside or is_gain(leaf) or _longer_axes(leaf) > 1:
+        if leaf.role is not Role.KEEP and not (leaf.role is Role.NORM and ours):
             continue
-        if not leaf.shape and not leaf.stacked and not _NORM.search(place.name):
+        if not place.inside and not ours and not kept.search(leaf.path):
+            outside.append(leaf)
+        longer_axes = sum(length > 1 for length in leaf.own_shape)
+        if not place.inside or is_gain(leaf) or longer_axes > 1:
             continue
         if _NORM.search(place.name):
             norms.append((leaf, place))
-        elif (
-            _longer_axes(leaf) == 1 and not is_added(leaf) and not (kept and kept.search(leaf.path))
-        ):
+        elif longer_axes == 1 and not is_added(leaf) and not kept.search(leaf.path):
             unnamed.append((leaf, place))
-    for found, what in ((norms, _LEFT), (unnamed, _UNNAMED)):
-        # Of a norm's leaves the scale says most.
-        for leaf, place in sorted(found, key=lambda item: is_added(item[0])):
-            block = ""
-            if place.branches:
-                block = f" {role_map.branches[place.branches[0][0] - 1].name!r}"
-            raise ValueError(
-                what.format(path=leaf.path, shape=list(leaf.shape), block=block, title=scheme.title)
-            )
-    _refuse_numbered(
-        scheme, role_map, [leaf for leaf in beside if not (kept and kept.search(leaf.path))]
-    )
+    for found, sentence in ((norms, _LEFT), (unnamed, _UNNAMED)):
+        if found:
+            # Of a norm's leaves the scale says most.
+            leaf, place = min(found, key=lambda item: is_added(item[0]))
+            numbers = place.branches and place.branches[0]
+            block = f" {role_map.branches[numbers[0] - 1].name!r}" if numbers else ""
+            shown = {"path": leaf.path, "shape": list(leaf.shape)}
+            raise ValueError(sentence.format(**shown, block=block, title=scheme.title))
+    _refuse_numbered(scheme, role_map, outside)
 
 
-def _refuse_numbered(scheme: Scheme, role_map: RoleMap, beside: list[Leaf]) -> None:
-    """Refuses norms beside the blocks of which there are as many of one name as branches."""
+def _refuse_numbered(scheme: Scheme, role_map: RoleMap, outside: list[Leaf]) -> None:
+    """Refuses norms outside the blocks of which there are as many of one name as branches."""
     named: dict[str, dict[str, Leaf]] = {}
-    for leaf in beside:
+    for leaf in outside:
         if not is_gain(leaf) and _NORM.search(leaf.path):
             module = re.sub(r"[/.]\w+$", "", re.sub(r"/(?:raw_)?value$", "", leaf.path))
             named.setdefault(re.sub(r"\d+", "", module), {}).setdefault(module, leaf)
@@ -92,18 +95,6 @@ def _refuse_numbered(scheme: Scheme, role_map: RoleMap, beside: list[Leaf]) -> N
             )
 
 
-_LEFT = (
-    "leaf {path!r} {shape} is that of a norm in residual branch{block}, and {title} is for "
-    "branches without normalisation; expected the norm to be taken out of the network, or "
-    "to be named in rules.norm if it is meant."
-)
-_UNNAMED = (
-    "no rule says what the vector {path!r} {shape} in residual branch{block} is, and it may be a "
-    "norm's scale, where {title} is for branches without normalisation; name it in rules.norm if a "
-    "norm is meant there, or else in the rule of its role or in rules.keep."
-)
-
-
 def is_gain(leaf: Leaf) -> bool:
     """Whether a leaf is called the gain of a standardised weight."""
     return "gain" in last_name(leaf)
@@ -116,20 +107,13 @@ def is_added(leaf: Leaf) -> bool:
 
 def is_factor(leaf: Leaf, place: Place) -> bool:
     """Whether a leaf's name says that it is multiplied by."""
-    if is_added(leaf):
-        return False
-    return _FACTOR.search(last_name(leaf)) is not None or _NORM.search(place.name) is not None
+    named = _FACTOR.search(last_name(leaf)) or _NORM.search(place.name)
+    return named is not None and not is_added(leaf)
 
 
 def last_name(leaf: Leaf) -> str:
     """The last key of a leaf's path; NNX adds a key to a Param's path."""
-    path = re.sub(r"/(?:raw_)?value$", "", leaf.path)
-    return re.split(r"[/.]", path)[-1]
-
-
-def _longer_axes(leaf: Leaf) -> int:
-    own = leaf.shape[1:] if leaf.stacked else leaf.shape
-    return sum(length > 1 for length in own)
+    return re.split(r"[/.]", re.sub(r"/(?:raw_)?value$", "", leaf.path))[-1]
 
 
 __all__ = ["is_added", "is_factor", "is_gain", "last_name", "refuse_norms"]

@@ -24,24 +24,10 @@ def orthogonal(
 ) -> Any:
     r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix.
 
-    A convolution is taken as its matrix ``[H W C_in, C_out]``, attention's ``[D, heads, head_dim]``
-    as ``[D, heads head_dim]``: its columns are orthonormal if there are no more of them than rows,
-    else its rows are. Stacked weights are drawn one matrix for each branch.
-    Bias vectors become 0; scalars, multipliers, norms and whatever ``rules.keep`` names stay.
-    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
-
-    Args:
-      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
-      key: a JAX PRNG key.
-      gain: a factor on every weight; ``2**0.5`` keeps the second moment through a ReLU.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
-
-    Raises:
-      ValueError: if a leaf that is not drawn is not finite, or the tree does not fit the rules.
-      TypeError: if ``key`` is not a PRNG key.
+    As :func:`nf_resnets.init.he`, but a convolution is drawn as its matrix ``[H W C_in, C_out]``,
+    attention's ``[D, heads, head_dim]`` as ``[D, heads head_dim]``: its columns are orthonormal if
+    there are no more of them than rows, else its rows are. Stacked weights are drawn one matrix for
+    each branch. A ``gain`` of ``2**0.5`` keeps the second moment through a ReLU.
 
     Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in
     deep linear neural networks*, ICLR 2014, section 3.

@@ -97,7 +97,7 @@ def rescalenet(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     scheme = PUBLISHED if published else SCHEME
-    needs.check(scheme, role_map, constants=constants)
+    needs.check_parts(scheme, role_map, constants=constants)
     kept = 1 - _rates(dropout, int(depth))
     k = np.arange(1, int(depth) + 1) - published
     shares = int(depth) / (k + int(depth))
@@ -136,7 +136,7 @@ def rescalenet(
             return with_deviation(leaf, value, deviation(leaf))
         return value
 
-    return needs.alive(scheme, role_map, role_map.map(rescale, params))
+    return needs.check_zeros(scheme, role_map, role_map.map(rescale, params))
 
 
 _RESCALED = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)

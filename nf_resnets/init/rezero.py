@@ -17,24 +17,7 @@ def rezero(
 ) -> Any:
     r"""Sets the scalar of every branch, ``y = x + alpha F(x)``, to 0: equation 1 of the paper.
 
-    The weights stay as they are, or, with ``key``, are drawn from He (fan_in), in a tree with
-    embeddings, a Transformer's, from Xavier (uniform).
-
-    Args:
-      params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones. It
-        is not changed.
-      depth: ``L``, the number of residual branches, checked against the tree.
-      key: a JAX PRNG key to draw the weights afresh.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
-
-    Raises:
-      ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, a norm is in a branch that ``rules.norm`` does not name, another factor of a
-        branch is 0, or the tree does not fit the rules.
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+    As :func:`nf_resnets.init.skipinit` with ``alpha=0``; ReZero's networks have no biases.
 
     Source: Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You Need: Fast
     Convergence at Large Depth*, UAI 2021.

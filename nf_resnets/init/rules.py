@@ -3,7 +3,8 @@
 Each function returns the :class:`~nf_resnets.roles.Rules` of one family of networks. A network that
 adds names of its own, such as scalars, says so with ``dataclasses.replace``. The rules leave
 normalisation unnamed, so that an initialiser for networks without normalisation can object to a
-norm that was left in a branch; ``norm=True`` says that the network is meant to have it.
+norm that was left in a branch; ``norm=True`` says that the network is meant to have it. A network's
+parameters fit the rules under ``"params"`` too.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from nf_resnets.schemes import Scheme
 # A path begins, and ends, at any of these: NNX adds a key to a Param's path, and the keys of a
 # state_dict are joined by dots.
 _START = r"(?:^|[./])"
-_END = r"[./](?:kernel|bias|weight|w|b)(?:/(?:raw_)?value)?$"
+_VALUE = r"(?:/(?:raw_)?value)?$"
+_END = rf"[./](?:kernel|bias|weight|w|b){_VALUE}"
 _NORM = r"(?:[nN]orm|bn|BN|(?:^|[./_])(?:[gl]n|[GL]N)(?![a-z]))\w*"
-_OF_NORM = r"[./](?:scale|bias|offset|weight)(?:/(?:raw_)?value)?$"
+_OF_NORM = rf"[./](?:scale|bias|offset|weight){_VALUE}"
 # A ready rule serves many networks, and not each has all of its parts.
 _OPTIONAL = tuple(role.value for role in Role if role is not Role.BRANCH)
 
@@ -56,12 +58,6 @@ def own() -> Rules:
 def flax_resnet(*, norm: bool = False) -> Rules:
     """The ResNets of the Flax ImageNet example, in Linen: ``ResNetBlock_0/Conv_0/kernel``.
 
-    Args:
-      norm: whether the network is meant to have normalisation.
-
-    Returns:
-      The rules; a network's parameters fit them under ``"params"`` too.
-
     Source: the ImageNet example of the Flax repository, ``models.py``.
 
     Example:
@@ -90,12 +86,6 @@ def nnx_resnet(*, norm: bool = False) -> Rules:
     ``downsample``, ``shortcut``, ``proj`` or the like, the stem ``conv1``, ``stem`` or
     ``conv_init``, the head ``fc``, ``head``, ``linear`` or ``classifier``.
 
-    Args:
-      norm: whether the network is meant to have normalisation.
-
-    Returns:
-      The rules, for ``nnx.state(model, nnx.Param)``.
-
     Example:
       >>> import jax.numpy as jnp
       >>> from nf_resnets import roles
@@ -122,13 +112,8 @@ def torch_resnet(*, norm: bool = False, avg_down: bool = False) -> Rules:
     Kernels are ``[C_out, C_in, H, W]``, dense weights ``[C_out, C_in]``. The keys of the tree may
     be the dotted names themselves or dicts within dicts, as an Equinox module of those names has.
 
-    Args:
-      norm: whether the network is meant to have normalisation.
-      avg_down: whether the projection stands behind an average pool, as in timm's ResNet-D: it is
-        ``downsample.1`` then, and its norm ``downsample.2``.
-
-    Returns:
-      The rules.
+    With ``avg_down`` the projection stands behind an average pool, as in timm's ResNet-D: it is
+    ``downsample.1`` then, and its norm ``downsample.2``.
 
     Example:
       >>> import jax.numpy as jnp
@@ -154,12 +139,6 @@ def torch_resnet(*, norm: bool = False, avg_down: bool = False) -> Rules:
 
 def haiku_resnet(*, norm: bool = False) -> Rules:
     """``haiku.nets.ResNet18`` to ``ResNet200``, of version 1 and 2.
-
-    Args:
-      norm: whether the network is meant to have normalisation.
-
-    Returns:
-      The rules.
 
     Source: ``haiku.nets.ResNet``.
 
@@ -191,12 +170,6 @@ def flax_vit(*, norm: bool = False) -> Rules:
     are ``blocks/0/attn`` and ``blocks/0/mlp`` or the like. The embedding of patches is the stem;
     class token and positions stay as they are.
 
-    Args:
-      norm: whether the network is meant to have normalisation.
-
-    Returns:
-      The rules.
-
     Source: ``vit_jax/models_vit.py`` of the Vision Transformer repository.
     """
     return _rules(
@@ -215,19 +188,13 @@ def flax_gpt(*, norm: bool = False) -> Rules:
     serves as one: ``decoder/encoderdecoderblock_0/MlpBlock_0/Dense_1/kernel``,
     ``decoder/Embed_0/embedding``, ``decoder/logitdense/kernel``.
 
-    Args:
-      norm: whether the network is meant to have normalisation.
-
-    Returns:
-      The rules.
-
     Source: the LM1B example of the Flax repository, ``models.py``.
     """
     table = r"(?:Embed_\d+|shared_embedding|embed(?:ding)?s?|wte|tok\w*|word\w*)"
     return _rules(
         norm,
         **_transformer(),
-        embedding=rf"^(?:(?!wpe|pos)\w+/)*{table}(?:/embeddings?)?(?:/(?:raw_)?value)?$",
+        embedding=rf"^(?:(?!wpe|pos)\w+/)*{table}(?:/embeddings?)?{_VALUE}",
         head=rf"{_START}(?:logitdense|lm_head|head|logits){_END}",
         keep=rf"{_START}(?:wpe|pos\w*)(?:/|$)",
     )
@@ -257,9 +224,7 @@ def with_parts(rules: Rules, scheme: str | Scheme) -> Rules:
         "norm": (anatomy.standardized, "gain"),
     }
     found: dict[str, Any] = {
-        role: rf"(?:^|[/.]){name}(?:/(?:raw_)?value)?$"
-        for role, (there, name) in parts.items()
-        if there
+        role: rf"(?:^|[/.]){name}{_VALUE}" for role, (there, name) in parts.items() if there
     }
     if rules.norm is not None and "norm" in found:
         found["norm"] += f"|{rules.norm}"
@@ -298,13 +263,6 @@ def _rules(norm: bool, *, norms: str = _NORM, **patterns: Any) -> Rules:
 
 
 __all__ = [
-    "flax_gpt",
-    "flax_resnet",
-    "flax_vit",
-    "haiku_resnet",
-    "nnx_resnet",
-    "own",
-    "scanned",
-    "torch_resnet",
-    "with_parts",
-]
+    "flax_gpt", "flax_resnet", "flax_vit", "haiku_resnet", "nnx_resnet", "own", "scanned",
+    "torch_resnet", "with_parts",
+]  # fmt: skip

@@ -74,16 +74,7 @@ def with_alphas(
     key: jax.Array | None = None,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
-    """What :func:`skipinit` does, for a scheme whose networks have the same scalar.
-
-    Args:
-      scheme: the scheme.
-      params: as of :func:`skipinit`.
-      depth: as of :func:`skipinit`.
-      alpha: as of :func:`skipinit`.
-      key: as of :func:`skipinit`.
-      rules: as of :func:`skipinit`.
-    """
+    """As :func:`skipinit`, but for any scheme whose networks have the same scalar."""
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     found = sum(math.prod(leaf.shape) for leaf in role_map.leaves if leaf.role is Role.ALPHA)
@@ -93,7 +84,7 @@ def with_alphas(
             "one for each (rules.alpha names them)."
         )
     _check_alpha(alpha)
-    needs.check(scheme, role_map)
+    needs.check_parts(scheme, role_map)
     if key is not None:
         params = default_init(params, key, rules=role_map)
     else:
@@ -102,7 +93,7 @@ def with_alphas(
     def fill(leaf: Leaf, value: Any) -> Any:
         return cast_like(value, alpha) if leaf.role is Role.ALPHA else value
 
-    return needs.alive(scheme, role_map, role_map.map(fill, params))
+    return needs.check_zeros(scheme, role_map, role_map.map(fill, params))
 
 
 def _check_alpha(alpha: Any) -> None:

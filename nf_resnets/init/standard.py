@@ -20,7 +20,7 @@ from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.tree import refuse_not_finite
 from nf_resnets.init.xavier import REFERENCE as OF_XAVIER
 from nf_resnets.init.xavier import xavier
-from nf_resnets.roles import Role, RoleMap, Rules
+from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
 
 
@@ -31,16 +31,9 @@ def default_init(
     mode: Literal["fan_in", "fan_out"] = "fan_in",
     rules: Rules | RoleMap | None = None,
 ) -> Any:
-    """Draws what is usual for the network: He; of a Transformer, a tree with embeddings, Xavier.
-
-    Args:
-      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
-      key: a JAX PRNG key.
-      mode: He's fan.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-    """
+    """Draws a network's default: He (of ``mode``); Xavier for a Transformer's, with embeddings."""
     role_map = roles.assign(params, rules)
-    if any(leaf.role is Role.EMBEDDING for leaf in role_map.leaves):
+    if role_map.has_embedding:
         return xavier(params, key, rules=role_map)
     return he(params, key, mode=mode, rules=role_map)
 
@@ -70,8 +63,6 @@ def standard(
       ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
         rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
-
-    Source: He, Zhang, Ren, Sun, *Delving Deep into Rectifiers*, ICCV 2015.
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
@@ -112,30 +103,26 @@ def constant_alpha(alpha: float) -> Scheme:
     )
 
 
-PLAIN = Scheme(
+# Networks with bias vectors in their layers and nothing else.
+_bare = partial(Scheme, anatomy=Anatomy(conv_biases=True), fits=frozenset(FAMILIES))
+PLAIN = _bare(
     name="plain",
     title="plain residual",
     init=standard,
-    anatomy=Anatomy(conv_biases=True),
     reference="He, Zhang, Ren, Sun: Deep Residual Learning, CVPR 2016, without normalisation",
-    fits=frozenset(FAMILIES),
 )
-XAVIER = Scheme(
+XAVIER = _bare(
     name="xavier",
     title="Xavier",
     init=partial(standard, draw=xavier),
-    anatomy=Anatomy(conv_biases=True),
     reference=OF_XAVIER,
-    fits=frozenset(FAMILIES),
     own_draw=True,
 )
-ORTHOGONAL = Scheme(
+ORTHOGONAL = _bare(
     name="orthogonal",
     title="orthogonal",
     init=partial(standard, draw=orthogonal),
-    anatomy=Anatomy(conv_biases=True),
     reference=OF_ORTHOGONAL,
-    fits=frozenset(FAMILIES),
     own_draw=True,
 )
 SQRT_HALF = Scheme(
@@ -147,11 +134,5 @@ SQRT_HALF = Scheme(
 )
 
 __all__ = [
-    "ORTHOGONAL",
-    "PLAIN",
-    "SQRT_HALF",
-    "XAVIER",
-    "constant_alpha",
-    "standard",
-    "default_init",
-]
+    "ORTHOGONAL", "PLAIN", "SQRT_HALF", "XAVIER", "constant_alpha", "default_init", "standard",
+]  # fmt: skip

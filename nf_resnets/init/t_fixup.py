@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from nf_resnets.init import needs
 from nf_resnets.init.tree import refuse_shapes, scaled
 from nf_resnets.init.xavier import xavier
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.roles.rules import compiled
 from nf_resnets.schemes import Anatomy, Scheme
 
 # The layers of a branch that are scaled, by how many it has. Of attention's four, in the order
@@ -98,13 +98,10 @@ def t_fixup(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    try:
-        in_decoder = re.compile(decoder).search
-    except (re.error, TypeError) as error:
-        raise ValueError(f"decoder={decoder!r} is not a regular expression: {error}.") from None
+    in_decoder = compiled("decoder", decoder).search
     _refuse_other_branches(role_map)
     _refuse_fused(role_map)
-    needs.check(SCHEME, role_map)
+    needs.check_parts(SCHEME, role_map)
     layers = _count_layers(role_map, in_decoder, decoder)
     if key is not None:
         params = xavier(params, key, rules=role_map)
@@ -120,7 +117,7 @@ def t_fixup(
             return scaled(value, (9 * number) ** -0.25 if side else 0.67 * number**-0.25)
         return value
 
-    return needs.alive(SCHEME, role_map, role_map.map(rescale, params))
+    return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
 
 
 def _refuse_other_branches(role_map: RoleMap) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from nf_resnets import random
 from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, path_name
 
+_HOST = (np.ndarray, np.generic)
+
 
 def cast_like(old: Any, new: Any) -> Any:
     """Returns ``new`` with the dtype, sharding and array type of ``old``.
@@ -21,7 +24,7 @@ def cast_like(old: Any, new: Any) -> Any:
       old: the leaf as it was: a NumPy array, a JAX array or a traced value.
       new: its new value, of the same shape or a scalar.
     """
-    if isinstance(old, np.ndarray | np.generic) and is_concrete(new):
+    if isinstance(old, _HOST) and is_concrete(new):
         copy = np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
         return copy[()] if isinstance(old, np.generic) else copy
     drawn = isinstance(new, jax.Array) and new.ndim > 0 and not new.weak_type
@@ -30,7 +33,7 @@ def cast_like(old: Any, new: Any) -> Any:
     else:
         dtype = jax.dtypes.canonicalize_dtype(old.dtype)
         value = jnp.broadcast_to(jnp.asarray(new), old.shape).astype(dtype)
-    if isinstance(old, np.ndarray | np.generic):  # and the new value is traced
+    if isinstance(old, _HOST):  # and the new value is traced
         return value
     if is_concrete(old) and is_concrete(value) and value.sharding != old.sharding:
         value = jax.device_put(value, old.sharding)
@@ -42,10 +45,12 @@ def scaled(old: Any, factor: Any) -> Any:
 
     Args:
       old: the leaf as it was.
-      factor: a number, or an array of as many axes as ``old``.
+      factor: a number, or an array whose axes are the first ones of ``old``.
     """
-    promote = np.promote_types if isinstance(old, np.ndarray | np.generic) else jnp.promote_types
+    promote = np.promote_types if isinstance(old, _HOST) else jnp.promote_types
     dtype = promote(old.dtype, np.float32)
+    if hasattr(factor, "reshape"):
+        factor = factor.reshape(*factor.shape, *[1] * (old.ndim - factor.ndim))
     if isinstance(factor, np.ndarray):
         factor = factor.astype(dtype)
     return cast_like(old, old.astype(dtype) * factor)
@@ -65,7 +70,7 @@ def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
     Raises:
       ValueError: if a concrete leaf (or one branch of it) is all zeros or not finite.
     """
-    numpy: Any = np if isinstance(old, np.ndarray | np.generic) else jnp
+    numpy: Any = np if isinstance(old, _HOST) else jnp
     values = old.astype(numpy.promote_types(old.dtype, np.float32))
     axes = tuple(range(int(leaf.stacked), values.ndim))
     rms = (_rms if numpy is np else _compiled_rms)(numpy, values, axes)
@@ -92,8 +97,8 @@ _compiled_rms = jax.jit(_rms, static_argnums=(0, 2))
 
 
 def refuse_shapes(params: Any, role_map: RoleMap) -> None:
-    """Refuses a tree of shapes, which has no values to rescale."""
-    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
+    """Refuses a tree of shapes, which has no values to rescale, and what is not finite."""
+    for leaf, value in role_map.items(params):
         if isinstance(value, jax.ShapeDtypeStruct):
             raise ValueError(
                 f"leaf {leaf.path!r} is a ShapeDtypeStruct, without values to rescale; expected an "
@@ -118,10 +123,10 @@ def refuse_not_finite(params: Any, role_map: RoleMap | None = None, *, drawn: bo
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     leaves = [None] * len(flat) if role_map is None else role_map.leaves
     for leaf, (path, value) in zip(leaves, flat, strict=True):
-        if drawn and leaf is not None and leaf.role in LAYER_ROLES:
+        role = None if leaf is None else leaf.role
+        if (drawn and role in LAYER_ROLES) or not _has_values(value):
             continue
-        kept = leaf is not None and leaf.role is Role.KEEP
-        if _has_values(value) and not _all_finite(value, but_infinities=kept):
+        if not _all_finite(value, but_infinities=role is Role.KEEP):
             raise ValueError(
                 f"leaf {path_name(path)!r} has values that are not finite (NaN or infinite); "
                 "expected finite parameters to initialise."
@@ -129,21 +134,24 @@ def refuse_not_finite(params: Any, role_map: RoleMap | None = None, *, drawn: bo
 
 
 def _has_values(value: Any) -> bool:
-    array = isinstance(value, np.ndarray | np.generic | jax.Array) and is_concrete(value)
+    array = isinstance(value, (*_HOST, jax.Array)) and is_concrete(value)
     return array and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def _all_finite(value: Any, *, but_infinities: bool) -> bool:
-    on_host = isinstance(value, np.ndarray | np.generic)
-    if not on_host and value.is_fully_addressable:
-        # Without a copy, and without a program for each shape.
-        on_host = all(device.platform == "cpu" for device in value.devices())
-    if on_host:
+    if _on_host(value):  # without a copy, and without a program for each shape
         host = np.asarray(value)
         return not np.isnan(host).any() if but_infinities else bool(np.isfinite(host).all())
     with jax.ensure_compile_time_eval():
         wrong = jnp.isnan(value) if but_infinities else ~jnp.isfinite(value)
         return not bool(jnp.any(wrong))
+
+
+def _on_host(value: Any) -> bool:
+    """Whether NumPy may look at a concrete array where it lies."""
+    return not isinstance(value, jax.Array) or (
+        value.is_fully_addressable and all(each.platform == "cpu" for each in value.devices())
+    )
 
 
 def is_concrete(value: Any) -> bool:
@@ -160,10 +168,7 @@ def zero_rows(value: Any, *, stacked: bool) -> np.ndarray:
     """Whether a concrete array, of a stacked one each ``value[i]``, is all zeros: bool ``[n]``."""
     if not hasattr(value, "shape"):
         return np.zeros(1, bool)
-    on_host = not isinstance(value, jax.Array) or (
-        value.is_fully_addressable and all(each.platform == "cpu" for each in value.devices())
-    )
-    if not on_host:  # to be asked there, not copied
+    if not _on_host(value):  # to be asked there, not copied
         with jax.ensure_compile_time_eval():
             other = jnp.any(value != 0, axis=tuple(range(int(stacked), value.ndim)))
             return ~np.atleast_1d(np.asarray(other))
@@ -207,35 +212,41 @@ def draw(
         if not leaf.weight:
             return cast_like(value, 0)
         # Half-precision weights are drawn in float32 and rounded once.
-        dtype = jnp.promote_types(value.dtype, jnp.float32)
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-        leaf_key = _leaf_key(key, leaf.path)
+        dtype = jax.dtypes.canonicalize_dtype(jnp.promote_types(value.dtype, jnp.float32))
+        # 64 bits of the path's hash; 32 would meet twice among 10,000 paths.
+        digest = hashlib.blake2b(leaf.path.encode(), digest_size=8).digest()
+        leaf_key = _folded(key, np.frombuffer(digest, "<u4"))
         if leaf.role is Role.EMBEDDING:
-            return cast_like(
-                value, value.shape[-1] ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
-            )
-        return cast_like(value, sample(leaf_key, leaf, dtype))
+            drawn = value.shape[-1] ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
+        else:
+            drawn = sample(leaf_key, leaf, dtype)
+        return cast_like(value, drawn)
 
     return role_map.map(fill, params)
 
 
-def _leaf_key(key: jax.Array, path: str) -> jax.Array:
-    """Folds 64 bits of the path's hash into the key; 32 would meet twice among 10,000 paths."""
-    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    return _folded(key, np.frombuffer(digest, "<u4"))
-
-
 @jax.jit
 def _folded(key: jax.Array, words: jax.Array) -> jax.Array:
-    for index in range(2):
-        key = jax.random.fold_in(key, words[index])
-    return key
+    return jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
+
+
+def check_positive(**numbers: Any) -> None:
+    """Refuses numbers that are not finite and above 0."""
+    for name, value in numbers.items():
+        if not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise ValueError(f"{name}={value!r} found; expected a finite number above 0.")
+
+
+def check_count(**numbers: Any) -> None:
+    """Refuses numbers that are no integers from 1 on."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r} found; expected 1 or more.")
 
 
 def check_key(key: Any) -> None:
     """Refuses what is not one JAX PRNG key (typed, or the raw uint32 numbers of one)."""
-    dtype = getattr(key, "dtype", None)
-    shape = getattr(key, "shape", None)
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     if dtype is None or shape is None:
         shown = f"{key!r} " if isinstance(key, bool | int | float | str | None) else ""
         found = f"key={shown}({type(key).__name__})"
@@ -249,14 +260,6 @@ def check_key(key: Any) -> None:
 
 
 __all__ = [
-    "all_zero",
-    "check_key",
-    "draw",
-    "is_concrete",
-    "cast_like",
-    "refuse_not_finite",
-    "refuse_shapes",
-    "scaled",
-    "with_deviation",
-    "zero_rows",
-]
+    "all_zero", "cast_like", "check_count", "check_key", "check_positive", "draw", "is_concrete",
+    "refuse_not_finite", "refuse_shapes", "scaled", "with_deviation", "zero_rows",
+]  # fmt: skip

@@ -22,24 +22,9 @@ def xavier(
 ) -> Any:
     r"""Draws every weight with variance ``2 / (fan_in + fan_out)``, the paper's equation 12.
 
-    The uniform distribution, equation 16, lies on
-    ``[-sqrt(6 / (fan_in + fan_out)), +sqrt(6 / (fan_in + fan_out))]``. Bias vectors become 0;
-    scalars, multipliers, norms and whatever ``rules.keep`` names stay as they are.
-    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
-
-    Args:
-      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
-      key: a JAX PRNG key.
-      distribution: ``"uniform"`` or ``"normal"``, of the same variance.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
-
-    Raises:
-      ValueError: if ``distribution`` is neither, a leaf that is not drawn is not finite, or the
-        tree does not fit the rules.
-      TypeError: if ``key`` is not a PRNG key.
+    As :func:`nf_resnets.init.he`, but for that variance: ``distribution="uniform"``, equation 16,
+    draws from ``[-sqrt(6 / (fan_in + fan_out)), +sqrt(6 / (fan_in + fan_out))]``, ``"normal"`` a
+    normal distribution; any other is a ``ValueError``.
 
     Source: Glorot, Bengio, *Understanding the difficulty of training deep feedforward neural
     networks*, AISTATS 2010.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from nf_resnets.init import needs
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import cast_like
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.roles.rules import compiled
 from nf_resnets.schemes import Anatomy, Scheme
 
 OUR_SCALES = r"(stage_\d+/(?:first|rest))/norm_(\d+)/(?:norm/)?scale$"
@@ -50,8 +50,7 @@ def zero_gamma(
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``scales`` is no regular
         expression with a group or does not find a last scale for each branch, another factor of a
-        branch is 0 beside it, or the tree does not
-        fit the rules.
+        branch is 0 beside it, or the tree does not fit the rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017.
@@ -67,7 +66,7 @@ def zero_gamma(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     last = _last_scales(role_map, scales)
-    found = sum(leaf.shape[0] if leaf.stacked else 1 for leaf in last)
+    found = sum(leaf.count for leaf in last)
     if found != depth or not depth:
         raise ValueError(
             f"{found} last scales of norms found by scales={scales!r} for {depth} residual "
@@ -78,15 +77,12 @@ def zero_gamma(
     result = role_map.map(
         lambda leaf, value: cast_like(value, 0) if leaf.path in paths else value, params
     )
-    return needs.alive(SCHEME, role_map, result)
+    return needs.check_zeros(SCHEME, role_map, result)
 
 
 def _last_scales(role_map: RoleMap, scales: str) -> list[Leaf]:
     """The last one, by the expression's last group, of those that the others have in common."""
-    try:
-        pattern = re.compile(scales)
-    except (re.error, TypeError) as error:
-        raise ValueError(f"scales={scales!r} is not a regular expression: {error}.") from None
+    pattern = compiled("scales", scales)
     if not pattern.groups:
         raise ValueError(f"scales={scales!r} has no group; its last group must order the norms.")
     matches = [

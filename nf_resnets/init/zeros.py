@@ -5,25 +5,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import jax
-
-from nf_resnets.init.blocks import Place
 from nf_resnets.init.norms import is_factor
 from nf_resnets.init.tree import is_concrete, zero_rows
 from nf_resnets.roles import Leaf, Role, RoleMap
+from nf_resnets.roles.place import Place
 from nf_resnets.schemes import Scheme
 
 # Of the skip path, whose factors do not stand in a row with those of the branch.
 _SKIP = re.compile(
     r"shortcut|skip(?!_?(?:gain|init))|downsample|(?:norm|bn)_?proj|proj_?(?:norm|bn)"
 )
-
-
 # Attention with scores of 0 is a mean: its values have a gradient.
 _SCORES = re.compile(r"(?:^|[/._])(?:query|key|q|k|wq|wk|[qk]_proj)(?:[/._]|$)")
 
 
-def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap, places: list[Place]) -> None:
+def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
     """Refuses a branch of which two factors are all zeros; of traced values nothing can be said.
 
     The product of two zeros has no gradient with regard to either: a last layer that Fixup sets to
@@ -33,14 +29,12 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap, places: lis
       scheme: who made the tree.
       params: the tree as it is to be trained.
       role_map: its roles.
-      places: where its leaves lie.
 
     Raises:
       ValueError: if there is such a branch; both leaves are named.
     """
     first: dict[int, str] = {}
-    values = jax.tree.leaves(params)
-    for leaf, place, value in zip(role_map.leaves, places, values, strict=True):
+    for (leaf, value), place in zip(role_map.items(params), role_map.places, strict=True):
         # A leaf beside several branches stands in a row with one of them, and none knows which.
         if len(place.branches) != 1 or not _multiplies(leaf, place):
             continue
@@ -63,13 +57,11 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap, places: lis
 
 
 def _multiplies(leaf: Leaf, place: Place) -> bool:
-    if leaf.role in (Role.ALPHA, Role.MULTIPLIER):
-        return True
     if leaf.role is Role.BRANCH:
         return leaf.weight and not _SCORES.search(leaf.path)
-    if leaf.role not in (Role.NORM, Role.KEEP) or _SKIP.search(place.name):
-        return False
-    return is_factor(leaf, place)
+    if leaf.role in (Role.NORM, Role.KEEP):
+        return is_factor(leaf, place) and not _SKIP.search(place.name)
+    return leaf.role in (Role.ALPHA, Role.MULTIPLIER)
 
 
 __all__ = ["refuse_two_zeros"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from nf_resnets.roles.axes import with_axes
 from nf_resnets.roles.branches import number_branches, refuse_order_of_names
 from nf_resnets.roles.layout import refuse_broken_chain
 from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Leaf, Role, path_name
+from nf_resnets.roles.place import Place, places
 from nf_resnets.roles.rules import OUR_RULES, Rules
 
 
@@ -43,6 +45,11 @@ class RoleMap:
     def is_ours(self) -> bool:
         """Whether the names are those of this library's models."""
         return self.rules == OUR_RULES
+
+    @functools.cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Which branches each leaf lies beside."""
+        return places(self.leaves, self.rules)
 
     @property
     def has_embedding(self) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from nf_resnets.roles import Role, RoleMap
+from nf_resnets.roles.leaf import Leaf, Role
+from nf_resnets.roles.rules import Rules
 
 Path = tuple[str, ...]
 
@@ -30,20 +32,16 @@ class Place(NamedTuple):
     name: str = ""
 
 
-def places(role_map: RoleMap) -> list[Place]:
-    """The place of every leaf of a tree, in the order of its leaves.
-
-    Args:
-      role_map: the roles of the tree.
-    """
-    pattern = re.compile(role_map.rules.branch or "(?!)")
+def places(leaves: Sequence[Leaf], rules: Rules) -> tuple[Place, ...]:
+    """The place of every leaf of a tree."""
+    pattern = re.compile(rules.branch or "(?!)")
     for separators in ("/.", "/._"):
-        holders = _holders(role_map, pattern, separators)
+        holders = _holders(leaves, pattern, separators)
         if all(holders):
             break
     blocks = _Blocks(holders)
     found = []
-    for leaf in role_map.leaves:
+    for leaf in leaves:
         path = _split(leaf.path, separators)
         if leaf.role is Role.BRANCH:
             found.append(Place((leaf.branches,), True, path[-1]))
@@ -54,7 +52,7 @@ def places(role_map: RoleMap) -> list[Place]:
         else:
             groups = tuple(dict.fromkeys(blocks.branches(block)))
             found.append(Place(groups, True, "/".join(path[len(block) :])))
-    return found
+    return tuple(found)
 
 
 def _split(path: str, separators: str) -> Path:
@@ -62,11 +60,11 @@ def _split(path: str, separators: str) -> Path:
 
 
 def _holders(
-    role_map: RoleMap, pattern: re.Pattern[str], separators: str
+    leaves: Sequence[Leaf], pattern: re.Pattern[str], separators: str
 ) -> dict[Path, list[tuple[int, ...]]]:
     """The paths that hold the layers of a branch, with the branches' numbers."""
     paths: dict[tuple[int, ...], list[str]] = {}
-    for leaf in role_map.leaves:
+    for leaf in leaves:
         if leaf.role is Role.BRANCH:
             match = pattern.search(leaf.path)
             assert match is not None
