@@ -19,12 +19,21 @@ from nf_resnets.models import ARCHITECTURES
 from tests.contracts.batch_flow import BATCH, EXAMPLES, STATISTICS, flow
 from tests.models.trees import quick_jit
 
-PAIRS = [
-    (architecture, scheme)
-    for architecture in ARCHITECTURES
-    for scheme in schemes.names(ARCHITECTURES[architecture].family)
-]
-every_pair = pytest.mark.parametrize(("architecture", "scheme"), PAIRS)
+
+def _pairs(*parts):
+    """Architectures with their schemes, one of those that are alike in these parts."""
+    found = {}
+    for architecture in ARCHITECTURES:
+        for name in schemes.names(ARCHITECTURES[architecture].family):
+            scheme = schemes.get(name)
+            alike = (architecture, *(repr(getattr(scheme, part)) for part in parts))
+            found.setdefault(alike, (architecture, name))
+    return list(found.values())
+
+
+PAIRS = _pairs("init", "anatomy", "calibrate")
+NETWORKS = _pairs("anatomy")
+every_network = pytest.mark.parametrize(("architecture", "scheme"), NETWORKS)
 
 
 def _quick(architecture, scheme):
@@ -138,7 +147,7 @@ def test_the_tree_is_kept(architecture, scheme):
         assert (after.shape, after.dtype) == (before.shape, before.dtype)
 
 
-@every_pair
+@every_network
 def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     model, _, shapes = _network(architecture, scheme)
     role_map = roles.assign(shapes["params"])
@@ -164,7 +173,7 @@ def test_it_is_finite_and_moves(architecture, scheme):
 
 
 @pytest.mark.every(3)
-@every_pair
+@every_network
 def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(architecture, scheme):
     model, inputs, shapes = _network(architecture, scheme, BATCH)
     for length in {n for leaf in jax.tree.leaves(shapes) for n in leaf.shape}:
@@ -222,4 +231,5 @@ def test_what_does_not_fit_is_refused_in_one_sentence(architecture):
 
 
 def test_every_scheme_is_on_an_architecture():
-    assert {scheme for _, scheme in PAIRS} == set(schemes.names())
+    names = {name for each in ARCHITECTURES.values() for name in schemes.names(each.family)}
+    assert names == set(schemes.names())

@@ -217,6 +217,7 @@ def test_a_role_map_serves_in_place_of_the_rules():
         _init("fixup", {"stem": params["stem"]}, rules=found)
 
 
+@pytest.mark.every(3)
 @every_initialiser
 @with_and_without_key
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -229,6 +230,7 @@ def test_containers_are_kept(scheme, keyed, container):
         assert sorted(_bits(result)) == sorted(_bits(_init(scheme, _tree(scheme))))
 
 
+@pytest.mark.every(5)
 @every_initialiser
 @with_and_without_key
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -306,7 +308,7 @@ def test_under_eval_shape(scheme, keyed):
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == expected
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(5)
 @every_initialiser
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "NumPy float32", "NumPy float64"])
 def test_under_vmap_over_keys(scheme, dtype):

@@ -46,223 +46,129 @@ class Module(nn.Module):
 NAN = float("nan")
 STACKED = Rules(branch=r"^conv_(\d)", stacked="^conv")
 
-# what was done wrong: the call, the error, and what its sentence must name
-REFUSALS = {
-    # depth
+# what was done wrong: the call, and what the sentence of its error must name
+VALUE_ERRORS = {
     "depth counts layers": (
         lambda: _fixup(_blocks(54), 110),
-        ValueError,
-        ["54 residual branches found, depth=110 given", "L = 54"],
+        "54 residual branches found, depth=110 given ... L = 54",
     ),
-    "depth of zero": (
-        lambda: _fixup(depth=0),
-        ValueError,
-        ["2 residual branches found, depth=0 given"],
-    ),
-    "depth below zero": (lambda: _fixup(depth=-2), ValueError, ["depth=-2 given"]),
-    "float depth": (lambda: _fixup(depth=2.0), TypeError, ["depth=2.0 (float)", "Python int"]),
-    "bool depth": (lambda: _fixup(depth=True), TypeError, ["depth=True (bool)", "Python int"]),
-    "text depth": (lambda: _fixup(depth="2"), TypeError, ["depth='2' (str)", "Python int"]),
-    "no depth": (lambda: _fixup(depth=None), TypeError, ["depth=None", "Python int"]),
-    "depth is a key": (lambda: _fixup(depth=KEY), TypeError, ["depth=(", "Python int"]),
-    "depth is an array": (
-        lambda: _fixup(depth=jnp.asarray(2)),
-        TypeError,
-        ["depth=(", "Python int"],
-    ),
-    "traced depth": (
-        lambda: jax.jit(lambda depth: _fixup(depth=depth))(2),
-        TypeError,
-        ["depth=(", "Tracer", "static argument"],
-    ),
+    "depth of zero": (lambda: _fixup(depth=0), "2 residual branches found, depth=0 given"),
+    "depth below zero": (lambda: _fixup(depth=-2), "depth=-2 given"),
     "no branch and depth 0": (
         lambda: _fixup({"dense": TREE["dense"]}, 0, Rules(head="dense")),
-        ValueError,
-        ["no residual branch found", "rules.branch"],
+        "no residual branch found ... rules.branch",
     ),
     "rsqrt of depth 0": (
         lambda: schemes.get("alpha_rsqrt_depth").init(
             {"dense": TREE["dense"]}, 0, rules=Rules("(x)")
         ),
-        ValueError,
-        ["no rule says", "'dense'"],
+        "no rule says ... 'dense'",
     ),
     "rsqrt without a branch": (
         lambda: schemes.get("alpha_rsqrt_depth").init(
             {"dense": TREE["dense"]}, 0, rules=Rules(head="dense")
         ),
-        ValueError,
-        ["0 alphas found in params for 0 residual branches"],
+        "0 alphas found in params for 0 residual branches",
     ),
-    # params
-    "params is None": (lambda: _fixup(None), TypeError, ["params is a NoneType", "tree of arrays"]),
-    "params is a module": (
-        lambda: init.fixup(models.WideResNet(16), 6),
-        TypeError,
-        ["params is a WideResNet without a single array"],
-    ),
-    "params is a module, to he": (
-        lambda: init.he(Module(), KEY),
-        TypeError,
-        ["params is a Module", "model.init(key, images)['params']"],
-    ),
-    "params is text": (lambda: init.he("params.npz", KEY), TypeError, ["params is a str"]),
-    "params is a function": (
-        lambda: init.he(models.WideResNet(16).init, KEY),
-        TypeError,
-        ["without a single array"],
-    ),
-    "params are Python lists": (
-        lambda: init.he({"w": [[1.0]]}, KEY),
-        TypeError,
-        ["params is a dict without a single array"],
-    ),
-    "empty dict": (lambda: _fixup({}), ValueError, ["empty tree", "at least one weight"]),
-    "empty tuple": (lambda: init.he((), KEY), ValueError, ["empty tree"]),
-    "nested empty": (lambda: init.he({"a": {}, "b": ()}, KEY), ValueError, ["empty tree"]),
+    "empty dict": (lambda: _fixup({}), "empty tree ... at least one weight"),
+    "empty tuple": (lambda: init.he((), KEY), "empty tree"),
+    "nested empty": (lambda: init.he({"a": {}, "b": ()}, KEY), "empty tree"),
     "nothing to draw": (
         lambda: init.he({"mean": jnp.ones(3)}, KEY),
-        ValueError,
-        ["no layer's weight found", "'mean'"],
+        "no layer's weight found ... 'mean'",
     ),
     "shapes in place of arrays": (
         lambda: _fixup(jax.eval_shape(lambda: TREE)),
-        ValueError,
-        ["'block_1/conv_1' is a ShapeDtypeStruct", "jax.eval_shape"],
+        "'block_1/conv_1' is a ShapeDtypeStruct ... jax.eval_shape",
     ),
     "integer weight": (
         lambda: _fixup(_in_block(jnp.ones((3, 3, 4, 4), int))),
-        ValueError,
-        ["'block_2/conv_1' (branch) has dtype int32", "floating-point"],
+        "'block_2/conv_1' (branch) has dtype int32 ... floating-point",
     ),
     "complex weight": (
         lambda: _fixup(_in_block(np.ones((3, 3, 4, 4), complex))),
-        ValueError,
-        ["dtype complex128", "floating-point"],
+        "dtype complex128 ... floating-point",
     ),
     "integer alpha": (
         lambda: _skipinit(params={"block_1": {"conv_1": CONV, "alpha": np.arange(1)}}, depth=1),
-        ValueError,
-        ["'block_1/alpha' (alpha) has dtype int64"],
+        "'block_1/alpha' (alpha) has dtype int64",
     ),
     "alpha is a Python number": (
         lambda: _skipinit(params={"block_1": {"conv_1": CONV, "alpha": 1.0}}, depth=1),
-        ValueError,
-        ["'block_1/alpha' (alpha) is the Python number 1.0", "an array"],
+        "'block_1/alpha' (alpha) is the Python number 1.0 ... an array",
     ),
     "an axis of length 0": (
         lambda: _fixup(_in_block(jnp.ones((3, 3, 0, 4)))),
-        ValueError,
-        ["'block_2/conv_1' has shape (3, 3, 0, 4)", "no axis of length 0"],
+        "'block_2/conv_1' has shape (3, 3, 0, 4) ... no axis of length 0",
     ),
-    # rules
     "unknown leaf": (
         lambda: _fixup(_blocks(2, extra={"kernel": CONV})),
-        ValueError,
-        ["'extra/kernel' [3, 3, 4, 4]", "rules=", "keep="],
+        "'extra/kernel' [3, 3, 4, 4] ... rules= ... keep=",
     ),
     "nine unknown leaves": (
         lambda: _fixup(_blocks(2, **{f"extra_{i}": CONV for i in range(9)})),
-        ValueError,
-        ["'extra_0' [3, 3, 4, 4], ", "'extra_4'", "and 4 more"],
+        "'extra_0' [3, 3, 4, 4],  ... 'extra_4' ... and 4 more",
     ),
     "names of another model without rules": (
         lambda: init.fixup(TREE, 2),
-        ValueError,
-        ["'block_1/conv_1'", "these are not the names of this library's models", "Rules("],
+        "'block_1/conv_1' ... these are not the names of this library's models ... Rules(",
     ),
     "two rules for a leaf": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense|block_2/conv_2")),
-        ValueError,
-        ["leaf 'block_2/conv_2' is matched by two rules, rules.branch and rules.head"],
+        "leaf 'block_2/conv_2' is matched by two rules, rules.branch and rules.head",
     ),
     "keep and branch for a leaf": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense", keep="block_1/")),
-        ValueError,
-        ["leaf 'block_1/conv_1'", "rules.branch and rules.keep", "expected one"],
+        "leaf 'block_1/conv_1' ... rules.branch and rules.keep ... expected one",
     ),
     "a rule that matches nothing": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense", stem="^sten/")),
-        ValueError,
-        ["rules.stem='^sten/' matches no leaf", "'block_1/conv_1'"],
+        "rules.stem='^sten/' matches no leaf ... 'block_1/conv_1'",
     ),
     "a keep that matches nothing": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense", keep="^sten/")),
-        ValueError,
-        ["rules.keep='^sten/' matches no leaf"],
+        "rules.keep='^sten/' matches no leaf",
     ),
     "a stacked that matches nothing": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense", stacked="^blocks/")),
-        ValueError,
-        ["rules.stacked='^blocks/' matches no leaf", "'block_1/conv_1'"],
+        "rules.stacked='^blocks/' matches no leaf ... 'block_1/conv_1'",
     ),
     "head without the params key": (
         lambda: _fixup(
             {"params": TREE}, rules=Rules(branch=RULES.branch, head="^dense", keep="e$")
         ),
-        ValueError,
-        ["rules.head='^dense' matches no leaf", "'params/block_1/conv_1'"],
+        "rules.head='^dense' matches no leaf ... 'params/block_1/conv_1'",
     ),
     "bad expression": (
         lambda: Rules(branch="block_(\\d+"),
-        ValueError,
-        ["rules.branch='block_(\\\\d+' is not a regular expression", "unterminated"],
+        "rules.branch='block_(\\\\d+' is not a regular expression ... unterminated",
     ),
     "bad expression of stacked": (
         lambda: Rules(stacked="*"),
-        ValueError,
-        ["rules.stacked='*' is not a regular expression"],
+        "rules.stacked='*' is not a regular expression",
     ),
     "expression of bytes": (
         lambda: Rules(head=b"dense"),
-        ValueError,
-        ["rules.head=b'dense' is not a regular expression"],
+        "rules.head=b'dense' is not a regular expression",
     ),
-    "expression of a number": (
-        lambda: Rules(keep=3),
-        ValueError,
-        ["rules.keep=3 is not a regular"],
-    ),
+    "expression of a number": (lambda: Rules(keep=3), "rules.keep=3 is not a regular"),
     "no group": (
         lambda: Rules(branch="block_1/conv"),
-        ValueError,
-        ["rules.branch='block_1/conv' has no group", "last group must order the layers"],
+        "rules.branch='block_1/conv' has no group ... last group must order the layers",
     ),
-    "bad layout": (
-        lambda: Rules(layout="NHWC"),
-        ValueError,
-        ["rules.layout='NHWC' found", "'HWIO'", "'OIHW'"],
-    ),
-    "layout that is no text": (
-        lambda: Rules(layout=["HWIO"]),
-        ValueError,
-        ["rules.layout=['HWIO'] found"],
-    ),
-    "rules as a dict": (
-        lambda: _fixup(rules={"branch": RULES.branch}),
-        TypeError,
-        ["rules is a dict", "nf_resnets.init.Rules"],
-    ),
-    "rules as text": (
-        lambda: init.he(TREE, KEY, rules=RULES.branch),
-        TypeError,
-        ["rules is a str", "nf_resnets.init.Rules"],
-    ),
-    # branches
+    "bad layout": (lambda: Rules(layout="NHWC"), "rules.layout='NHWC' found ... 'HWIO' ... 'OIHW'"),
+    "layout that is no text": (lambda: Rules(layout=["HWIO"]), "rules.layout=['HWIO'] found"),
     "one layer": (
         lambda: _fixup(_blocks(2, layers=1)),
-        ValueError,
-        ["residual branch 'block_1' has m = 1 layer", "m >= 2"],
+        "residual branch 'block_1' has m = 1 layer ... m >= 2",
     ),
     "a block without its second layer": (
         lambda: _fixup({**TREE, "block_2": {"conv_1": CONV}}),
-        ValueError,
-        ["residual branch 'block_2' has m = 1 layer"],
+        "residual branch 'block_2' has m = 1 layer",
     ),
     "a vector taken for a layer": (
         lambda: _fixup(_in_block(jnp.ones(4), "conv_3")),
-        ValueError,
-        ["'block_2/conv_3' is matched by rules.branch", "(4,)", "two axes or more"],
+        "'block_2/conv_3' is matched by rules.branch ... (4,) ... two axes or more",
     ),
     "kernel and bias taken for layers": (
         lambda: _fixup(
@@ -270,20 +176,17 @@ REFUSALS = {
             1,
             Rules(branch=r"block_(\d+)/conv_(\d+)/(kernel|bias)"),
         ),
-        ValueError,
-        ["'block_1/conv_1/bias' is matched by rules.branch", "(?:...)"],
+        "'block_1/conv_1/bias' is matched by rules.branch ... (?:...)",
     ),
     "blocks taken for one another": (
         lambda: _fixup(
             {"encoder": _blocks(2), "decoder": _blocks(2)}, 2, Rules(RULES.branch, head="dense")
         ),
-        ValueError,
-        ["'decoder/block_1/conv_1' and 'encoder/block_1/conv_1' are two weights of one layer"],
+        "'decoder/block_1/conv_1' and 'encoder/block_1/conv_1' are two weights of one layer",
     ),
     "the layer's group forgotten": (
         lambda: _fixup(rules=Rules(branch=r"block_(\d+)/conv_\d+", head="dense")),
-        ValueError,
-        ["'block_1/conv_1' and 'block_1/conv_2' are two weights of one layer"],
+        "'block_1/conv_1' and 'block_1/conv_2' are two weights of one layer",
     ),
     "a norm's vectors taken for a bias": (
         lambda: _fixup(
@@ -291,138 +194,152 @@ REFUSALS = {
             1,
             Rules(branch=r"block_(\d+)/conv_(\d+)/"),
         ),
-        ValueError,
-        ["'block_1/conv_1/b' and 'block_1/conv_1/scale' are two vectors of one layer"],
+        "'block_1/conv_1/b' and 'block_1/conv_1/scale' are two vectors of one layer",
     ),
     "stacks of two lengths": (
         lambda: init.he(
             {"conv_1": jnp.ones((3, 4, 4)), "conv_2": jnp.ones((2, 4, 4))}, KEY, rules=STACKED
         ),
-        ValueError,
-        ["are stacked over 2 and 3 branches", "expected one number"],
+        "are stacked over 2 and 3 branches ... expected one number",
     ),
     "a scalar in a stack": (
         lambda: init.he(
             {"conv_1": jnp.ones((3, 4, 4)), "conv_2": jnp.ones(())}, KEY, rules=STACKED
         ),
-        ValueError,
-        ["leaf 'conv_2' is a scalar but rules.stacked matches it", "leading axis"],
+        "leaf 'conv_2' is a scalar but rules.stacked matches it ... leading axis",
     ),
     "two leaves of one path": (
         lambda: init.he({"a": {"b/w": CONV}, "a/b": {"w": CONV}}, KEY, rules=Rules(stem="a")),
-        ValueError,
-        ["two leaves have the path 'a/b/w'"],
+        "two leaves have the path 'a/b/w'",
     ),
-    # keys
-    "key is a seed": (
-        lambda: _fixup(key=0),
-        TypeError,
-        ["key=0 (int) found", "jax.random.key(0)"],
-    ),
-    "no key": (lambda: init.he(TREE, None, rules=RULES), TypeError, ["key=None (NoneType) found"]),
-    "a batch of keys": (
-        lambda: _fixup(key=jax.random.split(KEY, 3)),
-        TypeError,
-        ["key of dtype key<fry> and shape [3] found", "expected one PRNG key"],
-    ),
-    "a batch of raw keys": (
-        lambda: _fixup(key=jax.random.split(jax.random.PRNGKey(0), 3)),
-        TypeError,
-        ["key of dtype uint32 and shape [3, 2] found"],
-    ),
-    "numbers that are no raw key": (
-        lambda: _fixup(key=np.zeros(3, "uint32")),
-        TypeError,
-        ["key of dtype uint32 and shape [3] found"],
-    ),
-    "a float array for a key": (
-        lambda: _skipinit(key=jnp.ones(2)),
-        TypeError,
-        ["key of dtype float32 and shape [2] found"],
-    ),
-    "a tree for a key": (lambda: init.xavier(TREE, TREE, rules=RULES), TypeError, ["key=(dict)"]),
-    # what a scheme asks for besides
     "already initialised": (
         lambda: _fixup(_fixup()),
-        ValueError,
-        ["leaf 'block_1/conv_2', the last layer of a residual branch, is already zero", "key="],
+        "leaf 'block_1/conv_2', the last layer of a residual branch, is already zero ... key=",
     ),
     "no alphas": (
         lambda: init.skipinit(TREE, 2, rules=RULES),
-        ValueError,
-        ["0 alphas found in params for 2 residual branches", "rules.alpha"],
+        "0 alphas found in params for 2 residual branches ... rules.alpha",
     ),
     "an alpha too few": (
         lambda: _skipinit(
             params={"block_1": {"conv_1": CONV, "alpha": jnp.ones(())}, "block_2": {"conv_1": CONV}}
         ),
-        ValueError,
-        ["1 alphas found in params for 2 residual branches"],
+        "1 alphas found in params for 2 residual branches",
     ),
-    "alpha is NaN": (lambda: _skipinit(NAN), ValueError, ["alpha=nan found", "finite"]),
-    "alpha is infinite": (lambda: _skipinit(-np.inf), ValueError, ["alpha=-inf found", "finite"]),
-    "alpha is NumPy's NaN": (lambda: _skipinit(np.float32(NAN)), ValueError, ["alpha=nan found"]),
-    "alpha is JAX's NaN": (lambda: _skipinit(jnp.asarray(NAN)), ValueError, ["alpha=nan found"]),
-    "alpha is text": (lambda: _skipinit("0"), TypeError, ["alpha is a str", "one real number"]),
-    "alpha is None": (lambda: _skipinit(None), TypeError, ["alpha is a NoneType"]),
-    "alpha is a vector": (
-        lambda: _skipinit(jnp.zeros(2)),
-        TypeError,
-        ["of shape [2]", "one real number"],
-    ),
-    "alpha is complex": (lambda: _skipinit(np.complex64(1)), TypeError, ["alpha is a complex64"]),
+    "alpha is NaN": (lambda: _skipinit(NAN), "alpha=nan found ... finite"),
+    "alpha is infinite": (lambda: _skipinit(-np.inf), "alpha=-inf found ... finite"),
+    "alpha is NumPy's NaN": (lambda: _skipinit(np.float32(NAN)), "alpha=nan found"),
+    "alpha is JAX's NaN": (lambda: _skipinit(jnp.asarray(NAN)), "alpha=nan found"),
     "constant alpha of text": (
         lambda: init.constant_alpha("1"),
-        ValueError,
-        ["alpha='1' found", "finite number"],
+        "alpha='1' found ... finite number",
     ),
-    "constant alpha of NaN": (lambda: init.constant_alpha(NAN), ValueError, ["alpha=nan found"]),
+    "constant alpha of NaN": (lambda: init.constant_alpha(NAN), "alpha=nan found"),
     "mode": (
         lambda: init.he(TREE, KEY, mode="fan_avg", rules=RULES),
-        ValueError,
-        ["mode='fan_avg' found", "'fan_in' or 'fan_out'"],
+        "mode='fan_avg' found ... 'fan_in' or 'fan_out'",
     ),
     "distribution": (
         lambda: init.xavier(TREE, KEY, distribution="truncated", rules=RULES),
-        ValueError,
-        ["distribution='truncated' found", "'uniform' or 'normal'"],
+        "distribution='truncated' found ... 'uniform' or 'normal'",
     ),
-    # schemes
     "scheme misspelt": (
         lambda: schemes.get("fixupp"),
-        ValueError,
-        ["scheme='fixupp' found", "skipinit", "did you mean 'fixup'?"],
+        "scheme='fixupp' found ... skipinit ... did you mean 'fixup'?",
     ),
-    "scheme is None": (lambda: schemes.get(None), ValueError, ["scheme=None found", "fixup"]),
-    "scheme is a list": (lambda: schemes.get(["fixup"]), ValueError, ["scheme=['fixup'] found"]),
+    "scheme is None": (lambda: schemes.get(None), "scheme=None found ... fixup"),
+    "scheme is a list": (lambda: schemes.get(["fixup"]), "scheme=['fixup'] found"),
     "scheme's name is taken": (
         lambda: schemes.register(
             schemes.Scheme("fixup", "x", init.standard, schemes.Anatomy(), "nowhere")
         ),
-        ValueError,
-        ["a scheme named 'fixup' is registered already"],
+        "a scheme named 'fixup' is registered already",
     ),
     "two scalars on a branch": (
         lambda: schemes.Anatomy(multiplier=True, alpha=True),
-        ValueError,
-        ["multiplier=True, alpha=True", "at most one"],
+        "multiplier=True, alpha=True ... at most one",
     ),
     "a norm that is none": (
         lambda: schemes.Anatomy(norm="instance"),
-        ValueError,
-        ["norm='instance'", "'group' or 'layer'"],
+        "norm='instance' ... 'group' or 'layer'",
     ),
 }
+TYPE_ERRORS = {
+    "float depth": (lambda: _fixup(depth=2.0), "depth=2.0 (float) ... Python int"),
+    "bool depth": (lambda: _fixup(depth=True), "depth=True (bool) ... Python int"),
+    "text depth": (lambda: _fixup(depth="2"), "depth='2' (str) ... Python int"),
+    "no depth": (lambda: _fixup(depth=None), "depth=None ... Python int"),
+    "depth is a key": (lambda: _fixup(depth=KEY), "depth=( ... Python int"),
+    "depth is an array": (lambda: _fixup(depth=jnp.asarray(2)), "depth=( ... Python int"),
+    "traced depth": (
+        lambda: jax.jit(lambda depth: _fixup(depth=depth))(2),
+        "depth=( ... Tracer ... static argument",
+    ),
+    "params is None": (lambda: _fixup(None), "params is a NoneType ... tree of arrays"),
+    "params is a module": (
+        lambda: init.fixup(models.WideResNet(16), 6),
+        "params is a WideResNet without a single array",
+    ),
+    "params is a module, to he": (
+        lambda: init.he(Module(), KEY),
+        "params is a Module ... model.init(key, images)['params']",
+    ),
+    "params is text": (lambda: init.he("params.npz", KEY), "params is a str"),
+    "params is a function": (
+        lambda: init.he(models.WideResNet(16).init, KEY),
+        "without a single array",
+    ),
+    "params are Python lists": (
+        lambda: init.he({"w": [[1.0]]}, KEY),
+        "params is a dict without a single array",
+    ),
+    "rules as a dict": (
+        lambda: _fixup(rules={"branch": RULES.branch}),
+        "rules is a dict ... nf_resnets.init.Rules",
+    ),
+    "rules as text": (
+        lambda: init.he(TREE, KEY, rules=RULES.branch),
+        "rules is a str ... nf_resnets.init.Rules",
+    ),
+    "key is a seed": (lambda: _fixup(key=0), "key=0 (int) found ... jax.random.key(0)"),
+    "no key": (lambda: init.he(TREE, None, rules=RULES), "key=None (NoneType) found"),
+    "a batch of keys": (
+        lambda: _fixup(key=jax.random.split(KEY, 3)),
+        "key of dtype key<fry> and shape [3] found ... expected one PRNG key",
+    ),
+    "a batch of raw keys": (
+        lambda: _fixup(key=jax.random.split(jax.random.PRNGKey(0), 3)),
+        "key of dtype uint32 and shape [3, 2] found",
+    ),
+    "numbers that are no raw key": (
+        lambda: _fixup(key=np.zeros(3, "uint32")),
+        "key of dtype uint32 and shape [3] found",
+    ),
+    "a float array for a key": (
+        lambda: _skipinit(key=jnp.ones(2)),
+        "key of dtype float32 and shape [2] found",
+    ),
+    "a tree for a key": (lambda: init.xavier(TREE, TREE, rules=RULES), "key=(dict)"),
+    "alpha is text": (lambda: _skipinit("0"), "alpha is a str ... one real number"),
+    "alpha is None": (lambda: _skipinit(None), "alpha is a NoneType"),
+    "alpha is a vector": (lambda: _skipinit(jnp.zeros(2)), "of shape [2] ... one real number"),
+    "alpha is complex": (lambda: _skipinit(np.complex64(1)), "alpha is a complex64"),
+}
+REFUSALS = [
+    (case, kind)
+    for kind, cases in ((ValueError, VALUE_ERRORS), (TypeError, TYPE_ERRORS))
+    for case in cases
+]
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(case):
-    call, kind, parts = REFUSALS[case]
+@pytest.mark.parametrize(("case", "kind"), REFUSALS)
+def test_refusals(case, kind):
+    call, words = (VALUE_ERRORS if kind is ValueError else TYPE_ERRORS)[case]
     with pytest.raises(kind) as caught:
         call()
     assert type(caught.value) is kind
     sentence = str(caught.value)
-    for part in parts:
+    for part in words.split(" ... "):
         assert part in sentence
     # One sentence: on one line, of a readable length, with its full stop at the end only.
     assert "\n" not in sentence

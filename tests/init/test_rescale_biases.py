@@ -111,7 +111,7 @@ def test_every_mean_becomes_zero_and_weights_stay(name):
     assert min(np.abs(mean).max() for _, mean in _seen(run, seen, params, images)) > 0.1
 
 
-@pytest.mark.parametrize("name", ["cifar", "wide", "vgg"])
+@pytest.mark.parametrize("name", ["wide", "vgg", pytest.param("cifar", marks=pytest.mark.slow)])
 def test_one_pass_finds_what_one_pass_for_each_bias_does(name):
     """All biases set to what they just saw: each pass makes one more of them right for good."""
     model, params, images = _setting(name)
@@ -202,7 +202,7 @@ def test_parts_are_averaged_as_in_the_published_code():
     assert np.abs(once["two"]["vector"] - found["two"]["vector"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["wide", "wide, remat"])
+@pytest.mark.parametrize("name", ["wide, remat", pytest.param("wide", marks=pytest.mark.slow)])
 def test_parts_within_scanned_stages(name):
     """The same images twice find what they find once."""
     model, params, images = _setting(name)
