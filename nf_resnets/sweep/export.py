@@ -19,13 +19,10 @@ from nf_resnets.sweep.schema import one_line, parse_url
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["export", "to_csv", "to_optuna", "to_parquet"]
-
 SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".db": "optuna", ".sqlite": "optuna"}
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins so for a formula."""
 STUDY = "nf_resnets"
-# Of Optuna's tables since its version 3.2: those that `_insert` knows.
-OPTUNA_TABLES = "v3.2.0.a"
 
 
 def export(ledger: Ledger, path: str | Path, format: str | None = None) -> int:
@@ -41,17 +38,15 @@ def export(ledger: Ledger, path: str | Path, format: str | None = None) -> int:
       How many runs were written.
 
     Raises:
-      LedgerError: the format is unknown, or the file exists or cannot be written.
+      LedgerError: if the format is unknown, or the file exists or cannot be written.
     """
     parse_url(str(path))
     if format is None:
         is_url = "://" in str(path)
         format = "optuna" if is_url else SUFFIXES.get(Path(path).suffix.lower())
     writers: dict[str | None, Callable[[Ledger, str | Path], int]] = {
-        "csv": to_csv,
-        "parquet": to_parquet,
-        "optuna": to_optuna,
-    }
+        "csv": to_csv, "parquet": to_parquet, "optuna": to_optuna
+    }  # fmt: skip
     if format not in writers:
         given = str(path) if format is None else f"format {format!r}"
         raise LedgerError(
@@ -66,38 +61,29 @@ def to_csv(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None = N
 
     Args:
       ledger: what to write.
-      path: a file that is not there yet.
+      path: a new file.
       keys: none but these runs.
 
     Returns:
       How many runs were written.
 
     Raises:
-      LedgerError: the file exists or cannot be written.
+      LedgerError: if the file exists or cannot be written.
     """
     rows = ledger.rows(keys)
     columns = [*_fields(rows), *COLUMNS]
     with new_file(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        for row in rows:
-            writer.writerow([_cell(name, row.get(name)) for name in columns])
+        writer.writerows([_cell(name, row.get(name)) for name in columns] for row in rows)
     return len(rows)
 
 
 def to_parquet(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None = None) -> int:
-    """Writes the table of `to_csv` with types: numbers as numbers, times as times.
-
-    Args:
-      ledger: what to write.
-      path: a file that is not there yet.
-      keys: none but these runs.
-
-    Returns:
-      How many runs were written.
+    """As :func:`to_csv`, but with types: numbers as numbers, times as times.
 
     Raises:
-      LedgerError: pyarrow is not installed, or the file exists or cannot be written.
+      LedgerError: if pyarrow is not installed, or the file exists or cannot be written.
     """
     try:
         import pyarrow as pa  # type: ignore[import-untyped]
@@ -135,16 +121,16 @@ def to_optuna(
     *,
     keys: Collection[str] | None = None,
 ) -> int:
-    """Writes a study in which every run is a trial, for `optuna-dashboard sqlite:///FILE`.
+    """Writes a study in which every run is a trial, for ``optuna-dashboard sqlite:///FILE``.
 
     A trial's parameters are the settings that differ between the runs; the others are attributes
     of the study. Its value is the test accuracy, its intermediate values are those of the epochs.
-    Runs that diverged, failed or ran out of memory are failed trials; the attribute `state` tells
+    Runs that diverged, failed or ran out of memory are failed trials; the attribute ``state`` tells
     which.
 
     Args:
       ledger: what to write.
-      storage: a file that is not there yet, or the URL of a storage of Optuna.
+      storage: a new file, or the URL of a storage of Optuna.
       study_name: a study that is not in the storage yet.
       keys: none but these runs.
 
@@ -152,31 +138,28 @@ def to_optuna(
       How many runs were written.
 
     Raises:
-      LedgerError: Optuna is not installed, or the file or the study exists or cannot be written.
+      LedgerError: if Optuna is not installed, or the file or the study exists or cannot be written.
     """
     try:
         import optuna
     except ImportError as error:
         raise LedgerError("a study needs Optuna: pip install 'nf_resnets[optuna]'") from error
     rows = ledger.rows(keys)
-    trials = _trials(ledger, rows)
-    fixed = {name: rows[0].get(name) for name in _fields(rows) if name not in _swept(rows)}
-    facts = {"ledger": ledger.name, "settings": fixed}
+    swept = _swept(rows)
+    fixed = {name: rows[0].get(name) for name in _fields(rows) if name not in swept}
+    study = study_name, _trials(ledger, rows, swept), {"ledger": ledger.name, "settings": fixed}
     verbosity = optuna.logging.get_verbosity()
     # It announces the study that it makes, and failed connections with their URL.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         if "://" in str(storage):
-            _write_study(str(storage), study_name, trials, facts)
+            _write_study(str(storage), *study)
         else:
             with new_file(storage) as unfinished:
-                _write_study(f"sqlite:///{unfinished}", study_name, trials, facts)
+                _write_study(f"sqlite:///{unfinished}", *study)
     finally:
         optuna.logging.set_verbosity(verbosity)
     return len(rows)
-
-
-# Tables
 
 
 def _fields(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -184,15 +167,20 @@ def _fields(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({name for row in rows for name in row} - set(COLUMNS))
 
 
+def _swept(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that have more than one value."""
+    values = {
+        name: {json.dumps(r.get(name), sort_keys=True) for r in rows} for name in _fields(rows)
+    }
+    return [name for name, found in values.items() if len(found) > 1]
+
+
 def _kind(values: Sequence[Any]) -> str:
     """What all values are that are not None: bool, int, float or text; none if there are none."""
     kinds = {type(value) for value in values if value is not None}
-    if not kinds:
-        return "none"
-    if kinds == {bool}:
-        return "bool"
-    if kinds == {int}:
-        return "int"
+    for name, kind in (("none", set()), ("bool", {bool}), ("int", {int})):
+        if kinds == kind:
+            return name
     return "float" if kinds <= {int, float} else "text"
 
 
@@ -201,9 +189,8 @@ def _time(seconds: float) -> datetime.datetime:
 
 
 def _cell(name: str, value: Any) -> Any:
-    """A value as a text, of which numbers keep all their digits; None is an empty cell."""
+    """A value as text, of which numbers keep all their digits; None is an empty cell."""
     if isinstance(value, str):
-        # A spreadsheet would take it for a formula.
         return f"'{value}" if value.startswith(FORMULAS) else value
     if value is None:
         return None
@@ -212,20 +199,8 @@ def _cell(name: str, value: Any) -> Any:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-# Optuna
-
-
-def _swept(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings of which there is more than one value."""
-    return [
-        name
-        for name in _fields(rows)
-        if len({json.dumps(row.get(name), sort_keys=True) for row in rows}) > 1
-    ]
-
-
 def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
-    """Of what a parameter with these values would have been drawn."""
+    """The distribution that a parameter with these values comes from."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     kind = _kind(values)
@@ -237,17 +212,16 @@ def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistributio
     middle = statistics.median(sorted(set(values)))
     # Powers of two have their middle at the geometric mean, 0, 1, 2, ... at the arithmetic one.
     log = low > 0 and middle - (low * high) ** 0.5 < (low + high) / 2 - middle
-    if kind == "int":
-        return IntDistribution(low, high, log=log)
-    return FloatDistribution(low, high, log=log)
+    return (IntDistribution if kind == "int" else FloatDistribution)(low, high, log=log)
 
 
-def _trials(ledger: Ledger, rows: Sequence[Mapping[str, Any]]) -> list[optuna.trial.FrozenTrial]:
+def _trials(
+    ledger: Ledger, rows: Sequence[Mapping[str, Any]], swept: Sequence[str]
+) -> list[optuna.trial.FrozenTrial]:
     """A trial for each run."""
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import TrialState, create_trial
 
     states = {"waiting": TrialState.WAITING, "running": TrialState.RUNNING}
-    swept = _swept(rows)
     distributions = {name: _distribution([row.get(name) for row in rows]) for name in swept}
     accuracies: dict[str, dict[int, float]] = {}
     for epoch in ledger.epochs():
@@ -256,31 +230,23 @@ def _trials(ledger: Ledger, rows: Sequence[Mapping[str, Any]]) -> list[optuna.tr
     started = {attempt["key"]: attempt["started_at"] for attempt in ledger.attempts()}
     names = [name for name in COLUMNS if name not in ("finished_at", "position", "test_accuracy")]
     trials = []
-    for number, row in enumerate(rows):
+    for row in rows:
         value = row["test_accuracy"] if row["state"] == "finished" else None
         ended = TrialState.FAIL if value is None else TrialState.COMPLETE
-        state = states.get(row["state"], ended)
-        start = started.get(row["key"]) if state != TrialState.WAITING else None
-        trials.append(
-            FrozenTrial(
-                number=number,
-                trial_id=number,
-                state=state,
-                value=value,
-                # Optuna's times are local ones.
-                datetime_start=start and datetime.datetime.fromtimestamp(start),
-                datetime_complete=(
-                    datetime.datetime.fromtimestamp(row["finished_at"])
-                    if state.is_finished()
-                    else None
-                ),
-                params={name: row.get(name) for name in swept},
-                distributions=distributions,
-                user_attrs={name: row[name] for name in names if row[name] is not None},
-                system_attrs={},
-                intermediate_values=accuracies.get(row["key"], {}),
-            )
+        trial = create_trial(
+            state=states.get(row["state"], ended),
+            value=value,
+            params={name: row.get(name) for name in swept},
+            distributions=distributions,
+            user_attrs={name: row[name] for name in names if row[name] is not None},
+            intermediate_values=accuracies.get(row["key"], {}),
         )
+        # Optuna's times are local ones, and those of the export unless they are set.
+        start = started.get(row["key"]) if row["state"] != "waiting" else None
+        trial.datetime_start = start and datetime.datetime.fromtimestamp(start)
+        if trial.state.is_finished():
+            trial.datetime_complete = datetime.datetime.fromtimestamp(row["finished_at"])
+        trials.append(trial)
     return trials
 
 
@@ -305,15 +271,11 @@ def _write_study(
             )
             try:
                 with warnings.catch_warnings():
-                    # It has been called experimental since version 3.2.
-                    warnings.simplefilter("ignore")
+                    warnings.simplefilter("ignore")  # it is called experimental
                     study.set_metric_names(["test_accuracy"])
                 for name, fact in facts.items():
                     study.set_user_attr(name, fact)
-                if storage.get_current_version() == OPTUNA_TABLES:
-                    _insert(storage, study_name, trials)
-                else:
-                    study.add_trials(trials)
+                study.add_trials(trials)
             except BaseException:
                 optuna.delete_study(study_name=study_name, storage=storage)
                 raise
@@ -329,89 +291,4 @@ def _write_study(
         raise LedgerError(f"the study cannot be written: {one_line(error)}") from None
 
 
-def _insert(
-    storage: optuna.storages.RDBStorage,
-    study_name: str,
-    trials: Sequence[optuna.trial.FrozenTrial],
-) -> None:
-    """`study.add_trials` for many trials at once, which takes it 20 ms and more for each one."""
-    from optuna.distributions import distribution_to_json
-
-    metadata = sa.MetaData()
-    metadata.reflect(storage.engine)
-    table = metadata.tables
-    with storage.engine.begin() as connection:
-
-        def put(name: str, rows: list[dict[str, Any]]) -> None:
-            if rows:
-                connection.execute(sa.insert(table[name]), rows)
-
-        studies = table["studies"]
-        study = connection.execute(
-            sa.select(studies.c.study_id).where(studies.c.study_name == study_name)
-        ).scalar_one()
-        put(
-            "trials",
-            [
-                {
-                    "number": number,
-                    "study_id": study,
-                    "state": trial.state.name,
-                    "datetime_start": trial.datetime_start,
-                    "datetime_complete": trial.datetime_complete,
-                }
-                for number, trial in enumerate(trials)
-            ],
-        )
-        ids = connection.scalars(
-            sa.select(table["trials"].c.trial_id)
-            .where(table["trials"].c.study_id == study)
-            .order_by(table["trials"].c.number)
-        ).all()
-        placed = list(zip(ids, trials, strict=True))
-        put(
-            "trial_values",
-            [
-                {"trial_id": i, "objective": 0, "value": trial.value, "value_type": "FINITE"}
-                for i, trial in placed
-                if trial.value is not None
-            ],
-        )
-        texts = {
-            name: distribution_to_json(distribution)
-            for name, distribution in (trials[0].distributions if trials else {}).items()
-        }
-        put(
-            "trial_params",
-            [
-                {
-                    "trial_id": i,
-                    "param_name": name,
-                    "param_value": trial.distributions[name].to_internal_repr(param),
-                    "distribution_json": texts[name],
-                }
-                for i, trial in placed
-                for name, param in trial.params.items()
-            ],
-        )
-        put(
-            "trial_user_attributes",
-            [
-                {"trial_id": i, "key": name, "value_json": json.dumps(value)}
-                for i, trial in placed
-                for name, value in trial.user_attrs.items()
-            ],
-        )
-        put(
-            "trial_intermediate_values",
-            [
-                {
-                    "trial_id": i,
-                    "step": step,
-                    "intermediate_value": value,
-                    "intermediate_value_type": "FINITE",
-                }
-                for i, trial in placed
-                for step, value in trial.intermediate_values.items()
-            ],
-        )
+__all__ = ["export", "to_csv", "to_optuna", "to_parquet"]

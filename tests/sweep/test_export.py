@@ -6,7 +6,6 @@ import csv
 import datetime
 import json
 import math
-import sqlite3
 import sys
 
 import pytest
@@ -167,44 +166,15 @@ def test_a_study_holds_every_run(ledger, tmp_path, optuna):
     check_study(optuna, study, ledger)
 
 
-def test_optuna_itself_writes_the_same_study(ledger, tmp_path, optuna, monkeypatch):
-    """What `_insert` writes at once, `add_trials` writes one by one, for other versions."""
-    fast, slow = (f"sqlite:///{tmp_path / name}" for name in ("fast.db", "slow.db"))
-    to_optuna(ledger, fast, "mine")
-    assert optuna.storages.RDBStorage(fast).get_current_version() == module.OPTUNA_TABLES
-    monkeypatch.setattr(module, "OPTUNA_TABLES", "another")
-    monkeypatch.setattr(module, "_insert", None)
-    to_optuna(ledger, slow, "mine")
-    studies = [optuna.load_study(study_name="mine", storage=url) for url in (fast, slow)]
-    assert studies[0].trials == studies[1].trials
-    # Table by table; what differs are the numbers of rows, which depend on the order.
-    dumps = []
-    for url in (fast, slow):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-        tables = ("studies", "trials", "trial_values", "trial_params", "trial_user_attributes",
-                  "trial_intermediate_values", "study_user_attributes")  # fmt: skip
-        dumps.append(
-            {
-                table: sorted(
-                    map(repr, (row[1:] for row in connection.execute(f"SELECT * FROM {table}")))
-                )
-                for table in tables
-            }
-        )
-        connection.close()
-    assert dumps[0] == dumps[1]
-    check_study(optuna, studies[1], ledger)
-
-
 def test_a_study_is_written_whole_or_not_at_all(ledger, tmp_path, optuna, monkeypatch):
     url = f"sqlite:///{tmp_path / 'storage.db'}"
-    insert = module._insert
+    add_trials = optuna.Study.add_trials
 
-    def breaks(*arguments):
-        insert(*arguments)
+    def breaks(study, trials):
+        add_trials(study, trials[:3])
         raise sa.exc.OperationalError("INSERT", None, Exception("disk full"))
 
-    monkeypatch.setattr(module, "_insert", breaks)
+    monkeypatch.setattr(optuna.Study, "add_trials", breaks)
     with pytest.raises(LedgerError, match="the study cannot be written: disk full"):
         to_optuna(ledger, url)
     assert optuna.get_all_study_names(url) == []
