@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from experiments.folder import Row
-from nf_resnets.sweep.selection import Optimum, Rule, optimum
+from nf_resnets.sweep.select import Optimum, Rule, optimum
 
 
 def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "strict") -> Optimum:
@@ -15,7 +15,7 @@ def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "s
       rows: those of one cell of a table, with ``seed``, ``status`` and ``test_accuracy``.
       rate: ``rate(row)`` is the learning rate of a row, above 0.
       rule: how rates are compared of which some seeds diverged; see
-        :func:`nf_resnets.sweep.selection.optimum`.
+        :func:`nf_resnets.sweep.select.optimum`.
 
     Example:
       >>> rows = [{"rate": "0.1", "seed": "0", "status": "finished", "test_accuracy": "0.9"},

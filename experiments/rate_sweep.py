@@ -37,7 +37,7 @@ from nf_resnets import data, models, optim, schemes
 from nf_resnets.optim.schedules import halving
 from nf_resnets.plotting import depth_figure
 from nf_resnets.plotting.sweep import PASSED
-from nf_resnets.sweep.selection import Optimum, Rule
+from nf_resnets.sweep.select import Optimum, Rule
 
 
 @dataclasses.dataclass(frozen=True)

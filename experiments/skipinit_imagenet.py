@@ -50,7 +50,7 @@ from experiments.streamed_table import Train, make_table, show_table
 from experiments.table import accuracy_cell, edge_mark, rate_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.sweep import PASSED
-from nf_resnets.sweep.selection import Rule
+from nf_resnets.sweep.select import Rule
 
 PUBLISHED = {
     "batchnorm": {256: 75.0, 1024: 74.9, 4096: 74.9},

@@ -139,8 +139,8 @@ def report(
       title: what was swept.
       rows: one for each run: its settings, ``state``, ``key`` and results. A setting is any field
         but the results of a ledger's rows.
-      optima: plain mappings of ``nf_resnets.sweep.selection.Optimum``.
-      regimes: plain mappings of ``nf_resnets.sweep.selection.Regimes``.
+      optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
+      regimes: plain mappings of ``nf_resnets.sweep.select.Regimes``.
       figures: what each shows, and its SVG or PNG.
       facts: versions, devices, the command and whatever else; a mapping among them is a table.
       failures: with ``key``, ``state``, ``message`` and ``traceback``, as far as they are there.

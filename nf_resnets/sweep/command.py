@@ -33,7 +33,7 @@ from nf_resnets.sweep.image_task import refuse_indivisible
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.messages import duration_text, swept, value_text
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.selection import Rule, optima
+from nf_resnets.sweep.select import Rule, optima
 from nf_resnets.sweep.settings import FIELDS, RunSettings, shown, typed
 from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.training import hosts

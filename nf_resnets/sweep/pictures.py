@@ -17,7 +17,7 @@ from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.command import STOPPED, Made, Options, states_in_words
 from nf_resnets.sweep.messages import duration_text, value_text
-from nf_resnets.sweep.selection import Optimum, Rule, optima, regimes_of
+from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
 
 METRICS = ("test_accuracy", "train_loss")
 

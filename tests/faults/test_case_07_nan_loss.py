@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.selection import optimum
+from nf_resnets.sweep.select import optimum
 from tests.faults import sweeping
 from tests.faults.sweeping import TWO
 

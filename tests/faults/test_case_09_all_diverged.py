@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nf_resnets.sweep.selection import optima
+from nf_resnets.sweep.select import optima
 from tests.faults import sweeping
 from tests.faults.sweeping import ROOT
 

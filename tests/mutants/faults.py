@@ -252,13 +252,13 @@ MUTANTS = [
     ),
     # What a sweep makes of its runs.
     *_in(
-        "sweep/selection.py",
-        "sweep/test_selection.py",
-        ("(n - 1))", "n)"),
-        ('rule == "trimmed" and share <= 0.5', 'rule == "trimmed" and share <= 1.0'),
+        "sweep/select.py",
+        "sweep/test_select.py",
+        ("statistics.stdev(values)", "statistics.pstdev(values)"),
+        ('rule == "trimmed" and fraction <= 0.5', 'rule == "trimmed" and fraction <= 1.0'),
         ("if top - score <= within", "if top - score < 0"),
-        ("best == order[0]", "best == order[1]"),
-        ("low_open=first == 0", "low_open=False"),
+        ("best.rate == order[0] else", "best.rate == order[1] else"),
+        ("low_open=low == 0", "low_open=False"),
     ),
     # Training.
     *_in(

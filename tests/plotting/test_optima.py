@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from nf_resnets.plotting.optima import optima_figure
-from nf_resnets.sweep.selection import regimes
+from nf_resnets.sweep.select import regimes
 from tests.plotting.sweep_results import crosses, drawn, group, overlapping, rate, sweep
 
 __all__ = ["drawn"]

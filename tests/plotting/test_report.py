@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from nf_resnets.plotting.report import report
-from nf_resnets.sweep.selection import optima, regimes_of
+from nf_resnets.sweep.select import optima, regimes_of
 
 SVG = (
     b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><script>evil()</script></svg>'

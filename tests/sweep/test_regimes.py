@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.selection import Point, Regimes, optima, regimes, regimes_of
+from nf_resnets.sweep.select import Point, Regimes, optima, regimes, regimes_of
 
 SIZES = [4, 16, 64, 256, 1024, 4096]
 

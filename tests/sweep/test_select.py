@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nf_resnets.sweep.selection import optima, optimum
+from nf_resnets.sweep.select import optima, optimum
 
 
 def runs(results, metric="test_accuracy", **settings):

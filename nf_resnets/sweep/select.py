@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
+
+from nf_resnets.sweep.ledger import COLUMNS
 
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
@@ -14,20 +17,20 @@ Shows = Literal["linear", "saturated", "both", "neither"]
 Rule = Literal["strict", "trimmed"]
 """How rates are compared of which some seeds diverged; see :func:`optimum`."""
 
-# 1 where more is better, -1 where less is.
 METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
+"""1 where more is better, -1 where less is."""
 
-# Sums of the same accuracies in another grouping differ by this much of them at most; what differs
-# by less is a tie.
-_ROUNDING = 1e-12
-# A part of the regime fit is shown by the data if the fit without it is worse by this much in
-# chi^2: the 95% point for one parameter.
-_SHOWN = 3.84
+ROUNDING = 1e-12
+"""Means that differ by less, relative to the best, are a tie: sums are rounded."""
+
+SHOWN = 3.84
+"""The data show a part of the regime fit if the fit without it is worse by this much in chi^2: the
+95% point for one parameter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RateSummary:
-    """What the seeds of one learning rate came to.
+    """The seeds of one learning rate.
 
     Attributes:
       rate: the learning rate.
@@ -36,7 +39,7 @@ class RateSummary:
       std: sample standard deviation (``n - 1``) of their metric; None if ``n`` is below 2.
       values: the metric of each, by seed.
       diverged: how many runs diverged.
-      left_out: how many runs have not come to either (waiting, running, failed, out of memory).
+      left_out: how many runs have done neither (waiting, running, failed, out of memory).
     """
 
     rate: float
@@ -56,54 +59,46 @@ class Optimum:
       group: the fields and values that the group's runs share.
       metric: by what the rates are compared.
       rates: every rate of the group, from the lowest.
+      runs: how many runs the group has.
+      left_out: how many of them have no number yet, or never will, by state.
+      rule: how the rates were compared at which some runs diverged.
       best: the best rate; None if no run finished.
       mean: of the metric at ``best``.
       std: of the metric at ``best`` over its seeds; None with fewer than two.
       low: the lowest of ``as_good``.
       high: the highest of ``as_good``.
       as_good: the rates whose mean lies within ``std`` of the best's, ``best`` among them.
+      passed_over: the rates with a better mean over the runs that finished, which stand behind
+        ``best`` because more of their runs diverged.
       contiguous: whether ``as_good`` are neighbours in the grid; if not, a rate between ``low`` and
         ``high`` is worse.
       at_edge: whether ``best`` is the lowest or highest rate tried, so that the true best may lie
         outside the grid; ``"only"`` if no other was tried.
       low_open: whether ``low`` is the lowest rate tried: the range may go on below it.
       high_open: whether ``high`` is the highest rate tried.
-      runs: how many runs the group has.
-      left_out: how many of them have no number yet, or never will, by state.
-      rule: how the rates were compared at which some runs diverged.
-      passed_over: the rates whose mean over the runs that finished is better than the best's, and
-        which stand behind it because more of their runs diverged.
     """
 
     group: dict[str, Any]
     metric: str
     rates: tuple[RateSummary, ...]
-    best: float | None
-    mean: float | None
-    std: float | None
-    low: float | None
-    high: float | None
-    as_good: tuple[float, ...]
-    contiguous: bool
-    at_edge: Edge | None
-    low_open: bool
-    high_open: bool
     runs: int
     left_out: dict[str, int]
     rule: Rule
-    passed_over: tuple[float, ...]
+    best: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+    as_good: tuple[float, ...] = ()
+    passed_over: tuple[float, ...] = ()
+    contiguous: bool = True
+    at_edge: Edge | None = None
+    low_open: bool = False
+    high_open: bool = False
 
 
 class Point(NamedTuple):
-    """The optimum at one batch size, as the regime fit takes it.
-
-    Attributes:
-      batch_size: ``B``.
-      best: the best rate; None if no run finished.
-      low: the lowest rate as good.
-      high: the highest rate as good.
-      at_edge: as in ``Optimum``; at an edge the best is a bound, not a value.
-    """
+    """The best rate at one batch size, its range and its edge, as in :class:`Optimum`."""
 
     batch_size: float
     best: float | None
@@ -114,13 +109,7 @@ class Point(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """How far one point lies from the fitted curve.
-
-    Attributes:
-      batch_size: ``B``.
-      log2: ``log2(best) - log2(fitted)``; None where nothing is fitted.
-      error: the error bar that weighed it, in log2.
-    """
+    """A point's ``log2(best) - log2(fitted)``, None where nothing is fitted, and its error bar."""
 
     batch_size: float
     log2: float | None
@@ -129,14 +118,7 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """A batch size that is not in the fit.
-
-    Attributes:
-      batch_size: ``B``.
-      reason: why not, as half a sentence.
-      contradicts: whether its bound lies on the other side of the fitted curve by more than its
-        error bar.
-    """
+    """A batch size that is not in the fit, and why; the curve may contradict its bound."""
 
     batch_size: float
     reason: str
@@ -147,21 +129,18 @@ class LeftOut:
 class Regimes:
     """The fit ``eta = min(slope * B, largest)`` to the best rates of several batch sizes.
 
-    Errors are standard errors of the logarithm to base 2: a value's range is ``value * 2**error``
-    and ``value / 2**error``.
+    ``slope_error``, ``largest_error`` and ``batch_size_error`` are standard errors of the logarithm
+    to base 2: a value's range is ``value * 2**error`` and ``value / 2**error``.
 
     Attributes:
       group: the fields and values that all points share.
       metric: by what the best rates were chosen.
       shows: which of the parts the data show.
       slope: ``eta/B`` of the linear part; None if the data do not show it.
-      slope_error: its standard error.
       slope_at_least: a lower bound, where only the saturated part shows.
       largest: the rate of the saturated part; None if the data do not show it.
-      largest_error: its standard error.
       largest_at_least: a lower bound, where only the linear part shows.
       batch_size: where the parts meet, ``largest / slope``; None unless both show.
-      batch_size_error: its standard error.
       residuals: one for each point of the fit.
       chi2: sum of the squared residuals in units of their error bars; None where nothing is fitted.
       freedom: points less parameters.
@@ -196,29 +175,23 @@ def optimum(
 ) -> Optimum:
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
-    The best rate is the one with the best mean over its seeds, and as good is every rate whose mean
-    lies within one standard deviation of it: the best rate's own, over its seeds (``n - 1``). With
-    one seed there is none, and the range is the best rate alone. The range goes from the lowest to
-    the highest of these rates, also over a worse one between them (``contiguous`` says so).
+    The best rate has the best mean over its seeds; as good is every rate whose mean lies within one
+    standard deviation of it, that of the best rate over its seeds (``n - 1``). With one seed the
+    range is the best rate alone. Of equally good rates the smallest is the best.
 
-    By the ``"strict"`` rule a rate of which a larger share of the seeds diverged stands behind one
-    of which a smaller share did, whatever the survivors' mean, and is not as good: the best rate is
-    one to rely on. It lies low for networks without normalisation, of which one seed in five
-    diverges well before the others get worse; such rates are ``passed_over``. By the ``"trimmed"``
-    rule all rates of which at least half of the seeds finished are level, and compared by the mean
-    over those that did; the others stand behind, the more the more of their seeds diverged.
+    By the ``"strict"`` rule a rate of which a larger fraction of the seeds diverged stands behind
+    one of which a smaller fraction did, and is not as good. Networks without normalisation diverge
+    with one seed in five well before the other seeds get worse; such rates are ``passed_over``. By
+    the ``"trimmed"`` rule all rates of which at least half of the seeds finished are compared by
+    the mean over those that did.
 
-    Of equally good rates the smallest is the best. Runs that are neither finished nor diverged are
-    left out and counted, and so are finished runs that have no number for this metric; a number
-    that is not finite counts as diverged.
+    Runs that are neither finished nor diverged, or lack the metric, are left out and counted; a
+    number that is not finite counts as diverged. The edge is that of the rates at which a run
+    finished or diverged, so that a rate below one that always diverges is none.
 
-    The edge is that of the rates that were tried: at which a run finished or diverged. A rate below
-    one at which all runs diverged is therefore no edge: the largest stable rate is found.
-
-    How far to trust the range: where accuracy is quadratic in the rate's logarithm and seeds differ
-    by normal noise, the range and half a step of the grid beyond it hold the true optimum in about
-    92 of 100 sweeps of five seeds, 80 of three and 70 of two if the noise is large, and in nearly
-    all if it is small.
+    Where accuracy is quadratic in the rate's logarithm and seeds differ by normal noise, the range
+    and half a step of the grid beyond it hold the true optimum in about 92 of 100 sweeps of five
+    seeds, 80 of three and 70 of two if the noise is large, and in nearly all if it is small.
 
     Args:
       rows: one for each run, with ``state``, the metric, the rate and the seed, as ``Ledger.rows``
@@ -249,77 +222,28 @@ def optimum(
         raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
     if rule not in get_args(Rule):
         raise ValueError(f"rule={rule!r} found; expected 'strict' or 'trimmed'.")
-    by_rate: dict[float, dict[Hashable, Row]] = {}
-    for row in rows:
-        value = row.get(rate)
-        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
-        seeds = by_rate.setdefault(float(value), {})
-        if row.get(seed) in seeds:
-            raise ValueError(_twice(seeds[row.get(seed)], row, rate, seed))
-        seeds[row.get(seed)] = row
-
     left_out: Counter[str] = Counter()
-    rates = tuple(
-        _summary(value, list(by_rate[value].values()), metric, left_out)
-        for value in sorted(by_rate)
+    by_rate = _by_rate(rows, rate, seed)
+    rates = tuple(_summary(one, by_rate[one], metric, left_out) for one in sorted(by_rate))
+    nothing = Optimum(
+        dict(group or {}), metric, rates, len(rows), dict(sorted(left_out.items())), rule
     )
-    tried = [summary for summary in rates if summary.n or summary.diverged]
-    as_good, best, passed_over = _as_good(tried, METRICS[metric], rule)
-    common: dict[str, Any] = {
-        "group": dict(group or {}),
-        "metric": metric,
-        "rates": rates,
-        "runs": len(rows),
-        "left_out": dict(sorted(left_out.items())),
-        "rule": rule,
-        "passed_over": passed_over,
-    }
-    if best is None:
-        return Optimum(
-            best=None, mean=None, std=None, low=None, high=None, as_good=(), contiguous=True,
-            at_edge=None, low_open=False, high_open=False, **common,
-        )  # fmt: skip
-    order = [summary.rate for summary in tried]
-    first, last = order.index(as_good[0]), order.index(as_good[-1])
-    return Optimum(
-        best=best.rate,
-        mean=best.mean,
-        std=best.std,
-        low=as_good[0],
-        high=as_good[-1],
-        as_good=as_good,
-        contiguous=last - first + 1 == len(as_good),
-        at_edge=_edge(best.rate, order),
-        low_open=first == 0,
-        high_open=last == len(order) - 1,
-        **common,
-    )
+    return _chosen(nothing)
 
 
 def optima(
     rows: Sequence[Row],
     *,
-    metric: str = "test_accuracy",
     by: Sequence[str] = ("scheme", "batch_size"),
+    metric: str = "test_accuracy",
     rate: str = "peak_lr",
     seed: str = "seed",
     rule: Rule = "strict",
 ) -> list[Optimum]:
-    """Returns the optimum of each group of runs.
+    """As :func:`optimum`, but for each group of runs that share the fields of ``by``.
 
-    Args:
-      rows: one for each run, as for ``optimum``.
-      metric: by what the rates are compared.
-      by: the fields whose values make a group; with ``rate`` and ``seed`` they must tell all runs
-        apart.
-      rate: the field of the learning rate.
-      seed: the field of the seed.
-      rule: how rates are compared of which some seeds diverged.
-
-    Returns:
-      One for each group. Each field of ``by`` in turn puts them in order: numbers from the lowest,
-      other values as they first come in ``rows``.
+    With ``rate`` and ``seed`` these fields must tell all runs apart. Each in turn puts the results
+    in order: numbers from the lowest, other values as they first come in ``rows``.
 
     Raises:
       ValueError: as ``optimum``, or if a run lacks a field of ``by``.
@@ -333,6 +257,15 @@ def optima(
                 "of a run's settings."
             )
         groups.setdefault(tuple(row[field] for field in by), []).append(row)
+    places = [list(dict.fromkeys(column)) for column in zip(*groups, strict=True)]
+
+    def order(values: tuple[Any, ...]) -> list[tuple[bool, float]]:
+        is_number = [isinstance(v, int | float) and not isinstance(v, bool) for v in values]
+        return [
+            (False, value) if number else (True, places[field].index(value))
+            for field, (value, number) in enumerate(zip(values, is_number, strict=True))
+        ]
+
     return [
         optimum(
             groups[values],
@@ -342,8 +275,90 @@ def optima(
             group=dict(zip(by, values, strict=True)),
             rule=rule,
         )
-        for values in _in_order(groups)
+        for values in sorted(groups, key=order)
     ]
+
+
+def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]]:
+    """The runs of each rate, of which no two may have one seed."""
+    found: dict[float, dict[Hashable, Row]] = {}
+    for row in rows:
+        value = row.get(rate)
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
+        seeds = found.setdefault(float(value), {})
+        if row.get(seed) in seeds:
+            first = seeds[row.get(seed)]
+            names = [name for name in first if name not in COLUMNS]
+            differ = [name for name in names if first[name] != row.get(name, first[name])]
+            tells = f"differ in {', '.join(differ)}" if differ else "differ in no setting"
+            raise ValueError(
+                f"two runs with {rate}={first[rate]!r} and {seed}={first.get(seed)!r} found in one "
+                f"group that {tells}; expected one (by= must name every field that is swept)."
+            )
+        seeds[row.get(seed)] = row
+    return {value: list(runs.values()) for value, runs in found.items()}
+
+
+def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[str]) -> RateSummary:
+    values, diverged, unfinished = [], 0, 0
+    for row in rows:
+        state = row["state"]
+        value = row.get(metric) if state == "finished" else None
+        if state == "diverged" or (value is not None and not math.isfinite(value)):
+            diverged += 1
+        elif value is not None:
+            values.append(float(value))
+        else:
+            unfinished += 1
+            left_out[f"finished, no {metric}" if state == "finished" else str(state)] += 1
+    mean = statistics.fmean(values) if values else None
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return RateSummary(rate, len(values), mean, std, tuple(values), diverged, unfinished)
+
+
+def _chosen(found: Optimum) -> Optimum:
+    """With the best of the rates, if a run finished, and those as good."""
+    sign = METRICS[found.metric]
+    tried = [one for one in found.rates if one.n or one.diverged]
+    places = [(_place_of(one, found.rule), sign * one.mean, one)
+              for one in tried if one.mean is not None]  # fmt: skip
+    if not places:
+        return found
+    first = min(place for place, _, _ in places)
+    scores = [(score, one) for place, score, one in places if place == first]
+    top = max(score for score, _ in scores)
+    rounding = ROUNDING * max(1.0, abs(top))
+    best = next(one for score, one in scores if score >= top - rounding)
+    within = (best.std or 0.0) + rounding
+    as_good = tuple(one.rate for score, one in scores if top - score <= within)
+    order = [one.rate for one in tried]
+    low, high = order.index(as_good[0]), order.index(as_good[-1])
+    at_edge: Edge | None = None
+    if best.rate in (order[0], order[-1]):
+        at_edge = "only" if len(order) == 1 else "lowest" if best.rate == order[0] else "highest"
+    return dataclasses.replace(
+        found,
+        best=best.rate,
+        mean=best.mean,
+        std=best.std,
+        low=as_good[0],
+        high=as_good[-1],
+        as_good=as_good,
+        passed_over=tuple(
+            one.rate for place, score, one in places if place > first and score > top + rounding
+        ),
+        contiguous=high - low + 1 == len(as_good),
+        at_edge=at_edge,
+        low_open=low == 0,
+        high_open=high == len(order) - 1,
+    )
+
+
+def _place_of(one: RateSummary, rule: Rule) -> float:
+    """Where a rate stands for its diverged runs, 0 in front: those of one place are compared."""
+    fraction = one.diverged / (one.n + one.diverged)
+    return 0.0 if rule == "trimmed" and fraction <= 0.5 else fraction
 
 
 def regimes(
@@ -389,36 +404,26 @@ def regimes(
     if not 1 < factor < math.inf:
         raise ValueError(f"factor={factor!r} found; expected a number above 1.")
     step = math.log2(factor)
-    places: list[_Place] = []
-    bounds: list[tuple[Point, str]] = []
-    for point in sorted((Point(*given) for given in points), key=lambda point: point.batch_size):
-        reason = _why_left_out(point)
-        if reason:
-            bounds.append((point, reason))
-        else:
-            places.append(_place(point, step))
+    ordered = sorted((Point(*given) for given in points), key=lambda point: point.batch_size)
+    reasons = [_why_left_out(point) for point in ordered]
+    places = [_place(p, step) for p, reason in zip(ordered, reasons, strict=True) if not reason]
 
     line = _Curve(_mean((p.y - p.x, p.weight) for p in places), math.inf)
     flat = _Curve(math.inf, _mean((p.y, p.weight) for p in places))
     bent = _bent(places)
     # With fewer than two batch sizes every curve passes through, and nothing is shown.
-    linear = bool(places) and flat.chi2(places) - bent.chi2(places) > _SHOWN
-    saturated = bool(places) and line.chi2(places) - bent.chi2(places) > _SHOWN
-    names: dict[tuple[bool, bool], Shows] = {
-        (True, True): "both",
-        (True, False): "linear",
-        (False, True): "saturated",
-        (False, False): "neither",
+    linear = bool(places) and flat.chi2(places) - bent.chi2(places) > SHOWN
+    saturated = bool(places) and line.chi2(places) - bent.chi2(places) > SHOWN
+    fits: dict[tuple[bool, bool], tuple[Shows, _Curve | None]] = {
+        (True, True): ("both", bent),
+        (True, False): ("linear", line),
+        (False, True): ("saturated", flat),
+        (False, False): ("neither", None),
     }
-    shows = names[linear, saturated]
-    curve = {"both": bent, "linear": line, "saturated": flat, "neither": None}[shows]
-
-    slope_error = largest_error = None
+    shows, curve = fits[linear, saturated]
     meet = curve.largest - curve.slope if curve is not None else math.nan
-    if curve is not None and linear:
-        slope_error = _error(p for p in places if p.x < meet)
-    if curve is not None and saturated:
-        largest_error = _error(p for p in places if p.x > meet)
+    slope_error = _error(p for p in places if p.x < meet) if linear else None
+    largest_error = _error(p for p in places if p.x > meet) if saturated else None
     both = slope_error is not None and largest_error is not None
     return Regimes(
         group=dict(group or {}),
@@ -440,7 +445,8 @@ def regimes(
         freedom=max(0, len(places) - linear - saturated) if curve is not None else 0,
         left_out=tuple(
             LeftOut(point.batch_size, reason, _contradicts(point, curve, step))
-            for point, reason in bounds
+            for point, reason in zip(ordered, reasons, strict=True)
+            if reason
         ),
     )
 
@@ -469,114 +475,19 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
             )
         rest = tuple((name, value) for name, value in one.group.items() if name != batch_size)
         curves.setdefault((one.metric, rest), []).append(one)
-    return [
-        regimes(
-            [Point(one.group[batch_size], one.best, one.low, one.high, one.at_edge) for one in of],
-            factor=_grid_factor(of),
-            group={name: value for name, value in of[0].group.items() if name != batch_size},
-            metric=of[0].metric,
+    fits = []
+    for of in curves.values():
+        pairs = (pair for one in of for pair in zip(one.rates, one.rates[1:], strict=False))
+        factors = [high.rate / low.rate for low, high in pairs]
+        fits.append(
+            regimes(
+                [Point(e.group[batch_size], e.best, e.low, e.high, e.at_edge) for e in of],
+                factor=statistics.median_high(factors) if factors else 2.0,
+                group={name: value for name, value in of[0].group.items() if name != batch_size},
+                metric=of[0].metric,
+            )
         )
-        for of in curves.values()
-    ]
-
-
-def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[str]) -> RateSummary:
-    values, diverged, unfinished = [], 0, 0
-    for row in rows:
-        state, value = row["state"], row.get(metric)
-        if state == "diverged" or (
-            state == "finished" and value is not None and not math.isfinite(value)
-        ):
-            diverged += 1
-        elif state == "finished" and value is not None:
-            values.append(float(value))
-        else:
-            unfinished += 1
-            left_out[f"finished, no {metric}" if state == "finished" else str(state)] += 1
-    n = len(values)
-    mean = math.fsum(values) / n if n else None
-    std = None
-    if mean is not None and n > 1:
-        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    return RateSummary(rate, n, mean, std, tuple(values), diverged, unfinished)
-
-
-def _as_good(
-    tried: Sequence[RateSummary], sign: int, rule: Rule
-) -> tuple[tuple[float, ...], RateSummary | None, tuple[float, ...]]:
-    """The rates as good as the best, the best, and better ones behind it for runs that diverged."""
-    places = [(_place_of(one, rule), sign * one.mean, one) for one in tried if one.mean is not None]
-    if not places:
-        return (), None, ()
-    first = min(place for place, _, _ in places)
-    scores = [(score, one) for place, score, one in places if place == first]
-    top = max(score for score, _ in scores)
-    rounding = _ROUNDING * max(1.0, abs(top))
-    best = next(one for score, one in scores if score >= top - rounding)
-    within = (best.std or 0.0) + rounding
-    as_good = tuple(one.rate for score, one in scores if top - score <= within)
-    behind = (one.rate for place, score, one in places if place > first and score > top + rounding)
-    return as_good, best, tuple(behind)
-
-
-def _place_of(one: RateSummary, rule: Rule) -> float:
-    """Where a rate stands for its diverged runs, 0 in front: those of one place are compared."""
-    share = one.diverged / (one.n + one.diverged)
-    return 0.0 if rule == "trimmed" and share <= 0.5 else share
-
-
-def _edge(best: float, order: Sequence[float]) -> Edge | None:
-    if len(order) == 1:
-        return "only"
-    if best == order[0]:
-        return "lowest"
-    return "highest" if best == order[-1] else None
-
-
-def _twice(first: Row, second: Row, rate: str, seed: str) -> str:
-    """What to say of two runs of one group with the same rate and seed."""
-    results = {
-        "key", "program", "position", "state", "attempts", "steps_done", "seconds", "message",
-        "test_accuracy", "test_loss", "train_loss", "train_accuracy", "finished_at", "resolved",
-        "measures",
-    }  # fmt: skip
-    differ = [
-        name
-        for name in first
-        if name not in results and first[name] != second.get(name, first[name])
-    ]
-    tells = f"differ in {', '.join(differ)}" if differ else "differ in no setting"
-    return (
-        f"two runs with {rate}={first[rate]!r} and {seed}={first.get(seed)!r} found in one group "
-        f"that {tells}; expected one (by= must name every field that is swept)."
-    )
-
-
-def _in_order(groups: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    keys = list(groups)
-    places: list[dict[Any, int]] = [
-        {value: place for place, value in enumerate(dict.fromkeys(column))}
-        for column in zip(*keys, strict=True)
-    ]
-
-    def rank(key: tuple[Any, ...]) -> list[tuple[int, float]]:
-        return [
-            (0, value)
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-            else (1, places[field][value])
-            for field, value in enumerate(key)
-        ]
-
-    return sorted(keys, key=rank)
-
-
-def _grid_factor(found: Sequence[Optimum]) -> float:
-    factors = sorted(
-        high.rate / low.rate
-        for one in found
-        for low, high in zip(one.rates, one.rates[1:], strict=False)
-    )
-    return factors[len(factors) // 2] if factors else 2.0
+    return fits
 
 
 class _Place(NamedTuple):
@@ -670,16 +581,6 @@ def _bent(places: Sequence[_Place]) -> _Curve:
 
 
 __all__ = [
-    "METRICS",
-    "LeftOut",
-    "Optimum",
-    "Point",
-    "RateSummary",
-    "Regimes",
-    "Residual",
-    "Rule",
-    "optima",
-    "optimum",
-    "regimes",
-    "regimes_of",
-]
+    "METRICS", "LeftOut", "Optimum", "Point", "RateSummary", "Regimes", "Residual", "Rule",
+    "optima", "optimum", "regimes", "regimes_of",
+]  # fmt: skip
