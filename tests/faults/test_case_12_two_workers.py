@@ -140,6 +140,7 @@ def never_beat():
     claims.Claims.beat = lambda self: None
 
 
+@pytest.mark.slow
 def test_a_worker_does_not_take_its_runs_from_itself(tmp_path):
     """Two threads, whose leases have run out by the time at which they claim."""
     prepare = f"{HERE}:never_beat"

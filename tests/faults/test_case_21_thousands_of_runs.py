@@ -112,6 +112,7 @@ def told_to_stop(folder, runs, after):
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_reporting(tmp_path):
     folder = fill(tmp_path / "runs", 200)
     seconds, code = told_to_stop(folder, 200, 0.3)

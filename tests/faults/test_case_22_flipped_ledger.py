@@ -123,11 +123,11 @@ def fuzz(path, flips, seed):
 
 
 def test_flipped_bits_are_noticed_or_change_nothing(ledger, record_property):
-    counts = fuzz(ledger, 300, seed=0)
-    record_property("tries", 300)
+    counts = fuzz(ledger, 150, seed=0)
+    record_property("tries", 150)
     assert counts["changed"] == []
     # What is not shown: who held a run, and until when.
-    assert counts["noticed"] > 250
+    assert counts["noticed"] > 120
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ NESTED = '{"a":' * 200_000 + "1" + "}" * 200_000
         {"attempt": "many"},
         {"program": None},
     ],
-    ids=str,
+    ids=lambda columns: next(iter(columns)),
 )
 def test_what_somebody_wrote_on_purpose_is_an_error_that_names_the_row(ledger, columns, tmp_path):
     (row,) = (row for row in known(ledger)[0] if row["position"] == 1)
@@ -291,18 +291,18 @@ def test_the_others_are_salvaged(ledger, tmp_path):
 
 
 def test_damaged_pages_lose_their_own_rows_only(tmp_path):
-    ledger = fill(tmp_path / "large.db", runs=400)
+    ledger = fill(tmp_path / "large.db", runs=200)
     rows, _ = known(ledger)
     data = bytearray(ledger.read_bytes())
     # A page in the middle of the runs: their settings stand there.
-    place = data.index(b'"seed": 200}') // 4096 * 4096
+    place = data.index(b'"seed": 100}') // 4096 * 4096
     data[place : place + 8] = b"\xff" * 8
     ledger.write_bytes(data)
     with pytest.raises(LedgerError, match="--salvage NEW.db copies all that is whole"):
         open_ledger(ledger)
     copied, left = salvage(ledger, tmp_path / "new.db")
     found, _ = known(tmp_path / "new.db")
-    assert 300 < copied < 400 and len(found) == copied
+    assert 150 < copied < 200 and len(found) == copied
     assert any("rows of runs that cannot be read" in line for line in left)
     by_key = {row["key"]: row for row in rows}
     for row in found:

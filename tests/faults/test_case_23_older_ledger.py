@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from nf_resnets.sweep import command, grid, pool
-from nf_resnets.sweep.ledger import LedgerError, open_ledger
+from nf_resnets.sweep.ledger import LedgerError, open_ledger, this_worker
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
 
@@ -51,9 +51,8 @@ def replace(folder):
     shutil.copy(folder / "older.db", folder / "ledger.db")
 
 
-@pytest.mark.parametrize(
-    "change", [replace, *(pytest.param(each, marks=pytest.mark.slow) for each in (delete, empty))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [replace, delete, empty])
 def test_it_is_said_and_nothing_is_trained(killed, tmp_path, change):
     folder = tmp_path / "folder"
     shutil.copytree(killed, folder)
@@ -82,13 +81,24 @@ def test_it_is_said_and_nothing_is_trained(killed, tmp_path, change):
     assert sweeping.outcome(folder) == sweeping.outcome(sweeping.twin(AXES, BASE, workers=1))
 
 
-@pytest.mark.slow
-def test_a_stray_folder_beside_the_checkpoints_is_no_epoch(killed, tmp_path):
-    folder = tmp_path / "folder"
-    shutil.copytree(killed, folder)
-    (run,) = (folder / "checkpoints").iterdir()
-    (run / "step_999").mkdir()
-    sweeping.run(folder, AXES, BASE, workers=1)
+def test_epochs_that_were_saved_must_be_in_the_ledger(tmp_path):
+    runs = grid.make_sweep(grid.parse(AXES), {**TINY, **BASE}).runs
+    saved = tmp_path / "checkpoints" / runs[0].key[:20] / f"step_{2 * runs[0].steps_per_epoch}"
+    saved.mkdir(parents=True)
+    with open_ledger(tmp_path / "ledger.db") as book:
+        pool.enter(runs, book)
+        # Without its manifest a stray folder is no epoch.
+        pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+        (saved / "manifest.json").touch()
+        with pytest.raises(LedgerError, match=f"lacks epoch 2 of the run {runs[0].key}, saved"):
+            pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+        me = this_worker("cpu", {})
+        (claim,) = book.claim(me, keys=[runs[0].key])
+        book.record(claim, me, [{"epoch": 1}])
+        with pytest.raises(LedgerError, match="put the newer one back"):
+            pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+        book.record(claim, me, [{"epoch": 2}])
+        pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
 
 
 def test_results_of_the_table_are_not_forgotten(tmp_path):

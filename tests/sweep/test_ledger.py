@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import re
 import sqlite3
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -17,7 +19,6 @@ import sqlalchemy as sa
 
 from nf_resnets.sweep import schema
 from nf_resnets.sweep.ledger import LedgerError, NewRun, Worker, open_ledger, this_worker
-from tests.sweep import postgres
 
 EPOCH = {"epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",
          "measures"}  # fmt: skip
@@ -26,24 +27,6 @@ EPOCH = {"epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_acc
 def run(position: int, program: str = "p", **settings) -> NewRun:
     text = json.dumps({"seed": position, **settings}, sort_keys=True)
     return NewRun(text, program, position, json.dumps({"num_steps": 10 * position}))
-
-
-@pytest.fixture(scope="module")
-def postgresql():
-    try:
-        with postgres.server() as url:
-            yield url
-    except postgres.NoServer as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def where(request, tmp_path):
-    if request.param == "sqlite":
-        return str(tmp_path / "ledger.db")
-    url = request.getfixturevalue("postgresql")
-    postgres.clear(url)
-    return url
 
 
 @pytest.fixture
@@ -184,6 +167,18 @@ def test_a_heartbeat_keeps_runs(ledger, worker, other):
     assert ledger.heartbeat(worker, []) == set()
 
 
+def test_the_runs_of_a_dead_worker_are_taken_at_once(ledger, worker, other):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    dead = dataclasses.replace(worker, pid=gone.pid)
+    ledger.add([run(0), run(1)])
+    (lost,) = ledger.claim(dead, lease_seconds=3600)
+    claims = ledger.claim(other, limit=2)
+    assert [(claim.key, claim.attempt) for claim in claims] == [(lost.key, 2), (run(1).key, 1)]
+    assert [row["outcome"] for row in ledger.attempts(lost.key)] == ["lost", None]
+    assert not ledger.finish(lost, dead, "finished", {})
+
+
 def test_a_lease_that_ran_out_can_be_renewed_until_another_takes_the_run(ledger, worker):
     ledger.add([run(0)])
     (claim,) = ledger.claim(worker, lease_seconds=0.01)
@@ -261,20 +256,14 @@ def test_a_finished_run_has_its_result_and_its_epochs(ledger, worker):
 
 @pytest.mark.parametrize("state", ["diverged", "oom"])
 def test_other_ends_are_kept_as_they_are(ledger, worker, state):
-    ledger.add([run(0)])
-    (claim,) = ledger.claim(worker)
-    assert ledger.finish(claim, worker, state, {"steps": 3, "train_loss": math.nan})
-    assert ledger.rows()[0]["state"] == ledger.attempts()[0]["outcome"] == state
-    assert ledger.claim(worker) == []
-
-
-def test_the_settings_keep_their_steps(ledger, worker):
-    """`steps` is a setting, the budget, and the result of a run too."""
     ledger.add([run(0, steps=100)])
     (claim,) = ledger.claim(worker)
-    assert ledger.finish(claim, worker, "diverged", {"steps": 7})
+    assert ledger.finish(claim, worker, state, {"steps": 3, "train_loss": math.nan})
     (row,) = ledger.rows()
-    assert (row["steps"], row["steps_done"]) == (100, 7)
+    assert row["state"] == ledger.attempts()[0]["outcome"] == state
+    # `steps` is a setting, the budget, and the result of a run, too.
+    assert (row["steps"], row["steps_done"]) == (100, 3)
+    assert ledger.claim(worker) == []
 
 
 def test_measures_are_kept_with_runs_and_epochs(ledger, worker):

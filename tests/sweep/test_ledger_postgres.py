@@ -10,36 +10,18 @@ import sqlalchemy as sa
 from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
 from nf_resnets.sweep.schema import programs
 from tests.sweep import postgres
-from tests.sweep.test_ledger_workers import child, outlive, share
 
-__all__ = ["child"]
-
-
-@pytest.fixture(scope="module")
-def server():
-    try:
-        with postgres.server() as url:
-            yield url
-    except postgres.NoServer as reason:
-        pytest.skip(str(reason))
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def where(server):
-    postgres.clear(server)
-    return server
+def where(postgresql):
+    postgres.clear(postgresql)
+    return postgresql
 
 
 def runs(number):
     return [NewRun(f'{{"seed": {i}}}', "p", i) for i in range(number)]
-
-
-def test_two_processes_run_each_run_once(child, where):
-    share(child, where, 200)
-
-
-def test_a_killed_workers_runs_are_taken_at_once(child, where):
-    outlive(child, where)
 
 
 def test_eight_threads_run_each_run_once(where):

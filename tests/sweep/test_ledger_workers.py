@@ -95,13 +95,10 @@ def child():
         one.process.communicate()
 
 
-@pytest.fixture
-def where(tmp_path):
-    return tmp_path / "ledger.db"
-
-
-def share(child, where, runs):
+@pytest.mark.slow
+def test_two_processes_run_each_run_once(child, where):
     """Two workers that make the ledger at the same moment, and share its runs."""
+    runs = 200
     both = [child(where, runs, "together") for _ in range(2)]
     for one in both:
         one.says("ready")
@@ -127,7 +124,8 @@ def share(child, where, runs):
         assert [row["epoch"] for row in ledger.epochs()] == [1, 2, 3] * runs
 
 
-def outlive(child, where):
+@pytest.mark.slow
+def test_a_killed_workers_runs_are_taken_at_once(child, where):
     """A worker is killed that holds runs for an hour; another takes them at once."""
     killed = child(where, 5, "hold", 3600.0)
     killed.says("ready")
@@ -149,14 +147,7 @@ def outlive(child, where):
         assert ledger.finish(claims[0], worker, "finished", {"steps": 1})
 
 
-def test_two_processes_run_each_run_once(child, where):
-    share(child, where, 200)
-
-
-def test_a_killed_workers_runs_are_taken_at_once(child, where):
-    outlive(child, where)
-
-
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_for_too_long_can_write_nothing(child, where):
     stopped = child(where, 1, "hold", 0.2)
     stopped.says("ready")
