@@ -433,8 +433,8 @@ class Ledger:
     ) -> list[Claim]:
         """Takes waiting runs of one program; no other worker gets them.
 
-        Runs whose lease ran out wait again, and so do those of workers that are known dead, at
-        once. The time it takes does not grow with the number of runs.
+        Runs of others whose lease ran out wait again, and so do those of workers that are known
+        dead, at once. The time it takes does not grow with the number of runs.
 
         Args:
           worker: who claims.
@@ -453,7 +453,7 @@ class Ledger:
         part = None if keys is None else frozenset(keys)
 
         def work(connection: sa.Connection) -> list[Claim]:
-            self._give_up_lost(connection)
+            self._give_up_lost(connection, worker)
             names = [program] if program else self._waiting_programs(connection, not_programs)
             for name in names:
                 taken = self._take(connection, name, limit, part)
@@ -463,13 +463,15 @@ class Ledger:
 
         return self._write(work)
 
-    def _give_up_lost(self, connection: sa.Connection) -> None:
-        """Lets runs wait again whose lease ran out or whose worker is dead."""
+    def _give_up_lost(self, connection: sa.Connection, worker: Worker) -> None:
+        """Lets the runs of others wait again whose lease ran out or whose worker is dead."""
         holders = sa.select(runs.c.worker).where(IS_RUNNING)
         found = connection.execute(sa.select(workers).where(workers.c.id.in_(holders)))
         dead = [row.id for row in found if is_dead(Worker(*row))]
         is_lost = (runs.c.lease_until < now(connection)) | runs.c.worker.in_(dead)
-        query = WHOLE.where(IS_RUNNING, is_lost).with_for_update(skip_locked=True)
+        query = WHOLE.where(IS_RUNNING, is_lost, runs.c.worker != worker.id).with_for_update(
+            skip_locked=True
+        )
         for run in connection.execute(query).mappings().all():
             self._end(connection, run, "lost", state="waiting")
 

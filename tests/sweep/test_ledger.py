@@ -183,6 +183,8 @@ def test_a_lease_that_ran_out_can_be_renewed_until_another_takes_the_run(ledger,
     ledger.add([run(0)])
     (claim,) = ledger.claim(worker, lease_seconds=0.01)
     time.sleep(0.05)
+    # A worker does not take its runs from itself.
+    assert ledger.claim(worker) == []
     assert ledger.heartbeat(worker, [claim.key]) == {claim.key}
     assert ledger.record(claim, worker, [{"epoch": 1}])
     assert ledger.claim(worker) == []
