@@ -296,11 +296,7 @@ _REGISTRY: dict[str, Scheme] = {}
 
 
 def register(scheme: Scheme) -> Scheme:
-    """Makes a scheme known by its name, and returns it.
-
-    Raises:
-      ValueError: if another scheme has that name.
-    """
+    """Makes a scheme known by its name, and returns it; another of that name is refused."""
     known = _REGISTRY.get(scheme.name)
     if known is not None and known != scheme:
         raise ValueError(
@@ -331,17 +327,7 @@ def get(scheme: str | Scheme) -> Scheme:
 
 
 def fitting(scheme: str | Scheme, family: str) -> Scheme:
-    """Returns the scheme, if it is one for networks of that family.
-
-    Raises:
-      ValueError: if no scheme has that name, or it is for other networks.
-
-    Example:
-      >>> import nf_resnets
-      >>> fitting("batchnorm", "transformer")
-      Traceback (most recent call last):
-      ValueError: scheme='batchnorm' is for plain, post_activation, pre_activation networks; ...
-    """
+    """As :func:`get`, but refuses a scheme that is not for networks of that family."""
     found = get(scheme)
     if family not in found.fits:
         raise ValueError(
@@ -352,29 +338,13 @@ def fitting(scheme: str | Scheme, family: str) -> Scheme:
 
 
 def names(family: str | None = None) -> tuple[str, ...]:
-    """The names of all registered schemes, or of those for a family, in the order of registration.
-
-    Args:
-      family: one of :data:`FAMILIES`.
-    """
+    """The names of all registered schemes, or of those for a family, as they were registered."""
     return tuple(
         name for name, scheme in _REGISTRY.items() if family is None or family in scheme.fits
     )
 
 
 __all__ = [
-    "FAMILIES",
-    "NO_CONSTANTS",
-    "SCALARS",
-    "UNDECAYED",
-    "Anatomy",
-    "BranchConstants",
-    "Need",
-    "PerBranch",
-    "Scheme",
-    "SchemeWarning",
-    "fitting",
-    "get",
-    "names",
-    "register",
-]
+    "FAMILIES", "NO_CONSTANTS", "SCALARS", "UNDECAYED", "Anatomy", "BranchConstants", "Need",
+    "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names", "register",
+]  # fmt: skip

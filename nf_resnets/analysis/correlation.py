@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles
-from nf_resnets.analysis.branch_lookup import lookup_branches
 from nf_resnets.analysis.observe import branches
 from nf_resnets.analysis.signal import moments
 from nf_resnets.roles import Role, Rules
@@ -64,7 +63,7 @@ def multipliers(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA):
             values = np.ravel(np.asarray(value, np.float64))
-            own = lookup_branches(leaf, role_map, count=values.size)
+            own = role_map.branches_beside(leaf, values.size)
             found[[k - 1 for k in own]] = values
     return found
 

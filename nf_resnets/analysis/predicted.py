@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from nf_resnets import roles, schemes
-from nf_resnets.analysis.branch_lookup import lookup_branches
 from nf_resnets.analysis.closed_form import (
     ClosedForm,
     propagate,
@@ -134,9 +133,8 @@ def _last_scales(params: Any, m: int) -> np.ndarray:
     found = np.ones(role_map.num_branches)
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role is Role.NORM and leaf.path.endswith(f"/norm_{m}/scale"):
-            length = leaf.shape[0] if leaf.stacked else 1
-            own = lookup_branches(leaf, role_map, count=length)
-            squares = np.square(np.asarray(value, np.float64)).reshape(length, -1)
+            own = role_map.branches_beside(leaf, leaf.count)
+            squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
             found[[k - 1 for k in own]] = squares.mean(axis=1)
     return found
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from nf_resnets import roles
-from nf_resnets.analysis.branch_lookup import lookup_branches
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -73,9 +72,8 @@ def shortcut_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     found = np.full(role_map.num_branches, np.nan)
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role is Role.SHORTCUT and leaf.weight:
-            length = leaf.shape[0] if leaf.stacked else 1
-            squares = np.square(np.asarray(value, np.float64)).reshape(length, -1)
-            own = lookup_branches(leaf, role_map, count=length)
+            squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
+            own = role_map.branches_beside(leaf, leaf.count)
             found[[k - 1 for k in own]] = roles.fans(leaf)[0] * squares.mean(axis=1)
     return found
 

@@ -85,14 +85,6 @@ def nnx_resnet(*, norm: bool = False) -> Rules:
     (``blocks/3``), their convolutions are ``conv1``, ``conv2``, ..., the projection is
     ``downsample``, ``shortcut``, ``proj`` or the like, the stem ``conv1``, ``stem`` or
     ``conv_init``, the head ``fc``, ``head``, ``linear`` or ``classifier``.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from nf_resnets import roles
-      >>> block = {f"conv{j}": {"kernel": jnp.ones((3, 3, 4, 4))} for j in (1, 2)}
-      >>> tree = {"conv1": {"kernel": jnp.ones((3, 3, 3, 4))}, "layer1": {0: block, 1: block}}
-      >>> [leaf.role.value for leaf in roles.assign(tree, nnx_resnet()).leaves][:2]
-      ['stem', 'branch']
     """
     group = r"(?:layer|stage|group)s?[_/]?(\d+)/(?:(?:layers|blocks)/)?(?:blocks?_?)?"
     return _rules(
@@ -141,14 +133,6 @@ def haiku_resnet(*, norm: bool = False) -> Rules:
     """``haiku.nets.ResNet18`` to ``ResNet200``, of version 1 and 2.
 
     Source: ``haiku.nets.ResNet``.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from nf_resnets import roles
-      >>> block = "res_net18/~/block_group_0/~/block_0/~"
-      >>> tree = {f"{block}/conv_{j}": {"w": jnp.ones((3, 3, 4, 4))} for j in (0, 1)}
-      >>> roles.assign(tree, haiku_resnet()).branches[0].m
-      2
     """
     # A scale has four axes, [1, 1, 1, C], and would be taken for a weight that no rule names.
     named = {} if norm else {"keep": rf"/\w*batchnorm\w*{_OF_NORM}"}

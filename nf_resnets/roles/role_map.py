@@ -51,6 +51,34 @@ class RoleMap:
         """Which branches each leaf lies beside."""
         return places(self.leaves, self.rules)
 
+    def branches_beside(self, leaf: Leaf, count: int) -> tuple[int, ...]:
+        r"""The branches that a scalar, a norm or a shortcut lies beside, by its path.
+
+        Args:
+          leaf: one of the tree's.
+          count: how many branches there must be.
+
+        Returns:
+          Their numbers ``k``, in the order of the leaf's stacked axis.
+
+        Raises:
+          ValueError: if it cannot be told which branches they are.
+
+        Example:
+          >>> tree = {f"block_{k}": {"conv_1": np.ones((3, 3, 8, 8)), "alpha": np.ones(())}
+          ...         for k in (1, 2)}
+          >>> found = assign(tree, Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha"))
+          >>> [found.branches_beside(leaf, 1) for leaf in found.leaves if leaf.role == "alpha"]
+          [(1,), (2,)]
+        """
+        found = self.places[self.leaves.index(leaf)].branches
+        if len(found) != 1 or len(found[0]) != count:
+            raise ValueError(
+                f"leaf {leaf.path!r} ({leaf.role.value}) stands beside the branches "
+                f"{', '.join(map(str, sorted(found))) or 'none'}; expected {count} of one group."
+            )
+        return found[0]
+
     @property
     def has_embedding(self) -> bool:
         """Whether the tree has embeddings, as a Transformer's."""

@@ -133,7 +133,7 @@ def test_the_derivatives_go_through_the_convolution_for_cpus():
 def test_a_step_is_a_sign_with_momentum():
     params, rate, momentum = _linear_params(), 0.05, 0.7
     norms = [_norms(params)["head/kernel"][0]]
-    for steps in range(1, 5):
+    for steps in range(1, 4):
         result = init.metainit(
             _linear, params, IMAGES, key=KEY, steps=steps, learning_rate=rate, momentum=momentum
         )
@@ -149,17 +149,21 @@ def test_a_step_halves_a_norm_at_most_and_then_the_momentum_is_gone():
     params = _linear_params()
     norm = _norms(params)["head/kernel"][0]
     rate, seen = 0.6 * norm, set()
-    for seed in (0, 1, 10):
-        key = jax.random.key(seed)
-        one, two = (
-            _norms(
-                init.metainit(
-                    _linear, params, IMAGES, key=key, steps=steps, learning_rate=rate, momentum=0.5
+    options = {"learning_rate": rate, "momentum": 0.5}
+    keys = jnp.stack([jax.random.key(seed) for seed in (0, 1, 10)])
+    ratios = [
+        jnp.linalg.norm(
+            jax.vmap(
+                lambda key, steps=steps: init.metainit(
+                    _linear, params, IMAGES, key=key, steps=steps, **options
                 )
-            )["head/kernel"][0]
-            / norm
-            for steps in (1, 2)
+            )(keys)["head"]["kernel"],
+            axis=(1, 2),
         )
+        / norm
+        for steps in (1, 2)
+    ]
+    for one, two in zip(*np.asarray(ratios), strict=True):
         if one > 1:
             assert one == pytest.approx(1.6, rel=1e-5)  # float32
             continue

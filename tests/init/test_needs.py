@@ -10,6 +10,7 @@ import pytest
 
 from nf_resnets import init, models, roles, schemes
 from nf_resnets.init import Rules, SchemeWarning
+from tests.models.trees import random_variables
 
 KEY = jax.random.key(0)
 L = 36
@@ -63,7 +64,7 @@ def test_a_network_without_the_constants_of_rescalenet_is_refused():
 @pytest.mark.parametrize("scheme", ["plain", "fixup", "skipinit", "batchnorm"])
 def test_our_network_of_another_scheme_is_refused(scheme):
     model = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-    params = model.init(KEY, jnp.zeros((1, 8, 8, 3)))["params"]
+    params = random_variables(model, 0)["params"]
     with pytest.raises(
         ValueError, match=r"scheme='rescalenet', which has them|without normalisation"
     ):
@@ -73,7 +74,7 @@ def test_our_network_of_another_scheme_is_refused(scheme):
 def test_our_own_networks_need_not_be_told():
     for scheme in ("rescalenet", "rescalenet_published"):
         model = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-        params = model.init(KEY, jnp.zeros((1, 8, 8, 3)))["params"]
+        params = random_variables(model, 0)["params"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             schemes.get(scheme).init(params, 3)
@@ -226,7 +227,7 @@ def test_describe_says_standard_deviations_and_what_is_missing():
 
 def test_describe_knows_the_branches_of_a_stack():
     model = models.WideResNet(depth=28, scheme="rescalenet", stem_channels=4)
-    params = model.init(KEY, jnp.zeros((1, 8, 8, 3)))["params"]
+    params = random_variables(model, 0)["params"]
     found = init.describe(params, 12, scheme="rescalenet")
     rows = {row.path: row for row in found.rows}
     for name in ("conv_1/kernel", "multiplier", "bias_2/vector"):

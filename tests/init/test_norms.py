@@ -11,6 +11,7 @@ import pytest
 
 from nf_resnets import init, models, roles, schemes
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit, random_variables
 
 C = 4
 pytestmark = pytest.mark.filterwarnings("ignore::nf_resnets.schemes.SchemeWarning")
@@ -263,7 +264,7 @@ def test_every_scheme_published_without_norms_refuses_one(name):
 
 def test_our_own_network_with_norms_is_not_for_fixup():
     model = models.CifarResNet(depth=8, scheme="batchnorm", stem_channels=C)
-    params = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+    params = random_variables(model, 0)["params"]
     with pytest.raises(
         ValueError, match="'stage_1/first/norm_1/scale'.*Fixup is for branches without"
     ):
@@ -383,7 +384,7 @@ class ResNet(nn.Module):
 
 
 def test_the_flax_imagenet_resnet_is_refused_with_both_leaves_named():
-    params = ResNet().init(jax.random.key(0), jnp.zeros((2, 8, 8, 3)))["params"]
+    params = quick_jit(ResNet().init)(jax.random.key(0), jnp.zeros((2, 8, 8, 3)))["params"]
     rules = init.rules.flax_resnet()
     with pytest.raises(ValueError, match="'ResNetBlock_0/BatchNorm_0/scale'"):
         init.fixup(params, 2, rules=rules)

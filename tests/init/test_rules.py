@@ -13,6 +13,7 @@ from flax import nnx
 from nf_resnets import init, roles
 from nf_resnets.init import rules
 from nf_resnets.roles import Role
+from tests.models.trees import quick_jit
 from tests.trees.network import filled
 
 IMAGES = jnp.ones((1, 32, 32, 3))
@@ -109,10 +110,10 @@ def test_a_flax_resnet_without_norms_learns_under_fixup():
     """In a branch that is zero for good neither the last layer nor the others ever move."""
     model = ResNet(stages=(2, 1))
     images = jax.random.normal(jax.random.key(1), (8, 16, 16, 3))
-    params = model.init(jax.random.key(0), images)["params"]
+    params = quick_jit(model.init)(jax.random.key(0), images)["params"]
     start = init.fixup(params, 3, key=jax.random.key(2), rules=rules.flax_resnet())
 
-    @jax.jit
+    @quick_jit
     def step(params):
         def loss(params):
             logits = model.apply({"params": params}, images)
