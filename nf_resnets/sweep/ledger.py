@@ -95,12 +95,7 @@ class Worker:
 
 
 def this_worker(device: str, versions: Mapping[str, str]) -> Worker:
-    """A worker for the present process, with an identity of its own at each call.
-
-    Args:
-      device: what the runs run on, as `jax.devices()[0].device_kind` says it.
-      versions: a version for each name.
-    """
+    """A worker for the present process; its runs run on the device. Two calls make two workers."""
     host, pid = socket.gethostname(), os.getpid()
     name = f"{host}-{pid}-{secrets.token_hex(4)}"
     found = json.dumps(dict(versions), sort_keys=True)
@@ -181,12 +176,7 @@ class NewRun:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A run that a worker holds; as `NewRun`, and its attempt.
-
-    Attributes:
-      attempt: how often the run was claimed, this time included; with it the ledger tells this
-        claim from later ones.
-    """
+    """A run that a worker holds, as `NewRun`; the attempt tells this claim from later ones."""
 
     key: str
     settings: str
@@ -247,14 +237,9 @@ def _columns(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[
             # Its numbers would be lost.
             raise LedgerError(f"{what} has {name!r}; expected some of {', '.join(names)}")
     convert = {"message": _text, "measures": _json}
-    return {name: convert.get(name, _number)(name, given.get(name)) for name in names}
-
-
-def _epoch_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    values = [_columns("an epoch's row", row, EPOCH) for row in rows]
-    for row, value in zip(rows, values, strict=True):
-        if value["epoch"] is None:
-            raise LedgerError(f"an epoch's row has no number of the epoch: {dict(row)!r}")
+    values = {name: convert.get(name, _number)(name, given.get(name)) for name in names}
+    if values.get("epoch", 0) is None:
+        raise LedgerError(f"{what} has no number of the epoch: {dict(given)!r}")
     return values
 
 
@@ -269,9 +254,6 @@ def open_ledger(where: str | Path, *, create: bool = True, patience: float = 30.
         for workers on several machines.
       create: whether to make a ledger where there is none.
       patience: seconds to wait for a file that others have locked, or a server that is away.
-
-    Returns:
-      The ledger, which several threads and processes may use at once.
 
     Raises:
       LedgerError: what is there is no ledger, or one of another version; it is left as it is. Or
@@ -290,9 +272,9 @@ def open_ledger(where: str | Path, *, create: bool = True, patience: float = 30.
 class Ledger:
     """Runs, their claims and their results in a database; `open_ledger` makes one.
 
-    Each method is one transaction: it happens whole or not at all, whoever else works on the ledger
-    at the time. Each raises `LedgerError` if the database cannot do it, or if a row that it reads
-    is not as it was written: the sentence names the row.
+    Several threads and processes may use it at once. Each method is one transaction: it happens
+    whole or not at all. Each raises `LedgerError` if the database cannot do it, or if a row that it
+    reads is not as it was written: the sentence names the row.
 
     Attributes:
       name: where it is, without user and password.
@@ -533,15 +515,8 @@ class Ledger:
     def heartbeat(
         self, worker: Worker, keys: Collection[str], lease_seconds: float = 60.0
     ) -> set[str]:
-        """Renews the leases of runs, from now on.
-
-        Returns:
-          The keys of those that the worker still holds; the others were taken from it.
-
-        Raises:
-          LedgerError: also if the ledger's file is not the one that was opened: what is written
-            to it now would be lost.
-        """
+        """Renews the leases of runs; returns the keys of those that the worker still holds."""
+        # What is written to another file than the one that was opened would be lost.
         if self._inode != self._find_inode():
             raise LedgerError(f"the ledger {self.name} was removed or replaced while it was in use")
         held = (runs.c.key.in_(list(keys)), IS_RUNNING, runs.c.worker == worker.id)
@@ -582,9 +557,7 @@ class Ledger:
         ended = {"outcome": outcome, "traceback": traceback, "ended_at": now(connection)}
         connection.execute(sa.update(attempts).where(attempt).values(**ended))
 
-    def _put_epochs(
-        self, connection: sa.Connection, run: Row, values: Sequence[dict[str, Any]]
-    ) -> None:
+    def _put_epochs(self, connection: sa.Connection, run: Row, values: Sequence[Any]) -> None:
         rows = [{**row, "run": run["id"], "attempt": run["attempt"]} for row in values]
         for row in rows:
             row["checksum"] = checksum(epochs, {**row, "key": run["key"]})
@@ -603,7 +576,7 @@ class Ledger:
         Returns:
           False, with nothing written, if the worker does not hold the run any more.
         """
-        values = _epoch_columns(rows)
+        values = [_columns("an epoch's row", row, EPOCH) for row in rows]
 
         def work(connection: sa.Connection) -> bool:
             run, _ = self._held(connection, claim, worker)
@@ -638,7 +611,7 @@ class Ledger:
         if state not in ("finished", "diverged", "oom"):
             raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
         columns = _columns("the result", result, RESULTS)
-        values = _epoch_columns(epochs)
+        values = [_columns("an epoch's row", row, EPOCH) for row in epochs]
 
         def work(connection: sa.Connection) -> bool:
             run, outcome = self._held(connection, claim, worker)
@@ -698,12 +671,7 @@ class Ledger:
         return self._write(work)
 
     def release(self, claim: Claim, worker: Worker) -> bool:
-        """Lets a run wait again at once; this is no failure.
-
-        Returns:
-          False, with nothing written, if the worker does not hold the run any more; True also if
-          this very claim was released before.
-        """
+        """Lets a run wait again at once, which is no failure; returns as `finish`."""
 
         def work(connection: sa.Connection) -> bool:
             run, outcome = self._held(connection, claim, worker)
@@ -719,14 +687,9 @@ class Ledger:
         *,
         keys: Collection[str] | None = None,
     ) -> int:
-        """Lets runs wait again that have ended; their attempts stay, and are counted anew.
+        """Lets runs of these states, and keys, wait again; returns how many.
 
-        Args:
-          states: of which states, of "finished", "diverged", "failed" and "oom".
-          keys: none but these runs.
-
-        Returns:
-          How many runs.
+        Their attempts and epochs stay, and failures are counted anew.
         """
         for state in states:
             if state not in ("finished", "diverged", "failed", "oom"):
@@ -750,11 +713,9 @@ class Ledger:
     def counts(
         self, keys: Collection[str] | None = None, worker: Worker | None = None
     ) -> dict[str, int]:
-        """How many runs have each state, 0 where there is none.
+        """How many runs have each state, 0 where there is none; of these keys, or all.
 
-        Args:
-          keys: count none but these runs.
-          worker: have those that run counted apart: "running" in its hands, "elsewhere" in others'.
+        With a worker those that run are counted apart: "running" at it, "elsewhere" at others.
         """
         wanted = None if keys is None else frozenset(keys)
         query = sa.select(runs.c.key, runs.c.state, runs.c.worker)
@@ -771,11 +732,9 @@ class Ledger:
         return counts
 
     def rows(self, keys: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """One flat row for each run, in order.
+        """One flat row for each run, or for those of these keys, in order.
 
-        Args:
-          keys: none but these runs; the others are checked as well, since it can be the key itself
-            that is damaged.
+        All are checked, since it can be the key itself that is damaged.
 
         Returns:
           In each row all fields of the settings, and key, program, state, attempts (how often it
@@ -848,8 +807,7 @@ class Ledger:
     ) -> None:
         """Keeps what a program costs on a device, instead of what was kept before.
 
-        That is how many runs the device carried at once, and the seconds of a step of one run and
-        of the program's compilation.
+        The device carried so many runs at once; a step is one of one run.
         """
         values = {
             "program": program,
