@@ -8,10 +8,9 @@ a ``u`` itself is ``<dl/du, u> = l(z, y) - H(p)``, exactly (equation 6), and by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import optax
@@ -23,11 +22,8 @@ from nf_resnets.analysis.homogeneous import (
     homogeneous_sets,
     refuse_inhomogeneous,
 )
-from nf_resnets.analysis.observe import branches
+from nf_resnets.analysis.observe import LogitsFn, ObservedFn, branches, no_perturbations
 from nf_resnets.roles import Rules
-
-Logits = Callable[[Any, jax.Array], jax.Array]
-"""``logits_fn(params, images [B, H, W, C]) -> logits [B, c]``."""
 
 
 class Bound(NamedTuple):
@@ -74,7 +70,7 @@ def excess_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def block_bounds(
-    observed: Any,
+    observed: ObservedFn,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
@@ -88,8 +84,7 @@ def block_bounds(
     no example sees another.
 
     Args:
-      observed: the network, ``observed(params, images, perturbations) -> (logits, taps)`` (see
-        :func:`nf_resnets.analysis.observe.observe`).
+      observed: the network (see :func:`nf_resnets.analysis.observe.observe`).
       params: its parameters.
       images: ``[B, H, W, C]``.
       labels: int32 ``[B]``.
@@ -99,21 +94,13 @@ def block_bounds(
       Arrays ``[L, B]``, the blocks in order from the input.
 
     Raises:
-      ValueError: if a bias is not 0 or the network normalises: it is not homogeneous then. Under
-        ``jit`` the biases cannot be looked at; ``directional`` differs from
-        ``lower_bound * norm`` there.
+      ValueError: if a bias is not 0 or the network normalises. Under ``jit`` the biases cannot be
+        looked at; ``directional`` then differs from ``lower_bound * norm``.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 1 and appendix A.1.
     """
     refuse_inhomogeneous(params, roles.assign(params, rules))
-    _, shapes = jax.eval_shape(observed, params, images)
-    nothing = flax.traverse_util.unflatten_dict(
-        {
-            path: jnp.zeros(tap.shape, tap.dtype)
-            for path, tap in flax.traverse_util.flatten_dict(shapes).items()
-            if path[-1] == "input"
-        }
-    )
+    nothing = no_perturbations(observed, params, images)
 
     def total(perturbations: Any) -> tuple[jax.Array, Any]:
         logits, taps = observed(params, images, perturbations)
@@ -122,27 +109,25 @@ def block_bounds(
 
     gradients, (logits, taps) = jax.grad(total, has_aux=True)(nothing)
     excess = excess_loss(logits, labels)
-    found = [
-        _bound_per_example(gradient["input"], block["input"], excess)
-        for gradient, block in zip(branches(gradients), branches(taps), strict=True)
-    ]
+    found = []
+    for gradient, block in zip(branches(gradients), branches(taps), strict=True):
+        x, slopes = (
+            each["input"].reshape(len(labels), -1).astype(jnp.float32) for each in (block, gradient)
+        )
+        norm = jnp.linalg.norm(x, axis=1)
+        found.append(
+            Bound(
+                gradient_norm=jnp.linalg.norm(slopes, axis=1),
+                lower_bound=_quotient(excess, norm),
+                directional=(slopes * x).sum(axis=1),
+                norm=norm,
+            )
+        )
     return Bound(*(jnp.stack(values) for values in zip(*found, strict=True)))
 
 
-def _bound_per_example(gradient: jax.Array, x: jax.Array, excess: jax.Array) -> Bound:
-    rows = x.reshape(x.shape[0], -1).astype(jnp.float32)
-    slopes = gradient.reshape(x.shape[0], -1).astype(jnp.float32)
-    norm = jnp.linalg.norm(rows, axis=1)
-    return Bound(
-        gradient_norm=jnp.linalg.norm(slopes, axis=1),
-        lower_bound=_quotient(excess, norm),
-        directional=(slopes * rows).sum(axis=1),
-        norm=norm,
-    )
-
-
 def parameter_bounds(
-    logits_fn: Logits,
+    logits_fn: LogitsFn,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
@@ -155,20 +140,14 @@ def parameter_bounds(
     ``||dl_avg / dtheta_ph|| >= 1 / (M ||theta_ph||) sum_m (l^(m) - H(p^(m))) = G(theta_ph)``,
     equation 3, in the L2 norm, with the loss averaged over the batch of ``M`` examples.
 
-    Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``.
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      labels: int32 ``[B]``.
-      rules: what the paths of ``params`` mean; by default the names of this library's models.
-      sets: the sets; by default those of
-        :func:`nf_resnets.analysis.homogeneous.homogeneous_sets`.
+    The arguments are those of :func:`block_bounds`, but for the network's plain logits and the
+    ``sets``, by default those of :func:`nf_resnets.analysis.homogeneous.homogeneous_sets`.
 
     Returns:
       For each set, by its name, a bound of scalars.
 
     Raises:
-      ValueError: if a bias is not 0 or the network normalises, as in :func:`block_bounds`.
+      ValueError: as :func:`block_bounds`.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 2, figure 2 and appendix A.2.
     """
@@ -211,7 +190,7 @@ class HeadDraws(NamedTuple):
 
 
 def draw_heads(
-    logits_fn: Logits,
+    logits_fn: LogitsFn,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
@@ -225,17 +204,7 @@ def draw_heads(
     ``E G(theta_ph) >= (E max_i z_i - ln c) / ||theta_ph||``: the mean of ``excess`` is at least
     that of ``largest`` less ``ln c``, for every p.h. set whose norm the head does not change.
 
-    Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``.
-      params: its parameters; those of the head are drawn anew.
-      images: ``[B, H, W, C]``.
-      labels: int32 ``[B]``.
-      key: a JAX PRNG key.
-      draws: ``N``, how many heads.
-      rules: what the paths of ``params`` mean; by default the names of this library's models.
-
-    Returns:
-      Both quantities for each draw.
+    The ``draws`` are how many heads, ``N``; all else is as in :func:`parameter_bounds`.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, equations 4 and 10.
     """

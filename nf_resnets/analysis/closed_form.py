@@ -122,7 +122,6 @@ def propagate(
         )
     steps = [1] * len(b) if strides is None else list(strides)
     random = [False] * len(b) if random_skips is None else list(random_skips)
-    strided = next((at for at, kernel in enumerate(kernels) if kernel > 1), 0)
     left = CENTERED_RELU ** len(kernels) if centered else 1.0
     q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
     variance = q.mean()
@@ -132,11 +131,7 @@ def propagate(
         inner = q / entering if normalized else q
         # A convolution on the skip path takes what the branch takes.
         skip = a_k * (inner if normalized and convolved else q)[::stride, ::stride]
-        for at, kernel in enumerate(kernels):
-            if normalized and at:
-                inner = inner / inner.mean()
-            inner = _convolved(inner, kernel, bordered=size is not None)
-            inner = inner[::stride, ::stride] if at == strided else inner
+        inner = _through(inner, kernels, stride, bordered=size is not None, normalized=normalized)
         branch = b_k * left * inner
         back = branch.mean() / left / entering
         if normalized:
@@ -164,7 +159,7 @@ def _convolved(q: Floats, kernel: int, *, bordered: bool) -> Floats:
 def alpha_one(depth: int) -> ClosedForm:
     """He's initialisation and ``y = x + F(x)``: ``Var x_k = 2^k``, both paths contribute alike.
 
-    Assumed: what this module's docstring says. Where a stage begins, He's 1x1 convolution of the
+    Where a stage begins, He's 1x1 convolution of the
     activated input leaves the moment as it is, ``2 Var / 2``, so that the doubling goes on.
     """
     return propagate(np.ones(depth))
@@ -173,7 +168,7 @@ def alpha_one(depth: int) -> ClosedForm:
 def alpha_rsqrt_depth(depth: int) -> ClosedForm:
     """``y = x + L**-0.5 F(x)`` with He's initialisation: ``Var x_k = (1 + 1/L)^k``, at most ``e``.
 
-    Assumed: what this module's docstring says; transitions as in :func:`alpha_one`.
+    As :func:`alpha_one` where a stage begins.
     """
     return propagate(np.full(depth, 1 / max(depth, 1)))
 
@@ -181,9 +176,9 @@ def alpha_rsqrt_depth(depth: int) -> ClosedForm:
 def batch_norm(depth: int, transitions: Sequence[int] = ()) -> ClosedForm:
     """BatchNorm in the branch: ``Var x_k = 1 + k``, the branch's share ``1 / (k + 1)``.
 
-    Assumed: what this module's docstring says, ``Var x_0 = 1``, and a batch large enough for its
-    statistics. Where a stage begins, the 1x1 convolution of the normalised input sets the skip path
-    to 1, and the count begins anew with a sum of 2.
+    Assumed: ``Var x_0 = 1``, and a batch large enough for its statistics. Where a stage begins, the
+    1x1 convolution of the normalised input sets the skip path to 1, and the count begins anew with
+    a sum of 2.
 
     Args:
       depth: ``L``.
@@ -200,7 +195,7 @@ def batch_norm(depth: int, transitions: Sequence[int] = ()) -> ClosedForm:
 def sqrt_half(depth: int) -> ClosedForm:
     """``y = (x + F(x)) / sqrt(2)``: ``Var x_k = 1``, both paths contribute 1/2 to every sum.
 
-    Assumed: what this module's docstring says; transitions as in :func:`alpha_one`.
+    As :func:`alpha_one` where a stage begins.
     """
     return propagate(np.full(depth, 0.5), np.full(depth, 0.5))
 
@@ -218,9 +213,8 @@ def zero_branch(depth: int) -> ClosedForm:
 def rescale(depth: int) -> ClosedForm:
     r"""RescaleNet: ``Var x_k = 1``, with ``beta_k^2 = 1/(k + L)`` the branch's share of the sum.
 
-    Assumed: what this module's docstring says, biases of 0 among it; the data-dependent ones take
-    the mean out of what each layer sees, and the branches become smaller by
-    ``(1 - 1/pi)`` for each ReLU.
+    With its data-dependent biases, which take the mean out of what each layer sees, the branches
+    become smaller by ``(1 - 1/pi)`` for each ReLU.
 
     Source: Shao et al., NeurIPS 2020, section 4.1 and equation 2.
     """
@@ -267,23 +261,11 @@ def propagate_rectified(
     Zero padding, where ``size`` is given, is carried along as in :func:`propagate`, but for the
     unit's distribution, which is taken to be of one form at all positions.
 
-    Args:
-      branch_gains: ``b_k``, ``[L]``: the squared constants and scalars times ``fan_in mean(W^2)``
-        of the first layer, whose input is the ReLU's output, and ``fan_in mean(W^2) / 2`` of the
-        others: 2 for He's initialisation.
-      skip_gains: ``a_k``, ``[L]``; by default 1.
-      new_channels: the part of the channels, ``[L]``, that the shortcut fills with zeros.
-      random_skips: for every block, whether there is a convolution on the skip path, which makes it
-        Gaussian; ``a_k`` then contains its gain.
-      normalized: whether a batch norm stands after every layer: the branch has the moment ``b_k``
-        then, and a convolution on the skip path ``a_k``.
-      centered: whether data-dependent biases take each channel's mean out of every layer's input.
-        Assumed then: all examples are independent, so that a channel's mean is that of the chain.
-      first: ``Var x_0``, a number or one for each position ``[H, W]``.
-      size: ``(H, W)`` of the images, to carry the zero padding along; None for the interior.
-      strides: of every block, 1 or 2, where ``size`` is given; by default 1.
-      kernels: the sizes of the branch's convolutions, in order; the first that is not 1 has the
-        stride.
+    The arguments are those of :func:`propagate`, but that a gain contains ``fan_in mean(W^2)``
+    itself of a branch's first layer, whose input is the ReLU's output (``b_k`` is 2 for He's
+    initialisation), and of a convolution on the skip path, which makes it Gaussian; a batch norm
+    stands after every layer and leaves the moments ``b_k`` and ``a_k``; and ``new_channels [L]`` is
+    the part of the channels that the shortcut fills with zeros.
 
     Returns:
       The moments of every block; the sum's are those before the ReLU.
@@ -351,26 +333,23 @@ def propagate_rectified(
     return ClosedForm(*np.array(found).reshape(-1, 6).T)
 
 
-def _through(q: Floats, kernels: Sequence[int], stride: int, *, bordered: bool) -> Floats:
+def _through(
+    q: Floats, kernels: Sequence[int], stride: int, *, bordered: bool, normalized: bool = False
+) -> Floats:
     """What padding and stride of a branch's convolutions leave at each position."""
     strided = next((at for at, kernel in enumerate(kernels) if kernel > 1), 0)
     for at, kernel in enumerate(kernels):
+        q = q / q.mean() if normalized and at else q
         q = _convolved(q, kernel, bordered=bordered)
         q = q[::stride, ::stride] if at == strided else q
     return q
 
 
 def _rectified(at: Floats, weight: Floats, noise: float, edges: Floats) -> tuple[Floats, float]:
-    """``relu(x + sqrt(noise) g)`` in units of its root mean square, and its second moment.
+    """The distribution of ``relu(x + sqrt(noise) g)``, and its second moment.
 
-    Args:
-      at: where ``x >= 0`` is, ``[N]``.
-      weight: how likely it is there, ``[N]``.
-      noise: the variance added.
-      edges: of the cells, from 0.
-
-    Returns:
-      The probabilities of 0 and of the cells, the last of which has no end; the second moment.
+    ``x`` is at the points ``at`` with the probabilities ``weight``, ``[N]``. The result are the
+    probabilities of 0 and of the cells between ``edges``, in units of the root mean square.
     """
     # Without noise the same formulas hold in the limit.
     deviation = math.sqrt(max(noise, 1e-12))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 
@@ -35,22 +36,12 @@ def hessian_product(loss: Callable[[Any], jax.Array], params: Any, vector: Any) 
       params: where the Hessian is taken, a tree of float arrays.
       vector: ``v``, a tree like ``params``.
 
-    Returns:
-      A tree like ``params``.
-
     Example:
       >>> found = hessian_product(lambda p: (p**3).sum(), jnp.array([1.0, 2.0]), jnp.ones(2))
       >>> found.tolist()
       [6.0, 12.0]
     """
-
-    def slope(at: Any) -> jax.Array:
-        gradient = jax.tree.leaves(jax.grad(loss)(at))
-        vectors = jax.tree.leaves(vector)
-        products = [jnp.vdot(g, v) for g, v in zip(gradient, vectors, strict=True)]
-        return jnp.stack(products).sum()
-
-    return jax.grad(slope)(params)
+    return jax.grad(lambda at: optax.tree.vdot(jax.grad(loss)(at), vector))(params)
 
 
 def lanczos(
@@ -90,7 +81,7 @@ def lanczos(
     start = start / jnp.linalg.norm(start)
 
     def step(k: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        basis, diagonal, beside, scale = carry
+        basis, diagonal, off_diagonal, scale = carry
         q = basis[k]
         image = product(q)
         alpha = jnp.vdot(q, image)
@@ -107,14 +98,14 @@ def lanczos(
         # is never larger than the largest eigenvalue of T, which it is a diagonal entry of.
         alpha = jnp.where(jnp.vdot(q, q) > 0.5, alpha, diagonal[0])
         basis = basis.at[k + 1].set(following)
-        return basis, diagonal.at[k].set(alpha), beside.at[k].set(beta), scale
+        return basis, diagonal.at[k].set(alpha), off_diagonal.at[k].set(beta), scale
 
     basis = jnp.zeros((steps + 1, size)).at[0].set(start)
     carry = (basis, jnp.zeros(steps), jnp.zeros(steps), jnp.zeros(()))
-    _, diagonal, beside, _ = lax.fori_loop(0, steps, step, carry)
-    off = jnp.diag(beside[:-1], 1)
+    _, diagonal, off_diagonal, _ = lax.fori_loop(0, steps, step, carry)
+    off = jnp.diag(off_diagonal[:-1], 1)
     values, vectors = jnp.linalg.eigh(jnp.diag(diagonal) + off + off.T)
-    return Eigenvalue(values[-1], jnp.abs(beside[-1] * vectors[-1, -1]))
+    return Eigenvalue(values[-1], jnp.abs(off_diagonal[-1] * vectors[-1, -1]))
 
 
 def largest_curvature(

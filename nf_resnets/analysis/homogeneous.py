@@ -89,16 +89,16 @@ def homogeneous_sets(
                 sets.append(HomogeneousSet(leaf.path, role, ((at, None),)))
     for at, leaf in numbered:
         if shortcuts and leaf.role is Role.SHORTCUT and leaf.weight:
-            for beside, other in _branch_beside(leaf, numbered):
+            for weight, other in _branch_of(leaf, numbered):
                 name = f"{leaf.path} + {other.path}"
                 for index in range(leaf.shape[0]) if leaf.stacked else [None]:
                     indexed = name if index is None else f"{name} [{index}]"
-                    members = ((at, index), (beside, index))
+                    members = ((at, index), (weight, index))
                     sets.append(HomogeneousSet(indexed, Role.SHORTCUT, members))
     return tuple(sets)
 
 
-def _branch_beside(shortcut: Leaf, numbered: Sequence[tuple[int, Leaf]]) -> list[tuple[int, Leaf]]:
+def _branch_of(shortcut: Leaf, numbered: Sequence[tuple[int, Leaf]]) -> list[tuple[int, Leaf]]:
     """The weights of the residual branch beside a shortcut's, in order."""
     length = shortcut.shape[0] if shortcut.stacked else 1
     groups: dict[tuple[int, ...], list[tuple[int, Leaf]]] = {}
@@ -107,17 +107,18 @@ def _branch_beside(shortcut: Leaf, numbered: Sequence[tuple[int, Leaf]]) -> list
         if leaf.role is Role.BRANCH and leaf.weight and alike:
             groups.setdefault(leaf.branches, []).append((at, leaf))
     layers = [sorted(group, key=lambda pair: pair[1].layer) for group in groups.values()]
-    ends = _channels(shortcut)
+    own = _channels(shortcut)
     fitting = [
-        group for group in layers if (_channels(group[0][1])[0], _channels(group[-1][1])[1]) == ends
+        group for group in layers if (_channels(group[0][1])[0], _channels(group[-1][1])[1]) == own
     ]
-    likeness = [_common_keys(shortcut.path, group[0][1].path) for group in fitting]
-    best = [group for group, like in zip(fitting, likeness, strict=True) if like == max(likeness)]
+    path = shortcut.path.split("/")
+    common = [len(os.path.commonprefix([path, g[0][1].path.split("/")])) for g in fitting]
+    best = [group for group, n in zip(fitting, common, strict=True) if n == max(common)]
     if len(best) != 1:
         raise ValueError(
             f"{len(best)} residual branches found beside the shortcut {shortcut.path!r} "
             f"({', '.join(group[0][1].path for group in best) or 'none'}); expected one branch of "
-            f"its channels, {ends[0]} to {ends[1]}, whose path is most like its own, or "
+            f"its channels, {own[0]} to {own[1]}, whose path is most like its own, or "
             "shortcuts=False."
         )
     return best[0]
@@ -129,20 +130,12 @@ def _channels(leaf: Leaf) -> tuple[int, int]:
     return leaf.length("I"), leaf.length("O")
 
 
-def _common_keys(first: str, second: str) -> int:
-    return len(os.path.commonprefix([first.split("/"), second.split("/")]))
-
-
 def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
     """Refuses a tree whose network is not positively homogeneous, as far as its leaves tell.
 
-    Args:
-      params: a parameter tree. The values of traced biases cannot be looked at.
-      role_map: its roles.
-
     Raises:
-      ValueError: if a bias is not 0, or the tree has parameters of a normalisation layer or of an
-        embedding.
+      ValueError: if a bias is not 0 (those that are traced cannot be looked at), or the tree has
+        parameters of a normalisation layer or of an embedding.
     """
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role in (Role.NORM, Role.EMBEDDING):

@@ -8,8 +8,12 @@ from typing import Any
 
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 
 from nf_resnets.taps import PERTURBATIONS, TAPS
+
+LogitsFn = Callable[[Any, jax.Array], jax.Array]
+"""A network: ``logits_fn(params, images [B, H, W, C]) -> logits [B, c]``."""
 
 ObservedFn = Callable[..., tuple[jax.Array, Any]]
 """``observed(params, images, perturbations=None) -> (logits, taps)``."""
@@ -18,9 +22,9 @@ ObservedFn = Callable[..., tuple[jax.Array, Any]]
 def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -> ObservedFn:
     """Makes the function by which the analyses call a Flax network that taps its activations.
 
-    All residual networks and the Transformer of this library do (VGG has no branch to tap); a
-    network of one's own does with the two lines of :mod:`nf_resnets.taps` in its blocks. Of another
-    library any function of this signature will do.
+    All residual networks and the Transformer of this library do; a network of one's own does with
+    the two lines of :mod:`nf_resnets.taps` in its blocks. For another library any function of this
+    signature works.
 
     Args:
       model: a Flax module, called as ``model.apply(variables, images, train=train)``.
@@ -40,8 +44,8 @@ def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -
       >>> from nf_resnets import models
       >>> images = jnp.ones((2, 8, 8, 3))
       >>> model = models.WideResNet(depth=16, stem_channels=4)
-      >>> params = model.init(jax.random.key(0), images)["params"]
-      >>> logits, taps = observe(model)(params, images)
+      >>> params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+      >>> logits, taps = jax.eval_shape(observe(model), params, images)
       >>> taps["stage_3"]["rest"]["branch"].shape
       (1, 2, 2, 2, 16)
     """
@@ -62,16 +66,27 @@ def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -
     return observed
 
 
+def no_perturbations(observed: ObservedFn, params: Any, images: Any) -> Any:
+    """Zeros to add to the input of every branch; a gradient by them is one by the input."""
+    _, shapes = jax.eval_shape(observed, params, images)
+    return flax.traverse_util.unflatten_dict(
+        {
+            path: jnp.zeros(tap.shape, tap.dtype)
+            for path, tap in flax.traverse_util.flatten_dict(shapes).items()
+            if path[-1] == "input"
+        }
+    )
+
+
 def branches(taps: Any) -> list[dict[str, Any]]:
-    """Takes the taps of each residual branch apart, in order from the input.
+    """The taps of each residual branch by itself, in order from the input.
 
     Args:
-      taps: as ``observed`` returns them; or a tree of the same form, as of perturbations'
-        gradients, in which some names may be missing.
+      taps: as ``observed`` returns them, or gradients of perturbations.
 
     Returns:
-      For each of ``k = 1..L`` the ``name`` of the branch and its ``input``, ``skip``, ``branch``
-      and ``sum``, ``[B, H, W, C]``.
+      For each of ``k = 1..L`` the ``name`` of the branch and those that there are of its ``input``,
+      ``skip``, ``branch`` and ``sum``, ``[B, H, W, C]``.
 
     Raises:
       ValueError: if there is no tap in it.
@@ -112,4 +127,4 @@ def _place(name: str) -> tuple[tuple[int, str], ...]:
     )
 
 
-__all__ = ["ObservedFn", "branches", "observe"]
+__all__ = ["LogitsFn", "ObservedFn", "branches", "no_perturbations", "observe"]

@@ -91,36 +91,23 @@ def predicted(
     if anatomy.pooled_shortcut:
         skip, entering = (_second(blocks, name) for name in ("skip", "input"))
         a = np.where(changes, skip / entering, a)
+    options: dict[str, Any] = {
+        "normalized": normalized,
+        "centered": centered,
+        "first": first,
+        "size": first.shape,
+        "strides": strides,
+        "kernels": kernels,
+    }
     if not post:
-        return propagate(
-            b,
-            a,
-            # Where it was measured, the ratio is one to the input.
-            random_skips=convolved & (not anatomy.pooled_shortcut),
-            normalized=normalized,
-            normalized_sum=normalized and anatomy.norm_place == "merge",
-            centered=centered,
-            first=first,
-            size=first.shape,
-            strides=strides,
-            kernels=kernels,
-        )
+        options["normalized_sum"] = normalized and anatomy.norm_place == "merge"
+        # Where the skip path was measured, the ratio is one to the input.
+        return propagate(b, a, random_skips=convolved & (not anatomy.pooled_shortcut), **options)
     new = [
         0.0 if weighted else 1 - c / c_out
         for weighted, (*_, c), (*_, c_out) in zip(convolved, sizes, outputs, strict=True)
     ]
-    return propagate_rectified(
-        b,
-        a,
-        new_channels=new,
-        random_skips=list(convolved),
-        normalized=normalized,
-        centered=centered,
-        first=first,
-        size=first.shape,
-        strides=strides,
-        kernels=kernels,
-    )
+    return propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
 
 
 def _second(blocks: list[dict[str, Any]], name: str) -> np.ndarray:

@@ -61,13 +61,6 @@ def scalar_update(
 def smallest_left_out(layers: ArrayLike, *, x: float = 1.0) -> Floats:
     """Theorem 4's quantity ``(prod_{k != j} a_k) x``, with ``j`` the smallest layer's index.
 
-    Args:
-      layers: ``a_1 ... a_m``, of shape ``[..., m]``.
-      x: the branch's input.
-
-    Returns:
-      An array of shape ``[...]``.
-
     Example:
       >>> float(smallest_left_out([0.5, 0.0, 0.5]))
       0.25
@@ -77,14 +70,9 @@ def smallest_left_out(layers: ArrayLike, *, x: float = 1.0) -> Floats:
 
 
 def layers_of(exponents: ArrayLike, depth: ArrayLike) -> Floats:
-    """The layers ``a_i = L**-p_i``; an infinite ``p_i`` is a layer that starts at 0.
+    """The layers ``a_i = L**-p_i``, ``[D, ..., m]``, of ``p [..., m]`` and ``L [D]``.
 
-    Args:
-      exponents: ``p``, of shape ``[..., m]``.
-      depth: ``L``, of shape ``[D]``.
-
-    Returns:
-      ``a``, of shape ``[D, ..., m]``.
+    An infinite ``p_i`` is a layer that starts at 0.
     """
     p = np.asarray(exponents, np.float64)
     L = np.asarray(depth, np.float64).reshape(-1, *(1,) * p.ndim)
@@ -92,16 +80,9 @@ def layers_of(exponents: ArrayLike, depth: ArrayLike) -> Floats:
 
 
 def slope(values: Floats, depths: Sequence[float]) -> Floats:
-    """The exponent ``e`` of ``|values| ~ L**-e``, between the last two depths.
+    """The exponent ``e`` of ``|values| ~ L**-e``, ``[D, ...]``, infinite where they are zero.
 
-    The last two show it best: terms of lower order die out with ``L``.
-
-    Args:
-      values: of shape ``[D, ...]``.
-      depths: ``L``, growing, of length ``D >= 2``.
-
-    Returns:
-      An array of shape ``[...]``; infinite where the values are zero.
+    It is that between the last two depths, where terms of lower order have died out.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         drop = np.log(np.abs(values[-2])) - np.log(np.abs(values[-1]))
@@ -177,12 +158,10 @@ def grid(values: Sequence[Any], m: int) -> Floats:
 def fixup_exponents(m: int, *, zero_last: bool = True) -> tuple[float, ...]:
     """Fixup's choice: ``p = 1/(2m - 2)`` for all layers, the last one 0 itself (``p`` infinite).
 
-    Args:
-      m: layers of the branch.
-      zero_last: whether the last layer starts at 0 (rule 1), or is scaled like the others.
+    With ``zero_last=False`` the last layer is scaled like the others.
 
     Raises:
-      ValueError: if ``m`` is below 2.
+      ValueError: if ``m``, the layers of the branch, is below 2.
 
     Example:
       >>> fixup_exponents(2)

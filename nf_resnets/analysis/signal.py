@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import optax
 
 from nf_resnets import random
-from nf_resnets.analysis.observe import ObservedFn, branches
+from nf_resnets.analysis.observe import ObservedFn, branches, no_perturbations
 
 
 class Moments(NamedTuple):
@@ -63,8 +62,7 @@ def signal(observed: ObservedFn, params: Any, images: jax.Array, *, interior: in
     """Measures every residual block of a network on a batch.
 
     Args:
-      observed: the network, ``observed(params, images) -> (logits, taps)`` (see
-        :func:`nf_resnets.analysis.observe.observe`).
+      observed: the network (see :func:`nf_resnets.analysis.observe.observe`).
       params: its parameters.
       images: ``[B, H, W, C]``.
       interior: how many positions on each side of every activation are left out. A zero-padded
@@ -81,8 +79,8 @@ def signal(observed: ObservedFn, params: Any, images: jax.Array, *, interior: in
       >>> from nf_resnets.analysis.observe import observe
       >>> images = jnp.ones((2, 8, 8, 3))
       >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
-      >>> params = model.init(jax.random.key(0), images)["params"]
-      >>> signal(observe(model), params, images).share.shape
+      >>> params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+      >>> jax.eval_shape(lambda at: signal(observe(model), at, images).share, params).shape
       (3,)
     """
     _, taps = observed(params, images)
@@ -90,22 +88,12 @@ def signal(observed: ObservedFn, params: Any, images: jax.Array, *, interior: in
 
 
 def signal_of(taps: Any, *, interior: int = 0) -> Signal:
-    """The same from taps that are there already.
-
-    Args:
-      taps: as ``observed`` returns them.
-      interior: as in :func:`signal`.
-    """
-    found: dict[str, list[Moments]] = {name: [] for name in Signal._fields}
-    for block in branches(taps):
-        for name in Signal._fields:
-            found[name].append(moments(cropped(block[name], interior)))
-    return Signal(
-        *(
-            Moments(*(jnp.stack(values) for values in zip(*found[name], strict=True)))
-            for name in Signal._fields
-        )
-    )
+    """As :func:`signal`, from the taps that ``observed`` returned."""
+    found = [
+        Signal(*(moments(cropped(block[name], interior)) for name in Signal._fields))
+        for block in branches(taps)
+    ]
+    return jax.tree.map(lambda *values: jnp.stack(values), *found)
 
 
 def moments(x: jax.Array) -> Moments:
@@ -155,7 +143,7 @@ def gradient_norms(
     :func:`nf_resnets.analysis.head.random_head`.
 
     Args:
-      observed: the network, ``observed(params, images, perturbations) -> (logits, taps)``.
+      observed: the network (see :func:`nf_resnets.analysis.observe.observe`).
       params: its parameters.
       images: ``[B, H, W, C]``.
       labels: int32 ``[B]``.
@@ -170,14 +158,6 @@ def gradient_norms(
     if (labels is None) == (key is None):
         given = "neither" if key is None else "both"
         raise ValueError(f"{given} of labels= and key= found; expected one of them.")
-    _, shapes = jax.eval_shape(observed, params, images)
-    nothing = flax.traverse_util.unflatten_dict(
-        {
-            path: jnp.zeros(tap.shape, tap.dtype)
-            for path, tap in flax.traverse_util.flatten_dict(shapes).items()
-            if path[-1] == "input"
-        }
-    )
 
     def loss(perturbations: Any) -> jax.Array:
         logits, _ = observed(params, images, perturbations)
@@ -186,7 +166,7 @@ def gradient_norms(
         assert key is not None
         return (random.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
 
-    gradients = branches(jax.grad(loss)(nothing))
+    gradients = branches(jax.grad(loss)(no_perturbations(observed, params, images)))
     return jnp.stack(
         [jnp.linalg.norm(block["input"].astype(jnp.float32).ravel()) for block in gradients]
     )

@@ -7,13 +7,14 @@ branches may contribute ``Theta(eta / L)`` only. A matrix is judged by its trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from nf_resnets import random, roles
+from nf_resnets.analysis.observe import LogitsFn
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -42,13 +43,8 @@ def draw_network(
 ) -> BranchNetwork:
     """Draws a network: He (fan_in) for the branches, times a scale for each of their layers.
 
-    Args:
-      key: a JAX PRNG key.
-      width: ``n``, of all layers.
-      num_branches: how many.
-      num_classes: ``c``; the head is drawn from ``N(0, 1 / n)``.
-      layer_scales: the factors of ``W^(1), ..., W^(m)``; Fixup's are
-        ``(L**(-1/(2m-2)), ..., 0)``.
+    The head is drawn from ``N(0, 1 / n)`` with ``n`` the width. Fixup's scales of
+    ``W^(1), ..., W^(m)`` are ``(L**(-1/(2m-2)), ..., 0)``.
     """
     keys = jax.random.split(key, (num_branches + 1, len(layer_scales)))
     shape = (width, width)
@@ -121,15 +117,7 @@ def update_terms(network: BranchNetwork, x: jax.Array) -> BranchNetwork:
 
 
 def update_terms_by_jacobian(network: BranchNetwork, x: jax.Array) -> BranchNetwork:
-    """The same matrices as ``(df/dvec W) (df/dvec W)^T``, by automatic differentiation.
-
-    Args:
-      network: the weights.
-      x: one input ``[n]``.
-
-    Returns:
-      A matrix ``[c, c]`` in the place of each weight.
-    """
+    """As :func:`update_terms`, but ``(df/dvec W) (df/dvec W)^T`` by automatic differentiation."""
     jacobian = jax.jacrev(network_logits)(network, x)
 
     def square(block: jax.Array) -> jax.Array:
@@ -140,7 +128,7 @@ def update_terms_by_jacobian(network: BranchNetwork, x: jax.Array) -> BranchNetw
 
 
 def update_traces(
-    logits_fn: Callable[[Any, jax.Array], jax.Array],
+    logits_fn: LogitsFn,
     params: Any,
     images: jax.Array,
     *,
@@ -152,8 +140,7 @@ def update_traces(
     (and bias vectors) of branch ``k``: exact, by ``c`` backward passes for each example.
 
     Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``, in which no example sees
-        another (no BatchNorm).
+      logits_fn: the network, in which no example sees another (no BatchNorm).
       params: its parameters.
       images: ``[B, H, W, C]``.
       rules: what the paths of ``params`` mean; by default the names of this library's models.

@@ -2,23 +2,24 @@
 
 Fixup's goal is that ``||Delta f(x)|| / eta`` does not depend on the depth as ``eta -> 0``. The
 change is measured twice: exactly, at a small ``eta``, and to first order, without one.
+
+Everywhere ``logits_fn`` is the network, ``params`` its parameters, ``images`` are ``[B, H, W, C]``,
+``labels`` int32 ``[B]``, and the loss is the cross-entropy averaged over the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-Logits = Callable[[Any, jax.Array], jax.Array]
-"""``logits_fn(params, images [B, H, W, C]) -> logits [B, c]``."""
+from nf_resnets.analysis.observe import LogitsFn
 
 
-def loss_gradient(logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Array) -> Any:
-    """The gradient of the cross-entropy loss averaged over a batch, a tree like ``params``."""
+def loss_gradient(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.Array) -> Any:
+    """The gradient of the loss, a tree like ``params``."""
 
     def loss(at: Any) -> jax.Array:
         logits = logits_fn(at, images)
@@ -28,7 +29,7 @@ def loss_gradient(logits_fn: Logits, params: Any, images: jax.Array, labels: jax
 
 
 def update(
-    logits_fn: Logits,
+    logits_fn: LogitsFn,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
@@ -36,16 +37,10 @@ def update(
 ) -> jax.Array:
     r"""The change of the logits by one step of gradient descent.
 
-    ``Delta f(x) = f(x; theta - eta dl/dtheta) - f(x; theta)``, with the loss averaged over the
-    batch whose logits are looked at.
+    ``Delta f(x) = f(x; theta - eta dl/dtheta) - f(x; theta)`` for the images of the loss.
 
-    Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``.
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      labels: int32 ``[B]``.
-      learning_rate: ``eta``, ``[]``. In float32 one that is too small drowns the change in the
-        rounding of the logits; see :func:`small_rate`.
+    In float32 an ``eta`` that is too small drowns it in the rounding of the logits; see
+    :func:`small_rate`.
 
     Returns:
       ``Delta f [B, c]``.
@@ -58,18 +53,12 @@ def update(
 
 
 def first_order_update(
-    logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Array
+    logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.Array
 ) -> jax.Array:
     r"""The limit of ``Delta f / eta`` as ``eta -> 0``: ``-J J^T dl/dz`` with ``J = df/dtheta``.
 
     ``J^T`` is a backward pass. ``J`` is the transpose of that, a backward pass through a backward
     pass: the convolutions of our networks have no forward mode on a CPU.
-
-    Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``.
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      labels: int32 ``[B]``.
 
     Returns:
       An array ``[B, c]``.
@@ -91,19 +80,13 @@ def first_order_update(
     return -moved
 
 
-def small_rate(logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+def small_rate(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
     r"""A learning rate at which :func:`update` is near its first order in float32.
 
     The rounding of the logits leaves a relative error of ``eps ||f|| / ||Delta f||``, the second
     order one of about ``||Delta f|| / ||f||``, times the number of layers for a deep network. Both
     are ``sqrt(eps) = 3.5e-4`` for a change of ``sqrt(eps) ||f||``. Logits that are all zero, as at
     the start of Fixup, round nothing: the parameters then move by ``sqrt(eps)`` of their norm.
-
-    Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``.
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      labels: int32 ``[B]``.
 
     Returns:
       ``eta``, float32 ``[]``.
@@ -118,7 +101,7 @@ def small_rate(logits_fn: Logits, params: Any, images: jax.Array, labels: jax.Ar
 
 
 def update_size(
-    logits_fn: Logits,
+    logits_fn: LogitsFn,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
@@ -129,12 +112,7 @@ def update_size(
     With Fixup's zero head only the head moves in the first step; draw it at random
     (:func:`nf_resnets.analysis.random_head`) to see the residual branches.
 
-    Args:
-      logits_fn: the network, ``(params, images) -> logits [B, c]``.
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      labels: int32 ``[B]``.
-      learning_rate: ``eta``, ``[]``; None for the limit ``eta -> 0``, to first order.
+    With ``learning_rate=None`` it is the limit ``eta -> 0``, to first order.
 
     Returns:
       float32 ``[B]``.

@@ -35,7 +35,7 @@ def weight_norms(params: Any, *, rules: Rules | None = None) -> np.ndarray:
 
 
 def norms_over_time(trees: Sequence[Any], *, rules: Rules | None = None) -> np.ndarray:
-    """The same of one network at several times of its training, ``[T, L, m]``."""
+    """:func:`weight_norms` of one network at several times of its training, ``[T, L, m]``."""
     return np.stack([weight_norms(params, rules=rules) for params in trees])
 
 
@@ -44,12 +44,8 @@ def layer_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
 
     It is 2 for He's initialisation, which makes up for the ReLU before the layer.
 
-    Args:
-      params: a parameter tree.
-      rules: what the paths of the tree mean; by default the names of this library's models.
-
     Returns:
-      float64 ``[L, m]``, with NaN where a branch has fewer layers.
+      As :func:`weight_norms`.
     """
 
     def gain(leaf: Leaf, squares: np.ndarray) -> np.ndarray:
@@ -60,10 +56,6 @@ def layer_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
 
 def shortcut_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     """``fan_in mean(W^2)`` of the weight on the skip path beside every branch.
-
-    Args:
-      params: a parameter tree.
-      rules: what the paths of the tree mean; by default the names of this library's models.
 
     Returns:
       float64 ``[L]``, with NaN where the shortcut has no weight.

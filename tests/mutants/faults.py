@@ -306,7 +306,7 @@ MUTANTS = [
         "analysis/test_closed_form.py",
         ("np.full(depth, 1 / max(depth, 1))", "np.full(depth, max(depth, 1) ** -0.5)"),
         ("variance = CENTERED_RELU * branch.mean()", "variance = branch.mean()"),
-        ("inner = inner / inner.mean()", "inner = inner * 1.0"),
+        ("q = q / q.mean() if normalized and at else q", "q = q * 1.0"),
     ),
     *_in(
         "analysis/correlation.py",
