@@ -61,7 +61,7 @@ class ResultsFolder:
     ) -> None:
         self.faults: list[str] = []
         self._waiting: dict[str, str] = {}
-        self._columns, self._key = tuple(columns), tuple(key)
+        self._columns, self.key = tuple(columns), tuple(key)
         try:
             self.path = path = places.try_folder(path, "--out")
             self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
@@ -130,8 +130,8 @@ class ResultsFolder:
                 raise ValueError(
                     f"row has the columns {sorted(row)}; expected {sorted(self._columns)}."
                 )
-            if self.has(**{name: row[name] for name in self._key}):
-                raise ValueError(f"the row {[row[name] for name in self._key]} is there already.")
+            if self.has(**{name: row[name] for name in self.key}):
+                raise ValueError(f"the row {[row[name] for name in self.key]} is there already.")
             self.rows.append({name: str(row[name]) for name in self._columns})
         self.keep("rows.csv", csv_text(self._columns, self.rows))
 
@@ -206,14 +206,14 @@ class CurvesFile:
     ) -> None:  # fmt: skip
         self._folder = folder
         self.path = folder.path / name
-        self._columns, self._key = tuple(columns), tuple(key)
+        self._columns, self.key = tuple(columns), tuple(key)
         self._lock = threading.Lock()
         self._curves: dict[tuple[str, ...], list[Row]] = {}
         for line in read_rows(self.path, self._columns):
             self._curves.setdefault(self._name(line), []).append(line)
 
     def _name(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row[name]) for name in self._key)
+        return tuple(str(row[name]) for name in self.key)
 
     def check(self) -> None:
         """Refuses a folder with a row whose run has no lines.

@@ -21,21 +21,28 @@ deep and wide, `--scale smoke` takes seconds.
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments.command import last_words
+from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
-from experiments.grid import stop_at_once
+from experiments.main import run
 from experiments.table import text_table
-from experiments.theory_signal import OneStage
+from experiments.untrained import (
+    Command,
+    OneStage,
+    digits,
+    fill,
+    in_order,
+    initial,
+    quick_jit,
+    random_signs,
+)  # fmt: skip
 from nf_resnets import analysis, schemes
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.theory import Curves, theory_figure
@@ -63,17 +70,6 @@ SCALES = {
     "paper": Settings(depth=500, width=64, batch_size=128, draws=32),
 }
 KEY = ("scheme", "block")
-COLUMNS = (*KEY, "title", "ratio", "error")
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """The options of the command line."""
-
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: a minute on two cores; paper: 500 blocks."""
-    out: Path | None = None
-    """The results folder; by default runs/theory_backward-SCALE."""
 
 
 def ratios(
@@ -106,26 +102,40 @@ def ratios(
     return jnp.stack(found)
 
 
-def measure(settings: Settings, name: str) -> np.ndarray:
+def draw_ratios(settings: Settings, name: str) -> np.ndarray:
     """The ratios of a scheme's network, ``[draws, L]``."""
     scheme = schemes.get(name)
     model = OneStage(settings.depth, settings.width, scheme)
-    shape = (settings.batch_size, settings.side, settings.side, 3)
-    images = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], shape).astype(np.float32))
+    images = random_signs(settings.batch_size, settings.side)
     constant = scheme.anatomy.constants((False,) * settings.depth).identity
     identity = np.ones(settings.depth) if constant is None else constant
 
     def one(key: jax.Array) -> jax.Array:
-        variables = model.init(key, images[:1])
-        params = scheme.init(variables["params"], settings.depth, key=jax.random.fold_in(key, 1))
+        params, variables = initial(model, key, images)
         params = random_head(params, jax.random.fold_in(key, 2))
         observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
         return ratios(observed, params, images, identity, jax.random.fold_in(key, 3))
 
-    # On a CPU what counts is how long it takes to compile.
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     keys = jax.random.split(jax.random.key(0), settings.draws)
-    return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys), compiler_options=quickly)(keys))
+    return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys))(keys))
+
+
+def rows_of(settings: Settings, name: str) -> list[Row]:
+    """The mean ratio at each block, and its standard error."""
+    found = draw_ratios(settings, name)
+    means, errors = found.mean(axis=0), found.std(axis=0, ddof=1) / len(found) ** 0.5
+    return [
+        {"scheme": name, "block": at + 1, "title": schemes.get(name).title}
+        | {"ratio": digits(means[at]), "error": digits(errors[at])}
+        for at in range(settings.depth)
+    ]
+
+
+def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
+    """Measures each scheme."""
+    for name in settings.schemes:
+        key = {"scheme": name, "block": settings.depth}
+        fill(folder, key, name, rows_of, settings, name)
 
 
 def slope(rows: list[Row], first: int) -> float:
@@ -141,30 +151,26 @@ def slope(rows: list[Row], first: int) -> float:
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
 
 
-def of_scheme(rows: list[Row], settings: Settings) -> dict[str, list[Row]]:
-    """The rows of each scheme that has some, block by block."""
-    found = {name: [row for row in rows if row["scheme"] == name] for name in settings.schemes}
-    return {name: own for name, own in found.items() if own}
-
-
-def table(rows: list[Row], settings: Settings) -> str:
+def table(results: Results) -> str:
     """The ratio at the first block, in the middle and at the last, and the slope."""
+    settings = results.settings
     blocks = [1, max(1, settings.depth // 4), settings.depth]
     cells = [["scheme", *(f"block {block}" for block in blocks), "slope"]]
-    for own in of_scheme(rows, settings).values():
+    for name in settings.schemes:
+        own = in_order(results.rows, scheme=[name])
         at = {int(row["block"]): row for row in own}
         values = [f"{float(at[b]['ratio']):.3g} ± {float(at[b]['error']):.1g}" for b in blocks]
         cells.append([own[0]["title"], *values, f"{slope(own, settings.first):.2f}"])
     return text_table(cells)
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws the ratios against the block, and the line of slope -1/2 through BatchNorm's last."""
-    drawn = [{**row, "line": ""} for own in of_scheme(rows, settings).values() for row in own]
-    last = [r for r in drawn if (r["scheme"], int(r["block"])) == ("batchnorm", settings.depth)]
+    settings = results.settings
+    drawn = [{**row, "line": ""} for row in in_order(results.rows, scheme=settings.schemes)]
     expected = [
         {"title": "slope -1/2", "block": block, "ratio": "", "line": ratio}
-        for row in last
+        for row in in_order(results.rows, scheme=["batchnorm"], block=[settings.depth])
         for block in range(1, settings.depth + 1)
         if (ratio := float(row["ratio"]) * (settings.depth / block) ** 0.5)
     ]
@@ -189,33 +195,21 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     )
 
 
-def main(command: Command) -> int:
-    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once()
-    settings = SCALES[command.scale]
-    out = command.out or Path("runs") / f"theory_backward-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=(), columns=COLUMNS, key=KEY)
-    out = folder.path
-    print(f"Gradients of the two paths, scale {command.scale}; results in {out.resolve()}")
-    start = time.monotonic()
-    for name in settings.schemes:
-        if folder.has(scheme=name, block=settings.depth):
-            continue
-        found = measure(settings, name)
-        errors = found.std(axis=0, ddof=1) / len(found) ** 0.5
-        for at, (ratio, error) in enumerate(zip(found.mean(axis=0), errors, strict=True)):
-            row = {"scheme": name, "block": at + 1, "title": schemes.get(name).title}
-            if not folder.has(**row):
-                folder.add(row | {"ratio": f"{ratio:.6g}", "error": f"{error:.6g}"})
-        print(f"  {name}: {time.monotonic() - start:.0f} s", flush=True)
-    text = table(folder.rows, settings)
-    print(f"\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    folder.draw("figure.png", lambda path: plot(folder.rows, settings, path))
-    return last_words(folder, (), start)
-
+EXPERIMENT = Experiment(
+    name="theory_backward",
+    title="Gradients of the two paths",
+    description="Gradients through branch and skip, block by block.",
+    scales=SCALES,
+    grid=(),
+    key=KEY,
+    columns=(*KEY, "title", "ratio", "error"),
+    command=Command,
+    load=lambda settings, command: None,
+    measure=measure,
+    heading=lambda results: "",
+    table=table,
+    plot=plot,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(tyro.cli(Command, description="Gradients through branch and skip, block by block."))
-    )
+    run(EXPERIMENT)

@@ -19,7 +19,7 @@ smoke` seconds; `--scale paper` is deeper.
 from __future__ import annotations
 
 import dataclasses
-import time
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -27,13 +27,19 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments.command import last_words
+from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
-from experiments.grid import stop_at_once
+from experiments.main import run
 from experiments.table import text_table
-from nf_resnets import analysis, data, init, models
+from experiments.untrained import (
+    digits,
+    digits_batch,
+    fill,
+    in_order,
+    quick_jit,
+)
+from nf_resnets import analysis, init, models
 from nf_resnets.analysis.bounds import Bound, block_bounds, parameter_bounds
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.theory import Curves, theory_figure
@@ -56,11 +62,8 @@ SCALES = {
     "paper": Settings(depths=(10, 16, 40, 100, 304, 1000), stem_channels=16, draws=16),
 }
 TITLES = {"he": "He", "xavier": "Xavier", "lsuv": "LSUV", "fixup": "Fixup, random head"}
-GRID = ("depths", "inits")
 KEY = ("init", "depth", "theorem", "where")
-COLUMNS = (
-    *KEY, "title", "branches", "k", "gradient_norm", "lower_bound", "largest_ratio", "violations",
-)  # fmt: skip
+SHORTCUT = "stage_2/first/shortcut/kernel + stage_2/first/conv_1/kernel"
 SLACK = 1e-4  # relative: float32 through hundreds of layers
 
 
@@ -78,12 +81,6 @@ class Command:
     """The results folder; by default runs/theory_bounds-SCALE."""
 
 
-def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles what runs a few times: on a CPU what counts is how long it takes to compile."""
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=quickly)
-
-
 @dataclasses.dataclass(frozen=True)
 class Network:
     """A network of one depth, the batch that it sees, and what is compiled once for all inits."""
@@ -96,10 +93,7 @@ class Network:
 
 def make_network(settings: Settings, depth: int) -> Network:
     """The network of one depth on a batch of the digits."""
-    split = data.load("digits")
-    images = split.train.images[: settings.batch_size].astype(np.float32)
-    images = jnp.asarray((images - np.float32(split.mean)) / np.float32(split.std))
-    labels = jnp.asarray(split.train.labels[: settings.batch_size])
+    images, labels = digits_batch(settings.batch_size)
     model = models.WideResNet(depth=depth, scheme="fixup", stem_channels=settings.stem_channels)
     observed = analysis.observe(model)
 
@@ -137,65 +131,62 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
             yield init.lsuv(network.model.apply, params, network.images)
 
 
-def measure(settings: Settings, network: Network, name: str) -> list[Row]:
+def rows_of(settings: Settings, get_network: Callable[[], Network], name: str) -> list[Row]:
     """Both theorems for the draws of one initialisation: a row for each block and each set."""
+    network = get_network()
     model = network.model
     keys = jax.random.split(jax.random.key(0), settings.draws)
     found = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
     of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *found)
-    key = {"init": name, "depth": model.depth}
     rows = [
-        key | {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}
+        {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}
         | summary(Bound(*(each[:, at] for each in of_blocks)))
         for at in range(model.num_branches)
-    ]  # fmt: skip
-    rows += [
-        key | {"theorem": 2, "where": where, "k": ""} | summary(bound)
-        for where, bound in of_sets.items()
     ]
-    return [row | {"title": TITLES[name], "branches": model.num_branches} for row in rows]
+    rows += [
+        {"theorem": 2, "where": where, "k": ""} | summary(bound) for where, bound in of_sets.items()
+    ]
+    shared = {"init": name, "depth": model.depth, "title": TITLES[name]}
+    # The stem's row last: it says that the network is done with.
+    rows.sort(key=lambda row: row["where"] == "stem/kernel")
+    return [row | shared | {"branches": model.num_branches} for row in rows]
 
 
 def summary(bound: Bound) -> Row:
     """Means of both sides over draws and examples, and how near they came to each other."""
     ratio = bound.lower_bound / np.maximum(bound.gradient_norm, np.finfo(np.float32).tiny)
     return {
-        "gradient_norm": f"{bound.gradient_norm.mean():.6g}",
-        "lower_bound": f"{bound.lower_bound.mean():.6g}",
-        "largest_ratio": f"{ratio.max():.6g}",
+        "gradient_norm": digits(bound.gradient_norm.mean()),
+        "lower_bound": digits(bound.lower_bound.mean()),
+        "largest_ratio": digits(ratio.max()),
         "violations": int((ratio > 1 + SLACK).sum()),
     }
 
 
-def run(settings: Settings, folder: ResultsFolder) -> None:
-    """Measures what is missing, a network at a time."""
+def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
+    """Measures each initialisation at each depth."""
     for depth in settings.depths:
-        network = make_network(settings, depth)
+        network = functools.cache(functools.partial(make_network, settings, depth))
         for name in settings.inits:
-            if folder.has(init=name, depth=depth, theorem=2, where="stem/kernel"):
-                continue
-            start = time.monotonic()
-            rows = measure(settings, network, name)
-            # The stem's row last: it says that the network is done with.
-            for row in sorted(rows, key=lambda row: row["where"] == "stem/kernel"):
-                if not folder.has(**{column: row[column] for column in KEY}):
-                    folder.add(row)
-            print(f"  {TITLES[name]}, {depth} layers: {time.monotonic() - start:.0f} s", flush=True)
+            key = {"init": name, "depth": depth, "where": "stem/kernel"}
+            fill(folder, key, f"{TITLES[name]}, {depth} layers", rows_of, settings, network, name)
 
 
-def wanted_rows(rows: list[Row], settings: Settings) -> list[Row]:
-    """Those rows of a folder that the settings ask for, in their order."""
-    order = {name: at for at, name in enumerate(settings.inits)}
-    depths = [str(depth) for depth in settings.depths]
-    found = [row for row in rows if row["init"] in order and str(row["depth"]) in depths]
-    return sorted(found, key=lambda row: (order[row["init"]], int(row["depth"])))
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses depths of which there is no network."""
+    for depth in settings.depths:
+        models.WideResNet(depth=depth)
+    return settings
 
 
-SHORTCUT = "stage_2/first/shortcut/kernel + stage_2/first/conv_1/kernel"
+def wanted(results: Results) -> list[Row]:
+    """The rows that the settings ask for, in their order."""
+    return in_order(results.rows, init=results.settings.inits, depth=results.settings.depths)
 
 
-def table(rows: list[Row]) -> str:
+def table(results: Results) -> str:
     """Violations and, at the first block and the stem, both sides."""
+    rows = wanted(results)
     cells = [["init", "layers", "checks", "violations", "largest ratio", "block 1", "bound",
               "stem", "bound"]]  # fmt: skip
     for name, depth in dict.fromkeys((row["title"], row["depth"]) for row in rows):
@@ -212,10 +203,11 @@ def table(rows: list[Row]) -> str:
     return text_table(cells)
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws both sides of both theorems, over the blocks and over the depth."""
-    deepest = str(max(settings.depths))
-    by_block = [row for row in rows if row["theorem"] in (1, "1") and str(row["depth"]) == deepest]
+    settings, rows = results.settings, wanted(results)
+    deepest = max(settings.depths)
+    by_block = in_order(rows, theorem=[1], depth=[deepest])
 
     def over_depth(heading: str, where: str) -> Curves:
         own = [row for row in rows if row["where"] == where]
@@ -242,37 +234,26 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     )  # fmt: skip
 
 
-def main(command: Command) -> int:
-    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once()
-    settings = SCALES[command.scale]
-    for name in GRID:
-        if getattr(command, name):
-            settings = dataclasses.replace(settings, **{name: getattr(command, name)})
-    unknown = [name for name in settings.inits if name not in TITLES]
-    if unknown:
-        raise SystemExit(f"--inits {unknown[0]} found; expected of {', '.join(TITLES)}.")
-    try:
-        for depth in settings.depths:
-            models.WideResNet(depth=depth)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
-    out = command.out or Path("runs") / f"theory_bounds-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
-    out = folder.path
-    print(f"Theorems 1 and 2, scale {command.scale}; results in {out.resolve()}", flush=True)
-    stop_at_once(
-        lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
-    )
-    start = time.monotonic()
-    run(settings, folder)
-    rows = wanted_rows(folder.rows, settings)
-    text = table(rows)
-    print(f"\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    folder.draw("figure.png", lambda path: plot(rows, settings, path))
-    return last_words(folder, (), start)
-
+EXPERIMENT = Experiment(
+    name="theory_bounds",
+    title="Theorems 1 and 2",
+    description="Fixup's Theorems 1 and 2, measured.",
+    scales=SCALES,
+    grid=("depths", "inits"),
+    key=KEY,
+    columns=(
+        *KEY, "title", "branches", "k", "gradient_norm", "lower_bound", "largest_ratio",
+        "violations",
+    ),
+    command=Command,
+    choices={"inits": tuple(TITLES)},
+    check=check,
+    load=lambda settings, command: None,
+    measure=measure,
+    heading=lambda results: "",
+    table=table,
+    plot=plot,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command, description="Fixup's Theorems 1 and 2, measured.")))
+    run(EXPERIMENT)

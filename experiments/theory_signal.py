@@ -21,63 +21,29 @@ draws, a GPU; `--scale smoke` seconds.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import time
 from pathlib import Path
 from typing import Any, Literal
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments.command import last_words
+from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
-from experiments.grid import stop_at_once
+from experiments.main import run
 from experiments.table import text_table
+from experiments.untrained import (
+    OneStage,
+    digits,
+    fill,
+    in_order,
+    initial,
+    quick_jit,
+    random_signs,
+)  # fmt: skip
 from nf_resnets import analysis, schemes
-from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
-from nf_resnets.models.head import head
-from nf_resnets.models.stage import stages
 from nf_resnets.plotting.signal import Quantity, signal_figure
 
 FAMILIES = ("pre_activation", "post_activation")
-
-
-class OneStage(nn.Module):
-    """A stem, one stage of blocks of one width, and a head."""
-
-    num_blocks: int
-    width: int
-    scheme: Any
-    family: str = "pre_activation"
-    num_classes: int = 10
-    bn_groups: int = 1
-    unroll: int = 1
-    remat: bool = False
-    dropout: float = 0.0
-    survival: float = 1.0
-    conv_dropout: float = 0.0
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
-        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
-        x = layers.conv(self.width, after_relu=False, name="stem")(images)
-        post = self.family == "post_activation"
-        x = stages(
-            self,
-            functools.partial(PostActivationBlock, projection=False)
-            if post
-            else PreActivationBlock,
-            nn.relu(x) if post else x,
-            layers,
-            sizes=(self.num_blocks,),
-            widths=(self.width,),
-            strides=(1,),
-        )
-        return head(self, x, layers, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +66,7 @@ SCALES = {
     "laptop": Settings(),
     "paper": Settings(depth=100, width=256, side=16, batch_size=32, draws=64),
 }
-GRID = ("schemes",)
 KEY = ("family", "scheme", "k")
-COLUMNS = (
-    *KEY, "title", "var", "var_error", "share", "share_error", "form", "form_share",
-    "form_without_relu",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,33 +81,17 @@ class Command:
     """The results folder; by default runs/theory_signal-SCALE."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Draws:
-    """What several draws of one network gave: arrays ``[draws, L]``."""
-
-    sums: np.ndarray
-    shares: np.ndarray
-    forms: np.ndarray
-    form_shares: np.ndarray
-    without_relu: np.ndarray
-
-
-def measure(settings: Settings, name: str, family: str) -> Draws:
+def rows_of(settings: Settings, name: str, family: str) -> list[Row]:
     """Measures a scheme's network, and asks the recursion what it should have been."""
     scheme = schemes.get(name)
     model = OneStage(settings.depth, settings.width, scheme, family)
-    shape = (settings.batch_size, settings.side, settings.side, 3)
-    images = np.random.default_rng(0).choice([-1.0, 1.0], shape).astype(np.float32)
+    images = random_signs(settings.batch_size, settings.side)
 
-    # On a CPU what counts is how long it takes to compile.
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-
-    @functools.partial(jax.jit, compiler_options=quickly)
+    @quick_jit
     def one(key: jax.Array) -> tuple[Any, Any, analysis.Signal]:
-        variables = model.init(key, images[:1])
-        params = scheme.init(variables["params"], settings.depth, key=jax.random.fold_in(key, 1))
+        params, variables = initial(model, key, images)
         observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
-        _, taps = observed(params, jnp.asarray(images))
+        _, taps = observed(params, images)
         return params, taps, analysis.signal_of(taps)
 
     found = []
@@ -154,17 +99,21 @@ def measure(settings: Settings, name: str, family: str) -> Draws:
         params, taps, signal = one(key)
         # The biases are 0 here, RescaleNet's too, which are set from data otherwise.
         form = analysis.predicted(params, scheme, taps, family=family, centered=False)
-        nothing = np.full(settings.depth, np.nan)
-        found.append(
-            (
-                signal.sum.second,
-                signal.share,
-                nothing if form is None else form.sum,
-                nothing if form is None else form.share,
-                nothing if form is None else without_relu(form, scheme),
-            )
-        )
-    return Draws(*(np.array(values, np.float64) for values in zip(*found, strict=True)))
+        forms = np.full((3, settings.depth), np.nan)
+        if form is not None:
+            forms = np.stack([form.sum, form.share, without_relu(form, scheme)])
+        found.append(np.stack([signal.sum.second, signal.share, *forms]))
+    draws = np.array(found, np.float64)  # [draws, quantity, block]
+    means, errors = draws.mean(axis=0), draws.std(axis=0, ddof=1) / len(draws) ** 0.5
+    columns = {
+        "var": means[0], "var_error": errors[0], "share": means[1], "share_error": errors[1],
+        "form": means[2], "form_share": means[3], "form_without_relu": means[4],
+    }  # fmt: skip
+    return [
+        {"family": family, "scheme": name, "k": at + 1, "title": scheme.title}
+        | {column: digits(values[at]) for column, values in columns.items()}
+        for at in range(settings.depth)
+    ]
 
 
 def without_relu(form: analysis.ClosedForm, scheme: schemes.Scheme) -> np.ndarray:
@@ -180,94 +129,53 @@ def without_relu(form: analysis.ClosedForm, scheme: schemes.Scheme) -> np.ndarra
     return np.array(found)
 
 
-def make_rows(settings: Settings, folder: ResultsFolder) -> None:
-    """Measures what is missing, a scheme in a family at a time."""
+def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
+    """Measures each scheme in each family that it fits."""
     for family in FAMILIES:
         for name in settings.schemes:
-            scheme = schemes.get(name)
-            if family not in scheme.fits or folder.has(
-                family=family, scheme=name, k=settings.depth
-            ):
-                continue
-            start = time.monotonic()
-            made = measure(settings, name, family)
-            for at in range(settings.depth):
-                row = {"family": family, "scheme": name, "k": at + 1}
-                if folder.has(**row):
-                    continue
-                folder.add(
-                    row
-                    | {
-                        "title": scheme.title,
-                        "var": _digits(made.sums[:, at].mean()),
-                        "var_error": _digits(_error(made.sums[:, at])),
-                        "share": _digits(made.shares[:, at].mean()),
-                        "share_error": _digits(_error(made.shares[:, at])),
-                        "form": _digits(made.forms[:, at].mean()),
-                        "form_share": _digits(made.form_shares[:, at].mean()),
-                        "form_without_relu": _digits(made.without_relu[:, at].mean()),
-                    }
-                )
-            print(f"  {family}, {name}: {time.monotonic() - start:.0f} s", flush=True)
+            if family in schemes.get(name).fits:
+                key = {"family": family, "scheme": name, "k": settings.depth}
+                fill(folder, key, f"{family}, {name}", rows_of, settings, name, family)
 
 
-def _error(values: np.ndarray) -> float:
-    return float(values.std(ddof=1) / len(values) ** 0.5)
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses schemes that are not there, or are not for such networks."""
+    for name in settings.schemes:
+        schemes.fitting(name, "pre_activation")
+    return settings
 
 
-def _digits(value: Any) -> str:
-    return f"{float(value):.6g}"
-
-
-def wanted_rows(rows: list[Row], settings: Settings) -> list[Row]:
-    """Those rows of a folder that the settings ask for, in their order."""
-    order = {name: at for at, name in enumerate(settings.schemes)}
-    found = [row for row in rows if row["scheme"] in order]
-    return sorted(found, key=lambda row: (order[row["scheme"]], int(row["k"])))
-
-
-def table(rows: list[Row], settings: Settings) -> str:
+def table(results: Results) -> str:
     """Var and share at the last block, measured and by the closed form."""
     cells = [["scheme", "ReLU after sum", "Var", "form", "share", "form"]]
-    for row in rows:
-        if int(row["k"]) == settings.depth:
-            cells.append(
-                [
-                    row["title"],
-                    "yes" if row["family"] == "post_activation" else "no",
-                    f"{float(row['var']):.3g} ± {float(row['var_error']):.1g}",
-                    f"{float(row['form']):.3g}",
-                    f"{float(row['share']):.3f}",
-                    f"{float(row['form_share']):.3f}",
-                ]
-            )
+    settings = results.settings
+    for row in in_order(results.rows, scheme=settings.schemes, k=[settings.depth]):
+        cells.append(
+            [
+                row["title"],
+                "yes" if row["family"] == "post_activation" else "no",
+                f"{float(row['var']):.3g} ± {float(row['var_error']):.1g}",
+                f"{float(row['form']):.3g}",
+                f"{float(row['share']):.3f}",
+                f"{float(row['form_share']):.3f}",
+            ]
+        )
     return text_table(cells)
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws Var and share for both families."""
-    panels = []
-    for family, what in (
-        ("pre_activation", "pre-activation"),
-        ("post_activation", "ReLU after the sum"),
+    settings, panels = results.settings, []
+    for family, what, second in (
+        ("pre_activation", "pre-activation", ""),
+        ("post_activation", "ReLU after the sum", "form_without_relu"),
     ):
-        own = [row for row in rows if row["family"] == family]
-        if not own:
-            continue
-        second = "form_without_relu" if family == "post_activation" else ""
-        panels += [
-            (
-                f"Forward, {what}",
-                own,
-                Quantity("var", "Var of the sum", "form", second, "log2", "var_error"),
-            ),
-            (
-                f"Who contributes, {what}",
-                own,
-                Quantity("share", "branch's share of the sum", "form_share", "", "linear",
-                         "share_error"),
-            ),
-        ]  # fmt: skip
+        if own := in_order(results.rows, scheme=settings.schemes, family=[family]):
+            var = Quantity("var", "Var of the sum", "form", second, "log2", "var_error")
+            share = Quantity(
+                "share", "branch's share of the sum", "form_share", error="share_error"
+            )
+            panels += [(f"Forward, {what}", own, var), (f"Who contributes, {what}", own, share)]
     signal_figure(
         panels,
         path,
@@ -281,32 +189,25 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     )
 
 
-def main(command: Command) -> int:
-    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once()
-    settings = SCALES[command.scale]
-    if command.schemes:
-        settings = dataclasses.replace(settings, schemes=command.schemes)
-    try:
-        for name in settings.schemes:
-            schemes.fitting(name, "pre_activation")
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
-    out = command.out or Path("runs") / f"theory_signal-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
-    out = folder.path
-    print(f"Signal propagation, scale {command.scale}; results in {out.resolve()}", flush=True)
-    start = time.monotonic()
-    make_rows(settings, folder)
-    rows = wanted_rows(folder.rows, settings)
-    text = table(rows, settings)
-    print(f"\nAt block {settings.depth}:\n\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    folder.draw("figure.png", lambda path: plot(rows, settings, path))
-    return last_words(folder, (), start)
-
+EXPERIMENT = Experiment(
+    name="theory_signal",
+    title="Signal propagation",
+    description="Signal propagation against its closed forms.",
+    scales=SCALES,
+    grid=("schemes",),
+    key=KEY,
+    columns=(
+        *KEY, "title", "var", "var_error", "share", "share_error", "form", "form_share",
+        "form_without_relu",
+    ),
+    command=Command,
+    check=check,
+    load=lambda settings, command: None,
+    measure=measure,
+    heading=lambda results: f"At block {results.settings.depth}:",
+    table=table,
+    plot=plot,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(tyro.cli(Command, description="Signal propagation against its closed forms."))
-    )
+    run(EXPERIMENT)

@@ -13,8 +13,8 @@ others two octaves at most: the feedback's remark holds here for BatchNorm far m
 Near a minimum gradient descent with heavy-ball momentum `mu` is stable up to `2 (1 + mu) /
 lambda_max`, drawn beside the rate that was measured, with `lambda_max` that of the first batch at
 initialisation. It is no prediction: where the branches or the head start from zero, the Hessian
-knows nothing yet of the layers behind them, and promises several times what holds; where it starts
-large (plain), or where weights can grow without harm (BatchNorm), more holds than is promised.
+does not see the layers behind them yet, and the bound is several times too high; where it starts
+large (plain), or where weights can grow without harm (BatchNorm), larger rates train, too.
 
 Setting: WRN-n-1 on the 8x8 digits, batches of 64, two epochs of SGD with momentum 0.9, constant
 rate, no warm-up, no L2. A rate trains if all losses are finite and their last quarter's mean is
@@ -35,21 +35,23 @@ smoke` half a minute; `--scale paper` has 16 channels, up to 100 layers and five
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-import time
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments.command import last_words
+from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
-from experiments.grid import stop_at_once
+from experiments.main import run
 from experiments.table import edge_mark, rate_table
+from experiments.untrained import digits, fill, in_order, quick_jit
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
 from nf_resnets.plotting.theory import Curves, Dots, theory_figure
 from nf_resnets.roles import Group, Role
@@ -91,9 +93,7 @@ SCALES = {
     ),
 }  # fmt: skip
 SCALARS = optim.SCALARS | Group((Role.ALPHA,))
-GRID = ("variants", "depths", "seeds")
 KEY = ("title", "depth", "seed", "quantity", "rate")
-COLUMNS = (*KEY, "value")
 MOST_OCTAVES = 64  # beyond those of the settings, while even the highest rate trains
 
 
@@ -170,11 +170,7 @@ def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: in
             lambda at: loss(at, scales, batch), q, key=key, steps=settings.lanczos_steps
         )
 
-    # It runs for milliseconds: what counts is how long it takes to compile.
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return Network(
-        jax.jit(draw, compiler_options=quickly), jax.jit(losses), jax.jit(curvature)
-    )  # fmt: skip
+    return Network(quick_jit(draw), jax.jit(losses), jax.jit(curvature))
 
 
 def coordinates(params: Any, factor: float) -> tuple[Any, Any]:
@@ -227,62 +223,65 @@ def border(
     return ends, found.stable
 
 
-def measure(
-    settings: Settings, dataset: data.Dataset, network: Network, factor: float, seed: int
+def rows_of(
+    settings: Settings,
+    dataset: data.Dataset,
+    key: Row,
+    get_network: Callable[[], Network],
+    factor: float,
 ) -> list[Row]:
     """One variant at one seed: curvature, the loss at each octave, the largest rate that trains."""
+    seed, network = key["seed"], get_network()
     start, scales = coordinates(network.draw(jax.random.key(seed)), factor)
     batches = batches_of(settings, dataset, seed)
-    tried: dict[float, np.ndarray] = {}
 
+    @functools.cache
     def losses_at(rate: float) -> np.ndarray:
-        if rate not in tried:
-            tried[rate] = np.asarray(network.losses(start, scales, batches, jnp.float32(rate)))
-        return tried[rate]
+        return np.asarray(network.losses(start, scales, batches, jnp.float32(rate)))
 
     limit = math.log(dataset.num_classes) - settings.margin
     ends, stable = border(losses_at, settings, limit)
     curvature = network.curvature(start, scales, batches[0], jax.random.key(seed))
-    value, residual = float(curvature.value), float(curvature.residual)
-    found = {"curvature": value, "residual": residual, "loss at start": tried[min(tried)][0]}
-    rows = [{"quantity": name, "rate": "", "value": f"{x:.6g}"} for name, x in found.items()]
-    rows += [
-        {"quantity": "loss", "rate": f"{rate:.6g}", "value": f"{end:.6g}" if end < math.inf else ""}
-        for rate, end in sorted(ends.items())
+    found = [
+        ("curvature", "", curvature.value),
+        ("residual", "", curvature.residual),
+        ("loss at start", "", losses_at(min(ends))[0]),
+        *(("loss", digits(rate), end) for rate, end in sorted(ends.items())),
+        # Last: it says that the variant is done with.
+        ("largest rate", "", math.inf if stable is None else stable),
     ]
-    # Last: it says that the variant is done with.
-    largest = "" if stable is None else f"{stable:.6g}"
-    return [*rows, {"quantity": "largest rate", "rate": "", "value": largest}]
+    return [
+        key | {"quantity": name, "rate": rate, "value": digits(value) if value < math.inf else ""}
+        for name, rate, value in found
+    ]
 
 
-def run(settings: Settings, folder: ResultsFolder) -> None:
-    """Measures what is missing, a network at a time."""
-    dataset = data.load("digits")
+def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
+    """Measures each variant at each seed; those of a scheme and a depth share a network."""
+    network = functools.cache(functools.partial(make_network, settings, dataset))
+    cases = itertools.product(settings.depths, settings.variants, settings.seeds)
+    for depth, (name, factor), seed in cases:
+        key = {"title": title_of(name, factor), "depth": depth, "seed": seed}
+        fill(
+            folder,
+            key | {"quantity": "largest rate"},
+            f"{key['title']}, {depth} layers, seed {seed}",
+            *(rows_of, settings, dataset, key, functools.partial(network, name, depth), factor),
+        )
+
+
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses depths of which there is no network."""
     for depth in settings.depths:
-        networks: dict[str, Network] = {}
-        for name, factor in settings.variants:
-            for seed in settings.seeds:
-                key = {"title": title_of(name, factor), "depth": depth, "seed": seed}
-                if folder.has(**key, quantity="largest rate", rate=""):
-                    continue
-                start = time.monotonic()
-                if name not in networks:
-                    networks[name] = make_network(settings, dataset, name, depth)
-                for row in measure(settings, dataset, networks[name], factor, seed):
-                    if not folder.has(**key, quantity=row["quantity"], rate=row["rate"]):
-                        folder.add(key | row)
-                print(
-                    f"  {key['title']}, {depth} layers, seed {seed}: largest rate "
-                    f"{row['value'] or 'none'}, {time.monotonic() - start:.0f} s",
-                    flush=True,
-                )
+        models.WideResNet(depth=depth)
+    return settings
 
 
-def geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+def geometric_mean(values: Iterable[Any]) -> float:
+    return math.exp(statistics.fmean(math.log(float(value)) for value in values))
 
 
-def summaries(rows: list[Row], settings: Settings) -> list[dict[str, Any]]:
+def summaries(rows: Sequence[Row], settings: Settings) -> list[dict[str, Any]]:
     """A line for each variant and depth: geometric means, of the rate over the seeds that train.
 
     Example:
@@ -293,66 +292,55 @@ def summaries(rows: list[Row], settings: Settings) -> list[dict[str, Any]]:
       ...         key | {"quantity": "loss", "rate": "0.5", "value": "0.1"},
       ...         key | {"quantity": "loss", "rate": "1", "value": "0.2"}]
       >>> [line] = summaries(rows, settings)
-      >>> line["promised"], line["largest"], line["best"]
+      >>> line["bound"], line["largest"], line["best"]
       (1.0, 2.0, 0.5)
     """
     lines = []
-    for depth in settings.depths:
-        for name, factor in settings.variants:
-            seeds = [str(seed) for seed in settings.seeds]
-            own = [
-                row for row in rows
-                if row["title"] == title_of(name, factor) and str(row["depth"]) == str(depth)
-                and str(row["seed"]) in seeds
-            ]  # fmt: skip
-            if not own:
-                continue
-            rates = [row["value"] for row in own if row["quantity"] == "largest rate"]
-            trained = [float(rate) for rate in rates if rate]
-            curvature = [float(row["value"]) for row in own if row["quantity"] == "curvature"]
-            losses: dict[float, list[str]] = {}
-            for row in own:
-                if row["quantity"] == "loss":
-                    losses.setdefault(float(row["rate"]), []).append(row["value"])
-            ends = {
-                rate: geometric_mean([float(value) for value in values])
-                for rate, values in losses.items()
-                if all(values)
+    for depth, variant in itertools.product(settings.depths, settings.variants):
+        own = in_order(rows, title=[title_of(*variant)], depth=[depth], seed=settings.seeds)
+        if not own:
+            continue
+        rates = [row["value"] for row in own if row["quantity"] == "largest rate"]
+        trained = [float(rate) for rate in rates if rate]
+        losses: dict[float, list[str]] = {}
+        for row in own:
+            if row["quantity"] == "loss":
+                losses.setdefault(float(row["rate"]), []).append(row["value"])
+        ends = {rate: geometric_mean(values) for rate, values in losses.items() if all(values)}
+        curvature = geometric_mean(row["value"] for row in own if row["quantity"] == "curvature")
+        lines.append(
+            {
+                "title": title_of(*variant),
+                "depth": depth,
+                "curvature": curvature,
+                "bound": 2 * (1 + settings.momentum) / curvature,
+                "largest": geometric_mean(trained) if trained else "",
+                "range": (min(trained), max(trained)) if trained else (),
+                "seeds": f"{len(trained)} of {len(rates)}",
+                "best": min(ends, key=lambda rate: ends[rate]) if ends else "",
+                "tried": tuple(losses),
+                "losses": ends,
             }
-            mean = geometric_mean(curvature)
-            lines.append(
-                {
-                    "title": title_of(name, factor),
-                    "depth": depth,
-                    "curvature": mean,
-                    "promised": 2 * (1 + settings.momentum) / mean,
-                    "largest": geometric_mean(trained) if trained else "",
-                    "range": (min(trained), max(trained)) if trained else (),
-                    "seeds": f"{len(trained)} of {len(rates)}",
-                    "best": min(ends, key=lambda rate: ends[rate]) if ends else "",
-                    "tried": tuple(losses),
-                    "losses": ends,
-                }
-            )
+        )
     return lines
 
 
-def table(rows: list[Row], settings: Settings) -> str:
+def table(results: Results) -> str:
     """Rates and curvature of every variant and depth, and the rates beside BatchNorm's."""
     cells = [["scheme", "layers", "lambda_max", "2(1+mu)/lambda", "largest rate", "lowest",
               "highest", "seeds", "/ BatchNorm's", "best rate", "best / largest"]]  # fmt: skip
-    lines = summaries(rows, settings)
-    usual = {line["depth"]: line["largest"] for line in lines
-             if line["title"] == title_of("batchnorm", 1.0)}  # fmt: skip
+    lines = summaries(results.rows, results.settings)
+    batchnorm = title_of("batchnorm", 1.0)
+    reference_of = {line["depth"]: line["largest"] for line in lines if line["title"] == batchnorm}
     for line in lines:
         largest, best = line["largest"], line["best"]
-        reference = usual.get(line["depth"])
+        reference = reference_of.get(line["depth"])
         cells.append(
             [
                 line["title"],
                 str(line["depth"]),
                 f"{line['curvature']:.3g}",
-                f"{line['promised']:.3g}",
+                f"{line['bound']:.3g}",
                 f"{largest:.3g}" if largest else "none",
                 *([f"{rate:.3g}" for rate in line["range"]] if largest else ["-", "-"]),
                 line["seeds"],
@@ -379,13 +367,14 @@ def until_lost(losses: dict[float, float]) -> dict[float, float]:
     return kept
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws, for each depth, the largest rates and the loss that each rate ends with."""
+    settings = results.settings
     panels: list[Curves | Dots] = []
     for depth in settings.depths:
-        lines = [line for line in summaries(rows, settings) if line["depth"] == depth]
+        lines = [line for line in summaries(results.rows, settings) if line["depth"] == depth]
         panels.append(
-            Dots(f"Largest rate that trains, {depth} layers", lines, "largest", "promised",
+            Dots(f"Largest rate that trains, {depth} layers", lines, "largest", "bound",
                  r"learning rate $\eta$", r"$2\,(1 + \mu)\,/\,\lambda_{\max}$ at the start")
         )  # fmt: skip
         ends = [
@@ -409,39 +398,22 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     )
 
 
-def main(command: Command) -> int:
-    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once()
-    settings = SCALES[command.scale]
-    for name in GRID:
-        if getattr(command, name, ()):
-            settings = dataclasses.replace(settings, **{name: getattr(command, name)})
-    try:
-        for depth in settings.depths:
-            models.WideResNet(depth=depth)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
-    for seed in settings.seeds:
-        if not 0 <= seed < 2**32:
-            raise SystemExit(f"--seeds {seed} found; expected 0 <= seed < 2**32.")
-    out = command.out or Path("runs") / f"theory_stable_rate-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
-    out = folder.path
-    print(
-        f"Largest stable rates, scale {command.scale}; results in {out.resolve()}",
-        flush=True,
-    )
-    stop_at_once(
-        lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
-    )
-    start = time.monotonic()
-    run(settings, folder)
-    text = table(folder.rows, settings)
-    print(f"\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    folder.draw("figure.png", lambda path: plot(folder.rows, settings, path))
-    return last_words(folder, (), start)
-
+EXPERIMENT = Experiment(
+    name="theory_stable_rate",
+    title="Largest stable rates",
+    description="The largest stable rate, measured.",
+    scales=SCALES,
+    grid=("variants", "depths", "seeds"),
+    key=KEY,
+    columns=(*KEY, "value"),
+    command=Command,
+    check=check,
+    load=lambda settings, command: data.load("digits"),
+    measure=measure,
+    heading=lambda results: "",
+    table=table,
+    plot=plot,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command, description="The largest stable rate, measured.")))
+    run(EXPERIMENT)

@@ -22,21 +22,29 @@ only the head move), biases 0; the update to first order, but for (2), where it 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments.command import last_words
+from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
-from experiments.grid import stop_at_once
+from experiments.main import run
 from experiments.table import text_table
-from nf_resnets import data, models, roles, schemes
+from experiments.untrained import (
+    Command,
+    digits,
+    digits_batch,
+    fill,
+    in_order,
+    initial,
+    quick_jit,
+)
+from nf_resnets import models, roles, schemes
 from nf_resnets.analysis import scalar_branch
 from nf_resnets.analysis.head import random_head
 from nf_resnets.analysis.update_terms import draw_network, update_terms
@@ -84,58 +92,32 @@ TRACES = {
     "none (He)": lambda L: (1.0, 1.0),
 }
 KEY = ("part", "title", "x", "y")
-COLUMNS = (*KEY, "value")
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """The options of the command line."""
-
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: two minutes on two cores; paper: to 1,000 layers."""
-    out: Path | None = None
-    """The results folder; by default runs/theory_updates-SCALE."""
-
-
-def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles what runs once: on a CPU what counts is how long it takes to compile."""
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=quickly)
 
 
 def title_of(variant: str) -> str:
     return TITLES[variant] if variant in TITLES else schemes.get(variant).title
 
 
-def sizes(
-    settings: Settings, variant: str, depth: int, rates: tuple[float, ...] | None
-) -> np.ndarray:
+def sizes(settings: Settings, variant: str, depth: int, rates: Sequence[float] = ()) -> np.ndarray:
     """``||Delta f|| / eta``, a mean over draws and examples: for each rate, or to first order."""
-    split = data.load("digits")
-    images = split.train.images[: settings.batch_size].astype(np.float32)
-    images = jnp.asarray((images - np.float32(split.mean)) / np.float32(split.std))
-    labels = jnp.asarray(split.train.labels[: settings.batch_size])
+    images, labels = digits_batch(settings.batch_size)
     scheme = schemes.get("fixup" if variant == "no_rule_2" else variant)
     model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=settings.stem_channels)
-    L = model.num_branches
 
     def one(key: jax.Array) -> jax.Array:
-        variables = model.init(key, images[:1])
-        params = scheme.init(variables["params"], L, key=jax.random.fold_in(key, 1))
+        params, rest = initial(model, key, images)
         params = random_head(params, jax.random.fold_in(key, 2))
         if variant == "no_rule_2":
+            factor = model.num_branches**0.5
             params = roles.assign(params).map(
-                lambda leaf, value: value * L**0.5 if leaf.role is Role.BRANCH else value, params
+                lambda leaf, value: value * factor if leaf.role is Role.BRANCH else value, params
             )
 
         def logits_fn(at: Any, inputs: jax.Array) -> jax.Array:
-            rest = {name: tree for name, tree in variables.items() if name != "params"}
-            logits, _ = model.apply(
-                {"params": at, **rest}, inputs, train=True, mutable=["batch_stats"]
-            )
-            return logits
+            variables = {"params": at, **rest}
+            return model.apply(variables, inputs, train=True, mutable=["batch_stats"])[0]
 
-        if rates is None:
+        if not rates:
             return update_size(logits_fn, params, images, labels).mean()
         return jax.lax.map(
             lambda rate: update_size(logits_fn, params, images, labels, rate).mean(),
@@ -163,42 +145,39 @@ def traces(settings: Settings, scaling: str, L: int) -> float:
     return float(quick_jit(lambda keys: jax.lax.map(one, keys).mean())(keys))
 
 
-def run(settings: Settings, folder: ResultsFolder) -> None:
-    """Measures what is missing of the four parts."""
+def rows_of(part: str, title: str, xs: Sequence[Any], function: Any, *arguments: Any) -> list[Row]:
+    """The values of a function as rows, one for each ``x``."""
+    values = np.atleast_1d(function(*arguments))
+    shared = {"part": part, "title": title, "y": ""}
+    return [shared | {"x": x, "value": digits(v)} for x, v in zip(xs, values, strict=True)]
 
-    def add(part: str, title: str, x: Any, value: Any, y: Any = "") -> None:
-        row = {"part": part, "title": title, "x": x, "y": y}
-        if not folder.has(**row):
-            folder.add(row | {"value": f"{float(value):.6g}"})
 
-    for depth in settings.depths:
-        for variant in settings.variants:
-            L = (depth - 4) // 2
-            title = title_of(variant)
-            if not folder.has(part="depth", title=title, x=L, y=""):
-                start = time.monotonic()
-                add("depth", title, L, sizes(settings, variant, depth, None))
-                print(f"  {title}, {depth} layers: {time.monotonic() - start:.0f} s", flush=True)
-    rates = tuple(2.0**power for power in settings.log2_rates)
+def exponents(settings: Settings) -> list[Row]:
+    """Theorem 4's exponents on a grid."""
+    grid = scalar_branch.grid(np.linspace(0, 1, settings.map_steps + 1).tolist(), 2)
+    return [
+        {"part": "map", "title": "", "x": digits(p), "y": digits(q), "value": digits(update)}
+        for (p, q), update in zip(grid, scalar_branch.theorem_4(grid).update, strict=True)
+    ]
+
+
+def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
+    """Measures the four parts."""
+
+    def add(part: str, title: str, xs: Sequence[Any], function: Any, *arguments: Any) -> None:
+        key = {"part": part, "title": title, "x": xs[-1], "y": ""}
+        label = f"{part}, {title}, {xs[-1]}"
+        fill(folder, key, label, rows_of, part, title, xs, function, *arguments)
+
+    for depth, variant in itertools.product(settings.depths, settings.variants):
+        add("depth", title_of(variant), [(depth - 4) // 2], sizes, settings, variant, depth)
+    rates = [2.0**power for power in settings.log2_rates]
     for variant in settings.rate_variants:
         title = title_of(variant)
-        if not folder.has(part="rate", title=title, x=rates[-1], y=""):
-            found = sizes(settings, variant, settings.rate_depth, rates)
-            for rate, value in zip(rates, found, strict=True):
-                add("rate", title, rate, value)
-    for L in settings.trace_branches:
-        for scaling in TRACES:
-            if not folder.has(part="trace", title=scaling, x=L, y=""):
-                add("trace", scaling, L, traces(settings, scaling, L))
-    if not any(row["part"] == "map" for row in folder.rows):
-        exponents = scalar_branch.grid(np.linspace(0, 1, settings.map_steps + 1).tolist(), 2)
-        found = scalar_branch.theorem_4(exponents)
-        for (p, q), update in zip(exponents, found.update, strict=True):
-            add("map", "", f"{p:.6g}", update, y=f"{q:.6g}")
-
-
-def part(rows: list[Row], name: str) -> list[Row]:
-    return [row for row in rows if row["part"] == name]
+        add("rate", title, rates, sizes, settings, variant, settings.rate_depth, rates)
+    for L, scaling in itertools.product(settings.trace_branches, TRACES):
+        add("trace", scaling, [L], traces, settings, scaling, L)
+    fill(folder, {"part": "map"}, "exponents", exponents, settings)
 
 
 def slope(rows: list[Row]) -> float:
@@ -208,11 +187,11 @@ def slope(rows: list[Row]) -> float:
     return float(np.log(y2 / y) / np.log(x2 / x))
 
 
-def table(rows: list[Row]) -> str:
+def table(results: Results) -> str:
     """The curves over the depth: their values, and the slope of the last two."""
     cells = []
     for name, heading in (("depth", "update / eta, L ="), ("trace", "sum of traces, L =")):
-        own = part(rows, name)
+        own = in_order(results.rows, part=[name])
         places = sorted({int(row["x"]) for row in own})
         lines = [[heading, *map(str, places), "slope"]]
         for title in dict.fromkeys(row["title"] for row in own):
@@ -223,21 +202,23 @@ def table(rows: list[Row]) -> str:
     return "\n\n".join(cells)
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws the four parts."""
+    settings = results.settings
+    own = {name: in_order(results.rows, part=[name]) for name in ("depth", "rate", "trace", "map")}
     layers = f"{settings.rate_depth} layers"
     theory_figure(
         [
-            Curves("Update of the network against depth", part(rows, "depth"), "x", "value",
+            Curves("Update of the network against depth", own["depth"], "x", "value",
                    "branches $L$", r"$\|\Delta f\|\,/\,\eta$"),
-            Curves(f"... against the learning rate, {layers}", part(rows, "rate"), "x", "value",
+            Curves(f"... against the learning rate, {layers}", own["rate"], "x", "value",
                    r"learning rate $\eta$", r"$\|\Delta f\|\,/\,\eta$"),
-            Curves("Theorem 3: traces of all branches", part(rows, "trace"), "x", "value",
+            Curves("Theorem 3: traces of all branches", own["trace"], "x", "value",
                    "branches $L$", r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$",
                    own_legend=True),
             ExponentMap(
                 r"Theorem 4: $e$ in $|\Delta F|\,/\,\eta \sim L^{-e}$, $a_i = L^{-p_i}$",
-                part(rows, "map"), "$p_1$", "$p_2$",
+                own["map"], "$p_1$", "$p_2$",
                 marked=[("both layers alike", 0.5, 0.5)],
             ),
         ],
@@ -250,25 +231,21 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     )  # fmt: skip
 
 
-def main(command: Command) -> int:
-    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once()
-    settings = SCALES[command.scale]
-    out = command.out or Path("runs") / f"theory_updates-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=(), columns=COLUMNS, key=KEY)
-    out = folder.path
-    print(f"Update sizes, scale {command.scale}; results in {out.resolve()}", flush=True)
-    stop_at_once(
-        lambda: f"Stopped. What was measured is kept in {out}; the same command makes the rest."
-    )
-    start = time.monotonic()
-    run(settings, folder)
-    text = table(folder.rows)
-    print(f"\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    folder.draw("figure.png", lambda path: plot(folder.rows, settings, path))
-    return last_words(folder, (), start)
-
+EXPERIMENT = Experiment(
+    name="theory_updates",
+    title="Update sizes",
+    description="Fixup's section 3, measured.",
+    scales=SCALES,
+    grid=(),
+    key=KEY,
+    columns=(*KEY, "value"),
+    command=Command,
+    load=lambda settings, command: None,
+    measure=measure,
+    heading=lambda results: "",
+    table=table,
+    plot=plot,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command, description="Fixup's section 3, measured.")))
+    run(EXPERIMENT)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.theory_signal import OneStage
+from experiments.untrained import OneStage
 from nf_resnets import analysis, models, schemes
 from nf_resnets.analysis import closed_form as cf
 

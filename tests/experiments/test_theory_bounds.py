@@ -4,6 +4,8 @@ import pytest
 from PIL import Image
 
 from experiments import theory_bounds
+from experiments.main import main
+from experiments.theory_bounds import EXPERIMENT
 from tests.experiments.as_a_user import lines_of, make
 
 
@@ -23,8 +25,10 @@ def test_no_bound_is_violated_and_a_second_start_measures_nothing(tmp_path):
     assert lines_of(tmp_path / "rows.csv") == rows
 
 
-def test_what_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match="--inits lecun found"):
-        theory_bounds.main(theory_bounds.Command("smoke", inits=("lecun",), out=tmp_path))
-    with pytest.raises(SystemExit, match="depth=11 found"):
-        theory_bounds.main(theory_bounds.Command("smoke", depths=(11,), out=tmp_path))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"inits": ("lecun",)}, "--inits lecun found"), ({"depths": (11,)}, "depth=11 found")],
+)
+def test_what_does_not_exist_is_refused(wrong, message, tmp_path):
+    with pytest.raises(SystemExit, match=message):
+        main(EXPERIMENT, theory_bounds.Command("smoke", **wrong, out=tmp_path))
