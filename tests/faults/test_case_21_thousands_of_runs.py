@@ -81,7 +81,7 @@ def grows_linearly(folder, few):
 def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
     # Figures are looked at by the slow test.
     monkeypatch.setattr(pictures.plotting, "sweep_figures", lambda *args, **kwargs: [])
-    grows_linearly(tmp_path, 40)
+    grows_linearly(tmp_path, 20)
 
 
 @pytest.mark.slow

@@ -148,3 +148,28 @@ def test_another_programs_tables_may_stand_beside(where):
     with open_ledger(where) as ledger:
         assert ledger.add(runs(1)) == 1
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("version", "lacks"), [("1", ("measures", "checksum")), ("2", ("measures",))]
+)
+def test_a_ledger_of_an_earlier_version_gets_what_it_lacks(where, version, lacks):
+    with open_ledger(where) as ledger:
+        ledger.add(runs(2))
+        worker = this_worker("cpu", {})
+        (claim,) = ledger.claim(worker)
+        ledger.finish(claim, worker, "finished", {"steps": 1, "train_loss": 0.5}, [{"epoch": 1}])
+        before = ledger.rows(), ledger.epochs()
+
+        def older(connection):
+            for table in ("runs", "epochs"):
+                for column in lacks:
+                    connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+            connection.execute(sa.text(f"UPDATE notes SET value = '{version}'"))
+
+        ledger._write(older)
+    with open_ledger(where) as ledger:
+        assert (ledger.rows(), ledger.epochs()) == before
+        (claim,) = ledger.claim(worker)
+        assert ledger.finish(claim, worker, "finished", {"measures": {"a": 1}})
+        assert [row["measures"] for row in ledger.rows()] == [{}, {"a": 1}]
