@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import COLORS, RC
+from nf_resnets.plotting.style import COLORS, CROSS, LEVEL, entry, saved_figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,56 +93,40 @@ def curves_figure(
     """
     if not panels or not all(panel.curves for panel in panels):
         raise ValueError("a panel without curves found; expected at least one curve in each.")
-    import matplotlib
-
-    titles = list(dict.fromkeys(curve.title for panel in panels for curve in panel.curves))
-    color = {name: COLORS[index % len(COLORS)] for index, name in enumerate(titles)}
-    # After eight colours the dashes change, so that no two curves look the same.
-    style: dict[str, Any] = {
-        name: ("-", "--", ":")[index // len(COLORS) % 3] for index, name in enumerate(titles)
-    }
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-        from matplotlib.lines import Line2D
+    look: dict[str, dict[str, Any]] = {}
+    for panel in panels:
+        for curve in panel.curves:
+            # After eight colours the dashes change, so that no two curves look the same.
+            style = COLORS[len(look) % len(COLORS)], ("-", "--", ":")[len(look) // len(COLORS) % 3]
+            look.setdefault(curve.title, {"color": style[0], "linestyle": style[1]})
+    across = columns or len(panels)
+    down = -(-len(panels) // across)
+    size = 3.3 * across + 3.3, 3.2 * down + 1
+    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         from matplotlib.ticker import MaxNLocator
 
-        across = columns or len(panels)
-        down = -(-len(panels) // across)
-        width, height = 3.3 * across + 3.3, 3.2 * down + 1
-        # The room above the panels is for the title and the line under it.
-        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.5 / height))
-        figure = Figure(figsize=(width, height), layout=layout)
         grid = figure.subplots(down, across, squeeze=False)
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for axes, panel in zip(grid.flat, panels, strict=False):
             if panel.level is not None:
-                axes.axhline(panel.level[0], **_LEVEL, zorder=1)
+                axes.axhline(panel.level[0], **LEVEL, zorder=1)
             for curve in panel.curves:
-                look = {"color": color[curve.title], "linestyle": style[curve.title]}
-                axes.plot(curve.x, curve.y, marker="o" if curve.marked else None, ms=4, **look)
+                marker = "o" if curve.marked else None
+                axes.plot(curve.x, curve.y, marker=marker, ms=4, **look[curve.title])
                 if curve.diverged:
-                    axes.plot(curve.x[-1], curve.y[-1], color=look["color"], **_CROSS)
+                    axes.plot(curve.x[-1], curve.y[-1], color=look[curve.title]["color"], **CROSS)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             axes.set_xlabel(panel.x_label)
             axes.set_ylabel(panel.y_label)
             if panel.y_limits is not None:
                 axes.set_ylim(*panel.y_limits)
-        entries = [Line2D([], [], color=color[t], linestyle=style[t], label=t) for t in titles]
+        entries = [entry(name, **style) for name, style in look.items()]
         if any(curve.diverged for panel in panels for curve in panel.curves):
-            entries.append(Line2D([], [], color="black", label="diverged", **_CROSS, **_NO_LINE))
+            entries.append(entry("diverged", color="black", **CROSS))
         levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level is not None)
-        entries += [Line2D([], [], label=label, **_LEVEL) for label in levels]
-        figure.text(0.01, 1 - 0.2 / height, title, fontsize=11, fontweight="bold", va="center")
-        figure.text(0.01, 1 - 0.42 / height, subtitle, fontsize=8, color="#444444", va="center")
+        entries += [entry(label, **LEVEL) for label in levels]
         figure.legend(handles=entries, loc="outside right center")
-        figure.savefig(os.fspath(path))
 
-
-_LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
-_CROSS: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2.2}
-_NO_LINE: Any = {"linestyle": "none"}
 
 __all__ = ["Curve", "Panel", "curves_figure", "moving_average"]

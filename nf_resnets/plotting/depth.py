@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import COLORS, MARKERS, RC
+from nf_resnets.plotting.style import CROSS, LEVEL, entry, looks, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -33,45 +33,27 @@ def depth_figure(
     """
     if not rows:
         raise ValueError("rows is empty; expected at least one run to draw.")
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-
-        figure = Figure(layout="constrained")
-        axes = figure.add_subplot()
-        axes.axhline(100 * chance, color="#777777", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        for index, curve in enumerate(dict.fromkeys(row["title"] for row in rows)):
-            color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-            points = _points([row for row in rows if row["title"] == curve], 100 * chance)
-            depths = [depth for depth, *_ in points]
-            means = [mean for _, mean, *_ in points]
-            axes.plot(depths, means, color=color, zorder=2 + 0.01 * index)
+    level = 100 * chance
+    with saved_figure(path, (7.2, 4.4), title=title, subtitle=subtitle) as figure:
+        axes = figure.subplots()
+        axes.axhline(level, **LEVEL, zorder=1)
+        entries = []
+        for index, (curve, look) in enumerate(looks(row["title"] for row in rows).items()):
+            points = _points([row for row in rows if row["title"] == curve], level)
+            color, above = look["color"], 3 + 0.01 * index
+            depths, means = [p[0] for p in points], [p[1] for p in points]
+            axes.plot(depths, means, color=color, zorder=above - 1)
             for depth, mean, low, high, diverged in points:
                 if high > low:
                     axes.plot([depth, depth], [low, high], color=color, linewidth=1, alpha=0.6)
-                above = 3 + 0.01 * index
                 if diverged:
-                    level = 100 * chance
-                    axes.plot(
-                        depth, level, "x", color=color, ms=9, markeredgewidth=2.2, zorder=above
-                    )
+                    axes.plot(depth, level, color=color, **CROSS, zorder=above)
                 if not math.isnan(high):
-                    axes.plot(depth, mean, marker, color=color, zorder=above)
-            axes.plot([], [], color=color, marker=marker, label=curve)
+                    axes.plot(depth, mean, **look, zorder=above)
+            entries.append(entry(curve, **look))
         if any(row["status"] == "diverged" for row in rows):
-            axes.plot(
-                [], [], "x", color="black", markersize=8, markeredgewidth=2, label="diverged (NaN)"
-            )
-        axes.plot(
-            [],
-            [],
-            color="#777777",
-            linewidth=1,
-            linestyle=(0, (4, 3)),
-            label=f"chance ({100 * chance:.0f}%)",
-        )
+            entries.append(entry("diverged (NaN)", color="black", **CROSS))
+        entries.append(entry(f"chance ({level:.0f}%)", **LEVEL))
         all_depths = sorted({int(row["depth"]) for row in rows})
         axes.set_xscale("log")
         axes.set_xticks(all_depths, [f"{depth:,}" for depth in all_depths])
@@ -79,12 +61,7 @@ def depth_figure(
         axes.set_ylim(0, 100)
         axes.set_xlabel("depth (layers)")
         axes.set_ylabel("test accuracy (%)")
-        axes.set_title(f"{title}\n", fontweight="bold")
-        axes.text(
-            0, 1.015, subtitle, transform=axes.transAxes, fontsize=8, color="#444444", va="bottom"
-        )
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        figure.savefig(os.fspath(path))
+        figure.legend(handles=entries, loc="outside right center")
 
 
 def _points(rows: Sequence[Row], level: float) -> list[tuple[int, float, float, float, bool]]:
@@ -96,11 +73,9 @@ def _points(rows: Sequence[Row], level: float) -> list[tuple[int, float, float, 
     for depth in sorted({int(row["depth"]) for row in rows}):
         here = [row for row in rows if int(row["depth"]) == depth]
         values = [100 * float(row["test_accuracy"]) for row in here if row["status"] != "diverged"]
-        diverged = len(values) < len(here)
-        if values:
-            points.append((depth, sum(values) / len(values), min(values), max(values), diverged))
-        else:
-            points.append((depth, level, math.nan, math.nan, diverged))
+        ends = (min(values), max(values)) if values else (math.nan, math.nan)
+        mean = sum(values) / len(values) if values else level
+        points.append((depth, mean, *ends, len(values) < len(here)))
     return points
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets.plotting.rates import METRICS, headings, power_label, series_title
-from nf_resnets.plotting.style import COLORS, RC
+from nf_resnets.plotting.rates import METRICS, groups_of, power_label, series_title
+from nf_resnets.plotting.style import COLORS, INK, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -54,38 +54,31 @@ def heat_figure(
     optima = [one for one in optima if one["metric"] == metric]
     if not optima:
         raise ValueError(f"optima has none of metric={metric!r}; expected at least one group.")
-    import matplotlib
-
-    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
-    sizes = sorted({one["group"][batch_size] for one in optima})
+    series, sizes, _ = groups_of(optima, names, batch_size)
     rates = sorted({rate["rate"] for one in optima for rate in one["rates"]})
     label, factor, more_is_better = METRICS[metric]
     colors = "viridis" if more_is_better else "viridis_r"
-    with matplotlib.rc_context({**RC, "axes.grid": False, "hatch.linewidth": 0.6}):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
+    across = min(len(series), 4 if len(sizes) <= 4 else 2)
+    down = -(-len(series) // across)
+    # Titles need their width also above a narrow map.
+    width = max(across * (0.46 * len(sizes) + 0.9) + 1.6, 5.6)
+    height = max(down * (0.27 * len(rates) + 0.95) + 1.15, 2.8)
+    wide = (width - 1.6 - 0.7 * across) / across / len(sizes) / 0.27
+    with saved_figure(
+        path, (width, height), title=title, subtitle=subtitle, foot=0.3,
+        rc={"axes.grid": False, "hatch.linewidth": 0.6},
+    ) as figure:  # fmt: skip
         from matplotlib.cm import ScalarMappable
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        across = min(len(series), 4 if len(sizes) <= 4 else 2)
-        down = -(-len(series) // across)
-        width = across * (0.46 * len(sizes) + 0.9) + 1.6
-        height = down * (0.27 * len(rates) + 0.95) + 1.15
-        # Titles need their width also above a narrow map.
-        figure_size = (max(width, 5.6), max(height, 2.8))
-        wide = (figure_size[0] - 1.6 - 0.7 * across) / across / len(sizes) / 0.27
-        foot, top = 0.3 / figure_size[1], 0.55 / figure_size[1]
-        layout = ConstrainedLayoutEngine(rect=(0, foot, 1, 1 - foot - top))
-        figure = Figure(figsize=figure_size, layout=layout)
         grid = figure.subplots(down, across, squeeze=False)
         for axes in grid.flat[len(series) :]:
             axes.remove()
         norm, ticks = _norm(optima, metric)
         for index, (axes, name) in enumerate(zip(grid.flat, series, strict=False)):
-            here = [one for one in optima if series_title(one["group"], batch_size, names) == name]
-            for one in here:
-                column = sizes.index(one["group"][batch_size])
-                _draw_column(axes, one, column, rates, (norm, colors), factor, wide)
+            for one in optima:
+                if series_title(one["group"], batch_size, names) == name:
+                    column = sizes.index(one["group"][batch_size])
+                    _draw_column(axes, one, column, rates, (norm, colors), factor, wide)
             axes.set_title(name, fontsize=10)
             axes.set_xlim(-0.5, len(sizes) - 0.5)
             axes.set_ylim(-0.5, len(rates) - 0.5)
@@ -107,13 +100,9 @@ def heat_figure(
             if ticks is not None:
                 bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
             bar.ax.minorticks_off()
-        headings(figure, title, subtitle)
-        figure.text(
-            0.012, foot / 2, "thick frame: best (dashed: at the grid's edge); thin: as good; "
-            "hatched, $\\times$: diverged; white: no result", fontsize=7, color="#444444",
-            va="center",
-        )  # fmt: skip
-        figure.savefig(os.fspath(path))
+        note = "thick frame: best (dashed: at the grid's edge); thin: as good; hatched, "
+        note += "$\\times$: diverged; white: no result"
+        figure.text(0.012, 0.15 / height, note, fontsize=7, color=INK, va="center")
 
 
 def _draw_column(
@@ -121,7 +110,7 @@ def _draw_column(
     one: Row,
     column: int,
     rates: Sequence[float],
-    look: tuple[Any, str],
+    look_of: tuple[Any, str],
     factor: float,
     wide: float,
 ) -> None:
@@ -131,27 +120,23 @@ def _draw_column(
 
     for rate in one["rates"]:
         row = rates.index(rate["rate"])
-        corner = (column - 0.5, row - 0.5)
+        corner, middle = (column - 0.5, row - 0.5), {"ha": "center", "va": "center"}
         if rate["mean"] is None:
             if rate["diverged"]:
-                axes.add_patch(
-                    Rectangle(corner, 1, 1, facecolor="#F2F2F2", edgecolor="#AAAAAA",
-                              hatch="/////", linewidth=0)
-                )  # fmt: skip
-                axes.text(column, row, r"$\times$", ha="center", va="center", color="#333333",
-                          fontsize=11)  # fmt: skip
+                look: Any = {"facecolor": "#F2F2F2", "edgecolor": "#AAAAAA", "linewidth": 0}
+                axes.add_patch(Rectangle(corner, 1, 1, hatch="/////", **look))
+                axes.text(column, row, r"$\times$", color="#333333", fontsize=11, **middle)
             continue
         value = factor * rate["mean"]
-        fill = colormaps[look[1]](float(look[0](value)))
+        fill = colormaps[look_of[1]](float(look_of[0](value)))
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
         # Luminance as the eye weighs it decides between black and white.
         dark = 0.299 * fill[0] + 0.587 * fill[1] + 0.114 * fill[2] < 0.55
         ink = "white" if dark else "black"
-        axes.text(column, row, _number(value, factor), ha="center", va="center", color=ink,
-                  fontsize=7)  # fmt: skip
+        axes.text(column, row, _number(value, factor), color=ink, fontsize=7, **middle)
         if rate["diverged"]:
-            axes.text(column + 0.44, row + 0.44, f"{rate['diverged']}$\\times$", ha="right",
-                      va="top", color=ink, fontsize=5)  # fmt: skip
+            text = f"{rate['diverged']}$\\times$"
+            axes.text(column + 0.44, row + 0.44, text, ha="right", va="top", color=ink, fontsize=5)
     for rate in one["as_good"]:
         best = rate == one["best"]
         # Frames lie inside their cells, so that neighbours do not hide them.

@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.rates import METRICS, headings, log2_axis, series_title
-from nf_resnets.plotting.style import COLORS, MARKERS, RC
+from nf_resnets.plotting.rates import METRICS, groups_of, log2_axis, series_title
+from nf_resnets.plotting.style import INK, entry, looks, saved_figure
 
 Row = Mapping[str, Any]
+
+_DASHES: Any = (0, (5, 2))
 
 
 def optima_figure(
@@ -46,49 +48,38 @@ def optima_figure(
 
     Source: De and Smith 2020, the figures on batch size.
     """
-    if not optima:
-        raise ValueError("optima is empty; expected at least one group of runs to draw.")
-    metrics = list(dict.fromkeys(one["metric"] for one in optima))
-    unknown = [metric for metric in metrics if metric not in METRICS]
-    if unknown:
-        raise ValueError(f"metric={unknown[0]!r} found; expected one of {', '.join(METRICS)}.")
-    import matplotlib
-
-    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
-    sizes = sorted({one["group"][batch_size] for one in optima})
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-        height = 3.1 * len(metrics) + 1
-        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.55 / height))
-        figure = Figure(figsize=(12.6, height), layout=layout)
+    series, sizes, metrics = groups_of(optima, names, batch_size)
+    styles = looks(series)
+    size = 12.6, 3.1 * len(metrics) + 1
+    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(len(metrics), 3, squeeze=False)
         for row, metric in zip(grid, metrics, strict=True):
             here = [one for one in optima if one["metric"] == metric]
-            for index, name in enumerate(series):
-                points = sorted(
-                    (one for one in here if series_title(one["group"], batch_size, names) == name),
-                    key=lambda one: one["group"][batch_size],
+            for index, (name, look) in enumerate(styles.items()):
+                points, fits = (
+                    [
+                        one
+                        for one in all_
+                        if one["metric"] == metric
+                        and series_title(one["group"], batch_size, names) == name
+                    ]
+                    for all_ in (optima, regimes)
                 )
-                fits = [
-                    fit
-                    for fit in regimes
-                    if fit["metric"] == metric
-                    and series_title(fit["group"], batch_size, names) == name
-                ]
+                points.sort(key=lambda one: one["group"][batch_size])
                 # Curves of one batch size stand within half a doubling.
                 apart = 2 ** (0.5 * ((index + 0.5) / len(series) - 0.5))
-                look = {
-                    "color": COLORS[index % len(COLORS)],
-                    "marker": MARKERS[index % len(MARKERS)],
-                }
                 _draw(row, points, fits, metric, batch_size, apart, look)
             _finish(row, here, metric, sizes, batch_size)
-        headings(figure, title, subtitle)
-        figure.legend(handles=_entries(optima, regimes, series), loc="outside right center")
-        figure.savefig(os.fspath(path))
+        entries = [entry(name, **look, ms=6) for name, look in styles.items()]
+        none = {"color": INK, "linestyle": "none"}
+        if any(one["at_edge"] for one in optima):
+            entries.append(entry("at the grid's edge", marker="o", mfc="white", mew=1.6, **none))
+        if any(one["best"] is None for one in optima):
+            entries.append(entry("no run finished", marker="x", mew=2.2, **none))
+        if any(fit["slope"] or fit["largest"] for fit in regimes):
+            label = r"$\min(sB,\ \eta_{\max})$, fitted"
+            entries.append(entry(label, color=INK, lw=1.3, ls=_DASHES))
+        figure.legend(handles=entries, loc="outside right center")
 
 
 def _draw(
@@ -154,7 +145,7 @@ def _draw_fit(axes: Any, fit: Row, sizes: Sequence[float], panel: int, color: st
         for size in ends
     ]
     y = [rate / size if panel == 2 else rate for rate, size in zip(rates, ends, strict=True)]
-    axes.plot(ends, y, color=color, linestyle=(0, (5, 2)), linewidth=1.3, alpha=0.85, zorder=2)
+    axes.plot(ends, y, color=color, linestyle=_DASHES, linewidth=1.3, alpha=0.85, zorder=2)
 
 
 def _finish(
@@ -184,28 +175,6 @@ def _finish(
             low, high = min(ends[panel]), max(ends[panel])
             log2_axis(axes, "y", [low, high])
             axes.set_ylim(low / 2, high * 2)
-
-
-def _entries(optima: Sequence[Row], regimes: Sequence[Row], series: Sequence[str]) -> list[Any]:
-    """The legend: curves, and what is marked in the figure."""
-    from matplotlib.lines import Line2D
-
-    entries = [
-        Line2D([], [], label=name, color=COLORS[index % len(COLORS)], ms=6,
-               marker=MARKERS[index % len(MARKERS)])
-        for index, name in enumerate(series)
-    ]  # fmt: skip
-    grey: dict[str, Any] = {"color": "#444444", "linestyle": "none"}
-    if any(one["at_edge"] for one in optima):
-        entries.append(
-            Line2D([], [], label="at the grid's edge", marker="o", mfc="white", mew=1.6, **grey)
-        )
-    if any(one["best"] is None for one in optima):
-        entries.append(Line2D([], [], label="no run finished", marker="x", mew=2.2, **grey))
-    if any(fit["slope"] or fit["largest"] for fit in regimes):
-        grey["linestyle"] = (0, (5, 2))
-        entries.append(Line2D([], [], label=r"$\min(sB,\ \eta_{\max})$, fitted", lw=1.3, **grey))
-    return entries
 
 
 __all__ = ["optima_figure"]

@@ -13,7 +13,7 @@ from nf_resnets.plotting.signal import (
     finite,
     transition_lines,
 )
-from nf_resnets.plotting.style import COLORS, MARKERS, RC
+from nf_resnets.plotting.style import COLORS, INK, MARKERS, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ _PANELS: tuple[tuple[str, str, str, tuple[tuple[str, str, str], ...]], ...] = (
             ("branch", "branch", "closed_branch"),
         ),
     ),
-    ("Who contributes", "branch's share of the sum", "linear",
+    ("Who contributes", "branch's fraction of the sum", "linear",
      (("share", "branch / sum", "closed_share"),)),
     (
         "Same for all images, or not",
@@ -61,8 +61,9 @@ def page_figure(
 ) -> None:
     """Draws the page of a network and saves it.
 
-    Second moments of skip, branch and sum with the closed form over them, the branch's share, the
-    channels' squared means and variances, gradients (and Theorem 1's bound), ``eta_k``, scalars.
+    Second moments of skip, branch and sum with the closed form over them, the branch's fraction of
+    the sum, the channels' squared means and variances, gradients with Theorem 1's bound, ``eta_k``
+    and scalars.
 
     Args:
       rows: one for each block, with ``k``, ``transition`` and any of the columns ``skip``,
@@ -79,25 +80,14 @@ def page_figure(
     """
     if not rows:
         raise ValueError("rows is empty; expected one for each residual block.")
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-        foot = 0.2 * len(notes) + 0.1
-        tall = 7.4 + foot
-        layout = ConstrainedLayoutEngine(rect=(0, foot / tall, 1, 1 - (foot + 0.7) / tall))
-        figure = Figure(figsize=(12.6, tall), layout=layout)
+    foot = 0.2 * len(notes) + 0.1
+    size = 12.6, 7.4 + foot
+    with saved_figure(path, size, title=title, subtitle=subtitle, foot=foot) as figure:
         for axes, panel in zip(figure.subplots(2, 3).ravel(), _PANELS, strict=True):
             _draw_panel(axes, rows, *panel)
-        figure.text(0.012, 1 - 0.24 / tall, title, fontsize=13, fontweight="bold", va="center")
-        figure.text(0.012, 1 - 0.52 / tall, subtitle, fontsize=9, color="#444444", va="center")
         for index, line in enumerate(notes):
-            height = (foot - 0.1 - 0.2 * index) / tall
-            figure.text(0.012, height, line, fontsize=9, color="#444444", va="center")
-        figure.savefig(os.fspath(path))
+            height = (foot - 0.1 - 0.2 * index) / size[1]
+            figure.text(0.012, height, line, fontsize=9, color=INK, va="center")
 
 
 def _draw_panel(
@@ -127,7 +117,7 @@ def _draw_panel(
         else:
             zeros.append(name)
     if any(form and finite(rows, form, scale) for _, (_, _, form) in there):
-        axes.plot([], [], "--", color="#444444", linewidth=1.3, label="closed form")
+        axes.plot([], [], "--", color=INK, linewidth=1.3, label="closed form")
     if axes.get_legend_handles_labels()[0]:
         finish_axes(axes, Quantity("", label, scale=scale))
         axes.margins(y=0.12)
@@ -136,7 +126,7 @@ def _draw_panel(
         axes.set_axis_off()
     if zeros:
         said = f"{' and '.join(zeros)}: 0 at every block"
-        axes.text(0.03, 0.03, said, transform=axes.transAxes, fontsize=8, color="#444444")
+        axes.text(0.03, 0.03, said, transform=axes.transAxes, fontsize=8, color=INK)
     if scale == "linear":
         # From 0 on, unless something is below it.
         low, high = axes.dataLim.y0, axes.dataLim.y1

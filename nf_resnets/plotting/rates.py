@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.plotting.style import COLORS, RC
+from nf_resnets.plotting.style import COLORS, INK, LEVEL, entry, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -59,75 +59,71 @@ def rates_figure(
     Raises:
       ValueError: if there are no optima, or one has a metric that is not known.
     """
-    if not optima:
-        raise ValueError("optima is empty; expected at least one group of runs to draw.")
-    metrics = list(dict.fromkeys(one["metric"] for one in optima))
-    unknown = [metric for metric in metrics if metric not in METRICS]
-    if unknown:
-        raise ValueError(f"metric={unknown[0]!r} found; expected one of {', '.join(METRICS)}.")
-    import matplotlib
-
-    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
-    sizes = sorted({one["group"][batch_size] for one in optima})
+    series, sizes, metrics = groups_of(optima, names, batch_size)
     color = dict(zip(sizes, size_colors(len(sizes)), strict=True))
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-        from matplotlib.lines import Line2D
-
-        # One scheme has its metrics side by side, several have theirs one above the other.
-        across = min(len(series), 4) if len(series) > 1 else len(metrics)
-        bands = -(-len(series) // across)
-        down = bands * (len(metrics) if len(series) > 1 else 1)
-        width, height = max(2.9 * across + 2.5, 6.4), 2.7 * down + 1
-        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.55 / height))
-        figure = Figure(figsize=(width, height), layout=layout)
+    rates = [rate["rate"] for one in optima for rate in one["rates"]]
+    # One scheme has its metrics side by side, several have theirs one above the other.
+    single = len(series) == 1
+    across = len(metrics) if single else min(len(series), 4)
+    down = 1 if single else -(-len(series) // across) * len(metrics)
+    size = max(2.9 * across + 2.5, 6.4), 2.7 * down + 1
+    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(down, across, squeeze=False)
-        used = set()
+        unused = set(grid.flat)
         for m, metric in enumerate(metrics):
-            of_metric = [one for one in optima if one["metric"] == metric]
-            limits = _limits(of_metric, metric, chance, batch_size, names)
+            here = [one for one in optima if one["metric"] == metric]
+            limits = _limits(here, metric, chance, batch_size, names)
             for index, name in enumerate(series):
                 row, column = index // across * len(metrics) + m, index % across
-                if len(series) == 1:
-                    row, column = 0, m
-                used.add((row, column))
-                axes = grid[row, column]
-                here = [
-                    one
-                    for one in of_metric
-                    if series_title(one["group"], batch_size, names) == name
-                ]
-                _draw(axes, here, metric, color, batch_size, limits)
+                axes = grid[0, m] if single else grid[row, column]
+                unused.discard(axes)
+                _draw(
+                    axes,
+                    [one for one in here if series_title(one["group"], batch_size, names) == name],
+                    metric,
+                    color,
+                    batch_size,
+                    limits,
+                )
                 if metric.endswith("accuracy") and chance is not None:
-                    axes.axhline(100 * chance, **_LEVEL, zorder=1)
-                rates = [rate["rate"] for one in optima for rate in one["rates"]]
+                    axes.axhline(100 * chance, **LEVEL, zorder=1)
                 log2_axis(axes, "x", rates, room=6)
                 axes.set_xlim(min(rates) / 2**0.5, max(rates) * 2**0.5)
-                axes.set_title(name if m == 0 or len(series) == 1 else "", fontsize=10)
-                if m == len(metrics) - 1 or len(series) == 1:
+                axes.set_title(name if m == 0 or single else "", fontsize=10)
+                if m == len(metrics) - 1 or single:
                     axes.set_xlabel("learning rate")
-                if column == 0 or len(series) == 1:
+                if column == 0 or single:
                     axes.set_ylabel(METRICS[metric][0])
                 else:
                     axes.tick_params(which="both", labelleft=False)
-        for row in range(down):
-            for column in range(across):
-                if (row, column) not in used:
-                    grid[row, column].remove()
-        entries: list[Any] = [
-            Line2D(
-                [], [], color=color[size], marker=_marker(sizes, size), ms=5, label=f"B = {size}"
-            )
+        for axes in unused:
+            axes.remove()
+        entries = [
+            entry(f"B = {size}", color=color[size], marker=_marker(sizes, size), ms=5)
             for size in sizes
         ]
         entries += _marks(optima)
         if chance is not None and any(metric.endswith("accuracy") for metric in metrics):
-            entries.append(Line2D([], [], label=f"chance ({100 * chance:.3g}%)", **_LEVEL))
-        headings(figure, title, subtitle)
+            entries.append(entry(f"chance ({100 * chance:.3g}%)", **LEVEL))
         figure.legend(handles=entries, loc="outside right center")
-        figure.savefig(os.fspath(path))
+
+
+def groups_of(
+    optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: str
+) -> tuple[list[str], list[Any], list[str]]:
+    """The titles of the curves, the batch sizes in order, and the metrics of some optima.
+
+    Raises:
+      ValueError: if there are no optima, or one has a metric that is not known.
+    """
+    if not optima:
+        raise ValueError("optima is empty; expected at least one group of runs to draw.")
+    metrics = list(dict.fromkeys(one["metric"] for one in optima))
+    for metric in metrics:
+        if metric not in METRICS:
+            raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
+    return series, sorted({one["group"][batch_size] for one in optima}), metrics
 
 
 def series_title(group: Row, batch_size: str, names: Mapping[str, str] | None) -> str:
@@ -186,15 +182,6 @@ def log2_axis(axes: Any, which: str, values: Sequence[float], *, room: int = 8) 
     axis.set_major_locator(FixedLocator([2.0**e for e in exponents]))
     axis.set_major_formatter(FixedFormatter([f"$2^{{{e}}}$" for e in exponents]))
     axis.set_minor_locator(NullLocator())
-
-
-def headings(figure: Any, title: str, subtitle: str) -> None:
-    """Writes a title and the line under it into the room above the panels."""
-    width, height = figure.get_size_inches()
-    # Letters of size 10 are about an inch a dozen, bold ones ten; what is too long gets smaller.
-    sizes = min(11.0, 105 * width / len(title or " ")), min(8.0, 125 * width / len(subtitle or " "))
-    figure.text(0.012, 1 - 0.2 / height, title, fontsize=sizes[0], fontweight="bold", va="center")
-    figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=sizes[1], color="#444444", va="center")
 
 
 def _draw(
@@ -329,29 +316,31 @@ def _cross(*, whole: bool, small: bool = False) -> dict[str, Any]:
 
 def _marks(optima: Sequence[Row]) -> list[Any]:
     """The legend's entries for what is marked in the figure."""
-    from matplotlib.lines import Line2D
-
-    grey: dict[str, Any] = {"color": "#444444", "marker": "o"}
-    marks = []
-    if any(one["best"] is not None and not one["at_edge"] for one in optima):
-        marks.append(Line2D([], [], label="best", **grey, **_best(None)))
-    if any(one["best"] is not None and one["at_edge"] for one in optima):
-        marks.append(Line2D([], [], label="best, at the grid's edge", **grey, **_best("highest")))
+    bests = [one for one in optima if one["best"] is not None]
     diverged = [rate for one in optima for rate in one["rates"] if rate["diverged"]]
-    for whole, label in ((True, "all seeds diverged"), (False, "some seeds diverged")):
-        if any((not rate["n"]) == whole for rate in diverged):
-            marks.append(Line2D([], [], color="#444444", label=label, **_cross(whole=whole)))
-    return marks
+    dot: dict[str, Any] = {"color": INK, "marker": "o"}
+    marks = [
+        ("best", not all(one["at_edge"] for one in bests), {**dot, **_best(None)}),
+        (
+            "best, at the grid's edge",
+            any(one["at_edge"] for one in bests),
+            {**dot, **_best("highest")},
+        ),
+        (
+            "all seeds diverged",
+            not all(rate["n"] for rate in diverged),
+            {"color": INK, **_cross(whole=True)},
+        ),
+        (
+            "some seeds diverged",
+            any(rate["n"] for rate in diverged),
+            {"color": INK, **_cross(whole=False)},
+        ),
+    ]
+    return [entry(label, **look) for label, there, look in marks if there]
 
-
-_LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
 
 __all__ = [
-    "METRICS",
-    "headings",
-    "log2_axis",
-    "power_label",
-    "rates_figure",
-    "series_title",
+    "METRICS", "groups_of", "log2_axis", "power_label", "rates_figure", "series_title",
     "size_colors",
-]
+]  # fmt: skip

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import COLORS, MARKERS, RC
+from nf_resnets.plotting.style import INK, entry, looks, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -62,48 +62,25 @@ def signal_figure(
     """
     if not panels or not all(rows for _, rows, _ in panels):
         raise ValueError("a panel without rows found; expected at least one row in each.")
-    import matplotlib
-
-    titles = list(dict.fromkeys(row["title"] for _, rows, _ in panels for row in rows))
-    looks = {
-        name: (COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)])
-        for index, name in enumerate(titles)
-    }
+    styles = looks(row["title"] for _, rows, _ in panels for row in rows)
     height = math.ceil(len(panels) / columns)
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-        from matplotlib.lines import Line2D
-
-        tall = 3.3 * height + 0.7
-        # The top is the title's.
-        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.75 / tall))
-        figure = Figure(figsize=(4.1 * columns + 2.2, tall), layout=layout)
+    size = 4.1 * columns + 2.2, 3.3 * height + 0.7
+    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(height, columns, squeeze=False).ravel()
         for axes, (heading, rows, quantity) in zip(grid, panels, strict=False):
             transition_lines(axes, rows)
             for name in dict.fromkeys(row["title"] for row in rows):
-                color, marker = looks[name]
                 own = [row for row in rows if row["title"] == name]
-                draw_quantity(axes, own, quantity, color=color, marker=marker)
+                draw_quantity(axes, own, quantity, **styles[name])
             finish_axes(axes, quantity)
             axes.set_title(heading, fontsize=10)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        entries = [
-            Line2D([], [], color=color, marker=marker, linestyle="none", ms=5, label=name)
-            for name, (color, marker) in looks.items()
-        ]
-        entries.append(Line2D([], [], color="#444444", linewidth=1.3, linestyle="--", label=form))
-        if second_form:
-            entries.append(
-                Line2D([], [], color="#444444", linewidth=1.3, linestyle=":", label=second_form)
-            )
-        figure.text(0.012, 1 - 0.24 / tall, title, fontsize=12, fontweight="bold", va="center")
-        figure.text(0.012, 1 - 0.52 / tall, subtitle, fontsize=8.5, color="#444444", va="center")
+        entries = [entry(name, **look, linestyle="none", ms=5) for name, look in styles.items()]
+        for label, dashes in ((form, "--"), (second_form, ":")):
+            if label:
+                entries.append(entry(label, color=INK, linewidth=1.3, linestyle=dashes))
         figure.legend(handles=entries, loc="outside right center")
-        figure.savefig(os.fspath(path))
 
 
 def draw_quantity(

@@ -1,15 +1,23 @@
-"""One look for all figures: sizes, colours that colour-blind readers can tell apart, markers."""
+"""One look for all figures: sizes, colours that colour-blind readers can tell apart, headings."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # Okabe and Ito's palette without its yellow, which is too light for lines on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#882255")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "h")
+INK = "#444444"
+"""Of what stands for no curve in particular."""
+LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
+"""A level such as chance."""
+CROSS: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2.2, "linestyle": "none"}
+"""The end of a run that diverged."""
 
 RC: Any = {
-    "figure.figsize": (7.2, 4.4),
     "figure.dpi": 160,
     "font.size": 10,
     "axes.titlesize": 11,
@@ -25,4 +33,62 @@ RC: Any = {
     "legend.frameon": False,
 }
 
-__all__ = ["COLORS", "MARKERS", "RC"]
+
+def looks(titles: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a marker for each title, in the order in which they first come."""
+    return {
+        title: {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
+        for i, title in enumerate(dict.fromkeys(titles))
+    }
+
+
+def entry(label: str, **look: Any) -> Any:
+    """A line of a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
+
+
+@contextlib.contextmanager
+def saved_figure(
+    path: str | os.PathLike[str],
+    size: tuple[float, float],
+    *,
+    title: str,
+    subtitle: str,
+    foot: float = 0.0,
+    rc: Any = None,
+) -> Iterator[Any]:
+    """A figure with its headings above the panels, saved at the end of the block.
+
+    Args:
+      path: where to save; the suffix chooses the format.
+      size: width and height, in inches.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      foot: inches to keep free below the panels.
+      rc: further parameters of Matplotlib.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({**RC, **(rc or {})}):
+        # A figure by itself, not by pyplot: no window, no global state, any thread.
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        width, height = size
+        free = (0, foot / height, 1, 1 - (foot + 0.55) / height)
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=free))
+        # Letters of size 10 are about an inch a dozen, bold ones ten; longer lines get smaller.
+        heading: dict[str, Any] = {"fontweight": "bold"}
+        for text, inches, largest, room, look in (
+            (title, 0.2, 11.0, 105, heading),
+            (subtitle, 0.42, 8.0, 125, {"color": INK}),
+        ):
+            points = min(largest, room * width / len(text or " "))
+            figure.text(0.012, 1 - inches / height, text, fontsize=points, va="center", **look)
+        yield figure
+        figure.savefig(os.fspath(path))
+
+
+__all__ = ["COLORS", "CROSS", "INK", "LEVEL", "MARKERS", "RC", "entry", "looks", "saved_figure"]

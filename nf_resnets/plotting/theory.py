@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import COLORS, MARKERS, RC
+from nf_resnets.plotting.style import INK, entry, looks, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class Dots:
 
 @dataclasses.dataclass(frozen=True)
 class ExponentMap:
-    """A map of exponents over two others, with the line on which it is what it should be.
+    """A map of exponents over two others, with the line on which it is the wanted one.
 
     Attributes:
       heading: what it shows.
@@ -113,25 +113,19 @@ def theory_figure(
     """
     if not panels or not all(panel.rows for panel in panels):
         raise ValueError("a panel without rows found; expected at least one row in each.")
-    import matplotlib
-
-    looks = _looks(
-        [p for p in panels if isinstance(p, Dots) or (isinstance(p, Curves) and not p.own_legend)]
-    )
+    shared = [p for p in panels if not isinstance(p, ExponentMap)
+              and not (isinstance(p, Curves) and p.own_legend)]  # fmt: skip
+    styles = _looks(shared)
     width = min(2, len(panels))
     height = math.ceil(len(panels) / width)
-    with matplotlib.rc_context(RC):
-        # A figure by itself, not by pyplot: no window, no global state, any thread.
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-
-        figure = Figure(figsize=(4.4 * width + 1.8, 3.4 * height + 0.7), layout="constrained")
+    size = 4.4 * width + 1.8, 3.4 * height + 0.7
+    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(height, width, squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
             if isinstance(panel, Curves):
-                _draw_curves(axes, panel, _looks([panel]) if panel.own_legend else looks)
+                _draw_curves(axes, panel, _looks([panel]) if panel.own_legend else styles)
             elif isinstance(panel, Dots):
-                _draw_dots(axes, panel, looks)
+                _draw_dots(axes, panel, styles)
             else:
                 _draw_map(figure, axes, panel)
             axes.set_title(panel.heading, fontsize=10)
@@ -139,48 +133,34 @@ def theory_figure(
             axes.set_ylabel(panel.ylabel)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        entries = [
-            Line2D([], [], color=color, marker=marker, ms=5, label=name)
-            for name, (color, marker) in looks.items()
+        entries = [entry(name, **look, ms=5) for name, look in styles.items()]
+        entries += [
+            entry(label, color=INK, linestyle=dashes)
+            for label, dashes in ((solid, "-"), (dotted, ":"))
+            if label
         ]
-        if solid:
-            entries.append(Line2D([], [], color="#444444", linestyle="-", label=solid))
-        if dotted:
-            entries.append(Line2D([], [], color="#444444", linestyle=":", label=dotted))
         for dots in [panel for panel in panels if isinstance(panel, Dots)][:1]:
-            for face, name in (("#444444", dots.filled_name), ("white", dots.hollow_name)):
-                entries.append(
-                    Line2D([], [], ls="", marker="o", color="#444444", mfc=face, label=name)
-                )
-        figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=12, fontweight="bold")
-        # The second line of the title is empty: the subtitle takes its place.
-        at = 1 - 0.43 / figure.get_figheight()
-        figure.text(0.01, at, subtitle, fontsize=8.5, color="#444444", va="center")
+            for face, name in ((INK, dots.filled_name), ("white", dots.hollow_name)):
+                entries.append(entry(name, ls="", marker="o", color=INK, mfc=face))
         figure.legend(handles=entries, loc="outside right center")
-        figure.savefig(os.fspath(path))
 
 
-def _looks(panels: Sequence[Curves | Dots]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each title."""
-    titles = dict.fromkeys(str(row["title"]) for panel in panels for row in panel.rows)
-    return {
-        name: (COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)])
-        for index, name in enumerate(titles)
-    }
+def _looks(panels: Sequence[Curves | Dots]) -> dict[str, dict[str, Any]]:
+    return looks(str(row["title"]) for panel in panels for row in panel.rows)
 
 
-def _draw_curves(axes: Any, panel: Curves, looks: Mapping[str, tuple[str, str]]) -> None:
+def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, dict[str, Any]]) -> None:
     from matplotlib.ticker import LogFormatter, NullFormatter, NullLocator
 
-    for name, (color, marker) in looks.items():
+    for name, look in styles.items():
         rows = [row for row in panel.rows if str(row["title"]) == name]
         for column, dashes in ((panel.solid, "-"), (panel.dotted, ":")):
             points = drawable(rows, panel.x, column) if column else []
             if points:
                 every = max(1, len(points) // 12)
                 axes.plot(
-                    *zip(*points, strict=True), dashes, color=color, marker=marker,
-                    markevery=every, markersize=4 if dashes == "-" else 0, linewidth=1.5,
+                    *zip(*points, strict=True), linestyle=dashes, **look, markevery=every,
+                    markersize=4 if dashes == "-" else 0, linewidth=1.5,
                     label=name if dashes == "-" else None,
                 )  # fmt: skip
     if panel.own_legend:
@@ -214,14 +194,14 @@ def drawable(rows: Sequence[Row], x: str, column: str) -> list[tuple[float, floa
     return sorted(point for point in points if math.isfinite(point[1]) and point[1] > 0)
 
 
-def _draw_dots(axes: Any, panel: Dots, looks: Mapping[str, tuple[str, str]]) -> None:
+def _draw_dots(axes: Any, panel: Dots, styles: Mapping[str, dict[str, Any]]) -> None:
     titles = list(dict.fromkeys(str(row["title"]) for row in panel.rows))
     for line, name in enumerate(titles):
         rows = [{**row, "line": line} for row in panel.rows if str(row["title"]) == name]
-        color, marker = looks[name]
-        for column, face in ((panel.filled, color), (panel.hollow, "white")):
+        look = styles[name]
+        for column, face in ((panel.filled, look["color"]), (panel.hollow, "white")):
             for _, value in drawable(rows, "line", column):
-                axes.plot(value, line, marker, color=color, markerfacecolor=face)
+                axes.plot(value, line, **look, markerfacecolor=face)
     axes.set_xscale("log")
     axes.set_yticks(range(len(titles)), titles)
     axes.set_ylim(len(titles) - 0.5, -0.5)
