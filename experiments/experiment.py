@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from experiments.folder import CurvesFile, Row
+from experiments.table import grouped
 from nf_resnets import data
+from nf_resnets.plotting.curves import Curve
 
 if TYPE_CHECKING:
     from nf_resnets.training.program import Start
@@ -43,21 +45,35 @@ class Point:
 
     Attributes:
       key: the columns that name its row, and their values.
-      label: what the display calls it.
+      title: what table and figure call its curve.
+      start: scheme, seed and the optimizer's numbers.
       program: runs of equal values here share a compiled program.
       num_steps: steps of the run.
+      steps_per_epoch: after so many steps the run is probed, recorded and saved.
       batch_size: examples in a step.
-      steps_per_epoch: after so many steps the run is probed, recorded and perhaps saved.
       priority: runs of a lower one are made first.
+      label: what the display calls it; by default the title and the rest of the key.
     """
 
     key: Mapping[str, Any]
-    label: str
+    title: str
+    start: Start
     program: Hashable
     num_steps: int
+    steps_per_epoch: int
     batch_size: int = 0
-    steps_per_epoch: int = 0
     priority: int = 0
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the display calls it."""
+        rest = (
+            f"{value:,} layers" if column == "depth" else f"{column} {value}"
+            for column, value in self.key.items()
+            if column in ("depth", "seed")
+        )
+        return self.label or ", ".join([self.title, *rest])
 
 
 class Setup(NamedTuple):
@@ -67,11 +83,18 @@ class Setup(NamedTuple):
       model: the network.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       training: how the steps are made, such as :class:`nf_resnets.training.ImageTraining`.
+      data: what the steps are made on, such as :class:`nf_resnets.data.Dataset`.
     """
 
     model: Any
     optimizer: Callable[[Any], Any]
     training: Any
+    data: Any
+
+
+def epoch_steps(dataset: data.Dataset, batch_size: int) -> int:
+    """The steps of one epoch."""
+    return data.steps_per_epoch(len(dataset.train.labels), batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +157,10 @@ class Experiment:
       points: ``points(settings, data, rows)`` are all runs that there are to be; it is asked again
         until it asks for no more.
       setup: ``setup(settings, data, point)`` is what the runs of equal ``point.program`` share.
-      start: ``start(settings, point)`` says in what a run differs from others of its program.
-      row: ``row(settings, data, point, run)`` gives the columns of a run that has ended; ``run`` is
-        its row in the ledger, with ``measures`` and ``epochs``.
-      measure: ``measure(settings, data, folder)`` adds the rows that need no training.
+      row: ``row(settings, point, run)`` gives those columns of a run that has ended which
+        :func:`standard_columns` has not; ``run`` is its row in the ledger, with ``measures`` and
+        ``epochs``.
+      measure: ``measure(settings, data, folder)`` adds the rows and files that need no training.
       command: the class of the options.
       choices: what a setting of the grid may hold, by name.
       check: ``check(settings, command)`` gives the settings with what else the command changes.
@@ -146,8 +169,9 @@ class Experiment:
       probe: ``probe(settings, data, point, program, state, step)`` gives what an epoch's row keeps
         as ``measures``.
       finish: ``finish(settings, data, point, program, state)`` gives more ``measures`` of a run.
-      curve_points: points of the curve that the ledger keeps of a run, at most.
       test_every_epoch: whether runs are tested after every epoch, and not only at the end.
+      adapt: ``adapt(settings)`` are the attributes that are others with some settings.
+      describe: ``describe(result)`` says what came of a run that finished; None for its accuracy.
       note: ``note(results)`` is printed below the table.
       figures: other figures, by the name of their file.
     """
@@ -164,8 +188,7 @@ class Experiment:
     grid: tuple[str, ...] = ("seeds",)
     points: Callable[[Any, Any, Sequence[Row]], Sequence[Point]] = lambda *_: ()
     setup: Callable[[Any, Any, Point], Setup] | None = None
-    start: Callable[[Any, Point], Start] | None = None
-    row: Callable[[Any, Any, Point, Mapping[str, Any]], Row] | None = None
+    row: Callable[[Any, Point, Mapping[str, Any]], Row] = lambda *_: {}
     measure: Callable[[Any, Any, Any], None] | None = None
     command: type = Command
     choices: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
@@ -174,8 +197,9 @@ class Experiment:
     lines: Mapping[str, Lines] = dataclasses.field(default_factory=dict)
     probe: Callable[..., Mapping[str, Any]] | None = None
     finish: Callable[..., Mapping[str, Any]] | None = None
-    curve_points: int = 200
-    test_every_epoch: Callable[[Any], bool] = lambda settings: False
+    test_every_epoch: bool = False
+    adapt: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    describe: Callable[[Mapping[str, Any]], str] | None = None
     note: Callable[[Results], str] = lambda results: ""
     figures: Mapping[str, Callable[[Results, Path], None]] = dataclasses.field(default_factory=dict)
 
@@ -184,22 +208,49 @@ OUTCOME = (
     "status", "steps", "batch_size", "test_accuracy", "test_loss", "first_loss", "last_loss",
     "last_grad_norm", "seconds", "seconds_per_step",
 )  # fmt: skip
-"""The columns that :func:`outcome` fills."""
+"""The columns that tell the outcome of a run on images."""
 
 
-def outcome(point: Point, run: Mapping[str, Any]) -> Row:
-    """The columns that the rows of all networks for images have, those of ``OUTCOME``."""
+def standard_columns(point: Point, model: Any, run: Mapping[str, Any]) -> Row:
+    """The columns that need not be declared: key, title, network, and the ledger's results.
+
+    Args:
+      point: the run.
+      model: its network.
+      run: its row in the ledger.
+    """
     measures = run["measures"]
     return {
+        "title": point.title,
+        "depth": getattr(model, "depth", ""),
+        "branches": model.num_branches,
         "status": run["state"],
-        "steps": run["steps"],
+        "steps": run["steps_done"],
         "batch_size": point.batch_size,
-        "test_accuracy": number(run["test_accuracy"]),
-        "test_loss": number(run["test_loss"]),
-        **{name: number(measures[name]) for name in ("first_loss", "last_loss", "last_grad_norm")},
-        "seconds": round(run["seconds"], 2),
-        "seconds_per_step": round(number(measures["seconds_per_step"]), 5),
+        **{name: number(run[name]) for name in ("test_accuracy", "test_loss")},
+        **{name: number(measures.get(name)) for name in ("first_loss", "last_loss")},
+        "last_grad_norm": number(measures.get("last_grad_norm")),
+        "seconds": round(number(run["seconds"]), 2),
+        "seconds_per_step": round(number(measures.get("seconds_per_step")), 5),
+        **point.key,
     }
+
+
+def mean_curves(results: Results, *columns: str, of: str = "accuracy") -> list[Curve]:
+    """The mean over the seeds of a column of ``curves.csv``, as far as all of them went.
+
+    Args:
+      results: of the experiment.
+      columns: the rows of a curve are alike in these.
+      of: the column; accuracies are drawn in percent.
+    """
+    found = []
+    for rows in grouped(results.rows, *columns).values():
+        steps, means = results.curves["curves.csv"].mean(rows, of)
+        values = [(100 if of == "accuracy" else 1) * value for value in means]
+        gone = any(row["status"] == "diverged" for row in rows)
+        found.append(Curve(rows[0]["title"], steps, values, diverged=gone))
+    return found
 
 
 def number(value: float | None) -> float:
@@ -239,8 +290,10 @@ __all__ = [
     "Point",
     "Results",
     "Setup",
+    "epoch_steps",
     "load_dataset",
+    "mean_curves",
     "number",
-    "outcome",
+    "standard_columns",
     "thinned",
 ]

@@ -30,21 +30,19 @@ running ones are those of a network that is gone.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import time
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import tyro
-
-from experiments import command as commands
-from experiments import grid
-from experiments.folder import ResultsFolder
-from experiments.program import Program, build_program
-from experiments.table import accuracy_cell, text_table
-from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from experiments import experiment
+from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, epoch_steps
+from experiments.folder import Row
+from experiments.main import run
+from experiments.table import accuracy_cell, counted, grouped, text_table
 from nf_resnets import data, models, optim, plotting, schemes
 from nf_resnets.roles import Group, Role
+from nf_resnets.training import ImageTraining, Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,80 +81,55 @@ SCALES = {
         "cifar10", (10, 34, 100, 304, 1000, 10_000), SCHEMES, slow_alpha=False, padding=4, flip=True
     ),
 }
-GRID = ("depths", "schemes", "seeds")
-KEY = ("scheme", "depth", "seed")
-COLUMNS = ("scheme", "title", "depth", "branches", "seed", *OUTCOME)
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """Redraw Fixup's figure 3: test accuracy against depth, one curve for each scheme."""
+class Command(experiment.Command):
+    """The options of the figure."""
 
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: digits, minutes on two cores; paper: CIFAR-10 as published."""
     depths: tuple[int, ...] = ()
     """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
     schemes: tuple[str, ...] = ()
     """Schemes for pre-activation networks, such as fixup, skipinit, rescalenet, lsuv, sqrt_half,
     batchnorm; by default those of the scale."""
-    seeds: tuple[int, ...] = ()
-    """Seeds; several make points with error bars."""
-    steps: int = 0
-    """Steps of each run; 0 for the scale's number."""
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
-    out: Path | None = None
-    """The results folder; by default runs/fixup_fig3_depth-SCALE. Started again with the same
-    folder, the command makes only what is missing."""
-    workers: int = 0
-    """Runs at a time; 0 for two on a CPU of two cores or more, else one."""
 
 
-def resolve(command: Command) -> Settings:
-    """The scale's settings with what the command line changes, checked."""
-    settings: Settings = commands.resolve(command, SCALES, GRID)
-    try:
-        for depth in settings.depths:
-            models.WideResNet(depth=depth)
-        for scheme in settings.schemes:
-            schemes.fitting(scheme, "pre_activation")
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses depths and schemes of which there is no network."""
+    for depth in settings.depths:
+        models.WideResNet(depth=depth)
+    for scheme in settings.schemes:
+        schemes.fitting(scheme, "pre_activation")
     return settings
 
 
-def points(settings: Settings) -> list[grid.Point]:
-    """The runs of the figure; those of one depth that compile alike share a program.
-
-    Shallow networks come first, so that there is soon something to look at.
-    """
+def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
+    """The runs, shallow networks first; those of one depth that compile alike share a program."""
+    hyper = {"learning_rate": settings.learning_rate, "weight_decay": settings.weight_decay}
     found = []
-    for depth in settings.depths:
-        for name in settings.schemes:
-            scheme = schemes.get(name)
-            for seed in settings.seeds:
-                label = f"{scheme.title}, {depth:,} layers"
-                if len(settings.seeds) > 1:
-                    label += f", seed {seed}"
-                found.append(
-                    grid.Point(
-                        key={"scheme": name, "depth": depth, "seed": seed},
-                        label=label,
-                        program=(depth, scheme.compiles_as),
-                        cost=grid.cost(depth, settings.steps, norm=scheme.anatomy.normalized),
-                        wave=depth,
-                    )
-                )
+    for depth, name, seed in itertools.product(settings.depths, settings.schemes, settings.seeds):
+        scheme, batch_size = schemes.get(name), settings.batch_size
+        if depth >= 10_000:
+            batch_size = min(batch_size, settings.batch_size_from_10000_layers)
+        epoch = epoch_steps(dataset, batch_size)
+        found.append(
+            Point(
+                key={"scheme": name, "depth": depth, "seed": seed},
+                title=scheme.title,
+                start=Start(scheme, seed, hyper),
+                program=(depth, scheme.compiles_as),
+                num_steps=settings.steps or epoch,
+                steps_per_epoch=epoch,
+                batch_size=batch_size,
+                priority=depth,
+            )
+        )
     return found
 
 
-def make_program(
-    settings: Settings, dataset: data.Dataset, depth: int, scheme: schemes.Scheme
-) -> Program:
-    """Builds (lazily compiled) what the runs of one depth and one anatomy need."""
-    batch_size = settings.batch_size
-    if depth >= 10_000:
-        batch_size = min(batch_size, settings.batch_size_from_10000_layers)
+def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
+    """Network, optimizer and steps of one depth and one anatomy."""
+    depth, scheme = point.key["depth"], point.start.scheme
     model = models.WideResNet(
         depth=depth,
         width=settings.width,
@@ -166,141 +139,75 @@ def make_program(
         bn_groups=settings.bn_groups,
         remat=depth >= settings.remat_from,
     )
-    return build_program(
-        model,
-        dataset,
-        functools.partial(optimizer, settings, scheme),
-        batch_size=batch_size,
-        steps=settings.steps,
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            hyper["learning_rate"],
+            momentum=settings.momentum,
+            weight_decay=hyper["weight_decay"],
+            scheme=scheme,
+            scalars=scheme.scalars | Group((Role.ALPHA,)) if settings.slow_alpha else None,
+            scalar_factor=settings.scalar_factor,
+        )
+
+    training = ImageTraining(
+        batch_size=point.batch_size,
+        num_steps=point.num_steps,
         augmentation=data.Augmentation(settings.padding, settings.flip),
         bn_estimate_batches=settings.bn_estimate_batches,
         eval_batch_size=settings.eval_batch_size,
     )
+    return Setup(model, optimizer, training, dataset)
 
 
-def optimizer(settings: Settings, scheme: schemes.Scheme, hyper: dict[str, Any]) -> Any:
-    """SGD with the settings' constants and the run's own numbers."""
-    return optim.sgd(
-        hyper["learning_rate"],
-        momentum=settings.momentum,
-        weight_decay=hyper["weight_decay"],
-        scheme=scheme,
-        scalars=scheme.scalars | Group((Role.ALPHA,)) if settings.slow_alpha else None,
-        scalar_factor=settings.scalar_factor,
-    )
+def table(results: Results) -> str:
+    """The mean test accuracies in percent, schemes down, depths across.
+
+    A mean is that of the finished runs; the others are counted beside it.
+    """
+    of = grouped(results.rows, "scheme", "depth")
+    cells = [["scheme", *(f"{depth:,}" for depth in results.settings.depths)]]
+    for name in results.settings.schemes:
+        line = [of.get((name, str(depth)), []) for depth in results.settings.depths]
+        cells.append([schemes.get(name).title, *map(accuracy_cell, line)])
+    return text_table(cells)
 
 
-def run(
-    settings: Settings,
-    program: Program,
-    scheme: schemes.Scheme,
-    seed: int,
-    on_step: OnStep,
-) -> dict[str, Any]:
-    """Trains one network and returns its row."""
-    hyper = {"learning_rate": settings.learning_rate, "weight_decay": settings.weight_decay}
-    made = train_and_test(program, scheme, seed, hyper, on_step)
-    return {
-        "scheme": scheme.name,
-        "title": scheme.title,
-        "depth": program.model.depth,
-        "branches": program.model.num_branches,
-        "seed": seed,
-        **outcome(program, made),
-    }
-
-
-def wanted_rows(rows: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
-    """Those rows of a folder that the settings ask for; it may hold more."""
-    return [
-        row
-        for row in rows
-        if row["scheme"] in settings.schemes
-        and int(row["depth"]) in settings.depths
-        and int(row["seed"]) in settings.seeds
-    ]
-
-
-def plot(rows: list[dict[str, Any]], settings: Settings, path: Path, *, chance: float) -> None:
-    """Draws the figure from its rows, the curves in the order of the settings."""
-    order = [schemes.get(name).title for name in settings.schemes]
-    wanted = wanted_rows(rows, settings)
-    wanted.sort(key=lambda row: order.index(row["title"]))
+def plot(results: Results, path: Path) -> None:
+    """Draws the figure, the curves in the order of the settings."""
+    settings = results.settings
     after = "the first epoch" if settings.steps is None else f"{settings.steps} steps"
     plotting.depth_figure(
-        wanted,
+        sorted(results.rows, key=lambda row: settings.schemes.index(row["scheme"])),
         path,
         title=f"Test accuracy after {after} against depth",
         subtitle=(
             f"WRN-n-{settings.width} on {settings.dataset}, {settings.stem_channels} channels, "
             f"learning rate {settings.learning_rate:g}, batch {settings.batch_size}, "
-            f"{len(settings.seeds)} seed{'s' if len(settings.seeds) > 1 else ''}"
+            f"{counted(settings.seeds, 'seed')}"
         ),
-        chance=chance,
+        chance=results.chance,
     )
 
 
-def table(rows: list[dict[str, Any]], settings: Settings) -> str:
-    """The mean test accuracies in percent as a text table, schemes down, depths across.
-
-    A mean is that of the finished runs; the others are counted beside it.
-    """
-    wanted = wanted_rows(rows, settings)
-    cells = [["scheme", *(f"{depth:,}" for depth in settings.depths)]]
-    for name in settings.schemes:
-        line = [schemes.get(name).title]
-        for depth in settings.depths:
-            here = [r for r in wanted if r["scheme"] == name and int(r["depth"]) == depth]
-            line.append(accuracy_cell(here))
-        cells.append(line)
-    return text_table(cells)
-
-
-def make_rows(
-    settings: Settings, dataset: data.Dataset, folder: ResultsFolder, workers: int
-) -> list[str]:
-    """Makes all runs that are missing; returns what went wrong, a traceback for each failed run."""
-    return grid.make_rows(
-        points(settings),
-        folder,
-        workers=workers,
-        make_program=lambda point: make_program(
-            settings, dataset, point.key["depth"], schemes.get(point.key["scheme"])
-        ),
-        run=lambda program, point, on_step: run(
-            settings, program, schemes.get(point.key["scheme"]), point.key["seed"], on_step
-        ),
-    )
-
-
-def main(command: Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings = resolve(command)
-    dataset = commands.load_data(settings.dataset, command.data_dir)
-    folder = commands.open_folder(
-        "fixup_fig3_depth", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    runs = (
-        f"{len(settings.schemes)} schemes x {len(settings.depths)} depths x "
-        f"{len(settings.seeds)} seeds"
-    )
-    commands.first_words("Fixup figure 3", command, settings.dataset, runs, folder)
-    start = time.monotonic()
-    failures = make_rows(settings, dataset, folder, commands.workers_of(command))
-    commands.keep_failures(folder, failures)
-
-    text = table(folder.rows, settings)
-    print(f"\nTest accuracy (%) by depth in layers, chance {100 / dataset.num_classes:.0f}%:\n")
-    print(text)
-    folder.write_text("table.txt", text + "\n")
-    if wanted_rows(folder.rows, settings):
-        folder.draw(
-            "figure.png",
-            lambda path: plot(folder.rows, settings, path, chance=1 / dataset.num_classes),
-        )
-    return commands.last_words(folder, failures, start)
-
+EXPERIMENT = Experiment(
+    name="fixup_fig3_depth",
+    title="Fixup figure 3",
+    description="Redraw Fixup's figure 3: test accuracy against depth, one curve for each scheme.",
+    scales=SCALES,
+    grid=("depths", "schemes", "seeds"),
+    key=("scheme", "depth", "seed"),
+    columns=("scheme", "title", "depth", "branches", "seed", *OUTCOME),
+    command=Command,
+    check=check,
+    points=points,
+    setup=setup,
+    table=table,
+    plot=plot,
+    heading=lambda results: (
+        f"Test accuracy (%) by depth in layers, chance {100 * results.chance:.0f}%:"
+    ),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command)))
+    run(EXPERIMENT)

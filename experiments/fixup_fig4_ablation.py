@@ -37,31 +37,31 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
+import itertools
 import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
-from experiments import grid
-from experiments.command import (
-    Command,
-    first_words,
-    keep_failures,
-    last_words,
-    load_data,
-    open_folder,
-    resolve,
-    workers_of,
+from experiments import experiment
+from experiments.experiment import (
+    OUTCOME,
+    Experiment,
+    Lines,
+    Point,
+    Results,
+    Setup,
+    epoch_steps,
+    mean_curves,
+    thinned,
 )
-from experiments.curves import CurvesFile
 from experiments.folder import Row
-from experiments.program import Program, build_program
-from experiments.table import accuracy_cell, text_table
-from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from experiments.main import run
+from experiments.table import accuracy_cell, counted, grouped, text_table
 from nf_resnets import data, init, models, optim, roles, schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+from nf_resnets.plotting.curves import Panel, curves_figure, moving_average
 from nf_resnets.roles import Role
+from nf_resnets.training import ImageTraining, Start
 
 # What the variants leave out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
@@ -184,7 +184,7 @@ SCALES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure4Command(Command):
+class Command(experiment.Command):
     """The options of the figure."""
 
     scale: Literal["smoke", "laptop", "rules", "paper"] = "laptop"
@@ -194,44 +194,28 @@ class Figure4Command(Command):
     """Curves, with spaces between; by default those of the scale."""
 
 
-GRID = ("variants", "seeds")
-KEY = ("variant", "seed")
-COLUMNS = (
-    "variant",
-    "title",
-    "depth",
-    "branches",
-    "seed",
-    "mean_accuracy",
-    "last_accuracy",
-    *OUTCOME,
-)
-CURVE_COLUMNS = (*KEY, "step", "loss", "accuracy")
+def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
+    """The runs; those of variants that compile alike share a program."""
+    return [
+        Point(
+            key={"variant": name, "seed": seed},
+            title=VARIANTS[name].title,
+            start=Start(VARIANTS[name], seed, {"learning_rate": settings.learning_rate}),
+            program=VARIANTS[name].compiles_as,
+            num_steps=settings.steps,
+            steps_per_epoch=epoch_steps(dataset, settings.batch_size),
+            batch_size=settings.batch_size,
+        )
+        for name, seed in itertools.product(settings.variants, settings.seeds)
+    ]
 
 
-def points(settings: Settings) -> list[grid.Point]:
-    """The runs of the figure; those of variants that compile alike share one."""
-    found = []
-    for name in settings.variants:
-        anatomy = VARIANTS[name].anatomy
-        depth = settings.depth if anatomy.branches else 1
-        for seed in settings.seeds:
-            found.append(
-                grid.Point(
-                    key={"variant": name, "seed": seed},
-                    label=f"{VARIANTS[name].title}, seed {seed}",
-                    program=VARIANTS[name].compiles_as,
-                    cost=grid.cost(depth, settings.steps, norm=anatomy.normalized),
-                )
-            )
-    return found
-
-
-def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Program:
-    """Builds what the runs of one anatomy need."""
+def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
+    """Network, optimizer and steps of one anatomy."""
+    scheme = point.start.scheme
     model = models.CifarResNet(
         depth=settings.depth,
-        scheme=VARIANTS[variant],
+        scheme=scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
@@ -241,146 +225,98 @@ def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Pro
             hyper["learning_rate"],
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
-            scheme=VARIANTS[variant],
+            scheme=scheme,
             scalar_factor=settings.scalar_factor,
         )
 
-    return build_program(
-        model,
-        dataset,
-        optimizer,
+    training = ImageTraining(
         batch_size=settings.batch_size,
-        steps=settings.steps,
+        num_steps=settings.steps,
         augmentation=data.Augmentation(settings.padding, settings.flip),
         bn_estimate_batches=settings.bn_estimate_batches,
         draw="fan_out",
     )
+    return Setup(model, optimizer, training, dataset)
 
 
-def run(
-    settings: Settings, program: Program, point: grid.Point, curves: CurvesFile, on_step: OnStep
-) -> Row:
-    """Trains one variant, keeps its curve, returns its row."""
-    variant, seed = point.key["variant"], point.key["seed"]
-    hyper = {"learning_rate": settings.learning_rate}
-    made = train_and_test(program, VARIANTS[variant], seed, hyper, on_step)
-    steps = [{"step": step, **metrics} for step, metrics in enumerate(made.curve, start=1)]
-    curves.put(point.key, steps)
-    accuracy = [metrics["accuracy"] for metrics in made.curve]
+def curve(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Loss and accuracy of every step's batch."""
+    return thinned(run["measures"]["curve"], settings.steps)
+
+
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """The accuracy on the training batches: of all steps, which tells how fast, and the last."""
+    accuracy = [line["accuracy"] for line in curve(settings, point, run)]
     last = accuracy[-settings.window :]
     return {
-        "variant": variant,
-        "title": VARIANTS[variant].title,
-        "depth": settings.depth,
-        "branches": program.model.num_branches,
-        "seed": seed,
         "mean_accuracy": sum(accuracy) / len(accuracy),
         "last_accuracy": sum(last) / len(last),
-        **outcome(program, made),
     }
 
 
-def rows_by_variant(rows: list[Row], settings: Settings) -> dict[str, list[Row]]:
-    """Those rows of a folder that the settings ask for, of each variant that has some."""
-    seeds = {str(seed) for seed in settings.seeds}
-    found = {
-        name: [row for row in rows if row["variant"] == name and row["seed"] in seeds]
-        for name in settings.variants
-    }
-    return {name: of_variant for name, of_variant in found.items() if of_variant}
-
-
-def plot(
-    rows: dict[str, list[Row]], curves: CurvesFile, settings: Settings, path: Any, chance: float
-) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws the figure: for each variant the mean over its seeds, as far as all of them went."""
-    drawn = []
-    for of_variant in rows.values():
-        paths = [[100 * float(step["accuracy"]) for step in curves.of(row)] for row in of_variant]
-        mean = [sum(step) / len(step) for step in zip(*paths, strict=False)]
-        gone = any(row["status"] == "diverged" for row in of_variant)
-        drawn.append(
-            Curve(
-                of_variant[0]["title"],
-                range(1, len(mean) + 1),
-                moving_average(mean, settings.window),
-                diverged=gone,
-            )
-        )
+    settings = results.settings
+    drawn = [
+        dataclasses.replace(curve, y=moving_average(curve.y, settings.window))
+        for curve in mean_curves(results, "variant")
+    ]
+    panel = Panel(
+        "step",
+        f"training accuracy (%), {settings.window}-step average",
+        drawn,
+        y_limits=(0, 100),
+        level=(100 * results.chance, f"chance ({100 * results.chance:.0f}%)"),
+    )
     curves_figure(
-        [
-            Panel(
-                "step",
-                f"training accuracy (%), {settings.window}-step average",
-                drawn,
-                y_limits=(0, 100),
-                level=(100 * chance, f"chance ({100 * chance:.0f}%)"),
-            )
-        ],
+        [panel],
         path,
         title=f"Fixup's parts left out, ResNet-{settings.depth}",
         subtitle=(
             f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
-            f"{settings.learning_rate:g}, batch {settings.batch_size}, {len(settings.seeds)} "
-            f"seed{'s' if len(settings.seeds) > 1 else ''}"
+            f"{settings.learning_rate:g}, batch {settings.batch_size}, "
+            f"{counted(settings.seeds, 'seed')}"
         ),
     )
 
 
-def table(rows: dict[str, list[Row]], settings: Settings) -> str:
-    """Mean accuracies over the seeds: of all steps, which tells how fast, the last, and the test.
+def table(results: Results) -> str:
+    """Mean accuracies over the seeds: of all steps, the last ones, and of the test.
 
     The test is that of the runs that finished; the others are counted.
     """
-    cells = [["variant", "all steps", f"last {settings.window} steps", "test"]]
-    for of_variant in rows.values():
+    cells = [["variant", "all steps", f"last {results.settings.window} steps", "test"]]
+    for rows in grouped(results.rows, "variant").values():
         means = (
-            sum(100 * float(row[name]) for row in of_variant) / len(of_variant)
+            f"{sum(100 * float(row[name]) for row in rows) / len(rows):.1f}"
             for name in ("mean_accuracy", "last_accuracy")
         )
-        title = of_variant[0]["title"]
-        cells.append([title, *(f"{mean:.1f}" for mean in means), accuracy_cell(of_variant)])
+        cells.append([rows[0]["title"], *means, accuracy_cell(rows)])
     return text_table(cells)
 
 
-def main(command: Figure4Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    for name in command.variants:
-        if name not in VARIANTS:
-            raise SystemExit(f"--variants {name} found; expected some of {', '.join(VARIANTS)}.")
-    settings: Settings = resolve(command, SCALES, GRID)
-    dataset = load_data(settings.dataset, command.data_dir)
-    folder = open_folder(
-        "fixup_fig4_ablation", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
-    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
-    first_words("Fixup figure 4", command, settings.dataset, runs, folder)
-    start = time.monotonic()
-    failures = grid.make_rows(
-        points(settings),
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, dataset, point.key["variant"]),
-        run=lambda program, point, on_step: run(settings, program, point, curves, on_step),
-    )
-    keep_failures(folder, failures)
-
-    rows = rows_by_variant(folder.rows, settings)
-    text = table(rows, settings)
-    print(f"\nTraining and test accuracy (%), chance {100 / dataset.num_classes:.0f}%:\n\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    if rows:
-        folder.draw(
-            "figure.png", lambda path: plot(rows, curves, settings, path, 1 / dataset.num_classes)
-        )
-    return last_words(folder, failures, start)
-
+EXPERIMENT = Experiment(
+    name="fixup_fig4_ablation",
+    title="Fixup figure 4",
+    description="Redraw Fixup's figure 4: what each part is for.",
+    scales=SCALES,
+    grid=("variants", "seeds"),
+    choices={"variants": tuple(VARIANTS)},
+    key=("variant", "seed"),
+    columns=(
+        "variant", "title", "depth", "branches", "seed", "mean_accuracy", "last_accuracy", *OUTCOME
+    ),
+    command=Command,
+    points=points,
+    setup=setup,
+    row=row,
+    lines={"curves.csv": Lines(("step", "loss", "accuracy"), curve)},
+    table=table,
+    plot=plot,
+    heading=lambda results: (
+        f"Training and test accuracy (%), chance {100 * results.chance:.0f}%:"
+    ),
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(Figure4Command, description="Redraw Fixup's figure 4: what each part is for.")
-        )
-    )
+    run(EXPERIMENT)

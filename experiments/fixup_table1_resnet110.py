@@ -39,30 +39,84 @@ statistics of four training batches at the final weights.
 from __future__ import annotations
 
 import dataclasses
-import time
-from typing import Any, Literal
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import tyro
-
-from experiments import grid
-from experiments.command import (
-    Command,
-    first_words,
-    keep_failures,
-    last_words,
-    load_data,
-    open_folder,
-    resolve,
-    workers_of,
+from experiments import experiment
+from experiments.experiment import (
+    OUTCOME,
+    Experiment,
+    Lines,
+    Point,
+    Results,
+    Setup,
+    epoch_steps,
+    mean_curves,
+    thinned,
 )
-from experiments.curves import CurvesFile, thinned
 from experiments.folder import Row
-from experiments.program import Program
-from experiments.recipe import Recipe, num_steps, recipe_program
-from experiments.table import error_cells, text_table
-from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
-from nf_resnets import data, models, schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from experiments.main import run
+from experiments.table import counted, error_cells, grouped, text_table
+from nf_resnets import data, models, optim, schemes
+from nf_resnets.plotting.curves import Panel, curves_figure
+from nf_resnets.training import ImageTraining, Start
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A published recipe of training: SGD whose rate falls in steps, on augmented images."""
+
+    learning_rate: float = 0.1
+    batch_size: int = 128
+    epochs: int = 200
+    drops: tuple[float, ...] = (0.5, 0.75)  # of the run, after which the rate falls
+    factor: float = 0.1  # what the rate is multiplied by each time
+    momentum: float = 0.9
+    weight_decay: float = 1e-4  # the coefficient of L2, which goes through the momentum
+    scalar_factor: float = 0.1  # of the rate, for what the scheme trains slowly
+    padding: int = 0  # pixels of zeros on each side before the random crop; 0 for no crop
+    flip: bool = False
+    mixup: float = 0.0  # alpha; 0 for none
+    cutout: int = 0  # pixels on each side of the square; 0 for none
+    bn_estimate_batches: int = 0  # 0: test with the running statistics
+
+
+def num_steps(recipe: Recipe, dataset: data.Dataset) -> int:
+    """The steps of the whole run."""
+    return recipe.epochs * epoch_steps(dataset, recipe.batch_size)
+
+
+def boundaries(recipe: Recipe, steps: int) -> tuple[int, ...]:
+    """The steps from which on the rate is lower.
+
+    >>> boundaries(Recipe(drops=(0.3, 0.6, 0.8)), 200 * 390)
+    (23400, 46800, 62400)
+    """
+    return tuple(max(1, round(part * steps)) for part in recipe.drops)
+
+
+def recipe_setup(model: Any, recipe: Recipe, num_steps: int, dataset: data.Dataset) -> Setup:
+    """Optimizer and steps of a network that is trained by a recipe, in so many steps."""
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            optim.step_decay(hyper["learning_rate"], boundaries(recipe, num_steps), recipe.factor),
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            scheme=model.scheme,
+            scalar_factor=recipe.scalar_factor,
+        )
+
+    training = ImageTraining(
+        batch_size=recipe.batch_size,
+        num_steps=num_steps,
+        augmentation=data.Augmentation(recipe.padding, recipe.flip, recipe.mixup, recipe.cutout),
+        bn_estimate_batches=recipe.bn_estimate_batches,
+        draw="fan_out",
+    )
+    return Setup(model, optimizer, training, dataset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +142,6 @@ VARIANTS = {
     "xavier_tenth": Variant("Xavier, 0.1x rate", "xavier", rate=0.1),
     "xavier_hundredth": Variant("Xavier, 0.01x rate", "xavier", rate=0.01, published=7.78),
 }
-Name = Literal["batchnorm", "fixup", "xavier_tenth", "xavier_hundredth"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,172 +169,98 @@ SCALES = {
     ),
     "paper": Settings("cifar10", seeds=(0, 1, 2, 3, 4), recipe=Recipe(padding=4, flip=True)),
 }
-GRID = ("variants", "seeds")
-KEY = ("variant", "seed")
-COLUMNS = ("variant", "title", "depth", "branches", "learning_rate", "seed", *OUTCOME)
-CURVE_COLUMNS = (*KEY, "step", "loss", "accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
-class Table1Command(Command):
+class Command(experiment.Command):
     """The options of the table."""
 
-    variants: tuple[Name, ...] = ()
+    variants: tuple[str, ...] = ()
     """Rows of the table, with spaces between; by default all."""
     depth: int = 0
     """Layers of the network, 6n + 2; 0 for the scale's."""
 
 
-def settings_of(command: Table1Command) -> Settings:
-    """The scale's settings with what the command line changes, checked."""
-    settings: Settings = resolve(command, SCALES, GRID)
-    if command.depth:
-        settings = dataclasses.replace(settings, depth=command.depth)
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses a depth of which there is no network."""
     if settings.depth < 8 or settings.depth % 6 != 2:
-        raise SystemExit(f"--depth {settings.depth} found; expected 6n + 2 layers, n >= 1.")
+        raise ValueError(f"--depth {settings.depth} found; expected 6n + 2 layers, n >= 1.")
     return settings
 
 
-def points(settings: Settings, steps: int) -> list[grid.Point]:
+def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
     """The runs of the table; those of schemes that compile alike share a program."""
     found = []
-    for name in settings.variants:
-        scheme = schemes.get(VARIANTS[name].scheme)
-        for seed in settings.seeds:
-            found.append(
-                grid.Point(
-                    key={"variant": name, "seed": seed},
-                    label=f"{VARIANTS[name].title}, seed {seed}",
-                    program=scheme.compiles_as,
-                    cost=grid.cost(settings.depth, steps, norm=scheme.anatomy.normalized),
-                )
+    for name, seed in itertools.product(settings.variants, settings.seeds):
+        variant = VARIANTS[name]
+        scheme, rate = schemes.get(variant.scheme), variant.rate * settings.recipe.learning_rate
+        found.append(
+            Point(
+                key={"variant": name, "seed": seed},
+                title=variant.title,
+                start=Start(scheme, seed, {"learning_rate": rate}),
+                program=scheme.compiles_as,
+                num_steps=settings.steps or num_steps(settings.recipe, dataset),
+                steps_per_epoch=epoch_steps(dataset, settings.recipe.batch_size),
+                batch_size=settings.recipe.batch_size,
             )
+        )
     return found
 
 
-def make_program(settings: Settings, dataset: data.Dataset, variant: str, steps: int) -> Program:
-    """Builds what the runs of one anatomy need."""
+def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
+    """Network, optimizer and steps of one anatomy."""
     model = models.CifarResNet(
         depth=settings.depth,
-        scheme=VARIANTS[variant].scheme,
+        scheme=point.start.scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
-    return recipe_program(model, dataset, settings.recipe, steps)
+    return recipe_setup(model, settings.recipe, point.num_steps, dataset)
 
 
-def run(
-    settings: Settings, program: Program, point: grid.Point, curves: CurvesFile, on_step: OnStep
-) -> Row:
-    """Trains one network, keeps its curve, returns its row."""
-    name, seed = point.key["variant"], point.key["seed"]
-    variant = VARIANTS[name]
-    rate = variant.rate * settings.recipe.learning_rate
-    scheme = schemes.get(variant.scheme)
-    made = train_and_test(program, scheme, seed, {"learning_rate": rate}, on_step)
-    curves.put(point.key, thinned(made.curve, settings.points))
-    return {
-        "variant": name,
-        "title": variant.title,
-        "depth": settings.depth,
-        "branches": program.model.num_branches,
-        "learning_rate": f"{rate:g}",
-        "seed": seed,
-        **outcome(program, made),
-    }
+CURVES = Lines(
+    ("step", "loss", "accuracy"),
+    lambda settings, point, run: thinned(run["measures"]["curve"], settings.points),
+)
 
 
-def rows_by_variant(rows: list[Row], settings: Settings) -> dict[str, list[Row]]:
-    """Those rows of a folder that the settings ask for, of each variant that has some."""
-    seeds = {str(seed) for seed in settings.seeds}
-    found = {
-        name: [row for row in rows if row["variant"] == name and row["seed"] in seeds]
-        for name in settings.variants
-    }
-    return {name: of_variant for name, of_variant in found.items() if of_variant}
-
-
-def table(rows: dict[str, list[Row]]) -> str:
+def table(results: Results) -> str:
     """Mean and median test error over the seeds, beside what was published on CIFAR-10."""
     cells = [["ResNet", "rate", "mean", "median", "runs", "diverged", "published"]]
-    for name, of_variant in rows.items():
+    for (name,), rows in grouped(results.rows, "variant").items():
         published = VARIANTS[name].published
-        diverged = sum(row["status"] == "diverged" for row in of_variant)
         cells.append(
             [
                 VARIANTS[name].title,
-                of_variant[0]["learning_rate"],
-                *error_cells(of_variant),
-                str(len(of_variant)),
-                str(diverged),
+                rows[0]["learning_rate"],
+                *error_cells(rows),
                 "-" if published is None else f"{published:.2f}",
             ]
         )
     return text_table(cells)
 
 
-def plot(
-    rows: dict[str, list[Row]], curves: CurvesFile, settings: Settings, path: Any, chance: float
-) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws the mean training accuracy over the seeds, as far as all of them went."""
-    drawn = []
-    for name, of_variant in rows.items():
-        steps, means = curves.mean(of_variant, "accuracy")
-        gone = any(row["status"] == "diverged" for row in of_variant)
-        percent = [100 * accuracy for accuracy in means]
-        drawn.append(Curve(VARIANTS[name].title, steps, percent, diverged=gone))
+    settings, chance = results.settings, 100 * results.chance
     curves_figure(
         [
             Panel(
                 "step",
                 "training accuracy (%)",
-                drawn,
+                mean_curves(results, "variant"),
                 y_limits=(0, 100),
-                level=(100 * chance, f"chance ({100 * chance:.0f}%)"),
+                level=(chance, f"chance ({chance:.0f}%)"),
             )
         ],
         path,
         title=f"ResNet-{settings.depth} with and without normalisation",
         subtitle=(
             f"{settings.dataset}, {settings.stem_channels} channels, batch "
-            f"{settings.recipe.batch_size}, {len(settings.seeds)} "
-            f"seed{'s' if len(settings.seeds) > 1 else ''}"
+            f"{settings.recipe.batch_size}, {counted(settings.seeds, 'seed')}"
         ),
     )
-
-
-def main(command: Table1Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings = settings_of(command)
-    dataset = load_data(settings.dataset, command.data_dir)
-    steps = settings.steps or num_steps(settings.recipe, dataset)
-    folder = open_folder(
-        "fixup_table1_resnet110", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
-    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds x {steps} steps"
-    first_words("Fixup table 1", command, settings.dataset, runs, folder)
-    start = time.monotonic()
-    failures = grid.make_rows(
-        points(settings, steps),
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, dataset, point.key["variant"], steps),
-        run=lambda program, point, on_step: run(settings, program, point, curves, on_step),
-    )
-    keep_failures(folder, failures)
-
-    rows = rows_by_variant(folder.rows, settings)
-    text = table(rows)
-    print(f"\nTest error (%) of ResNet-{settings.depth} on {settings.dataset}:\n\n{text}")
-    print(f"\n{SHOWS[command.scale]}")
-    folder.write_text("table.txt", text + "\n")
-    if rows:
-        folder.draw(
-            "figure.png", lambda path: plot(rows, curves, settings, path, 1 / dataset.num_classes)
-        )
-    return last_words(folder, failures, start)
 
 
 SHOWS = {
@@ -295,11 +274,28 @@ SHOWS = {
 }
 
 
+EXPERIMENT = Experiment(
+    name="fixup_table1_resnet110",
+    title="Fixup table 1",
+    description="Redraw Fixup's table 1: ResNet-110 without BatchNorm.",
+    scales=SCALES,
+    grid=("variants", "seeds"),
+    choices={"variants": tuple(VARIANTS)},
+    key=("variant", "seed"),
+    columns=("variant", "title", "depth", "branches", "learning_rate", "seed", *OUTCOME),
+    command=Command,
+    check=check,
+    points=points,
+    setup=setup,
+    row=lambda settings, point, run: {"learning_rate": f"{point.start.hyper['learning_rate']:g}"},
+    lines={"curves.csv": CURVES},
+    table=table,
+    plot=plot,
+    heading=lambda results: (
+        f"Test error (%) of ResNet-{results.settings.depth} on {results.settings.dataset}:"
+    ),
+    note=lambda results: SHOWS[results.command.scale],
+)
+
 if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(
-                Table1Command, description="Redraw Fixup's table 1: ResNet-110 without BatchNorm."
-            )
-        )
-    )
+    run(EXPERIMENT)

@@ -49,19 +49,21 @@ at which Fixup learns; the rates of the other rows were not looked for.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
-
-from experiments import grid, imagenet
-from experiments.command import resolve
+from experiments import imagenet
+from experiments.experiment import Experiment, Lines, Point, Results, Setup
 from experiments.folder import Row
-from experiments.imagenet import Command, Images
-from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
-from experiments.streamed_table import MadeTable, Train, make_table, show_table
-from experiments.table import accuracy_cell, text_table
+from experiments.imagenet import OUTCOME, Images, Streamed
+from experiments.main import run
+from experiments.table import accuracy_cell, grouped, text_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.training import Start
 
 
 class Variant(NamedTuple):
@@ -131,13 +133,10 @@ SCALES = {
     ),
     "paper": Settings(Images(), epochs=100, depths=(50, 101)),
 }
-GRID = ("depths", "variants", "seeds")
-KEY = ("variant", "depth", "seed")
-COLUMNS = (*KEY, "title", "mixup", "published_accuracy", *OUTCOME)
 
 
 @dataclasses.dataclass(frozen=True)
-class Table2Command(Command):
+class Command(imagenet.Command):
     """The options of the table."""
 
     rate: float = 0.0
@@ -152,122 +151,127 @@ class Table2Command(Command):
     """Test after every epoch, and draw the paper's figures 5 and 6."""
 
 
-def settings_of(command: Table2Command) -> Settings:
-    """The scale's settings with what the command line changes, checked."""
-    imagenet.check_options(command, tuple(VARIANTS))
-    settings: Settings = resolve(command, SCALES, GRID)
+def check(settings: Settings, command: Command) -> Settings:
+    """The settings with the learning rate of the command line; epochs and drops are checked."""
     if not 0 <= command.rate < float("inf"):
-        raise SystemExit(f"--rate {command.rate:g} found; expected a finite number above 0.")
-    if command.epochs < 0:
-        raise SystemExit(f"--epochs {command.epochs} found; expected at least 1.")
+        raise ValueError(f"--rate {command.rate:g} found; expected a finite number above 0.")
     if any(not 0 < drop < 1 for drop in command.drops):
         drops = " ".join(f"{drop:g}" for drop in command.drops)
-        raise SystemExit(f"--drops {drops} found; expected parts of a run, between 0 and 1.")
-    return dataclasses.replace(
-        settings,
-        learning_rate=command.rate or settings.learning_rate,
-        epochs=command.epochs or settings.epochs,
-        tests=command.tests,
-        drops=command.drops or settings.drops,
-    )
+        raise ValueError(f"--drops {drops} found; expected parts of a run, between 0 and 1.")
+    return dataclasses.replace(settings, learning_rate=command.rate or settings.learning_rate)
 
 
-def points(settings: Settings, steps: dict[int, int]) -> list[grid.Point]:
-    """The runs of the table: of the deeper networks, those that were published.
-
-    Args:
-      settings: what they depend on.
-      steps: of a run, by the number of layers.
-    """
+def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:
+    """The runs of the table: of the deeper networks, those that were published."""
     found = []
-    for depth in settings.depths:
-        for name in settings.variants:
-            variant = VARIANTS[name]
-            if depth > 50 and depth not in variant.published:
-                continue
-            norm = schemes.get(variant.scheme).anatomy.normalized
-            for seed in settings.seeds:
-                found.append(
-                    grid.Point(
-                        key={"variant": name, "depth": depth, "seed": seed},
-                        label=f"{variant.title}, ResNet-{depth}, seed {seed}",
-                        program=(name, depth),
-                        cost=grid.cost(depth, steps[depth], norm=norm),
-                    )
+    for depth, name, seed in itertools.product(settings.depths, settings.variants, settings.seeds):
+        variant = VARIANTS[name]
+        epochs = settings.epochs * MORE_EPOCHS.get(depth, 1)
+        if depth <= 50 or depth in variant.published:
+            rate = {"learning_rate": settings.learning_rate}
+            found.append(
+                Point(
+                    key={"variant": name, "depth": depth, "seed": seed},
+                    title=variant.title,
+                    start=Start(schemes.get(variant.scheme), seed, rate),
+                    program=(name, depth),
+                    num_steps=settings.steps or streamed.steps(settings.batch_size, epochs),
+                    steps_per_epoch=streamed.steps(settings.batch_size),
+                    batch_size=settings.batch_size,
+                    label=f"{variant.title}, ResNet-{depth}, seed {seed}",
                 )
+            )
     return found
 
 
-def make_program(
-    settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: dict[int, int]
-) -> StreamedProgram:
-    """Builds what the runs of one variant and depth need."""
-    variant, depth = VARIANTS[point.key["variant"]], point.key["depth"]
-    boundaries = [max(1, round(drop * steps[depth])) for drop in settings.drops]
+def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
+    """Network, optimizer and steps of one variant and depth."""
+    variant = VARIANTS[point.key["variant"]]
+    boundaries = sorted({max(1, round(drop * point.num_steps)) for drop in settings.drops})
     model = models.ResNet(
-        depth=depth,
+        depth=point.key["depth"],
         scheme=variant.scheme,
-        num_classes=dataset.num_classes,
+        num_classes=streamed.num_classes,
         stem_channels=settings.stem_channels,
         bn_groups=max(1, settings.batch_size // settings.slice_size),
     )
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         return optim.sgd(
-            optim.step_decay(hyper["learning_rate"], sorted(set(boundaries)), 0.1),
+            optim.step_decay(hyper["learning_rate"], boundaries, 0.1),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             scheme=variant.scheme,
             scalar_factor=settings.scalar_factor,
         )
 
-    return build_program(
-        model,
-        dataset,
-        settings.images,
-        reading,
-        optimizer,
-        batch_size=settings.batch_size,
-        steps=steps[depth],
-        mixup=variant.mixup,
+    return imagenet.streamed_setup(
+        model, optimizer, settings.images, streamed, point, mixup=variant.mixup
     )
 
 
-def make_row(settings: Settings, point: grid.Point, train: Train) -> Row:
-    """Trains and tests one network, and returns its row."""
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """The columns of the variant, and those of a streamed run."""
     variant = VARIANTS[point.key["variant"]]
     published = variant.published.get(point.key["depth"])
     return {
-        "title": variant.title,
         "mixup": variant.mixup,
         "published_accuracy": "" if published is None else round(100 - published, 1),
-        **train(schemes.get(variant.scheme), {"learning_rate": settings.learning_rate}),
+        **imagenet.row(settings, point, run),
     }
 
 
-def table(rows: list[Row], settings: Settings) -> str:
+def probe(
+    settings: Settings, streamed: Streamed, point: Point, program: Any, state: Any, step: int
+) -> dict[str, float]:
+    """The test before the first step."""
+    if step:
+        return {}
+    found = program.test(program.put(program.empty(), 0, state))
+    return {f"test_{name}": float(value[0]) for name, value in found.items()}
+
+
+def tests(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tests after every epoch, and the one before the first."""
+    at_epochs = ({**epoch, **epoch["measures"]} for epoch in run["epochs"])
+    return [line for line in at_epochs if line.get("test_loss") is not None]
+
+
+def table(results: Results) -> str:
     """Test errors: the mean over the seeds, and what was published on ImageNet."""
     cells = [["network", "method", "mixup", "train accuracy", "test error", "published"]]
-    for depth in settings.depths:
-        for name in settings.variants:
-            found = [row for row in rows if (row["variant"], row["depth"]) == (name, str(depth))]
-            if not found:
-                continue
-            published = VARIANTS[name].published.get(depth)
-            cells.append(
-                [
-                    f"ResNet-{depth}",
-                    VARIANTS[name].title,
-                    f"{VARIANTS[name].mixup:g}",
-                    accuracy_cell(found, "train_accuracy"),
-                    accuracy_cell(found, "test_accuracy", error=True),
-                    "-" if published is None else f"{published:.1f}",
-                ]
-            )
+    for (depth, name), rows in grouped(results.rows, "depth", "variant").items():
+        published = VARIANTS[name].published.get(int(depth))
+        cells.append(
+            [
+                f"ResNet-{depth}",
+                VARIANTS[name].title,
+                f"{VARIANTS[name].mixup:g}",
+                accuracy_cell(rows, "train_accuracy"),
+                accuracy_cell(rows, "test_accuracy", error=True),
+                "-" if published is None else f"{published:.1f}",
+            ]
+        )
     return text_table(cells)
 
 
-def plot_tests(made: MadeTable, settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
+    """Draws the training accuracy of every run, a panel for each depth."""
+    settings = results.settings
+    of_depth = grouped(results.rows, "depth").items()
+    imagenet.plot_panels(
+        results,
+        {f"ResNet-{depth}": rows for (depth,), rows in of_depth},
+        path,
+        title="Training accuracy with and without normalisation and mixup",
+        subtitle=(
+            f"{results.data.name}, batch {settings.batch_size}, learning rate "
+            f"{settings.learning_rate:g}"
+        ),
+    )
+
+
+def plot_tests(results: Results, path: Path) -> None:
     """Draws the paper's figures 5 and 6, the errors after every epoch; diverged runs as they went.
 
     Figure 5 has training and test errors without mixup, figure 6 the test errors with it. Training
@@ -275,19 +279,15 @@ def plot_tests(made: MadeTable, settings: Settings, path: Any) -> None:
     """
 
     def curve(row: Row, what: str) -> Curve:
-        file, column = (
-            (made.tests, "test_accuracy") if what == "test" else (made.curves, "accuracy")
-        )
-        assert file is not None
-        lines = file.found(row)
+        file, column = ("tests", "test_accuracy") if what == "test" else ("curves", "accuracy")
+        lines = results.curves[f"{file}.csv"].of(row)
         steps = [int(line["step"]) for line in lines]
         errors = [100 - 100 * float(line[column]) for line in lines]
         title = f"{row['title']}, {what}"
         return Curve(title, steps, errors, diverged=row["status"] == "diverged")
 
     panels = []
-    for depth in settings.depths:
-        rows = [row for row in made.rows if row["depth"] == str(depth)]
+    for (depth,), rows in grouped(results.rows, "depth").items():
         plain = [row for row in rows if not float(row["mixup"])]
         mixed = [row for row in rows if float(row["mixup"])]
         for figure, own, whats in ((5, plain, ("training", "test")), (6, mixed, ("test",))):
@@ -299,7 +299,7 @@ def plot_tests(made: MadeTable, settings: Settings, path: Any) -> None:
         panels,
         path,
         title="Training and test errors without mixup, test errors with it",
-        subtitle=f"tested after every epoch; learning rate {settings.learning_rate:g}",
+        subtitle=f"tested after every epoch; learning rate {results.settings.learning_rate:g}",
     )
 
 
@@ -315,54 +315,37 @@ WHAT_IT_SHOWS = {
 }
 
 
-def main(command: Table2Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings = settings_of(command)
-    dataset = imagenet.open_images(settings.images, command.data_dir)
-    steps = {
-        depth: settings.steps
-        or imagenet.steps_of(
-            dataset, settings.batch_size, settings.epochs * MORE_EPOCHS.get(depth, 1)
-        )
-        for depth in settings.depths
-    }
-    reading = imagenet.reading_of(command)
-    made = make_table(
-        "fixup_table2_imagenet",
-        "Fixup table 2",
-        command,
-        settings,
-        points(settings, steps),
-        lambda point: make_program(settings, dataset, reading, point, steps),
-        lambda point, train: make_row(settings, point, train),
-        dataset=dataset,
-        grid_settings=GRID,
-        key=KEY,
-        columns=COLUMNS,
-        every_epoch=settings.tests,
-    )
-    if made.tests is not None and made.rows:
-        plot_tests(made, settings, made.folder.path / "tests.png")
-    return show_table(
-        made,
-        table(made.rows, settings),
-        {
-            f"ResNet-{depth}": [row for row in made.rows if row["depth"] == str(depth)]
-            for depth in settings.depths
-        },
-        dataset=dataset,
-        shows=WHAT_IT_SHOWS[command.scale],
-        title="Training accuracy with and without normalisation and mixup",
-        subtitle=(
-            f"{dataset.name}, batch {settings.batch_size}, learning rate {settings.learning_rate:g}"
-        ),
-    )
-
+WITH_TESTS = {
+    "test_every_epoch": True,
+    "probe": probe,
+    "lines": {
+        "curves.csv": imagenet.CURVES,
+        "tests.csv": Lines(("step", "test_accuracy", "test_loss"), tests),
+    },
+    "figures": {"tests.png": plot_tests},
+}
+EXPERIMENT = Experiment(
+    name="fixup_table2_imagenet",
+    title="Fixup table 2",
+    description="Make Fixup's table 2: ImageNet without BatchNorm.",
+    scales=SCALES,
+    grid=("depths", "variants", "seeds"),
+    choices={"variants": tuple(VARIANTS)},
+    key=("variant", "depth", "seed"),
+    columns=("variant", "depth", "seed", "title", "mixup", "published_accuracy", *OUTCOME),
+    command=Command,
+    check=check,
+    load=imagenet.load,
+    adapt=lambda settings: WITH_TESTS if settings.tests else {},
+    points=points,
+    setup=setup,
+    row=row,
+    lines={"curves.csv": imagenet.CURVES},
+    table=table,
+    plot=plot,
+    heading=imagenet.heading,
+    note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(Table2Command, description="Make Fixup's table 2: ImageNet without BatchNorm.")
-        )
-    )
+    run(EXPERIMENT)

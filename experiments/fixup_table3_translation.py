@@ -44,32 +44,24 @@ higher one.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import os
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
-import tyro
+import numpy as np
 
-from experiments import grid
-from experiments.command import (
-    first_words,
-    keep_failures,
-    last_words,
-    open_folder,
-    resolve,
-    workers_of,
-)
-from experiments.curves import CurvesFile
-from experiments.folder import Row
-from experiments.table import text_table
-from experiments.training_run import OnStep
-from nf_resnets import models, optim, schemes, training, translation
+from experiments import experiment
+from experiments.experiment import Experiment, Lines, Point, Results, Setup, number, thinned
+from experiments.folder import ResultsFolder, Row
+from experiments.main import run
+from experiments.table import grouped, text_table
+from nf_resnets import models, optim, schemes, translation
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+from nf_resnets.plotting.whole import whole_file
+from nf_resnets.training import Start
 
 VARIANTS = {
     "layernorm": ("LayerNorm", "layernorm_post"),
@@ -185,19 +177,10 @@ ON_MULTI30K = {
 """What `laptop` changes where it has Multi30k: long sentences and beams take most of the time, to
 be translated and to be compiled for every length."""
 
-GRID = ("variants", "seeds")
-KEY = ("variant", "seed")
-COLUMNS = (
-    "variant", "title", "layers", "branches", "seed", "status", "steps", "tokens", "bleu",
-    "signature", "untrained_bleu", "copy_bleu", "test_likelihood", "first_loss", "last_loss",
-    "seconds", "seconds_per_step",
-)  # fmt: skip
-CURVE_COLUMNS = (*KEY, "step", "loss", "likelihood", "grad_norm", "bleu")
-
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """Redraw Fixup's table 3: translation with LayerNorm, with Fixup instead, with neither."""
+class Command(experiment.Command):
+    """The options of the table."""
 
     scale: Literal["smoke", "laptop", "paper", "paper_wmt"] = "laptop"
     """smoke: a minute; laptop: minutes on two cores; paper: IWSLT as published; paper_wmt: WMT."""
@@ -206,100 +189,100 @@ class Command:
     "made" for sentences that the code makes; by default that of the scale."""
     variants: tuple[str, ...] = ()
     """Some of layernorm, layernorm_pre, fixup, plain, with spaces between."""
-    seeds: tuple[int, ...] = ()
-    """Seeds, with spaces between; by default those of the scale."""
-    steps: int = 0
-    """Steps of each run; 0 for the scale's number."""
     layers: int = 0
     """Layers of the encoder, and of the decoder; 0 for the scale's number."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; with it, laptop takes Multi30k from there."""
-    out: Path | None = None
-    """The results folder; by default runs/fixup_table3_translation-SCALE. Started again with the
-    same folder, the command makes only what is missing."""
-    workers: int = 0
-    """Runs at a time; 0 for two on a CPU of two cores or more, else one."""
 
 
-def settings_of(command: Command) -> Settings:
-    """The scale's settings with what the command line changes, checked."""
-    settings: Settings = resolve(command, SCALES, GRID)
-    unknown = [name for name in settings.variants if name not in VARIANTS]
-    if unknown:
-        raise SystemExit(f"--variants {unknown[0]} found; expected some of {', '.join(VARIANTS)}.")
+def check(settings: Settings, command: Command) -> Settings:
+    """The settings with the layers of the command line, and what a data set of its own changes."""
     if command.layers < 0:
-        raise SystemExit(f"--layers {command.layers} found; expected at least 1.")
+        raise ValueError(f"--layers {command.layers} found; expected at least 1.")
     if command.layers:
         settings = dataclasses.replace(settings, num_layers=command.layers)
-    if command.dataset:
-        settings = dataclasses.replace(settings, dataset=command.dataset)
-        if command.scale == "laptop" and command.dataset != translation.MADE:
-            settings = dataclasses.replace(settings, **{**ON_MULTI30K, "dataset": command.dataset})
-    elif command.scale == "laptop" and command.data_dir is not None:
-        settings = dataclasses.replace(settings, **ON_MULTI30K)
+    if command.scale == "laptop" and (command.dataset or command.data_dir is not None):
+        name = command.dataset or MULTI30K
+        if name != translation.MADE:
+            settings = dataclasses.replace(settings, **ON_MULTI30K | {"dataset": name})
     return settings
 
 
-def load_pairs(settings: Settings, data_dir: str | None) -> translation.PairSet:
-    """Loads the sentence pairs, or ends with the sentence that says why not."""
-    try:
-        return translation.load_pairs(
-            settings.dataset, data_dir, source=settings.source, limit=settings.train_pairs
-        )
-    except (ValueError, OSError, ImportError) as error:
-        raise SystemExit(str(error)) from None
-
-
-def make_vocabulary(settings: Settings, pairs: translation.PairSet) -> translation.Vocabulary:
-    """Trains the vocabulary on the training pairs, or ends with one sentence."""
-    try:
-        return translation.train_vocabulary(
-            pairs.train.source,
-            pairs.train.target,
-            size=settings.vocabulary,
-            joint=settings.joint,
-            byte_fallback=settings.byte_fallback,
-        )
-    except (ValueError, ImportError) as error:
-        raise SystemExit(str(error)) from None
-
-
-def keep_vocabulary(folder: Path, vocabulary: translation.Vocabulary) -> None:
-    """Writes the SentencePiece models beside the rows, one file if both languages share it."""
-    models_of = {"vocabulary": vocabulary.source}
-    if not vocabulary.joint:
-        models_of = {"source": vocabulary.source, "target": vocabulary.target}
-    for name, content in models_of.items():
-        new = folder / f"{name}.model.new"
-        new.write_bytes(content)
-        os.replace(new, folder / f"{name}.model")
-
-
 @dataclasses.dataclass(frozen=True)
-class Program:
-    """What all runs of one variant share.
+class Sentences:
+    """Sentence pairs, and what is made of them.
 
     Attributes:
-      model: the network.
-      mesh: the devices.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      step: the training step.
-      steps: steps of a run.
+      pairs: for training, validation and the test.
+      vocabulary: of the training pairs.
+      train: the training pairs as tokens.
+      test: the test pairs as tokens.
     """
 
-    model: models.Transformer
-    mesh: jax.sharding.Mesh
-    optimizer: Any
-    step: Any
-    steps: int
+    pairs: translation.PairSet
+    vocabulary: translation.Vocabulary
+    train: translation.Corpus
+    test: translation.Corpus
 
 
-def make_program(settings: Settings, vocabulary: translation.Vocabulary, variant: str) -> Program:
-    """Builds what the runs of one variant need; everything is compiled at its first call."""
-    _, scheme = VARIANTS[variant]
+def load(settings: Settings, command: Command) -> Sentences:
+    """Loads the sentence pairs, trains the vocabulary on them, and encodes them."""
+    pairs = translation.load_pairs(
+        settings.dataset, command.data_dir, source=settings.source, limit=settings.train_pairs
+    )
+    vocabulary = translation.train_vocabulary(
+        pairs.train.source,
+        pairs.train.target,
+        size=settings.vocabulary,
+        joint=settings.joint,
+        byte_fallback=settings.byte_fallback,
+    )
+    train, test = (
+        translation.encode(*split, vocabulary, max_length=settings.max_length)
+        for split in (pairs.train, pairs.test)
+    )
+    return Sentences(pairs, vocabulary, train, test)
+
+
+def keep_vocabulary(settings: Settings, sentences: Sentences, folder: ResultsFolder) -> None:
+    """Writes the SentencePiece models beside the rows, one file if both languages share it."""
+    vocabulary, train = sentences.vocabulary, sentences.train
+    files = {"vocabulary": vocabulary.source}
+    if not vocabulary.joint:
+        files = {"source": vocabulary.source, "target": vocabulary.target}
+    for name, content in files.items():
+        with whole_file(folder.path / f"{name}.model") as new:
+            new.write_bytes(content)
+    print(
+        f"{len(train.source):,} training pairs {' to '.join(sentences.pairs.languages)}, "
+        f"{vocabulary.target_size:,} tokens; {train.dropped:,} pairs left out for having no words "
+        f"or more than {settings.max_length} tokens",
+        flush=True,
+    )
+
+
+def points(settings: Settings, sentences: Sentences, rows: Sequence[Row]) -> list[Point]:
+    """The runs of the table; each is looked at ``settings.looks`` times."""
+    hyper = {"learning_rate": settings.learning_rate}
+    return [
+        Point(
+            key={"variant": name, "seed": seed},
+            title=VARIANTS[name][0],
+            start=Start(schemes.get(VARIANTS[name][1]), seed, hyper),
+            program=name,
+            num_steps=settings.steps,
+            steps_per_epoch=max(1, settings.steps // settings.looks),
+        )
+        for name, seed in itertools.product(settings.variants, settings.seeds)
+    ]
+
+
+def setup(settings: Settings, sentences: Sentences, point: Point) -> Setup:
+    """Network, optimizer and steps of one variant."""
+    scheme = point.start.scheme
     model = models.Transformer(
-        vocab_size=vocabulary.target_size,
-        source_vocab_size=vocabulary.source_size,
+        vocab_size=sentences.vocabulary.target_size,
+        source_vocab_size=sentences.vocabulary.source_size,
         num_layers=settings.num_layers,
         d_model=settings.d_model,
         num_heads=settings.num_heads,
@@ -312,40 +295,26 @@ def make_program(settings: Settings, vocabulary: translation.Vocabulary, variant
     )
 
     def optimizer(hyper: dict[str, Any]) -> Any:
-        rate = optim.inverse_sqrt(hyper["learning_rate"], settings.warmup_steps)
         return translation.adam(
-            rate,
+            optim.inverse_sqrt(hyper["learning_rate"], settings.warmup_steps),
             weight_decay=settings.weight_decay,
             scheme=scheme,
             scalar_factor=settings.scalar_factor,
         )
 
-    mesh = training.make_mesh()
-    step = translation.make_train_step(
-        model, optimizer, mesh, label_smoothing=settings.label_smoothing
+    training = translation.TokenTraining(
+        max_tokens=settings.max_tokens,
+        num_steps=settings.steps,
+        label_smoothing=settings.label_smoothing,
     )
-    return Program(model, mesh, optimizer, step, settings.steps)
-
-
-def initial_params(model: models.Transformer, seed: int) -> Any:
-    """One standard draw for every variant, and what the scheme makes of it."""
-    # It runs once a run, for milliseconds: what counts is how long it takes to compile.
-    on_cpu = jax.default_backend() == "cpu"
-    quickly = {"xla_backend_optimization_level": 0} if on_cpu else None
-
-    def drawn(key: jax.Array) -> Any:
-        tokens = jnp.ones((1, 2), jnp.int32)
-        params = model.init(key, tokens, tokens)["params"]
-        return schemes.get(model.scheme).init(params, model.num_branches)
-
-    return jax.jit(drawn, compiler_options=quickly)(jax.random.key(seed))
+    return Setup(model, optimizer, training, sentences.train)
 
 
 def bleu_of(
     settings: Settings,
-    model: models.Transformer,
+    sentences: Sentences,
+    model: Any,
     params: Any,
-    vocabulary: translation.Vocabulary,
     pairs: translation.Pairs,
     count: int | None,
 ) -> translation.Bleu:
@@ -353,7 +322,7 @@ def bleu_of(
     found = translation.translate(
         model,
         params,
-        vocabulary,
+        sentences.vocabulary,
         pairs.source[:count],
         beam=settings.beam,
         alpha=settings.alpha,
@@ -363,159 +332,77 @@ def bleu_of(
     return translation.bleu(found, pairs.target[:count])
 
 
-def run(
-    settings: Settings,
-    pairs: translation.PairSet,
-    vocabulary: translation.Vocabulary,
-    corpora: tuple[translation.Corpus, translation.Corpus],
-    program: Program,
-    point: grid.Point,
-    curves: CurvesFile,
-    on_step: OnStep,
-) -> Row:
-    """Trains one network, looks at its BLEU on the way, tests it; keeps its curve."""
-    start = time.perf_counter()
-    variant, seed = point.key["variant"], point.key["seed"]
-    model = program.model
-    state = training.create_state(
-        initial_params(model, seed),
-        program.optimizer,
-        {"learning_rate": settings.learning_rate},
-        seed=seed,
-    )
-    times: list[float] = []
+def probe(
+    settings: Settings, sentences: Sentences, point: Point, program: Any, state: Any, step: int
+) -> dict[str, Any]:
+    """BLEU on validation pairs; before the first step also that of the test and of a copy."""
+    params, pairs = jax.device_put(state.params), sentences.pairs
+    bleu = (settings, sentences, program.model, params)
+    found = {"bleu": bleu_of(*bleu, pairs.validation, settings.look_pairs).score}
+    if step == 0:
+        count = settings.test_pairs
+        untrained = bleu_of(*bleu, pairs.test, count)
+        copied = translation.bleu(pairs.test.source[:count], pairs.test.target[:count])
+        found |= {"untrained": untrained.score, "signature": untrained.signature}
+        found |= {"copy": copied.score}
+    return found
 
-    def tick(made: int, metrics: dict[str, float]) -> None:
-        times.append(time.perf_counter())
-        on_step(made, metrics)
 
-    def look(params: Any) -> float:
-        validation = pairs.validation
-        return bleu_of(settings, model, params, vocabulary, validation, settings.look_pairs).score
+def finish(
+    settings: Settings, sentences: Sentences, point: Point, program: Any, state: Any
+) -> dict[str, float]:
+    """BLEU and likelihood of the test pairs."""
+    params, test = jax.device_put(state.params), sentences.pairs.test
+    score, _ = bleu_of(settings, sentences, program.model, params, test, settings.test_pairs)
+    likelihood = translation.mean_likelihood(program.model, params, sentences.test)
+    return {"bleu": score, "test_likelihood": float(likelihood)}
 
-    untrained = bleu_of(settings, model, state.params, vocabulary, pairs.test, settings.test_pairs)
-    status, curve, seen = "finished", [], {0: look(state.params)}
-    stops = sorted({settings.steps * turn // settings.looks for turn in range(1, settings.looks)})
-    for stop in [*(stop for stop in stops if stop), settings.steps]:
-        part = translation.train(
-            program.step,
-            state,
-            corpora[0],
-            program.mesh,
-            num_steps=stop,
-            max_tokens=settings.max_tokens,
-            on_step=tick,
-        )
-        status, state = part.status, part.state
-        curve += part.curve
-        if status != "finished":
-            break
-        seen[stop] = look(jax.device_put(jax.device_get(state.params)))
 
-    score, likelihood, signature = math.nan, math.nan, untrained.signature
-    if status == "finished":
-        params = jax.device_put(jax.device_get(state.params))
-        score, signature = bleu_of(
-            settings, model, params, vocabulary, pairs.test, settings.test_pairs
-        )
-        likelihood = translation.mean_likelihood(model, params, corpora[1])
-    curves.put(
-        point.key,
-        [
-            {"step": step, "bleu": seen.get(step, ""), **_numbers(metrics)}
-            for step, metrics in enumerate([{}, *curve])
-        ],
-    )
-    copied = translation.bleu(
-        pairs.test.source[: settings.test_pairs], pairs.test.target[: settings.test_pairs]
-    )
-    gaps = sorted(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """The columns of a translation."""
+    measures, first = run["measures"], run["epochs"][0]["measures"]
+    curve = measures["curve"]
+    lengths = np.diff([0, *curve["step"]]).tolist()
     return {
-        "variant": variant,
-        "title": VARIANTS[variant][0],
-        "layers": sum(model.depths),
-        "branches": model.num_branches,
-        "seed": seed,
-        "status": status,
-        "steps": len(curve),
-        "tokens": int(sum(metrics["tokens"] for metrics in curve)),
-        "bleu": round(score, 2),
-        "signature": signature,
-        "untrained_bleu": round(untrained.score, 2),
-        "copy_bleu": round(copied.score, 2),
-        "test_likelihood": likelihood,
-        "first_loss": curve[0]["loss"],
-        "last_loss": curve[-1]["loss"],
-        "seconds": round(time.perf_counter() - start, 2),
-        # The median: some steps compile, and between some there is a look.
-        "seconds_per_step": round(gaps[len(gaps) // 2], 5) if gaps else math.nan,
+        "layers": 2 * settings.num_layers,
+        "tokens": round(sum(map(math.prod, zip(curve["tokens"], lengths, strict=True)))),
+        "bleu": round(number(measures.get("bleu")), 2),
+        "signature": first["signature"],
+        "untrained_bleu": round(first["untrained"], 2),
+        "copy_bleu": round(first["copy"], 2),
+        "test_likelihood": number(measures.get("test_likelihood")),
     }
 
 
-def _numbers(metrics: dict[str, float]) -> dict[str, Any]:
-    return {name: metrics.get(name, "") for name in ("loss", "likelihood", "grad_norm")}
-
-
-def points(settings: Settings) -> list[grid.Point]:
-    """The runs of the table."""
+def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The curve of a run from step 0 on, and BLEU where it was looked at."""
+    names = ("loss", "likelihood", "grad_norm", "bleu")
+    found: dict[int, dict[str, Any]] = {0: {}}
+    for line in thinned(run["measures"]["curve"], settings.steps):
+        found[int(line["step"])] = {name: line[name] for name in names[:3]}
+    for epoch in run["epochs"]:
+        found.setdefault(epoch["step"], {})["bleu"] = epoch["measures"].get("bleu", "")
     return [
-        grid.Point(
-            key={"variant": variant, "seed": seed},
-            label=f"{VARIANTS[variant][0]}, seed {seed}",
-            program=variant,
-            cost=float(settings.steps),
-        )
-        for variant in settings.variants
-        for seed in settings.seeds
+        {"step": step, **{name: found[step].get(name, "") for name in names}}
+        for step in sorted(found)
     ]
 
 
-def describe(row: Row) -> str:
-    """What came of a run, in a few words."""
-    if row["status"] == "diverged":
-        return f"diverged at step {row['steps']}, {row['seconds']:.0f} s"
-    return f"BLEU {row['bleu']:.1f}, loss {row['last_loss']:.2f}, {row['seconds']:.0f} s"
-
-
-def rows_of(rows: Sequence[Row], settings: Settings) -> dict[str, list[Row]]:
-    """Those rows of a folder that the settings ask for, of each variant that has some."""
-    seeds = {str(seed) for seed in settings.seeds}
-    found = {
-        name: [row for row in rows if row["variant"] == name and row["seed"] in seeds]
-        for name in settings.variants
-    }
-    return {name: of_variant for name, of_variant in found.items() if of_variant}
-
-
-def plot(rows: dict[str, list[Row]], curves: CurvesFile, settings: Settings, path: Path) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws the training loss and the validation BLEU of every run against its steps."""
-    losses, scores = [], []
-    for of_variant in rows.values():
-        for row in of_variant:
-            lines = curves.of(row)
-            steps = [line for line in lines if line["loss"]]
-            gone = row["status"] == "diverged"
-            losses.append(
-                Curve(
-                    row["title"],
-                    [int(line["step"]) for line in steps],
-                    moving_average(
-                        [min(float(line["loss"]), CEILING) for line in steps], settings.window
-                    ),
-                    diverged=gone,
-                )
-            )
-            looks = [line for line in lines if line["bleu"]]
-            scores.append(
-                Curve(
-                    row["title"],
-                    [int(line["step"]) for line in looks],
-                    [float(line["bleu"]) for line in looks],
-                    diverged=gone,
-                    marked=True,
-                )
-            )
-    some = next(iter(rows.values()))[0]
+    settings, losses, scores = results.settings, [], []
+    for row in results.rows:
+        lines = results.curves["curves.csv"].of(row)
+        gone = row["status"] == "diverged"
+        steps = [line for line in lines if line["loss"]]
+        cut = [min(float(line["loss"]), CEILING) for line in steps]
+        at = [int(line["step"]) for line in steps]
+        average = moving_average(cut, settings.window)
+        losses.append(Curve(row["title"], at, average, diverged=gone))
+        looks = [line for line in lines if line["bleu"]]
+        at = [int(line["step"]) for line in looks]
+        bleu = [float(line["bleu"]) for line in looks]
+        scores.append(Curve(row["title"], at, bleu, diverged=gone, marked=True))
     average = f", mean of {settings.window} steps" if settings.window > 1 else ""
     curves_figure(
         [
@@ -523,7 +410,7 @@ def plot(rows: dict[str, list[Row]], curves: CurvesFile, settings: Settings, pat
             Panel("step", "BLEU, validation pairs", scores, y_limits=(0, 102)),
         ],
         path,
-        title=f"A Transformer of {some['layers']} layers, with LayerNorm and without",
+        title=f"A Transformer of {results.rows[0]['layers']} layers, with LayerNorm and without",
         subtitle=(
             f"{settings.dataset}, {settings.d_model} channels, learning rate "
             f"{settings.learning_rate:g}, {settings.warmup_steps} steps of warm-up, batches of "
@@ -532,76 +419,61 @@ def plot(rows: dict[str, list[Row]], curves: CurvesFile, settings: Settings, pat
     )
 
 
-def table(rows: dict[str, list[Row]]) -> str:
+def table(results: Results) -> str:
     """BLEU of every variant, the mean over its seeds, beside an untrained network and a copy."""
     cells = [["variant", "BLEU", "untrained", "copy of the source", "nats a token"]]
-    for of_variant in rows.values():
-        finished = [row for row in of_variant if row["status"] == "finished"]
-        gone = len(of_variant) - len(finished)
+    for rows in grouped(results.rows, "variant").values():
+        finished = [row for row in rows if row["status"] == "finished"]
+        gone = len(rows) - len(finished)
 
-        def mean(name: str, among: list[Row], digits: int) -> str:
+        def mean(name: str, among: Sequence[Row], digits: int) -> str:
             values = [float(row[name]) for row in among]
             return f"{sum(values) / len(values):.{digits}f}" if values else "-"
 
-        score = mean("bleu", finished, 1) + (f" ({gone} diverged)" if gone else "")
         cells.append(
             [
-                of_variant[0]["title"],
-                score,
-                mean("untrained_bleu", of_variant, 1),
-                mean("copy_bleu", of_variant, 1),
+                rows[0]["title"],
+                mean("bleu", finished, 1) + (f" ({gone} diverged)" if gone else ""),
+                mean("untrained_bleu", rows, 1),
+                mean("copy_bleu", rows, 1),
                 mean("test_likelihood", finished, 3),
             ]
         )
-    return text_table(cells)
+    signatures = dict.fromkeys(row["signature"] for row in results.rows)
+    return "\n\n".join([text_table(cells), *signatures])
 
 
-def main(command: Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings = settings_of(command)
-    pairs = load_pairs(settings, command.data_dir)
-    vocabulary = make_vocabulary(settings, pairs)
-    corpora = tuple(
-        translation.encode(*split, vocabulary, max_length=settings.max_length)
-        for split in (pairs.train, pairs.test)
-    )
-    folder = open_folder(
-        "fixup_table3_translation", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    keep_vocabulary(folder.path, vocabulary)
-    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
-    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
-    first_words("Fixup table 3", command, settings.dataset, runs, folder)
-    print(
-        f"{len(corpora[0].source):,} training pairs {' to '.join(pairs.languages)}, "
-        f"{vocabulary.target_size:,} tokens; {corpora[0].dropped:,} pairs left out for having no "
-        f"words or more than {settings.max_length} tokens",
-        flush=True,
-    )
-    start = time.monotonic()
-    failures = grid.make_rows(
-        points(settings),
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, vocabulary, point.key["variant"]),
-        run=lambda program, point, on_step: run(
-            settings, pairs, vocabulary, corpora, program, point, curves, on_step
-        ),
-        tell=describe,
-    )
-    keep_failures(folder, failures)
-
-    rows = rows_of(folder.rows, settings)
-    if rows:
-        text = table(rows)
-        signature = next(iter(rows.values()))[0]["signature"]
-        tested = settings.test_pairs or len(pairs.test.source)
-        print(f"\nTest BLEU of {tested:,} sentences, {signature}:\n\n{text}")
-        folder.write_text("table.txt", f"{text}\n\n{signature}\n")
-        folder.draw("figure.png", lambda path: plot(rows, curves, settings, path))
-    return last_words(folder, failures, start)
-
+EXPERIMENT = Experiment(
+    name="fixup_table3_translation",
+    title="Fixup table 3",
+    description="Redraw Fixup's table 3: translation with LayerNorm, with Fixup, with neither.",
+    scales=SCALES,
+    grid=("variants", "seeds"),
+    choices={"variants": tuple(VARIANTS)},
+    key=("variant", "seed"),
+    columns=(
+        "variant", "title", "layers", "branches", "seed", "status", "steps", "tokens", "bleu",
+        "signature", "untrained_bleu", "copy_bleu", "test_likelihood", "first_loss", "last_loss",
+        "seconds", "seconds_per_step",
+    ),
+    command=Command,
+    check=check,
+    load=load,
+    measure=keep_vocabulary,
+    points=points,
+    setup=setup,
+    probe=probe,
+    finish=finish,
+    row=row,
+    lines={"curves.csv": Lines(("step", "loss", "likelihood", "grad_norm", "bleu"), lines)},
+    describe=lambda result: f"BLEU {result['measures']['bleu']:.1f}",
+    table=table,
+    plot=plot,
+    heading=lambda results: (
+        f"Test BLEU of {results.settings.test_pairs or len(results.data.pairs.test.source):,} "
+        "sentences:"
+    ),
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command)))
+    run(EXPERIMENT)

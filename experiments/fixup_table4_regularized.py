@@ -49,30 +49,28 @@ divided by their standard deviation, as table 1 says.
 from __future__ import annotations
 
 import dataclasses
-import time
-from typing import Any, Literal
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import tyro
-
-from experiments import grid
-from experiments.command import (
-    Command,
-    first_words,
-    keep_failures,
-    last_words,
-    load_data,
-    open_folder,
-    resolve,
-    workers_of,
+from experiments import experiment
+from experiments.experiment import (
+    OUTCOME,
+    Experiment,
+    Point,
+    Results,
+    Setup,
+    epoch_steps,
+    mean_curves,
 )
-from experiments.curves import CurvesFile, thinned
+from experiments.fixup_table1_resnet110 import CURVES, Recipe, num_steps, recipe_setup
 from experiments.folder import Row
-from experiments.program import Program
-from experiments.recipe import Recipe, num_steps, recipe_program
-from experiments.table import error_cells, text_table
-from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from experiments.main import run
+from experiments.table import counted, error_cells, grouped, text_table
 from nf_resnets import data, models, schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Panel, curves_figure
+from nf_resnets.training import Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +106,6 @@ VARIANTS = {
         "Fixup + mixup + cutout, scalars at the full rate", "fixup", True, False
     ),
 }
-Name = Literal[
-    "batchnorm", "fixup", "batchnorm_regularized", "fixup_regularized", "fixup_full_rate",
-    "fixup_full_rate_regularized",
-]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,21 +173,15 @@ SCALES = {
         variants=("batchnorm_regularized", "fixup_regularized"),
     ),
 }
-GRID = ("parts", "variants", "seeds")
-KEY = ("part", "variant", "seed")
-COLUMNS = (
-    "part", "variant", "title", "network", "branches", "mixup", "cutout", "seed", *OUTCOME
-)  # fmt: skip
-CURVE_COLUMNS = (*KEY, "step", "loss", "accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
-class Table4Command(Command):
+class Command(experiment.Command):
     """The options of the table."""
 
-    parts: tuple[Literal["cifar10", "svhn"], ...] = ()
-    """Data sets of the paper's scale, with spaces between; by default both."""
-    variants: tuple[Name, ...] = ()
+    parts: tuple[str, ...] = ()
+    """Data sets of the paper's scale, cifar10 and svhn, with spaces between; by default both."""
+    variants: tuple[str, ...] = ()
     """Lines of the table, with spaces between; by default those of the scale."""
     depth: int = 0
     """n of WRN-n-k, 6N + 4; 0 for the scale's."""
@@ -203,21 +191,19 @@ class Table4Command(Command):
     """Epochs of a run; 0 for the scale's."""
 
 
-def settings_of(command: Table4Command) -> Settings:
-    """The scale's settings with what the command line changes, checked."""
-    settings: Settings = resolve(command, SCALES, GRID)
-    unknown = [part for part in settings.parts if part not in settings.networks]
-    if unknown:
-        raise SystemExit(
-            f"--parts {unknown[0]} found; --scale {command.scale} has "
-            f"{', '.join(settings.networks)} only."
-        )
+def check(settings: Settings, command: Command) -> Settings:
+    """Puts depth, width and epochs of the command line into the networks."""
+    for part in settings.parts:
+        if part not in settings.networks:
+            raise ValueError(
+                f"--parts {part} found; --scale {command.scale} has "
+                f"{', '.join(settings.networks)} only."
+            )
     if command.depth and (command.depth < 10 or command.depth % 6 != 4):
-        raise SystemExit(f"--depth {command.depth} found; expected 6N + 4 layers, N >= 1.")
-    if command.width < 0:
-        raise SystemExit(f"--width {command.width} found; expected at least 1.")
-    if command.epochs < 0:
-        raise SystemExit(f"--epochs {command.epochs} found; expected at least 1.")
+        raise ValueError(f"--depth {command.depth} found; expected 6N + 4 layers, N >= 1.")
+    for name in ("width", "epochs"):
+        if (value := getattr(command, name)) < 0:
+            raise ValueError(f"--{name} {value} found; expected at least 1.")
     networks = {
         name: dataclasses.replace(
             part,
@@ -230,25 +216,10 @@ def settings_of(command: Table4Command) -> Settings:
     return dataclasses.replace(settings, networks=networks)
 
 
-def points(settings: Settings, steps: dict[str, int]) -> list[grid.Point]:
-    """The runs of the table; those of one part, anatomy and regularisation share a program."""
-    found = []
-    for wave, part in enumerate(settings.parts):
-        for name in settings.variants:
-            variant = VARIANTS[name]
-            anatomy = schemes.get(variant.scheme).anatomy
-            depth = settings.networks[part].depth
-            for seed in settings.seeds:
-                found.append(
-                    grid.Point(
-                        key={"part": part, "variant": name, "seed": seed},
-                        label=f"{part}, {variant.title}, seed {seed}",
-                        program=(part, name),
-                        cost=grid.cost(depth, steps[part], norm=anatomy.normalized),
-                        wave=wave,
-                    )
-                )
-    return found
+def load(settings: Settings, command: Command) -> dict[str, data.Dataset]:
+    """Loads the data set of each part."""
+    names = {part: settings.networks[part].dataset for part in settings.parts}
+    return {part: data.load(name, command.data_dir) for part, name in names.items()}
 
 
 def recipe_of(part: Part, variant: Variant) -> Recipe:
@@ -261,8 +232,34 @@ def recipe_of(part: Part, variant: Variant) -> Recipe:
     return recipe
 
 
-def make_program(part: Part, variant: Variant, dataset: data.Dataset, steps: int) -> Program:
-    """Builds what the runs of one variant need."""
+def points(
+    settings: Settings, datasets: dict[str, data.Dataset], rows: Sequence[Row]
+) -> list[Point]:
+    """The runs of the table; those of one part and variant share a program."""
+    found = []
+    for part, name, seed in itertools.product(settings.parts, settings.variants, settings.seeds):
+        variant = VARIANTS[name]
+        recipe = recipe_of(settings.networks[part], variant)
+        scheme = schemes.get(variant.scheme)
+        found.append(
+            Point(
+                key={"part": part, "variant": name, "seed": seed},
+                title=variant.title,
+                start=Start(scheme, seed, {"learning_rate": recipe.learning_rate}),
+                program=(part, name),
+                num_steps=settings.steps or num_steps(recipe, datasets[part]),
+                steps_per_epoch=epoch_steps(datasets[part], recipe.batch_size),
+                batch_size=recipe.batch_size,
+                priority=settings.parts.index(part),
+            )
+        )
+    return found
+
+
+def setup(settings: Settings, datasets: dict[str, data.Dataset], point: Point) -> Setup:
+    """Network, optimizer and steps of one variant."""
+    part, variant = settings.networks[point.key["part"]], VARIANTS[point.key["variant"]]
+    dataset = datasets[point.key["part"]]
     model = models.WideResNet(
         depth=part.depth,
         width=part.width,
@@ -270,28 +267,14 @@ def make_program(part: Part, variant: Variant, dataset: data.Dataset, steps: int
         num_classes=dataset.num_classes,
         stem_channels=part.stem_channels,
     )
-    return recipe_program(model, dataset, recipe_of(part, variant), steps)
+    return recipe_setup(model, recipe_of(part, variant), point.num_steps, dataset)
 
 
-def run(
-    settings: Settings, program: Program, point: grid.Point, curves: CurvesFile, on_step: OnStep
-) -> Row:
-    """Trains one network, keeps its curve, returns its row."""
-    part, variant = settings.networks[point.key["part"]], VARIANTS[point.key["variant"]]
-    recipe = recipe_of(part, variant)
-    hyper = {"learning_rate": recipe.learning_rate}
-    scheme = schemes.get(variant.scheme)
-    made = train_and_test(program, scheme, point.key["seed"], hyper, on_step)
-    curves.put(point.key, thinned(made.curve, settings.points))
-    return {
-        **point.key,
-        "title": variant.title,
-        "network": network_name(part),
-        "branches": program.model.num_branches,
-        "mixup": recipe.mixup,
-        "cutout": recipe.cutout,
-        **outcome(program, made),
-    }
+def row(settings: Settings, point: Point, run: Any) -> Row:
+    """The columns of the network and of its regularisation."""
+    part = settings.networks[point.key["part"]]
+    recipe = recipe_of(part, VARIANTS[point.key["variant"]])
+    return {"network": network_name(part), "mixup": recipe.mixup, "cutout": recipe.cutout}
 
 
 def network_name(part: Part) -> str:
@@ -299,103 +282,35 @@ def network_name(part: Part) -> str:
     return f"WRN-{part.depth}-{part.width}"
 
 
-def rows_of(rows: list[Row], settings: Settings) -> dict[tuple[str, str], list[Row]]:
-    """Those rows of a folder that the settings ask for, by part and variant."""
-    seeds = {str(seed) for seed in settings.seeds}
-    found = {
-        (part, name): [
-            row
-            for row in rows
-            if (row["part"], row["variant"]) == (part, name) and row["seed"] in seeds
-        ]
-        for part in settings.parts
-        for name in settings.variants
-    }
-    return {key: of_key for key, of_key in found.items() if of_key}
-
-
-def table(rows: dict[tuple[str, str], list[Row]]) -> str:
+def table(results: Results) -> str:
     """Mean and median test error over the seeds, beside what was published for the part."""
     cells = [["data, network", "variant", "mean", "median", "runs", "diverged", "published"]]
-    for (part, name), of_key in rows.items():
+    for (part, name), rows in grouped(results.rows, "part", "variant").items():
         published = VARIANTS[name].published.get(part)
-        diverged = sum(row["status"] == "diverged" for row in of_key)
         cells.append(
             [
-                f"{part}, {of_key[0]['network']}",
+                f"{part}, {rows[0]['network']}",
                 VARIANTS[name].title,
-                *error_cells(of_key),
-                str(len(of_key)),
-                str(diverged),
+                *error_cells(rows),
                 "-" if published is None else f"{published:.1f}",
             ]
         )
     return text_table(cells)
 
 
-def plot(
-    rows: dict[tuple[str, str], list[Row]], curves: CurvesFile, settings: Settings, path: Any
-) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws the training loss of each part, the mean over the seeds as far as all of them went."""
     panels = []
-    for part in settings.parts:
-        drawn = []
-        for name in settings.variants:
-            if (part, name) not in rows:
-                continue
-            of_key = rows[part, name]
-            steps, losses = curves.mean(of_key, "loss")
-            gone = any(row["status"] == "diverged" for row in of_key)
-            drawn.append(Curve(VARIANTS[name].title, steps, losses, diverged=gone))
-        if drawn:
-            title = f"{part}, {network_name(settings.networks[part])}"
-            panels.append(Panel(f"step ({title})", "training loss", drawn))
+    for (part,), rows in grouped(results.rows, "part").items():
+        of_part = dataclasses.replace(results, rows=rows)
+        label = f"step ({part}, {network_name(results.settings.networks[part])})"
+        panels.append(Panel(label, "training loss", mean_curves(of_part, "variant", of="loss")))
     curves_figure(
         panels,
         path,
         title="Training with and without mixup and cutout",
-        subtitle=f"{len(settings.seeds)} seed{'s' if len(settings.seeds) > 1 else ''}",
+        subtitle=counted(results.settings.seeds, "seed"),
     )
-
-
-def main(command: Table4Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings = settings_of(command)
-    names = {part: settings.networks[part].dataset for part in settings.parts}
-    datasets = {part: load_data(name, command.data_dir) for part, name in names.items()}
-    steps = {
-        part: settings.steps or num_steps(settings.networks[part].recipe, dataset)
-        for part, dataset in datasets.items()
-    }
-    folder = open_folder(
-        "fixup_table4_regularized", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
-    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
-    first_words("Fixup table 4", command, " and ".join(names.values()), runs, folder)
-
-    def program_of(point: grid.Point) -> Program:
-        part, variant = point.key["part"], VARIANTS[point.key["variant"]]
-        return make_program(settings.networks[part], variant, datasets[part], steps[part])
-
-    start = time.monotonic()
-    failures = grid.make_rows(
-        points(settings, steps),
-        folder,
-        workers=workers_of(command),
-        make_program=program_of,
-        run=lambda program, point, on_step: run(settings, program, point, curves, on_step),
-    )
-    keep_failures(folder, failures)
-
-    rows = rows_of(folder.rows, settings)
-    text = table(rows)
-    print(f"\nTest error (%):\n\n{text}\n\n{SHOWS[command.scale]}")
-    folder.write_text("table.txt", text + "\n")
-    if rows:
-        folder.draw("figure.png", lambda path: plot(rows, curves, settings, path))
-    return last_words(folder, failures, start)
 
 
 SHOWS = {
@@ -409,12 +324,29 @@ SHOWS = {
 }
 
 
+EXPERIMENT = Experiment(
+    name="fixup_table4_regularized",
+    title="Fixup table 4",
+    description="Redraw Fixup's table 4: mixup and cutout instead of BatchNorm.",
+    scales=SCALES,
+    grid=("parts", "variants", "seeds"),
+    choices={"variants": tuple(VARIANTS)},
+    key=("part", "variant", "seed"),
+    columns=(
+        "part", "variant", "title", "network", "branches", "mixup", "cutout", "seed", *OUTCOME
+    ),
+    command=Command,
+    check=check,
+    load=load,
+    points=points,
+    setup=setup,
+    row=row,
+    lines={"curves.csv": CURVES},
+    table=table,
+    plot=plot,
+    heading=lambda results: "Test error (%):",
+    note=lambda results: SHOWS[results.command.scale],
+)  # fmt: skip
+
 if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(
-                Table4Command,
-                description="Redraw Fixup's table 4: mixup and cutout instead of BatchNorm.",
-            )
-        )
-    )
+    run(EXPERIMENT)

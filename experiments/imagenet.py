@@ -14,21 +14,27 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from experiments import experiment
+from experiments.experiment import Lines, Point, Results, Setup, number, thinned
+from experiments.folder import Row
 from nf_resnets import data
 from nf_resnets.data import imagenet, stream
+from nf_resnets.data.crop import RandomCrop
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.training import StreamedTraining
 
 DIGITS = "digits_jpeg"
 """The name of the digits as a data set of JPEG files."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Command(experiment.Command):
     """The options of an experiment on ImageNet."""
 
     scale: Literal["smoke", "laptop", "paper"] = "laptop"
@@ -36,17 +42,6 @@ class Command:
     as published."""
     variants: tuple[str, ...] = ()
     """Rows of the table, with spaces between; by default all."""
-    seeds: tuple[int, ...] = ()
-    """Seeds, with spaces between; by default those of the scale."""
-    steps: int = 0
-    """Steps of each run; 0 for the scale's number."""
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps ImageNet; by default its own default. Digits need none."""
-    out: Path | None = None
-    """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
-    command makes only what is missing, and goes on with a run that was cut."""
-    workers: int = 0
-    """Runs at a time; 0 for two on a CPU of two cores or more, else one."""
     reading_threads: int = 0
     """Images of a run decoded at a time; 0 for as many as there are cores, at least 4."""
     reading_processes: int = 0
@@ -77,47 +72,59 @@ class Images:
 SMALL_IMAGES = Images(DIGITS, size=32, short_side=32, lowest_area=0.6, flip=False)
 
 
-def check_options(command: Command, known: Sequence[str]) -> None:
-    """Refuses variants that there are not, and numbers of readers below 0.
+@dataclasses.dataclass(frozen=True)
+class Streamed:
+    """The images on disk, and how they are read ahead."""
+
+    encoded: imagenet.EncodedDataset
+    reading: stream.Reading
+
+    @property
+    def name(self) -> str:
+        """Of the data set."""
+        return self.encoded.name
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are in ``[0, num_classes)``."""
+        return self.encoded.num_classes
+
+    def steps(self, batch_size: int, epochs: int = 1) -> int:
+        """The steps of a number of epochs."""
+        return epochs * data.steps_per_epoch(self.encoded.split("train").num_examples, batch_size)
+
+
+def load(settings: Any, command: Command) -> Streamed:
+    """Opens the data set that the settings name.
 
     Raises:
-      SystemExit: with one sentence that says which.
+      ValueError: if there are fewer than 0 readers.
     """
-    for name in command.variants:
-        if name not in known:
-            raise SystemExit(f"--variants {name} found; expected some of {', '.join(known)}.")
     for option in ("reading_threads", "reading_processes"):
-        value = getattr(command, option)
-        if value < 0:
+        if (value := getattr(command, option)) < 0:
             flag = option.replace("_", "-")
-            raise SystemExit(f"--{flag} {value} found; expected at least 1, or 0 to choose.")
-
-
-def reading_of(command: Command) -> stream.Reading:
-    """How the runs of a command read ahead."""
+            raise ValueError(f"--{flag} {value} found; expected at least 1, or 0 to choose.")
     threads = command.reading_threads or max(4, os.cpu_count() or 1)
-    return stream.Reading(threads=threads, workers=command.reading_processes)
+    reading = stream.Reading(threads=threads, workers=command.reading_processes)
+    return Streamed(open_images(settings.images, command.data_dir), reading)
 
 
 def open_images(images: Images, data_dir: str | None) -> imagenet.EncodedDataset:
     """Opens the data set that the settings name; the digits are written to a temporary folder.
 
     Raises:
-      SystemExit: if it is not there, or cannot be used; with the sentence that says why.
+      ValueError, OSError, ImportError: if it is not there, or cannot be used.
     """
-    try:
-        if images.dataset != DIGITS:
-            dataset = imagenet.open_encoded(data_dir, images.dataset)
-            for split in ("train", "validation"):
-                dataset.split(split)
-        else:
-            folder = Path(tempfile.mkdtemp(prefix="nf_resnets-digits-"))
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            write_digits(folder, most=images.most)
-            dataset = imagenet.open_encoded(folder, DIGITS)
-        import grain  # noqa: F401 (asked for before the first run, not in it)
-    except (ValueError, OSError, ImportError) as error:
-        raise SystemExit(str(error)) from None
+    import grain  # noqa: F401 (asked for before the first run, not in it)
+
+    if images.dataset == DIGITS:
+        folder = Path(tempfile.mkdtemp(prefix="nf_resnets-digits-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        write_digits(folder, most=images.most)
+        return imagenet.open_encoded(folder, DIGITS)
+    dataset = imagenet.open_encoded(data_dir, images.dataset)
+    for split in ("train", "validation"):
+        dataset.split(split)
     return dataset
 
 
@@ -172,19 +179,115 @@ def write_digits(folder: Path, *, most: int = 0) -> None:
         DigitsJpeg(data_dir=folder).download_and_prepare(file_format="array_record")
 
 
-def steps_of(dataset: imagenet.EncodedDataset, batch_size: int, epochs: int) -> int:
-    """The steps of a number of epochs."""
-    return epochs * data.steps_per_epoch(dataset.split("train").num_examples, batch_size)
+def streamed_setup(
+    model: Any,
+    optimizer: Callable[[Any], Any],
+    images: Images,
+    streamed: Streamed,
+    point: Point,
+    *,
+    mixup: float = 0.0,
+    micro_batches: int = 1,
+) -> Setup:
+    """Network, optimizer and steps on streamed images.
+
+    Args:
+      model: the network.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      images: how they are cut.
+      streamed: how they are read.
+      point: one of the runs.
+      mixup: ``alpha`` of the Beta distribution of the mixture; 0 for no mixing.
+      micro_batches: into how many parts a device cuts its part of the batch.
+    """
+    training = StreamedTraining(
+        batch_size=point.batch_size,
+        num_steps=point.num_steps,
+        crop=RandomCrop(images.size, area=(images.lowest_area, 1.0), flip=images.flip),
+        short_side=images.short_side,
+        reading=streamed.reading,
+        mixup=mixup,
+        micro_batches=micro_batches,
+    )
+    return Setup(model, optimizer, training, streamed.encoded)
+
+
+OUTCOME = (
+    "status", "steps", "first_step", "batch_size", "test_accuracy", "test_loss", "train_accuracy",
+    "train_loss", "input_wait", "input_share", "seconds", "seconds_per_step",
+)  # fmt: skip
+"""The columns that tell the outcome of a run: ``train_*`` are means over the last tenth of its
+steps; ``first_step`` is where it was last resumed, and of the steps since then are the waits."""
+
+
+def row(settings: Any, point: Point, run: Mapping[str, Any]) -> Row:
+    """The columns that runs on images in memory have not."""
+    measures = run["measures"]
+    curve = measures["curve"]
+    last = slice(-max(1, len(curve["step"]) // 10), None)
+    return {
+        "first_step": measures["resumed_at"],
+        "train_accuracy": float(np.mean([number(value) for value in curve["accuracy"][last]])),
+        "train_loss": float(np.mean([number(value) for value in curve["loss"][last]])),
+        "input_wait": round(number(measures["input_wait"]), 3),
+        "input_share": round(number(measures["input_fraction"]), 4),
+    }
+
+
+CURVES = Lines(
+    ("step", "loss", "accuracy"),
+    lambda settings, point, run: thinned(run["measures"]["curve"], 200),
+)
+
+
+def heading(results: Results) -> str:
+    """What stands above the tables."""
+    return f"Top-1 (%) on {results.data.name}; published: on ImageNet, by the paper:"
+
+
+def note(shows: Mapping[str, str], results: Results) -> str:
+    """What a scale can show, and how long the runs waited for their input.
+
+    Args:
+      shows: of each scale.
+      results: of the experiment.
+    """
+    waited = sum(float(row["input_wait"]) for row in results.rows)
+    seconds = sum(float(row["seconds"]) for row in results.rows)
+    stalls = (
+        f"Waiting for input took {waited:.1f} s of the runs' {seconds:.0f} s "
+        f"({100 * waited / max(seconds, 1e-9):.0f}%)."
+    )
+    return "\n".join(filter(None, [shows[results.command.scale], stalls]))
+
+
+def plot_panels(
+    results: Results, panels: Mapping[str, Sequence[Row]], path: Path, *, title: str, subtitle: str
+) -> None:
+    """Draws the training accuracy of runs.
+
+    Args:
+      results: of the experiment.
+      panels: the rows that each panel shows, by its name; one without rows is left out.
+      path: of the figure.
+      title: of the figure.
+      subtitle: of the figure.
+    """
+
+    def curve(row: Row) -> Curve:
+        steps, accuracies = results.curves["curves.csv"].mean([row], "accuracy")
+        percent = [100 * accuracy for accuracy in accuracies]
+        return Curve(row["title"], steps, percent, diverged=row["status"] == "diverged")
+
+    drawn = [
+        Panel("step", f"training accuracy (%), {name}", [*map(curve, rows)], y_limits=(0, 100))
+        for name, rows in panels.items()
+        if rows
+    ]
+    curves_figure(drawn, path, title=title, subtitle=subtitle)
 
 
 __all__ = [
-    "DIGITS",
-    "SMALL_IMAGES",
-    "Command",
-    "Images",
-    "check_options",
-    "open_images",
-    "reading_of",
-    "steps_of",
-    "write_digits",
-]
+    "CURVES", "DIGITS", "OUTCOME", "SMALL_IMAGES", "Command", "Images", "Streamed", "heading",
+    "load", "note", "open_images", "plot_panels", "row", "streamed_setup", "write_digits",
+]  # fmt: skip

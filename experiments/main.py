@@ -17,6 +17,8 @@ import tyro
 
 from experiments.experiment import Command, Experiment, Point, Results
 from experiments.folder import CurvesFile, ResultsFolder, Row
+from experiments.runs import ExperimentTask, make_runs
+from nf_resnets.sweep.pool import is_at_work
 
 
 def run(experiment: Experiment) -> None:
@@ -37,6 +39,7 @@ def main(experiment: Experiment, command: Any) -> int:
     """
     stop_at_once()
     settings = settings_of(experiment, command)
+    experiment = dataclasses.replace(experiment, **experiment.adapt(settings))
     try:
         data = experiment.load(settings, command)
     except (ValueError, OSError, ImportError) as error:
@@ -53,9 +56,13 @@ def main(experiment: Experiment, command: Any) -> int:
         experiment.measure(settings, data, folder)
     curves = open_curves(experiment, folder)
     failures: Mapping[str, str] = {}
+    if points:
+        made = make_runs(ExperimentTask(experiment, settings, data), folder, curves, command)
+        if made.exit_code:
+            leave(made.exit_code)
+        points, failures = made.points, made.failures
     keep_failures(folder, failures)
-    points = experiment.points(settings, data, folder.rows)
-    rows = rows_of(folder, points) if points else folder.rows
+    rows = wanted_rows(experiment, settings, folder.rows, points)
     show(experiment, Results(settings, data, rows, curves, command), folder)
     return last_words(experiment, folder, failures, start)
 
@@ -105,12 +112,12 @@ def open_folder(experiment: Experiment, command: Command, settings: Any) -> Resu
 
 def open_curves(experiment: Experiment, folder: ResultsFolder) -> dict[str, CurvesFile]:
     """Opens the files with several lines of each run."""
-    return {
-        name: CurvesFile(
-            folder, columns=(*experiment.key, *lines.columns), key=experiment.key, name=name
-        )
-        for name, lines in experiment.lines.items()
-    }
+    found = {}
+    for name, lines in experiment.lines.items():
+        columns = (*experiment.key, *lines.columns)
+        found[name] = CurvesFile(folder, columns=columns, key=experiment.key, name=name)
+        found[name].check()
+    return found
 
 
 def say_what_is_made(
@@ -130,10 +137,16 @@ def say_what_is_made(
     )
 
 
-def rows_of(folder: ResultsFolder, points: Sequence[Point]) -> list[Row]:
-    """The rows of these points, as far as they are there, in the order of the points."""
-    keys = [{name: str(value) for name, value in point.key.items()} for point in points]
-    return [row for key in keys for row in folder.rows if key.items() <= row.items()]
+def wanted_rows(
+    experiment: Experiment, settings: Any, rows: Sequence[Row], points: Sequence[Point]
+) -> list[Row]:
+    """The rows that the settings ask for; a folder may have more, of other seeds, say."""
+    if experiment.measure is None:
+        keys = [{name: str(value) for name, value in point.key.items()} for point in points]
+        return [row for key in keys for row in rows if key.items() <= row.items()]
+    grid = {name.removesuffix("s"): getattr(settings, name) for name in experiment.grid}
+    asked = {name: {"", *map(str, of)} for name, of in grid.items() if name in experiment.key}
+    return [row for row in rows if all(row[name] in values for name, values in asked.items())]
 
 
 def show(experiment: Experiment, results: Results, folder: ResultsFolder) -> None:
@@ -185,7 +198,24 @@ def last_words(
     return 1 if failures or folder.faults else 0
 
 
-def stop_at_once(word: str = "Stopped before anything was made.") -> None:
+def leave(code: int) -> None:
+    """Ends the process, whose runs are saved; compilations that go on are not waited for.
+
+    Raises:
+      SystemExit: unless something is being compiled; else the process ends here.
+    """
+    print(
+        "Stopped; all runs are kept where they stood, and the same command makes what is missing.",
+        file=sys.stderr,
+    )
+    if is_at_work():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
+def stop_at_once(word: Any = "Stopped before anything was made.") -> None:
     """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already.
 
     Args:

@@ -32,25 +32,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import statistics
-import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 
-from experiments import command as commands
-from experiments import grid
+from experiments import experiment
+from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import ResultsFolder, Row
-from experiments.program import Program, build_program
+from experiments.main import run
 from experiments.table import spread_cell, text_table
-from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
 from nf_resnets import analysis, data, init, models, optim, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
+from nf_resnets.training import ImageTraining, Start
 
 RESCALENET = schemes.get("rescalenet")
 
@@ -80,15 +81,11 @@ SCALES = {
     ),
     "laptop": Settings(),
 }  # fmt: skip
-GRID = ("images", "rates", "start_images", "seeds")
-KEY = ("part", "images", "rate", "seed")
-AT_START = ("dead", "variance", "gradient")
-COLUMNS = (*KEY, *AT_START, "dead_after", *OUTCOME)
 
 
 @dataclasses.dataclass(frozen=True)
-class Command(commands.Command):
-    """The options of the command line."""
+class Command(experiment.Command):
+    """The options of the experiment."""
 
     scale: Literal["smoke", "laptop"] = "laptop"
     """smoke: seconds; laptop: digits, minutes on two cores."""
@@ -133,13 +130,13 @@ def dead_units(gradients: Any) -> tuple[int, int]:
     return dead, total
 
 
-def make_look(model: Any, dataset: data.Dataset, size: int) -> Any:
-    """``look(params) -> {"dead", "variance", "gradient"}`` of a network on the data."""
+@functools.cache
+def make_look(model: Any, size: int) -> Callable[[Any], dict[str, float]]:
+    """``look(params) -> {"dead", "variance", "gradient"}`` of a network on the digits."""
+    dataset = data.load("digits")
     test, train = (pixels(dataset, split, size) for split in (dataset.test, dataset.train))
     train, labels = train[:128], jnp.asarray(dataset.train.labels[:128])
     observed = analysis.observe(model)
-    # It runs a few times only: what counts on a CPU is how long it takes to compile.
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
 
     def readout(params: Any) -> jax.Array:
         logits = model.apply({"params": params}, test)
@@ -149,7 +146,7 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Any:
         logits = model.apply({"params": params}, train)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    @functools.partial(jax.jit, compiler_options=quickly)
+    @quick_jit
     def found(params: Any) -> Any:
         _, taps = observed(params, test)
         last = analysis.signal_of(taps).sum.variance[-1]
@@ -163,53 +160,57 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Any:
     return look
 
 
+def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles what runs a few times: on a CPU what counts is how long it takes to compile."""
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=quickly)
+
+
 def measure_start(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
     """The first part: ResNet-50 at its start, its biases set from more and more images."""
     points = [
         {"part": "start", "images": images, "rate": "", "seed": seed}
-        for seed in settings.seeds
-        for images in settings.start_images
+        for seed, images in itertools.product(settings.seeds, settings.start_images)
     ]
-    if all(folder.has(**point) for point in points):
+    missing = [point for point in points if not folder.has(**point)]
+    if not missing:
         return
     model = models.ResNet(
         settings.start_depth, RESCALENET, num_classes=10, stem_channels=settings.stem_channels
     )
     train = pixels(dataset, dataset.train, settings.start_size)
-    look = make_look(model, dataset, settings.start_size)
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
 
-    @functools.partial(jax.jit, compiler_options=quickly)
+    @quick_jit
     def start(key: jax.Array) -> Any:
         params = model.init(key, train[:1])["params"]
         return RESCALENET.init(params, model.num_branches, key=jax.random.fold_in(key, 1))
 
-    for point in points:
-        if not folder.has(**point):
-            scheme, params = calibrated_on(point["images"]), start(jax.random.key(point["seed"]))
-            if scheme.calibrate is not None:
-                params = scheme.calibrate(model.apply, params, train)
-            nothing = dict.fromkeys(("dead_after", *OUTCOME), "")
-            folder.add(point | nothing | look(params))
+    for point in missing:
+        scheme, params = calibrated_on(point["images"]), start(jax.random.key(point["seed"]))
+        if scheme.calibrate is not None:
+            params = scheme.calibrate(model.apply, params, train)
+        nothing = dict.fromkeys(("dead_after", *OUTCOME), "")
+        folder.add(point | nothing | make_look(model, settings.start_size)(params))
 
 
-def training_points(settings: Settings) -> list[grid.Point]:
+def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
     """The runs of the second part, which share one program."""
     return [
-        grid.Point(
+        Point(
             key={"part": "training", "images": images, "rate": rate, "seed": seed},
-            label=f"biases of {images} images, rate {rate:g}, seed {seed}",
+            title=f"biases of {images} images, rate {rate:g}",
+            start=Start(calibrated_on(images), seed, {"learning_rate": rate}),
             program=None,
-            cost=grid.cost(settings.depth, settings.steps, norm=False),
+            num_steps=settings.steps,
+            batch_size=settings.batch_size,
+            steps_per_epoch=settings.steps,
         )
-        for images in settings.images
-        for rate in settings.rates
-        for seed in settings.seeds
+        for images, rate, seed in itertools.product(settings.images, settings.rates, settings.seeds)
     ]
 
 
-def make_program(settings: Settings, dataset: data.Dataset) -> Program:
-    """Builds what all runs of the second part share."""
+def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
+    """Network, optimizer and steps of all runs of the second part."""
     model = models.CifarResNet(
         depth=settings.depth,
         scheme=RESCALENET,
@@ -225,47 +226,45 @@ def make_program(settings: Settings, dataset: data.Dataset) -> Program:
             scheme=RESCALENET,
         )
 
-    return build_program(
-        model,
-        dataset,
-        optimizer,
-        batch_size=settings.batch_size,
-        steps=settings.steps,
-        draw="own",
-    )
+    training = ImageTraining(settings.batch_size, settings.steps, draw="own")
+    return Setup(model, optimizer, training, dataset)
 
 
-def run(program: Program, look: Any, point: grid.Point, on_step: OnStep) -> Row:
-    """Trains one network, looked at before and after, and returns its row."""
-    seen: list[dict[str, float]] = []
-    made = train_and_test(
-        program,
-        calibrated_on(point.key["images"]),
-        point.key["seed"],
-        {"learning_rate": point.key["rate"]},
-        on_step,
-        look=lambda step, state: seen.append(look(state.params)),
-        look_every=program.steps,
-    )
-    after = seen[-1]["dead"] if len(seen) > 1 else ""
-    return {**point.key, **seen[0], "dead_after": after, **outcome(program, made)}
+def probe(
+    settings: Settings, dataset: data.Dataset, point: Point, program: Any, state: Any, step: int
+) -> dict[str, float]:
+    """Dead units, variance and gradient of a network before and after its training."""
+    return make_look(program.model, dataset.train.images.shape[1])(state.params)
 
 
-def of(rows: list[Row], part: str, images: int, rate: float | str = "") -> list[Row]:
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """What the probes found at the start, and the dead units at the end."""
+    first, *rest = (epoch["measures"] for epoch in run["epochs"])
+    after = [measures["dead"] for measures in rest if measures]
+    return {**first, "dead_after": after[-1] if after else ""}
+
+
+def of(rows: Sequence[Row], part: str, images: int, rate: float | str = "") -> list[Row]:
     """The rows of a part, a number of images and a rate."""
     wanted = (part, str(images), str(rate))
     return [row for row in rows if (row["part"], row["images"], row["rate"]) == wanted]
 
 
-def mean(rows: list[Row], column: str, factor: float = 1.0) -> tuple[float, float]:
+def mean(rows: Sequence[Row], column: str, factor: float = 1.0) -> tuple[float, float]:
     """Mean and sample standard deviation (0 of one) of a column, where it is not empty."""
     values = [factor * float(row[column]) for row in rows if row[column] not in ("", "nan")]
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return (statistics.fmean(values), spread) if values else (float("nan"), 0.0)
 
 
-def start_table(rows: list[Row], settings: Settings) -> str:
+def table(results: Results) -> str:
+    """Both parts: what the biases do at the start, and to the training."""
+    return f"{start_table(results)}\n\n{training_table(results)}"
+
+
+def start_table(results: Results) -> str:
     """The first part."""
+    rows, settings = results.rows, results.settings
     cells = [["biases set from", "dead units (%)", "Var of the last sum", "gradient"]]
     for images in settings.start_images:
         found = of(rows, "start", images)
@@ -282,8 +281,9 @@ def start_table(rows: list[Row], settings: Settings) -> str:
     return text_table(cells)
 
 
-def training_table(rows: list[Row], settings: Settings) -> str:
+def training_table(results: Results) -> str:
     """The second part: mean and spread of the test accuracy at each rate; dead units, gradient."""
+    rows, settings = results.rows, results.settings
     cells = [
         [
             "biases set from", *(f"rate {rate:g}" for rate in settings.rates),
@@ -306,8 +306,9 @@ def training_table(rows: list[Row], settings: Settings) -> str:
     return text_table(cells)
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws dead units against images, and test accuracy against the rate."""
+    rows, settings = results.rows, results.settings
     at = [images for images in settings.start_images if images]
     dead = [mean(of(rows, "start", images), "dead", 100)[0] for images in at]
     none = mean(of(rows, "start", 0), "dead", 100)[0]
@@ -348,44 +349,27 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     )
 
 
-def main(command: Command) -> int:
-    """Makes what is missing, prints the tables, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings: Settings = commands.resolve(command, SCALES, ("seeds",))
-    dataset = commands.load_data("digits", command.data_dir)
-    folder = commands.open_folder(
-        "rescale_calibration", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    points = training_points(settings)
-    commands.first_words(
-        "RescaleNet's calibration", command, "digits", f"{len(points)} runs", folder
-    )
-    start = time.monotonic()
-    measure_start(settings, dataset, folder)
-    looks: dict[Any, Any] = {}
-
-    def program_of(point: grid.Point) -> Program:
-        program = make_program(settings, dataset)
-        looks[program.model] = make_look(program.model, dataset, dataset.train.images.shape[1])
-        return program
-
-    failures = grid.make_rows(
-        points,
-        folder,
-        workers=commands.workers_of(command),
-        make_program=program_of,
-        run=lambda program, point, on_step: run(program, looks[program.model], point, on_step),
-    )
-    commands.keep_failures(folder, failures)
-    text = f"{start_table(folder.rows, settings)}\n\n{training_table(folder.rows, settings)}"
-    print(f"\nAt the start, and the test accuracy (%) after training:\n\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    if of(folder.rows, "training", settings.images[0], settings.rates[0]):
-        folder.draw("figure.png", lambda path: plot(folder.rows, settings, path))
-    return commands.last_words(folder, failures, start)
-
+EXPERIMENT = Experiment(
+    name="rescale_calibration",
+    title="RescaleNet's calibration",
+    description="RescaleNet's biases from more and fewer images.",
+    scales=SCALES,
+    grid=("images", "rates", "start_images", "seeds"),
+    key=("part", "images", "rate", "seed"),
+    columns=(
+        "part", "images", "rate", "seed", "dead", "variance", "gradient", "dead_after", *OUTCOME
+    ),
+    command=Command,
+    load=lambda settings, command: data.load("digits"),
+    measure=measure_start,
+    points=points,
+    setup=setup,
+    probe=probe,
+    row=row,
+    table=table,
+    plot=plot,
+    heading=lambda results: "At the start, and the test accuracy (%) after training:",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(tyro.cli(Command, description="RescaleNet's biases from more and fewer images."))
-    )
+    run(EXPERIMENT)

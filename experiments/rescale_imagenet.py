@@ -45,18 +45,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import tyro
-
-from experiments import grid, imagenet
-from experiments.command import resolve
+from experiments import imagenet
+from experiments.experiment import Experiment, Point, Results, Setup
 from experiments.folder import Row
-from experiments.imagenet import Command, Images
-from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
-from experiments.streamed_table import Train, make_table, show_table
-from experiments.table import accuracy_cell, spread_cell, text_table
+from experiments.imagenet import OUTCOME, Images, Streamed
+from experiments.main import run
+from experiments.table import accuracy_cell, grouped, spread_cell, text_table
 from nf_resnets import init, models, optim, schemes
+from nf_resnets.training import Start
 
 NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
 PUBLISHED = {"resnet50": 76.57, "resnet101": 77.55}
@@ -155,13 +156,10 @@ SCALES = {
         published=Published(),
     ),
 }
-GRID = ("networks", "variants", "seeds")
-KEY = ("network", "variant", "seed")
-COLUMNS = (*KEY, "title", "published_accuracy", *OUTCOME)
 
 
 @dataclasses.dataclass(frozen=True)
-class RescaleCommand(Command):
+class Command(imagenet.Command):
     """The options of the table."""
 
     networks: tuple[str, ...] = ()
@@ -170,27 +168,32 @@ class RescaleCommand(Command):
     """The learning rate of the ResNets at batch 256; 0 for the scale's."""
 
 
-def points(settings: Settings, steps: int) -> list[grid.Point]:
-    """The runs of the table.
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses a rate that is none."""
+    if not 0 <= command.rate < float("inf"):
+        raise ValueError(f"--rate {command.rate:g} found; expected a finite number above 0.")
+    return settings
 
-    Args:
-      settings: what they depend on.
-      steps: of a run.
-    """
+
+def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:
+    """The runs of the table."""
+    grid = itertools.product(settings.networks, settings.variants, settings.seeds)
     return [
-        grid.Point(
+        Point(
             key={"network": network, "variant": name, "seed": seed},
-            label=f"{NETWORKS[network]}, {VARIANTS[name].title}, seed {seed}",
-            program=(network, name),
-            cost=grid.cost(
-                19 if network == "vgg19" else int(network.removeprefix("resnet")),
-                steps,
-                norm=VARIANTS[name].anatomy.normalized,
+            title=VARIANTS[name].title,
+            start=Start(
+                scheme_of(settings, network, name),
+                seed,
+                {"learning_rate": rate_of(settings, network)},
             ),
+            program=(network, name),
+            num_steps=settings.steps or streamed.steps(settings.batch_size, settings.epochs),
+            steps_per_epoch=streamed.steps(settings.batch_size),
+            batch_size=settings.batch_size,
+            label=f"{NETWORKS[network]}, {VARIANTS[name].title}, seed {seed}",
         )
-        for network in settings.networks
-        for name in settings.variants
-        for seed in settings.seeds
+        for network, name, seed in grid
     ]
 
 
@@ -252,47 +255,33 @@ def make_model(settings: Settings, network: str, name: str, num_classes: int) ->
     )
 
 
-def make_program(
-    settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: int
-) -> StreamedProgram:
-    """Builds what the runs of one network and variant need."""
+def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
+    """Network, optimizer and steps of one network and variant."""
     network, name = point.key["network"], point.key["variant"]
-    model = make_model(settings, network, name, dataset.num_classes)
+    model = make_model(settings, network, name, streamed.num_classes)
     drops = drops_of(settings, network, name)
-    boundaries = sorted({max(1, round(drop * steps)) for drop in drops})
-    per_epoch = imagenet.steps_of(dataset, settings.batch_size, 1)
-    warmup = min(steps, round(settings.warmup_epochs * per_epoch))
+    boundaries = sorted({max(1, round(drop * point.num_steps)) for drop in drops})
+    warmup = round(settings.warmup_epochs * streamed.steps(settings.batch_size))
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         schedule = optim.step_decay(hyper["learning_rate"], boundaries, 0.1)
         return optim.sgd(
-            optim.warmup(schedule, warmup, steps),
+            optim.warmup(schedule, min(point.num_steps, warmup), point.num_steps),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             scheme=RESCALENET if settings.published is None else model.scheme,
         )
 
-    return build_program(
-        model,
-        dataset,
-        settings.images,
-        reading,
-        optimizer,
-        batch_size=settings.batch_size,
-        steps=steps,
-        micro_batches=-(-settings.batch_size // settings.micro_batch),
+    micro_batches = -(-settings.batch_size // settings.micro_batch)
+    return imagenet.streamed_setup(
+        model, optimizer, settings.images, streamed, point, micro_batches=micro_batches
     )
 
 
-def make_row(settings: Settings, point: grid.Point, train: Train) -> Row:
-    """Trains and tests one network, and returns its row."""
-    network, name = point.key["network"], point.key["variant"]
-    rate = rate_of(settings, network)
-    return {
-        "title": VARIANTS[name].title,
-        "published_accuracy": published(network, name) or "",
-        **train(scheme_of(settings, network, name), {"learning_rate": rate}),
-    }
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """The published accuracy, and the columns of a streamed run."""
+    known = published(point.key["network"], point.key["variant"])
+    return {"published_accuracy": known or "", **imagenet.row(settings, point, run)}
 
 
 def published(network: str, name: str) -> float | None:
@@ -300,25 +289,40 @@ def published(network: str, name: str) -> float | None:
     return PUBLISHED.get(network) if name == "rescalenet" else None
 
 
-def table(rows: list[Row], settings: Settings) -> str:
+def table(results: Results) -> str:
     """Test accuracies: mean and spread over the seeds, and what was published on ImageNet."""
     cells = [["network", "method", "train accuracy", "test accuracy", "published"]]
-    for network in settings.networks:
-        for name in settings.variants:
-            found = [row for row in rows if (row["network"], row["variant"]) == (network, name)]
-            if not found:
-                continue
-            known = published(network, name)
-            cells.append(
-                [
-                    NETWORKS[network],
-                    VARIANTS[name].title,
-                    accuracy_cell(found, "train_accuracy"),
-                    spread_cell(found),
-                    "-" if known is None else f"{known:.2f}",
-                ]
-            )
+    for (network, name), rows in grouped(results.rows, "network", "variant").items():
+        known = published(network, name)
+        cells.append(
+            [
+                NETWORKS[network],
+                VARIANTS[name].title,
+                accuracy_cell(rows, "train_accuracy"),
+                spread_cell(rows),
+                "-" if known is None else f"{known:.2f}",
+            ]
+        )
     return text_table(cells)
+
+
+def plot(results: Results, path: Path) -> None:
+    """Draws the training accuracy of every run, a panel for each network."""
+    settings, title = results.settings, "RescaleNet beside BatchNorm and plain networks"
+    if not {"batchnorm", "plain"} & {*settings.variants}:
+        title = "RescaleNet with biases set from data, and with biases at 0"
+    rates = {rate_of(settings, network): NETWORKS[network] for network in settings.networks}
+    words = [f"{rate:g}" + f" ({name})" * (len(rates) > 1) for rate, name in rates.items()]
+    of_network = grouped(results.rows, "network").items()
+    imagenet.plot_panels(
+        results,
+        {NETWORKS[network]: rows for (network,), rows in of_network},
+        path,
+        title=title,
+        subtitle=(
+            f"{results.data.name}, batch {settings.batch_size}, learning rate {', '.join(words)}"
+        ),
+    )
 
 
 WHAT_IT_SHOWS = {
@@ -332,67 +336,27 @@ WHAT_IT_SHOWS = {
 }
 
 
-def title_of(settings: Settings) -> str:
-    """What the figure shows, of the variants that are in it."""
-    if {"batchnorm", "plain"} & {*settings.variants}:
-        return "RescaleNet beside BatchNorm and plain networks"
-    return "RescaleNet with biases set from data, and with biases at 0"
-
-
-def rates_of(settings: Settings) -> str:
-    """The learning rates of the networks as words."""
-    rates = {rate_of(settings, network): NETWORKS[network] for network in settings.networks}
-    if len(rates) == 1:
-        return f"{next(iter(rates)):g}"
-    return ", ".join(f"{rate:g} ({network})" for rate, network in rates.items())
-
-
-def main(command: RescaleCommand) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    imagenet.check_options(command, tuple(VARIANTS))
-    for name in command.networks:
-        if name not in NETWORKS:
-            raise SystemExit(f"--networks {name} found; expected some of {', '.join(NETWORKS)}.")
-    settings: Settings = resolve(command, SCALES, GRID)
-    if not 0 <= command.rate < float("inf"):
-        raise SystemExit(f"--rate {command.rate:g} found; expected a finite number above 0.")
-    settings = dataclasses.replace(settings, rate=command.rate or settings.rate)
-    dataset = imagenet.open_images(settings.images, command.data_dir)
-    steps = settings.steps or imagenet.steps_of(dataset, settings.batch_size, settings.epochs)
-    reading = imagenet.reading_of(command)
-    made = make_table(
-        "rescale_imagenet",
-        "RescaleNet on ImageNet",
-        command,
-        settings,
-        points(settings, steps),
-        lambda point: make_program(settings, dataset, reading, point, steps),
-        lambda point, train: make_row(settings, point, train),
-        dataset=dataset,
-        grid_settings=GRID,
-        key=KEY,
-        columns=COLUMNS,
-    )
-    return show_table(
-        made,
-        table(made.rows, settings),
-        {
-            NETWORKS[network]: [row for row in made.rows if row["network"] == network]
-            for network in settings.networks
-        },
-        dataset=dataset,
-        shows=WHAT_IT_SHOWS[command.scale],
-        title=title_of(settings),
-        subtitle=f"{dataset.name}, batch {settings.batch_size}, learning rate {rates_of(settings)}",
-    )
-
+EXPERIMENT = Experiment(
+    name="rescale_imagenet",
+    title="RescaleNet on ImageNet",
+    description="Train RescaleNet on ImageNet, its biases calibrated.",
+    scales=SCALES,
+    grid=("networks", "variants", "seeds"),
+    choices={"networks": tuple(NETWORKS), "variants": tuple(VARIANTS)},
+    key=("network", "variant", "seed"),
+    columns=("network", "variant", "seed", "title", "published_accuracy", *OUTCOME),
+    command=Command,
+    check=check,
+    load=imagenet.load,
+    points=points,
+    setup=setup,
+    row=row,
+    lines={"curves.csv": imagenet.CURVES},
+    table=table,
+    plot=plot,
+    heading=imagenet.heading,
+    note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(
-                RescaleCommand, description="Train RescaleNet on ImageNet, its biases calibrated."
-            )
-        )
-    )
+    run(EXPERIMENT)

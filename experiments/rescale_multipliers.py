@@ -37,35 +37,26 @@ instead of bottlenecks of three; a constant rate, without warm-up; no dropout.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments import grid
-from experiments.command import (
-    Command,
-    first_words,
-    keep_failures,
-    last_words,
-    load_data,
-    open_folder,
-    resolve,
-    workers_of,
-)
-from experiments.curves import CurvesFile
+from experiments.experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
 from experiments.folder import Row
-from experiments.program import Program, build_program
-from experiments.table import text_table
-from experiments.training_run import OUTCOME, OnStep, outcome, train_and_test
+from experiments.main import run
+from experiments.table import counted, text_table
 from nf_resnets import analysis, data, models, optim, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
+from nf_resnets.training import ImageTraining, Start
 
 # What a variant leaves out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
@@ -106,13 +97,6 @@ SCALES = {
     "laptop": Settings("digits", 32, 1200, 50, 0.05, 5e-3, stem_channels=8, batch_size=64),
     "paper": Settings("cifar10", 110, 200 * 390, 390, 0.05, 5e-4, padding=4, flip=True),
 }
-GRID = ("variants", "seeds")
-KEY = ("variant", "seed")
-COLUMNS = (
-    "variant", "title", "depth", "branches", "seed", "mean_multiplier", "mean_norm_ratio",
-    "mean_gain_ratio", "first_variance", "last_variance", *OUTCOME,
-)  # fmt: skip
-CURVE_COLUMNS = (*KEY, "step", "block", "multiplier", "weight_norm", "gain", "variance")
 
 
 def blocks_of(params: Any) -> list[dict[str, float]]:
@@ -146,25 +130,56 @@ def blocks_of(params: Any) -> list[dict[str, float]]:
     return blocks
 
 
-def points(settings: Settings) -> list[grid.Point]:
-    """The runs of the figure."""
+@functools.cache
+def last_variances(model: Any) -> Callable[[Any, jax.Array], jax.Array]:
+    """``of(params, images)``: `Var` of every block's sum."""
+    observed = analysis.observe(model)
+    return jax.jit(lambda params, images: analysis.signal(observed, params, images).sum.variance)
+
+
+def probe(
+    settings: Settings, dataset: data.Dataset, point: Point, program: Any, state: Any, step: int
+) -> dict[str, Any]:
+    """Looks at every block on the way: multiplier, norm of the weights, gain and variance."""
+    images = data.normalize(
+        jnp.asarray(dataset.test.images[:128]), jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
+    )
+    variances = np.asarray(last_variances(program.model)(state.params, images))
+    blocks = zip(blocks_of(state.params), variances.tolist(), strict=True)
+    return {"blocks": [{**block, "variance": variance} for block, variance in blocks]}
+
+
+def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A line for each block at each step that was looked at."""
     return [
-        grid.Point(
-            key={"variant": name, "seed": seed},
-            label=f"{VARIANTS[name].title}, seed {seed}",
-            program=name,
-            cost=grid.cost(settings.depth, settings.steps, norm=False),
-        )
-        for name in settings.variants
-        for seed in settings.seeds
+        {"step": epoch["step"], **block}
+        for epoch in run["epochs"]
+        for block in epoch["measures"].get("blocks", ())
     ]
 
 
-def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Program:
-    """Builds what the runs of one variant share."""
+def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
+    """The runs of the figure."""
+    return [
+        Point(
+            key={"variant": name, "seed": seed},
+            title=VARIANTS[name].title,
+            start=Start(VARIANTS[name], seed, {"learning_rate": settings.learning_rate}),
+            program=name,
+            num_steps=settings.steps,
+            batch_size=settings.batch_size,
+            steps_per_epoch=settings.look_every,
+        )
+        for name, seed in itertools.product(settings.variants, settings.seeds)
+    ]
+
+
+def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
+    """Network, optimizer and steps of one variant."""
+    scheme = point.start.scheme
     model = models.CifarResNet(
         depth=settings.depth,
-        scheme=VARIANTS[variant],
+        scheme=scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
@@ -174,51 +189,22 @@ def make_program(settings: Settings, dataset: data.Dataset, variant: str) -> Pro
             hyper["learning_rate"],
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
-            scheme=VARIANTS[variant],
+            scheme=scheme,
         )
 
-    return build_program(
-        model,
-        dataset,
-        optimizer,
+    training = ImageTraining(
         batch_size=settings.batch_size,
-        steps=settings.steps,
+        num_steps=settings.steps,
         augmentation=data.Augmentation(settings.padding, settings.flip),
         draw="own",
     )
+    return Setup(model, optimizer, training, dataset)
 
 
-def run(
-    settings: Settings,
-    program: Program,
-    images: jax.Array,
-    point: grid.Point,
-    curves: CurvesFile,
-    on_step: OnStep,
-) -> Row:
-    """Trains one variant, keeps what became of its blocks, returns its row."""
-    variant, seed = point.key["variant"], point.key["seed"]
-    seen: list[dict[str, float]] = []
-    observed = analysis.observe(program.model)
-    variances = jax.jit(lambda params: analysis.signal(observed, params, images).sum.variance)
-
-    def look(step: int, state: Any) -> None:
-        for block, variance in zip(
-            blocks_of(state.params), np.asarray(variances(state.params)), strict=True
-        ):
-            seen.append({"step": step, **block, "variance": float(variance)})
-
-    made = train_and_test(
-        program,
-        VARIANTS[variant],
-        seed,
-        {"learning_rate": settings.learning_rate},
-        on_step,
-        look=look,
-        look_every=settings.look_every,
-    )
-    curves.put(point.key, seen)
-    count = program.model.num_branches
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """Means over the blocks, relative to the start, and the last block's variance."""
+    seen = lines(settings, point, run)
+    count = max(line["block"] for line in seen)
     first, last = seen[:count], seen[-count:]
 
     def ratio(name: str) -> float:
@@ -226,25 +212,12 @@ def run(
         return float(np.mean([after[name] / before[name] for before, after in pairs]))
 
     return {
-        "variant": variant,
-        "title": VARIANTS[variant].title,
-        "depth": settings.depth,
-        "branches": count,
-        "seed": seed,
         "mean_multiplier": ratio("multiplier"),
         "mean_norm_ratio": ratio("weight_norm"),
         "mean_gain_ratio": ratio("gain"),
         "first_variance": first[-1]["variance"],
         "last_variance": last[-1]["variance"],
-        **outcome(program, made),
     }
-
-
-def wanted_rows(rows: list[Row], settings: Settings) -> list[Row]:
-    """Those rows of a folder that the settings ask for, in their order."""
-    found = {(row["variant"], row["seed"]): row for row in rows}
-    order = [(name, str(seed)) for name in settings.variants for seed in settings.seeds]
-    return [found[key] for key in order if key in found]
 
 
 def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -256,8 +229,9 @@ def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], li
     return list(ratios), [float(np.mean(values)) for values in ratios.values()]
 
 
-def plot(rows: list[Row], curves: CurvesFile, settings: Settings, path: Any) -> None:
+def plot(results: Results, path: Path) -> None:
     """Draws multipliers against blocks at the end, and multipliers, norms and gains over steps."""
+    rows, curves, settings = results.rows, results.curves["curves.csv"], results.settings
     by_block, panels = [], []
     for row in rows:
         lines = curves.of(row)
@@ -290,66 +264,52 @@ def plot(rows: list[Row], curves: CurvesFile, settings: Settings, path: Any) -> 
         subtitle=(
             f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, weight decay {settings.weight_decay:g}, batch "
-            f"{settings.batch_size}, {len(settings.seeds)} "
-            f"seed{'s' if len(settings.seeds) > 1 else ''}"
+            f"{settings.batch_size}, {counted(settings.seeds, 'seed')}"
         ),
     )
 
 
-def table(rows: list[Row]) -> str:
+def table(results: Results) -> str:
     """One line for each run: means over the blocks relative to the start, and the last's `Var`."""
     cells = [
         ["variant", "seed", "multiplier", "weight norm", "gain", "Var, last block", "at the end",
          "test accuracy (%)"]
     ]  # fmt: skip
-    for row in rows:
-        ratios = (f"{float(row[f'mean_{name}']):.3g}" for name in RATIOS)
+    numbers = (
+        "mean_multiplier", "mean_norm_ratio", "mean_gain_ratio", "first_variance", "last_variance"
+    )  # fmt: skip
+    for row in results.rows:
         gone = row["status"] == "diverged"
         test = "diverged" if gone else f"{100 * float(row['test_accuracy']):.1f}"
-        variances = (f"{float(row[f'{when}_variance']):.3g}" for when in ("first", "last"))
-        cells.append([row["title"], row["seed"], *ratios, *variances, test])
+        values = (f"{float(row[name]):.3g}" for name in numbers)
+        cells.append([row["title"], row["seed"], *values, test])
     return text_table(cells)
 
 
-RATIOS = ("multiplier", "norm_ratio", "gain_ratio")
-
-
-def main(command: Command) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    settings: Settings = resolve(command, SCALES, GRID)
-    dataset = load_data(settings.dataset, command.data_dir)
-    folder = open_folder(
-        "rescale_multipliers", command, settings, grid=GRID, columns=COLUMNS, key=KEY
-    )
-    curves = CurvesFile(folder, columns=CURVE_COLUMNS, key=KEY)
-    images = data.normalize(
-        jax.numpy.asarray(dataset.test.images[:128]),
-        jax.numpy.asarray(dataset.mean),
-        jax.numpy.asarray(dataset.std),
-    )
-    runs = f"{len(settings.variants)} variants x {len(settings.seeds)} seeds"
-    first_words("RescaleNet's multipliers", command, settings.dataset, runs, folder)
-    start = time.monotonic()
-    failures = grid.make_rows(
-        points(settings),
-        folder,
-        workers=workers_of(command),
-        make_program=lambda point: make_program(settings, dataset, point.key["variant"]),
-        run=lambda program, point, on_step: run(settings, program, images, point, curves, on_step),
-    )
-    keep_failures(folder, failures)
-
-    rows = wanted_rows(folder.rows, settings)
-    text = table(rows)
-    print(f"\nAt the end, relative to the start, means over the blocks:\n\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    if rows:
-        folder.draw("figure.png", lambda path: plot(rows, curves, settings, path))
-    return last_words(folder, failures, start)
-
+EXPERIMENT = Experiment(
+    name="rescale_multipliers",
+    title="RescaleNet's multipliers",
+    description="RescaleNet's multipliers and weights in training.",
+    scales=SCALES,
+    grid=("variants", "seeds"),
+    key=("variant", "seed"),
+    columns=(
+        "variant", "title", "depth", "branches", "seed", "mean_multiplier", "mean_norm_ratio",
+        "mean_gain_ratio", "first_variance", "last_variance", *OUTCOME,
+    ),
+    points=points,
+    setup=setup,
+    row=row,
+    lines={
+        "curves.csv": Lines(
+            ("step", "block", "multiplier", "weight_norm", "gain", "variance"), lines
+        )
+    },
+    probe=probe,
+    table=table,
+    plot=plot,
+    heading=lambda results: "At the end, relative to the start, means over the blocks:",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(tyro.cli(Command, description="RescaleNet's multipliers and weights in training."))
-    )
+    run(EXPERIMENT)

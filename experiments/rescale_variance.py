@@ -25,18 +25,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from experiments.command import last_words, load_data
+from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
-from experiments.grid import stop_at_once
-from experiments.table import text_table
+from experiments.main import run
+from experiments.table import counted, text_table
 from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
 
@@ -60,16 +60,13 @@ SCALES = {
     "laptop": Settings(),
     "paper": Settings("cifar10", stem_channels=64, image_size=224, seeds=(0, 1, 2, 3, 4)),
 }
-GRID = ("seeds",)
-KEY = ("seed", "k")
-COLUMNS = (
-    *KEY, "name", "transition", "variance", "second_moment", "share", "eta", "form",
-)  # fmt: skip
+
+MEASURED = ("variance", "second_moment", "share", "eta", "form")
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """The options of the command line."""
+    """The options of the measurement."""
 
     scale: Literal["smoke", "laptop", "paper"] = "laptop"
     """smoke: seconds; laptop: a minute on two cores; paper: full width at 224 pixels."""
@@ -94,7 +91,7 @@ def first_images(settings: Settings, dataset: data.Dataset) -> jax.Array:
     return jax.image.resize(images, (len(images), side, side, images.shape[-1]), "linear")
 
 
-def make_measure(settings: Settings, images: jax.Array) -> Any:
+def make_measure(settings: Settings, images: jax.Array) -> Callable[[int], list[Row]]:
     """``measure(seed) -> rows``: a calibrated network, looked at with the batch it is from."""
     scheme = schemes.get(SCHEME)
     model = models.ResNet(
@@ -134,13 +131,13 @@ def make_measure(settings: Settings, images: jax.Array) -> Any:
     return measure
 
 
-def averaged(rows: list[Row]) -> list[Row]:
+def averaged(rows: Sequence[Row]) -> list[Row]:
     """The mean of every column over the seeds, and its standard error (NaN of a single seed)."""
     found = []
     for k in sorted({int(row["k"]) for row in rows}):
         here = [row for row in rows if int(row["k"]) == k]
         mean: Row = {"k": k, "name": here[0]["name"], "transition": here[0]["transition"]}
-        for name in ("variance", "second_moment", "share", "eta", "form"):
+        for name in MEASURED:
             values = np.array([float(row[name]) for row in here])
             mean[name] = values.mean()
             several = len(values) > 1
@@ -149,9 +146,19 @@ def averaged(rows: list[Row]) -> list[Row]:
     return found
 
 
-def plot(rows: list[Row], settings: Settings, path: Any) -> None:
+def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
+    """Adds the rows of the seeds that are missing, one for each block."""
+    start = time.monotonic()
+    of_seed = make_measure(settings, first_images(settings, dataset))
+    for seed in settings.seeds:
+        if not folder.has(seed=seed):
+            folder.add(*of_seed(seed))
+        print(f"  seed {seed}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+def plot(results: Results, path: Path) -> None:
     """Draws the feedback's figures (a) and (b)."""
-    means = averaged(rows)
+    settings, means = results.settings, averaged(results.rows)
 
     def curve(title: str, column: str, form: str = "") -> list[Row]:
         return [
@@ -169,7 +176,6 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
     variances = curve("channel variance", "variance") + curve(
         "second moment", "second_moment", "form"
     )
-    seeds = len(settings.seeds)
     signal_figure(
         [
             (
@@ -187,17 +193,17 @@ def plot(rows: list[Row], settings: Settings, path: Any) -> None:
         title=f"RescaleNet-{settings.depth} with calibrated biases, at initialisation",
         subtitle=(
             f"{settings.batch_size} images of {settings.dataset} at {settings.image_size} pixels, "
-            f"stem of {settings.stem_channels} channels, {seeds} seed{'s' * (seeds > 1)}; vertical "
-            "lines: down-sampling"
+            f"stem of {settings.stem_channels} channels, {counted(settings.seeds, 'seed')}; "
+            "vertical lines: down-sampling"
         ),
         form="recursion, second moment",
     )
 
 
-def table(rows: list[Row]) -> str:
+def table(results: Results) -> str:
     """One line for each block."""
     cells = [["block", "Var[x_k]", "second moment", "recursion", "share (%)", "eta (%)"]]
-    for row in averaged(rows):
+    for row in averaged(results.rows):
         cells.append(
             [
                 f"{row['k']} {row['name']}" + (" *" if str(row["transition"]) == "True" else ""),
@@ -209,49 +215,20 @@ def table(rows: list[Row]) -> str:
     return text_table(cells)
 
 
-def main(command: Command) -> int:
-    """Measures what is missing, prints the table, draws the figure; returns the exit code."""
-    stop_at_once()
-    settings = SCALES[command.scale]
-    if command.dataset:
-        settings = dataclasses.replace(settings, dataset=command.dataset)
-    if command.seeds:
-        settings = dataclasses.replace(settings, seeds=command.seeds)
-    if len(set(settings.seeds)) < len(settings.seeds) or min(settings.seeds) < 0:
-        raise SystemExit(
-            f"--seeds {' '.join(map(str, settings.seeds))} found; expected different numbers, 0 or "
-            "more."
-        )
-    dataset = load_data(settings.dataset, command.data_dir)
-    out = command.out or Path("runs") / f"rescale_variance-{command.scale}"
-    folder = ResultsFolder(out, dataclasses.asdict(settings), grid=GRID, columns=COLUMNS, key=KEY)
-    out = folder.path
-    print(
-        f"RescaleNet-{settings.depth}, scale {command.scale}: {settings.dataset}; results in "
-        f"{out.resolve()}",
-        flush=True,
-    )
-    start = time.monotonic()
-    measure = make_measure(settings, first_images(settings, dataset))
-    for seed in settings.seeds:
-        for row in [] if _complete(folder, seed, settings) else measure(seed):
-            if not folder.has(seed=seed, k=row["k"]):
-                folder.add(row)
-        print(f"  seed {seed}: {time.monotonic() - start:.0f} s", flush=True)
-
-    wanted = [row for row in folder.rows if int(row["seed"]) in settings.seeds]
-    text = table(wanted)
-    print(f"\nMeans over the seeds; * down-samples or changes the width:\n\n{text}")
-    folder.write_text("table.txt", text + "\n")
-    folder.draw("figure.png", lambda path: plot(wanted, settings, path))
-    return last_words(folder, (), start)
-
-
-def _complete(folder: ResultsFolder, seed: int, settings: Settings) -> bool:
-    """Whether the row of the last block is there; the rows of a seed are added in order."""
-    branches = models.ResNet(settings.depth, SCHEME).num_branches
-    return folder.has(seed=seed, k=branches)
-
+EXPERIMENT = Experiment(
+    name="rescale_variance",
+    title="RescaleNet's variance",
+    description="RescaleNet's variance, block by block.",
+    scales=SCALES,
+    grid=("seeds",),
+    key=("seed", "k"),
+    columns=("seed", "k", "name", "transition", *MEASURED),
+    command=Command,
+    measure=measure,
+    table=table,
+    plot=plot,
+    heading=lambda results: "Means over the seeds; * down-samples or changes the width:",
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Command, description="RescaleNet's variance, block by block.")))
+    run(EXPERIMENT)

@@ -35,22 +35,23 @@ Fixup, which begins to learn later, 76.9%; at batch 256 the 40 steps are too few
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import tyro
-
-from experiments import grid, imagenet
-from experiments.best_rate import best_rate, widened
-from experiments.command import resolve
+from experiments import imagenet
+from experiments.experiment import Experiment, Point, Results, Setup
 from experiments.folder import Row
-from experiments.imagenet import Command, Images
-from experiments.streamed_run import OUTCOME, StreamedProgram, build_program
-from experiments.streamed_table import Train, make_table, show_table
-from experiments.table import accuracy_cell, edge_mark, rate_table
+from experiments.imagenet import OUTCOME, Images, Streamed
+from experiments.main import run
+from experiments.rates import best_rate, rows_at, widened
+from experiments.table import accuracy_cell, edge_mark, grouped, rate_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Rule
+from nf_resnets.training import Start
 
 PUBLISHED = {
     "batchnorm": {256: 75.0, 1024: 74.9, 4096: 74.9},
@@ -72,6 +73,7 @@ class Settings:
     batches: tuple[int, ...]
     rates: tuple[float, ...]  # at batch 256; in proportion to the batch
     extend: int = 0  # times that a cell's rates go on beyond an edge at which its best lies
+    best: Rule = "strict"
     depth: int = 50
     variants: tuple[str, ...] = tuple(PUBLISHED)
     seeds: tuple[int, ...] = (0,)
@@ -113,7 +115,7 @@ SCALES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SkipInitCommand(Command):
+class Command(imagenet.Command):
     """The options of the table."""
 
     best: Rule = "strict"
@@ -121,41 +123,35 @@ class SkipInitCommand(Command):
     behind. trimmed: as long as half of them finished, by the mean over those that did."""
 
 
-GRID = ("batches", "rates", "extend", "variants", "seeds")
-KEY = ("variant", "batch", "rate", "seed")
-COLUMNS = (*KEY, "title", "learning_rate", "published_accuracy", *OUTCOME)
-
-
-def points(
-    settings: Settings, steps: dict[int, int], rows: Sequence[Row] = (), rule: Rule = "strict"
-) -> list[grid.Point]:
+def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:
     """The runs of the table; those of one variant and batch size share a program.
 
-    Args:
-      settings: what they depend on.
-      steps: of a run, by the batch size.
-      rows: those that there are; a cell whose best rate lies at an edge of them has one rate more.
-      rule: by which the best rate is chosen.
+    A cell whose best rate lies at an edge of those that have run has one rate more.
     """
-    found = []
-    for batch in settings.batches:
-        for name in settings.variants:
-            scheme = schemes.get(name)
-            here = of_cell(rows, name, batch)
-            for rate in widened(settings.rates, here, rate_of, extend=settings.extend, rule=rule):
-                for seed in settings.seeds:
-                    found.append(
-                        grid.Point(
-                            key={"variant": name, "batch": batch, "rate": rate, "seed": seed},
-                            label=f"{scheme.title}, batch {batch}, rate {rate:g}, seed {seed}",
-                            program=(name, batch),
-                            cost=grid.cost(
-                                settings.depth,
-                                steps[batch] * batch // 64,
-                                norm=scheme.anatomy.normalized,
-                            ),
-                        )
-                    )
+    found, there = [], grouped(rows, "variant", "batch")
+    for batch, name in itertools.product(settings.batches, settings.variants):
+        rates = widened(
+            settings.rates,
+            there.get((name, str(batch)), []),
+            rate_of,
+            extend=settings.extend,
+            rule=settings.best,
+        )
+        scheme = schemes.get(name)
+        for rate, seed in itertools.product(rates, settings.seeds):
+            hyper = {"learning_rate": learning_rate(rate, batch)}
+            found.append(
+                Point(
+                    key={"variant": name, "batch": batch, "rate": rate, "seed": seed},
+                    title=scheme.title,
+                    start=Start(scheme, seed, hyper),
+                    program=(name, batch),
+                    num_steps=settings.steps or streamed.steps(batch, settings.epochs),
+                    steps_per_epoch=streamed.steps(batch),
+                    batch_size=batch,
+                    label=f"{scheme.title}, batch {batch}, rate {rate:g}, seed {seed}",
+                )
+            )
     return found
 
 
@@ -164,73 +160,43 @@ def learning_rate(rate: float, batch: int) -> float:
     return rate * batch / 256
 
 
-def make_program(
-    settings: Settings, dataset: Any, reading: Any, point: grid.Point, steps: dict[int, int]
-) -> StreamedProgram:
-    """Builds what the runs of one variant and batch size need."""
-    batch = point.key["batch"]
-    micro_batches = -(-batch // settings.micro_batch)
+def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
+    """Network, optimizer and steps of one variant and batch size."""
+    batch, steps = point.batch_size, point.num_steps
     model = models.ResNet(
         depth=settings.depth,
         scheme=point.key["variant"],
         version=2,
-        num_classes=dataset.num_classes,
+        num_classes=streamed.num_classes,
         stem_channels=settings.stem_channels,
         bn_groups=max(1, batch // settings.slice_size),
     )
-    warmup = min(
-        steps[batch],
-        round(settings.warmup_epochs * imagenet.steps_of(dataset, batch, 1)),
-    )
+    warmup = min(steps, round(settings.warmup_epochs * streamed.steps(batch)))
 
     def optimizer(hyper: dict[str, Any]) -> Any:
-        schedule = optim.halving(hyper["learning_rate"], steps[batch])
+        schedule = optim.halving(hyper["learning_rate"], steps)
         return optim.sgd(
-            optim.warmup(schedule, warmup, steps[batch]),
+            optim.warmup(schedule, warmup, steps),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             scheme=point.key["variant"],
             scalar_factor=settings.scalar_factor,
         )
 
-    return build_program(
-        model,
-        dataset,
-        settings.images,
-        reading,
-        optimizer,
-        batch_size=batch,
-        steps=steps[batch],
-        micro_batches=micro_batches,
+    micro_batches = -(-batch // settings.micro_batch)
+    return imagenet.streamed_setup(
+        model, optimizer, settings.images, streamed, point, micro_batches=micro_batches
     )
 
 
-def make_row(point: grid.Point, train: Train) -> Row:
-    """Trains and tests one network, and returns its row."""
-    name, batch = point.key["variant"], point.key["batch"]
-    scheme = schemes.get(name)
-    rate = learning_rate(point.key["rate"], batch)
+def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+    """The learning rate, the published accuracy, and the columns of a streamed run."""
+    published = PUBLISHED.get(point.key["variant"], {}).get(point.batch_size, "")
     return {
-        "title": scheme.title,
-        "learning_rate": rate,
-        "published_accuracy": PUBLISHED.get(name, {}).get(batch, ""),
-        **train(scheme, {"learning_rate": rate}),
+        "learning_rate": point.start.hyper["learning_rate"],
+        "published_accuracy": published,
+        **imagenet.row(settings, point, run),
     }
-
-
-def of_cell(rows: Sequence[Row], name: str, batch: int) -> list[Row]:
-    """The runs of one scheme and batch size, those of the lowest rate first."""
-    found = [row for row in rows if (row["variant"], row["batch"]) == (name, str(batch))]
-    return sorted(found, key=rate_of)
-
-
-def best(rows: list[Row], name: str, batch: int, rule: Rule = "strict") -> list[Row]:
-    """The runs at the best rate by mean test accuracy; at the lowest if none finished."""
-    found = of_cell(rows, name, batch)
-    chosen = best_rate(found, rate_of, rule).best
-    if chosen is None:
-        return [row for row in found if row["rate"] == found[0]["rate"]]
-    return [row for row in found if rate_of(row) == chosen]
 
 
 def rate_of(row: Row) -> float:
@@ -238,31 +204,52 @@ def rate_of(row: Row) -> float:
     return float(row["rate"])
 
 
-def table(rows: list[Row], settings: Settings, rule: Rule = "strict") -> str:
+def best(rows: Sequence[Row], rule: Rule) -> list[Row]:
+    """The rows of a cell at the best rate by mean test accuracy; at the lowest if none finished."""
+    chosen = best_rate(rows, rate_of, rule).best
+    return rows_at(min(map(rate_of, rows)) if chosen is None else chosen, rows, rate_of)
+
+
+def table(results: Results) -> str:
     """For each scheme and batch size the accuracy at the best rate, and what was published."""
+    settings, of = results.settings, grouped(results.rows, "variant", "batch")
     cells = [["scheme", "batch", "test accuracy", "best rate", "diverged rates", "published"]]
-    for name in settings.variants:
-        for batch in settings.batches:
-            chosen, of_all = best(rows, name, batch, rule), of_cell(rows, name, batch)
-            if not chosen:
-                continue
-            passed = best_rate(of_all, rate_of, rule).passed_over
-            gone = {row["rate"] for row in of_all if row["status"] == "diverged"}
-            tried = set(map(rate_of, of_all))
-            published = PUBLISHED.get(name, {}).get(batch)
-            cells.append(
-                [
-                    chosen[0]["title"],
-                    str(batch),
-                    accuracy_cell(chosen, "test_accuracy"),
-                    f"{float(chosen[0]['learning_rate']):g}"
-                    + edge_mark(rate_of(chosen[0]), tried)
-                    + (PASSED if passed else ""),
-                    f"{len(gone)} of {len(tried)}",
-                    "-" if published is None else f"{published:.1f}",
-                ]
-            )
+    for name, batch in itertools.product(settings.variants, settings.batches):
+        rows = of.get((name, str(batch)), [])
+        if not rows:
+            continue
+        chosen = best(rows, settings.best)
+        passed = best_rate(rows, rate_of, settings.best).passed_over
+        gone = {row["rate"] for row in rows if row["status"] == "diverged"}
+        tried = set(map(rate_of, rows))
+        published = PUBLISHED.get(name, {}).get(batch)
+        cells.append(
+            [
+                chosen[0]["title"],
+                str(batch),
+                accuracy_cell(chosen, "test_accuracy"),
+                f"{float(chosen[0]['learning_rate']):g}"
+                + edge_mark(rate_of(chosen[0]), tried)
+                + (PASSED if passed else ""),
+                f"{len(gone)} of {len(tried)}",
+                "-" if published is None else f"{published:.1f}",
+            ]
+        )
     return rate_table(cells)
+
+
+def plot(results: Results, path: Path) -> None:
+    """Draws the training accuracy of every scheme at its best rate, a panel for each batch size."""
+    settings, panels = results.settings, {}
+    for (batch, _), rows in grouped(results.rows, "batch", "variant").items():
+        panels.setdefault(f"batch {batch}", []).extend(best(rows, settings.best))
+    imagenet.plot_panels(
+        results,
+        panels,
+        path,
+        title=f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
+        subtitle=results.data.name,
+    )
 
 
 WHAT_IT_SHOWS = {
@@ -276,54 +263,28 @@ WHAT_IT_SHOWS = {
 }
 
 
-def main(command: SkipInitCommand) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    grid.stop_at_once()
-    imagenet.check_options(command, VARIANTS)
-    settings: Settings = resolve(command, SCALES, ("variants", "seeds"))
-    dataset = imagenet.open_images(settings.images, command.data_dir)
-    steps = {
-        batch: settings.steps or imagenet.steps_of(dataset, batch, settings.epochs)
-        for batch in settings.batches
-    }
-    reading = imagenet.reading_of(command)
-    made = make_table(
-        "skipinit_imagenet",
-        "SkipInit on ImageNet",
-        command,
-        settings,
-        points(settings, steps, rule=command.best),
-        lambda point: make_program(settings, dataset, reading, point, steps),
-        make_row,
-        dataset=dataset,
-        grid_settings=GRID,
-        key=KEY,
-        columns=COLUMNS,
-        more=lambda rows: points(settings, steps, rows, command.best),
-    )
-    return show_table(
-        made,
-        table(made.rows, settings, command.best),
-        {
-            f"batch {batch}": [
-                row
-                for name in settings.variants
-                for row in best(made.rows, name, batch, command.best)
-            ]
-            for batch in settings.batches
-        },
-        dataset=dataset,
-        shows=WHAT_IT_SHOWS[command.scale],
-        title=f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
-        subtitle=dataset.name,
-    )
-
+EXPERIMENT = Experiment(
+    name="skipinit_imagenet",
+    title="SkipInit on ImageNet",
+    description="Train ResNet-50 without BatchNorm at large batches.",
+    scales=SCALES,
+    grid=("batches", "rates", "extend", "best", "variants", "seeds"),
+    choices={"variants": VARIANTS},
+    key=("variant", "batch", "rate", "seed"),
+    columns=(
+        "variant", "batch", "rate", "seed", "title", "learning_rate", "published_accuracy", *OUTCOME
+    ),
+    command=Command,
+    load=imagenet.load,
+    points=points,
+    setup=setup,
+    row=row,
+    lines={"curves.csv": imagenet.CURVES},
+    table=table,
+    plot=plot,
+    heading=imagenet.heading,
+    note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(
-                SkipInitCommand, description="Train ResNet-50 without BatchNorm at large batches."
-            )
-        )
-    )
+    run(EXPERIMENT)

@@ -37,9 +37,8 @@ network that is gone.
 
 from __future__ import annotations
 
-import tyro
-
-from experiments.rate_sweep import Line, RateCommand, Settings, make_table
+from experiments.main import run
+from experiments.rates import Line, Settings, rate_experiment
 
 LINES = {
     "batchnorm": Line("BatchNorm", "batchnorm"),
@@ -65,13 +64,13 @@ SCALES = {
     ),
 }  # fmt: skip
 
-
-def main(command: RateCommand) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    return make_table(command, name="skipinit_table1_depth", lines=LINES, scales=SCALES)
-
+EXPERIMENT = rate_experiment(
+    "skipinit_table1_depth",
+    "SkipInit table 1",
+    "SkipInit's table 1: accuracy against depth.",
+    LINES,
+    SCALES,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(tyro.cli(RateCommand, description="SkipInit's table 1: accuracy against depth."))
-    )
+    run(EXPERIMENT)

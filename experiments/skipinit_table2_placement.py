@@ -41,9 +41,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import tyro
-
-from experiments.rate_sweep import Line, RateCommand, Settings, make_table
+from experiments.main import run
+from experiments.rates import Line, Settings, rate_experiment
 from nf_resnets import schemes
 
 
@@ -78,13 +77,13 @@ SCALES = {
     ),
 }  # fmt: skip
 
-
-def main(command: RateCommand) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code."""
-    return make_table(command, name="skipinit_table2_placement", lines=LINES, scales=SCALES)
-
+EXPERIMENT = rate_experiment(
+    "skipinit_table2_placement",
+    "SkipInit, the place of BatchNorm",
+    "BatchNorm's variants at 100 and 1,000 layers.",
+    LINES,
+    SCALES,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(
-        main(tyro.cli(RateCommand, description="BatchNorm's variants at 100 and 1,000 layers."))
-    )
+    run(EXPERIMENT)

@@ -21,6 +21,29 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
     )
 
 
+def grouped(
+    rows: Iterable[Mapping[str, Any]], *columns: str
+) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
+    """The rows by their values in some columns, as text.
+
+    >>> grouped([{"a": "1", "b": "2"}, {"a": "3", "b": "2"}], "b")
+    {('2',): [{'a': '1', 'b': '2'}, {'a': '3', 'b': '2'}]}
+    """
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(str(row[name]) for name in columns), []).append(row)
+    return found
+
+
+def counted(values: Sequence[Any], noun: str) -> str:
+    """How many there are, in words.
+
+    >>> counted((0,), "seed"), counted((0, 1), "seed")
+    ('1 seed', '2 seeds')
+    """
+    return f"{len(values)} {noun}{'' if len(values) == 1 else 's'}"
+
+
 def edge_mark(best: float, tried: Iterable[float]) -> str:
     """The mark of a best rate that is the lowest or the highest tried; nothing of another.
 
@@ -76,16 +99,18 @@ def spread_cell(rows: Sequence[Mapping[str, Any]], column: str = "test_accuracy"
     return f"{statistics.fmean(finished):.1f} ± {statistics.stdev(finished):.1f} ({runs})"
 
 
-def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Mean and median test error in percent of those runs that finished, a dash if none did."""
+def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str]:
+    """Mean and median test error (%) of the runs that finished; how many ran, and diverged."""
     errors = [
         100 - 100 * float(row["test_accuracy"]) for row in rows if row["status"] == "finished"
     ]
-    if not errors:
-        return "-", "-"
-    return f"{statistics.mean(errors):.2f}", f"{statistics.median(errors):.2f}"
+    middle = (statistics.mean, statistics.median)
+    found = [f"{of(errors):.2f}" if errors else "-" for of in middle]
+    gone = sum(row["status"] == "diverged" for row in rows)
+    return found[0], found[1], str(len(rows)), str(gone)
 
 
 __all__ = [
-    "accuracy_cell", "edge_mark", "error_cells", "rate_table", "spread_cell", "text_table",
+    "accuracy_cell", "counted", "edge_mark", "error_cells", "grouped", "rate_table", "spread_cell",
+    "text_table",
 ]  # fmt: skip

@@ -15,8 +15,10 @@ from benchmarks.rows import Row
 from benchmarks.timing import Ratio
 from experiments import fixup_fig3_depth as fig3
 from experiments import fixup_fig4_ablation as fig4
-from experiments import rate_sweep
+from experiments import skipinit_table1_depth
+from experiments.experiment import Results
 from experiments.folder import read_rows
+from experiments.table import grouped
 from nf_resnets import init
 from nf_resnets.sweep import optima
 
@@ -64,13 +66,13 @@ def test_the_table_of_the_benchmarks_is_that_of_its_rows(folder):
 
 
 def test_the_main_table_is_that_of_its_rows():
-    rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.COLUMNS)
-    made = fig3.table(rows, fig3.SCALES["laptop"]).strip()
+    rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.EXPERIMENT.columns)
+    made = fig3.table(Results(fig3.SCALES["laptop"], None, rows)).strip()
     assert made == (ROOT / RESULTS / "table.txt").read_text().strip()
 
 
 def test_the_committed_results_show_the_claim():
-    rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.COLUMNS)
+    rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.EXPERIMENT.columns)
     deep = {row["scheme"]: row for row in rows if row["depth"] == "1000"}
     for scheme, least in (("fixup", 0.7), ("skipinit", 0.7), ("batchnorm", 0.5)):
         assert float(deep[scheme]["test_accuracy"]) > least, scheme
@@ -81,10 +83,10 @@ def test_the_committed_results_show_the_claim():
 
 
 def test_the_committed_ablation_shows_its_order():
-    rows = read_rows(ROOT / TABLES[1] / "rows.csv", fig4.COLUMNS)
+    rows = read_rows(ROOT / TABLES[1] / "rows.csv", fig4.EXPERIMENT.columns)
     means = {
         name: np.mean([float(row["mean_accuracy"]) for row in of_variant])
-        for name, of_variant in fig4.rows_by_variant(rows, fig4.SCALES["laptop"]).items()
+        for (name,), of_variant in grouped(rows, "variant").items()
     }
     order = ("batchnorm", "fixup", "no_bias", "tenth", "tenfold")
     assert sorted(means, key=means.get, reverse=True)[0] == "batchnorm"
@@ -94,7 +96,7 @@ def test_the_committed_ablation_shows_its_order():
 
 def _best(folder, line, depth):
     """The best test accuracy over the rates; a run that diverged is at chance."""
-    rows = read_rows(ROOT / folder / "rows.csv", rate_sweep.COLUMNS)
+    rows = read_rows(ROOT / folder / "rows.csv", skipinit_table1_depth.EXPERIMENT.columns)
     found = [row for row in rows if (row["line"], row["depth"]) == (line, depth)]
     assert found
     return max(0.1 if row["status"] == "diverged" else float(row["test_accuracy"]) for row in found)

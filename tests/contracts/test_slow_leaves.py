@@ -8,6 +8,7 @@ multipliers have no weight decay (its published code).
 import ast
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +19,18 @@ import pytest
 from experiments import (
     fixup_fig3_depth,
     fixup_fig4_ablation,
+    fixup_table1_resnet110,
     fixup_table2_imagenet,
     fixup_table3_translation,
-    rate_sweep,
-    recipe,
     rescale_imagenet,
     rescale_multipliers,
     skipinit_imagenet,
+    skipinit_table1_depth,
 )
-from experiments.grid import Point
 from nf_resnets import data, models, optim, schemes, sweep, training, translation
 from nf_resnets.roles import Group, Leaf, Role
-from nf_resnets.sweep import program as sweep_program
+from nf_resnets.sweep import image_task
+from nf_resnets.sweep.grid import refuse_other_settings
 from nf_resnets.sweep.settings import make
 from nf_resnets.trained import fit
 
@@ -59,67 +60,36 @@ def caught(function, *arguments, **options):
 
 def of_sweep(scheme, monkeypatch):
     settings = make({"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0, "scheme": scheme})
-    plan = sweep_program.plan(settings, DIGITS)
-    return sweep_program._optimizer(plan, sweep_program.hyper_of(settings))
+    return image_task.optimizer(image_task.kind_of(settings, DIGITS), image_task.hyper_of(settings))
 
 
 def of_fit(scheme, monkeypatch):
-    catch(monkeypatch, training, "make_train_step", 1)
+    catch(monkeypatch, training, "image_program", 2)
     network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
     return caught(fit.fit, network, {}, DIGITS, fit.Recipe())
 
 
-def of_recipe(scheme, monkeypatch):
-    catch(monkeypatch, recipe, "build_program", 2)
-    network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-    return caught(recipe.recipe_program, network, DIGITS, recipe.Recipe(), 4)
+STREAMED = SimpleNamespace(
+    steps=lambda batch_size, epochs=1: 10, num_classes=10, encoded=None, reading=None
+)
 
 
-def of_fig3(scheme, monkeypatch):
-    catch(monkeypatch, fixup_fig3_depth, "build_program", 2)
-    settings = dataclasses.replace(fixup_fig3_depth.SCALES["smoke"], slow_alpha=False)
-    return caught(fixup_fig3_depth.make_program, settings, DIGITS, 10, schemes.get(scheme))
+def of_experiment(module, data=DIGITS, scale="smoke", **choose):
+    """The optimizer of the first run of an experiment for which a scheme is chosen."""
+
+    def optimizer(scheme, monkeypatch):
+        chosen = {name: value(scheme) for name, value in choose.items()}
+        settings = dataclasses.replace(module.SCALES[scale], **chosen)
+        point = module.EXPERIMENT.points(settings, data, ())[0]
+        start = dataclasses.replace(point.start, scheme=schemes.get(scheme))
+        point = dataclasses.replace(point, start=start)
+        return module.EXPERIMENT.setup(settings, data, point).optimizer(HYPER)
+
+    return optimizer
 
 
-def of_rates(scheme, monkeypatch):
-    catch(monkeypatch, rate_sweep, "build_program", 2)
-    settings = rate_sweep.Settings("digits", (10,), ("line",), (-3,))
-    return caught(rate_sweep.make_program, settings, DIGITS, 10, rate_sweep.Line("", scheme))
-
-
-def of_skipinit_imagenet(scheme, monkeypatch):
-    catch(monkeypatch, skipinit_imagenet, "build_program", 4)
-    monkeypatch.setattr(skipinit_imagenet.imagenet, "steps_of", lambda *_: 10)
-    point = Point({"variant": scheme, "batch": 16}, "", None, 0)
-    settings = skipinit_imagenet.SCALES["smoke"]
-    return caught(skipinit_imagenet.make_program, settings, DIGITS, None, point, {16: 10})
-
-
-def of_rescale_imagenet(scheme, monkeypatch):
-    catch(monkeypatch, rescale_imagenet, "build_program", 4)
-    monkeypatch.setattr(rescale_imagenet.imagenet, "steps_of", lambda *_: 10)
-    point = Point({"network": "resnet50", "variant": scheme}, "", None, 0)
-    settings = rescale_imagenet.SCALES["smoke"]
-    return caught(rescale_imagenet.make_program, settings, DIGITS, None, point, 10)
-
-
-def of_rescale_multipliers(scheme, monkeypatch):
-    catch(monkeypatch, rescale_multipliers, "build_program", 2)
-    settings = rescale_multipliers.SCALES["smoke"]
-    return caught(rescale_multipliers.make_program, settings, DIGITS, "multipliers")
-
-
-def of_fig4(scheme, monkeypatch):
-    catch(monkeypatch, fixup_fig4_ablation, "build_program", 2)
-    settings = fixup_fig4_ablation.SCALES["smoke"]
-    return caught(fixup_fig4_ablation.make_program, settings, DIGITS, scheme)
-
-
-def of_table2(scheme, monkeypatch):
-    catch(monkeypatch, fixup_table2_imagenet, "build_program", 4)
-    point = Point({"variant": scheme, "depth": 26}, "", None, 0)
-    settings = fixup_table2_imagenet.SCALES["smoke"]
-    return caught(fixup_table2_imagenet.make_program, settings, DIGITS, None, point, {26: 10})
+def only(scheme):
+    return (scheme,)
 
 
 SCHEMES = ("fixup", "skipinit", "rescalenet", "batchnorm")
@@ -139,14 +109,20 @@ ENTRIES = {
     ),
     "sweep": (of_sweep, SCHEMES + PUBLISHED),
     "trained": (of_fit, SCHEMES + PUBLISHED),
-    "recipe": (of_recipe, SCHEMES),
-    "fixup_fig3_depth": (of_fig3, SCHEMES),
-    "fixup_fig4_ablation": (of_fig4, ("fixup",)),
-    "fixup_table2_imagenet": (of_table2, ("fixup",)),
-    "rate_sweep": (of_rates, SCHEMES),
-    "skipinit_imagenet": (of_skipinit_imagenet, ("fixup", "skipinit", "batchnorm")),
-    "rescale_imagenet": (of_rescale_imagenet, ("rescalenet",)),
-    "rescale_multipliers": (of_rescale_multipliers, ("rescalenet",)),
+    "fixup_table1_resnet110": (of_experiment(fixup_table1_resnet110), SCHEMES),
+    "fixup_fig3_depth": (of_experiment(fixup_fig3_depth, slow_alpha=lambda _: False), SCHEMES),
+    "fixup_fig4_ablation": (of_experiment(fixup_fig4_ablation, variants=only), ("fixup",)),
+    "fixup_table2_imagenet": (
+        of_experiment(fixup_table2_imagenet, STREAMED, variants=only),
+        ("fixup",),
+    ),
+    "skipinit_table1_depth": (of_experiment(skipinit_table1_depth), SCHEMES),
+    "skipinit_imagenet": (
+        of_experiment(skipinit_imagenet, STREAMED, variants=only),
+        ("fixup", "skipinit", "batchnorm"),
+    ),
+    "rescale_imagenet": (of_experiment(rescale_imagenet, STREAMED), ("rescalenet",)),
+    "rescale_multipliers": (of_experiment(rescale_multipliers), ("rescalenet",)),
 }
 CASES = [(entry, scheme) for entry, (_, fit_for) in ENTRIES.items() for scheme in fit_for]
 
@@ -207,17 +183,20 @@ def test_leaves_decay_as_published(entry, scheme, monkeypatch, ones):
         assert (update > 0) == expected, path
 
 
-def test_translations_optimizer_has_its_scheme(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        translation, "make_train_step", lambda model, optimizer, *_, **__: seen.append(optimizer)
-    )
+def test_translations_optimizer_has_its_scheme():
     settings = fixup_table3_translation.SCALES["smoke"]
-    vocabulary = dataclasses.make_dataclass("V", ["target_size", "source_size"])(16, 16)
-    fixup_table3_translation.make_program(settings, vocabulary, "fixup")
+    vocabulary = SimpleNamespace(target_size=16, source_size=16)
+    sentences = SimpleNamespace(vocabulary=vocabulary, train=None)
+    experiment = fixup_table3_translation.EXPERIMENT
+    point = next(
+        point
+        for point in experiment.points(settings, sentences, ())
+        if point.key["variant"] == "fixup"
+    )
+    optimizer = experiment.setup(settings, sentences, point).optimizer(HYPER)
     tree = {"head": {"kernel": np.ones((2, 2))}, "x": {"multiplier": np.ones(())}}
     # Multipliers without scalar biases: without a scheme it would be refused.
-    updates = first_updates(seen[0](HYPER), tree, 1.0)
+    updates = first_updates(optimizer, tree, 1.0)
     assert updates["x/multiplier"] / updates["head/kernel"] == pytest.approx(0.1)
 
 
@@ -269,7 +248,7 @@ def test_an_alpha_of_a_tenth_of_the_rate_is_within_reach(ones):
     params = jax.tree.map(np.zeros_like, ones("skipinit"))
     for optimizer in (
         optim.sgd(0.5, scheme=slow),
-        fixup_fig3_depth.optimizer(settings, schemes.get("skipinit"), HYPER),
+        of_experiment(fixup_fig3_depth, scale="laptop")("skipinit", None),
     ):
         updates = first_updates(optimizer, params, 1.0)
         factors = {
@@ -315,19 +294,27 @@ def test_schemes_with_other_groups_do_not_share_a_program():
 def test_a_sweep_takes_the_factor_of_the_scheme():
     base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
     grid = sweep.make_sweep({"scheme": SCHEMES}, base)
-    factors = {each.settings.scheme: each.settings.scalar_factor for each in grid.plans}
+    factors = {run.settings["scheme"]: run.settings["scalar_factor"] for run in grid.runs}
     assert factors == {"fixup": 0.1, "skipinit": 0.1, "batchnorm": 0.1, "rescalenet": 1.0}
     # A factor that is given holds for the slow leaves of the scheme; RescaleNet has none.
-    plan = sweep_program.plan(make({**base, "scheme": "fixup", "scalar_factor": 0.5}), DIGITS)
-    assert sweep_program.hyper_of(plan.settings)["scalar_factor"] == 0.5
-    assert sweep_program.hyper_of(sweep.RunSettings())["scalar_factor"] == 0.1
+    settings = make({**base, "scheme": "fixup", "scalar_factor": 0.5})
+    assert image_task.hyper_of(settings)["scalar_factor"] == 0.5
+    assert image_task.hyper_of(sweep.RunSettings())["scalar_factor"] == 0.1
 
 
 def test_ledgers_grow_by_schemes_of_another_factor(tmp_path):
     base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
+    few, more, other = (
+        sweep.make_sweep({"scheme": schemes_}, {**base, **changes})
+        for schemes_, changes in (
+            (("fixup",), {}),
+            (("rescalenet", "fixup"), {}),
+            (("rescalenet",), {"scalar_factor": 0.5}),
+        )
+    )
     with sweep.open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert sweep.enter(sweep.make_sweep({"scheme": ("fixup",)}, base), ledger) == 1
-        assert sweep.enter(sweep.make_sweep({"scheme": ("rescalenet", "fixup")}, base), ledger) == 1
+        assert sweep.enter(few.runs, ledger) == 1
+        refuse_other_settings(more, ledger)
+        assert sweep.enter(more.runs, ledger) == 1
         with pytest.raises(ValueError, match=r"scalar_factor: 0.1, 1.0 there, 0.5 now"):
-            changed = {**base, "scalar_factor": 0.5}
-            sweep.enter(sweep.make_sweep({"scheme": ("rescalenet",)}, changed), ledger)
+            refuse_other_settings(other, ledger)

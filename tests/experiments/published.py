@@ -38,6 +38,7 @@ _TABLE_OF_RATES = {
     "dataset": ("cifar10", PROTOCOL),
     "log2_rates": ((0, -1, -2, -3, -4, -5, -6), "ours: powers of two, the best from 2^-5 to 2^-1"),
     "extend": (0, "ours"),
+    "best": ("strict", "ours"),
     "seeds": ((0, 1, 2, 3, 4), "ours: 'several seeds'"),
     "width": (2, "SkipInit v1, table 1: WRN-n-2"),
     "stem_channels": (16, WRN),
@@ -269,6 +270,7 @@ RECIPES = {
         "batches": ((256, 1024, 4096), "SkipInit v1, table 3"),
         "rates": ((0.05, 0.1, 0.2), "ours: around Goyal et al.'s 0.1 at batch 256"),
         "extend": (0, "ours"),
+        "best": ("strict", "ours"),
         "depth": (50, "SkipInit v1, table 3: ResNet-50"),
         "variants": (
             ("batchnorm", "fixup", "skipinit", "regularized_skipinit"),
@@ -503,7 +505,7 @@ OF_USERS = {
         "dropout": (0.0, "ours: for a CPU"),
         "seed": (0, "ours"),
     },
-    "experiments.recipe.Recipe": {
+    "experiments.fixup_table1_resnet110.Recipe": {
         "learning_rate": (0.1, DEFAULTS),
         "batch_size": (128, DEFAULTS),
         "epochs": (200, "Fixup code"),

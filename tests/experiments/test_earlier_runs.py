@@ -11,33 +11,34 @@ import pytest
 import tyro
 
 from docs.machinery import results
+from experiments.main import settings_of
 from tests.experiments.as_a_user import ROOT, lines_of
 
 OF_TABLE_1 = "fixup_table1_resnet110-laptop-depth-{}-seeds-0-variants-batchnorm-fixup"
-EARLIER = {
-    OF_TABLE_1.format(20): "Table1Command",
-    OF_TABLE_1.format(56): "Table1Command",
-    "fixup_table2_imagenet-laptop-rate-0.1": "Table2Command",
-    "fixup_table2_imagenet-laptop-rate-0.1-epochs-10-drops-0.3-0.6-0.9": "Table2Command",
-    "fixup_table3_translation-laptop-layers-6": "Command",
-    "fixup_table4_regularized-laptop-epochs-20-seeds-0-1-2-3-4": "Table4Command",
-}
+EARLIER = (
+    OF_TABLE_1.format(20),
+    OF_TABLE_1.format(56),
+    "fixup_table2_imagenet-laptop-rate-0.1",
+    "fixup_table2_imagenet-laptop-rate-0.1-epochs-10-drops-0.3-0.6-0.9",
+    "fixup_table3_translation-laptop-layers-6",
+    "fixup_table4_regularized-laptop-epochs-20-seeds-0-1-2-3-4",
+)
 COMMITTED = {result.name: result for result in results.committed()}
 
 
 @pytest.mark.parametrize("name", EARLIER)
 def test_the_folder_names_the_options_that_make_it_again(name):
     command = shlex.split(COMMITTED[name].command)
-    experiment = importlib.import_module(command[2])
-    options = tyro.cli(getattr(experiment, EARLIER[name]), args=command[3:])
-    made = json.loads(json.dumps(dataclasses.asdict(experiment.settings_of(options))))
+    experiment = importlib.import_module(command[2]).EXPERIMENT
+    options = tyro.cli(experiment.command, args=command[3:])
+    made = json.loads(json.dumps(dataclasses.asdict(settings_of(experiment, options))))
     kept = json.loads((ROOT / "results" / name / "settings.json").read_text())["settings"]
     # How many points a curve has is no part of a run; fields that came later were not kept.
     differ = {key for key in kept if made[key] != kept[key]} - {"points"}
     if differ == {"variants"}:  # a table may have more rows now
         differ = {*kept["variants"]} - {*made["variants"]}
     assert differ == set()
-    assert made != json.loads(json.dumps(dataclasses.asdict(experiment.SCALES["laptop"])))
+    assert made != json.loads(json.dumps(dataclasses.asdict(experiment.scales["laptop"])))
 
 
 def errors_of(name):

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from experiments import fixup_fig4_ablation as fig4
+from experiments.main import settings_of
 from nf_resnets import models
 from tests.experiments.as_a_user import lines_of, make
 
@@ -42,7 +43,7 @@ def test_the_rules_one_by_one_as_a_user(tmp_path):
 
 def test_a_variant_that_there_is_not_is_refused():
     with pytest.raises(SystemExit, match="--variants rule_4 found; expected some of batchnorm"):
-        fig4.main(fig4.Figure4Command(scale="smoke", variants=("rule_4",)))
+        settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", variants=("rule_4",)))
 
 
 @functools.cache

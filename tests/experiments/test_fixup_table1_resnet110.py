@@ -4,6 +4,9 @@ import pytest
 from PIL import Image
 
 from experiments import fixup_table1_resnet110 as table1
+from experiments import fixup_table4_regularized as table4
+from experiments.main import settings_of
+from nf_resnets import data
 from tests.experiments.as_a_user import lines_of, make
 
 
@@ -34,4 +37,17 @@ def test_smoke_makes_the_rows_of_the_table(tmp_path):
 
 def test_a_depth_that_is_none_is_refused():
     with pytest.raises(SystemExit, match=r"--depth 111 found; expected 6n \+ 2 layers"):
-        table1.main(table1.Table1Command(scale="smoke", depth=111))
+        settings_of(table1.EXPERIMENT, table1.Command(scale="smoke", depth=111))
+
+
+def test_the_published_epochs():
+    # 390 steps an epoch on CIFAR-10, 604,388 // 128 on SVHN with its extra images.
+    recipe = table1.SCALES["paper"].recipe
+    assert table1.boundaries(recipe, 200 * 390) == (100 * 390, 150 * 390)
+    parts = table4.SCALES["paper"].networks
+    cifar, svhn = parts["cifar10"].recipe, parts["svhn"].recipe
+    assert table1.boundaries(cifar, 200 * 390) == (60 * 390, 120 * 390, 160 * 390)
+    assert table1.boundaries(svhn, 160 * 4_721) == (80 * 4_721, 120 * 4_721)
+    assert (cifar.factor, svhn.factor) == (0.2, 0.1)
+    digits = data.load("digits")
+    assert table1.num_steps(table1.Recipe(batch_size=64, epochs=3), digits) == 3 * 22

@@ -1,11 +1,13 @@
 """Fixup's table 2 as a user runs it, and its published numbers and recipe."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from experiments import fixup_table2_imagenet as table2
+from experiments.main import settings_of
 from nf_resnets import optim
 from tests.experiments.as_a_user import lines_of, make
 
@@ -81,8 +83,11 @@ def test_the_paper_scale_is_the_published_recipe():
     schedule = optim.step_decay(0.1, boundaries, 0.1)
     rates = [round(float(schedule(step)), 7) for step in (0, boundaries[0] - 1, *boundaries)]
     assert rates == [0.1, 0.1, 0.01, 0.001, 0.0001]
-    wanted = table2.points(paper, {50: steps, 101: 2 * steps})
+    streamed = SimpleNamespace(steps=lambda batch_size, epochs=1: 5_004 * epochs)
+    wanted = table2.points(paper, streamed, ())
     assert len(wanted) == 6 + 4
+    found = {point.key["depth"]: point.num_steps for point in wanted}
+    assert found == {50: steps, 101: 2 * steps}
 
 
 @pytest.mark.parametrize(
@@ -96,4 +101,4 @@ def test_the_paper_scale_is_the_published_recipe():
 )
 def test_what_cannot_be_is_refused(options, sentence):
     with pytest.raises(SystemExit, match=sentence):
-        table2.settings_of(table2.Table2Command(scale="smoke", **options))
+        settings_of(table2.EXPERIMENT, table2.Command(scale="smoke", **options))

@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from experiments import fixup_table4_regularized as table4
+from experiments.main import settings_of
 from tests.experiments.as_a_user import lines_of, make
 
 
@@ -38,7 +39,7 @@ def test_smoke_makes_the_twins(tmp_path):
 )
 def test_what_cannot_be_is_refused(options, sentence):
     with pytest.raises(SystemExit, match=sentence):
-        table4.settings_of(table4.Table4Command(scale="smoke", **options))
+        settings_of(table4.EXPERIMENT, table4.Command(scale="smoke", **options))
 
 
 def test_variants_leave_out_what_their_titles_say():
@@ -53,8 +54,8 @@ def test_variants_leave_out_what_their_titles_say():
 
 
 def test_a_smaller_network_by_option():
-    command = table4.Table4Command(scale="paper", parts=("cifar10",), depth=16, width=4)
-    settings = table4.settings_of(command)
+    command = table4.Command(scale="paper", parts=("cifar10",), depth=16, width=4)
+    settings = settings_of(table4.EXPERIMENT, command)
     assert settings.parts == ("cifar10",) and table4.network_name(settings.networks["cifar10"]) == (
         "WRN-16-4"
     )

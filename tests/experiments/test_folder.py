@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.folder import ResultsFolder, write_whole
+from experiments.folder import CurvesFile, ResultsFolder, write_whole
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("scheme", "depth", "accuracy")
@@ -207,3 +207,55 @@ def test_damaged_files_are_refused_in_one_sentence(tmp_path):
         (tmp_path / name).unlink()
         (tmp_path / name).write_bytes(good)
     folder(tmp_path)
+
+
+KEY = ("variant", "seed")
+
+
+def folder_of_curves(path):
+    return ResultsFolder(path, {}, grid=(), columns=(*KEY, "accuracy"), key=KEY)
+
+
+def curves(held):
+    return CurvesFile(held, columns=(*KEY, "step", "loss"), key=KEY)
+
+
+def steps(*losses):
+    return [{"step": step, "loss": loss, "grad_norm": 1} for step, loss in enumerate(losses, 1)]
+
+
+def test_curves_come_back_as_they_were_written_and_a_run_made_again_replaces_its_own(tmp_path):
+    held = folder_of_curves(tmp_path)
+    first = curves(held)
+    first.put({"variant": "a", "seed": 0}, steps(1 / 3, 0.25))
+    first.put({"variant": "b", "seed": 0}, steps(2.5))
+    again = curves(held)
+    lines = again.of({"variant": "a", "seed": "0"})
+    assert [(line["step"], float(line["loss"])) for line in lines] == [("1", 1 / 3), ("2", 0.25)]
+    again.put({"variant": "a", "seed": 0}, steps(7.0))
+    third = curves(held)
+    assert [line["loss"] for line in third.of({"variant": "a", "seed": 0})] == ["7.0"]
+    assert [line["loss"] for line in third.of({"variant": "b", "seed": 0})] == ["2.5"]
+    assert third.of({"variant": "c", "seed": 0}) == []
+
+
+def test_a_row_without_its_curve_is_refused(tmp_path):
+    held = folder_of_curves(tmp_path)
+    curves(held).put({"variant": "a", "seed": 0}, steps(1.0))
+    held.add({"variant": "a", "seed": 0, "accuracy": 0.5})
+    curves(held).check()
+    (tmp_path / "curves.csv").unlink()
+    with pytest.raises(SystemExit, match="has no lines of the run a, 0, whose row is in rows.csv"):
+        curves(held).check()
+
+
+def test_the_mean_is_that_of_the_steps_that_all_of_them_have(tmp_path):
+    kept = curves(folder_of_curves(tmp_path))
+    kept.put({"variant": "a", "seed": 0}, steps(1.0, 2.0, 9.0))
+    kept.put({"variant": "a", "seed": 1}, steps(3.0, 5.0))
+    keys = [{"variant": "a", "seed": seed} for seed in (0, 1)]
+    assert kept.mean(keys, "loss") == ([1, 2], [2.0, 3.5])
+    # A short run is thinned less: its positions are other steps.
+    kept.put({"variant": "a", "seed": 2}, [{"step": 2, "loss": 0.0}, {"step": 4, "loss": 0.0}])
+    keys = [{"variant": "a", "seed": seed} for seed in (0, 2)]
+    assert kept.mean(keys, "loss") == ([2], [1.0])

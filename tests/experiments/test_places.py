@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tyro
 
+from experiments.main import main
 from nf_resnets.analysis import __main__ as analysis
 from nf_resnets.sweep import __main__ as sweep
 
@@ -14,15 +15,15 @@ ROOT = Path(__file__).parents[2]
 BAD = ("~nobody-of-that-name/x", "file/x", "/proc/x", "loop/x", "/dev/null")
 # Those that stream images write them to the temporary folder first, with packages that may lack.
 STREAMED = ("fixup_table2_imagenet", "rescale_imagenet", "skipinit_imagenet")
-EXPERIMENTS = [
-    path.stem
+MODULES = {
+    path.stem: importlib.import_module(f"experiments.{path.stem}")
     for path in sorted((ROOT / "experiments").glob("*.py"))
-    if "\ndef main(" in path.read_text() and "tyro.cli" in path.read_text()
-]
+}
+EXPERIMENTS = [name for name, module in MODULES.items() if hasattr(module, "EXPERIMENT")]
 
 
 def test_all_experiments_are_looked_at():
-    assert len(EXPERIMENTS) >= 15 and set(STREAMED) < set(EXPERIMENTS)
+    assert len(EXPERIMENTS) >= 17 and set(STREAMED) < set(EXPERIMENTS)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def here(tmp_path, monkeypatch):
     def made(*arguments, **options):
         raise AssertionError("something was made")
 
-    for place in ("experiments.grid.make_rows", "nf_resnets.sweep.driver.drive"):
+    for place in ("experiments.runs.run_sweep", "nf_resnets.sweep.pool.run_sweep"):
         monkeypatch.setattr(place, made)
     return tmp_path
 
@@ -43,18 +44,14 @@ def here(tmp_path, monkeypatch):
     "name",
     [pytest.param(n, marks=pytest.mark.slow if n in STREAMED else ()) for n in EXPERIMENTS],
 )
-def test_experiments_try_their_folder_first(here, name, monkeypatch):
+def test_experiments_try_their_folder_first(here, name, as_before):
     if name in STREAMED:
         pytest.importorskip("tensorflow_datasets")
         pytest.importorskip("grain")
-    module = importlib.import_module(f"experiments.{name}")
-    monkeypatch.setattr("experiments.grid.stop_at_once", lambda *_: None)
-    if hasattr(module, "stop_at_once"):
-        monkeypatch.setattr(module, "stop_at_once", lambda *_: None)
-    kind = getattr(module, next(iter(module.main.__annotations__.values())))
+    experiment = MODULES[name].EXPERIMENT
     for bad in BAD:
         with pytest.raises(SystemExit) as found:
-            module.main(tyro.cli(kind, args=["--scale", "smoke", "--out", bad]))
+            main(experiment, experiment.command(scale="smoke", out=Path(bad)))
         assert str(found.value).startswith("--out") and "\n" not in str(found.value)
     assert sorted(path.name for path in here.iterdir()) == ["file", "loop"]
 
@@ -62,9 +59,9 @@ def test_experiments_try_their_folder_first(here, name, monkeypatch):
 @pytest.mark.parametrize("bad", BAD)
 def test_a_sweep_and_an_analysis_try_their_folder_first(here, bad, monkeypatch):
     monkeypatch.setattr(analysis, "analyse", lambda *_: pytest.fail("something was measured"))
-    for main, kind in ((sweep.main, sweep.Command), (analysis.main, analysis.Options)):
+    for command, kind in ((sweep.main, sweep.Command), (analysis.main, analysis.Options)):
         with pytest.raises(SystemExit) as found:
-            main(tyro.cli(kind, args=["--out", bad]))
+            command(tyro.cli(kind, args=["--out", bad]))
         assert str(found.value).startswith("--out") and "\n" not in str(found.value)
     if bad != "/dev/null":
         with pytest.raises(SystemExit) as found:

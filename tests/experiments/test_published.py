@@ -9,7 +9,6 @@ import inspect
 import pkgutil
 from types import SimpleNamespace
 
-import nf_resnets.sweep.program as sweep_program
 import numpy as np
 import pytest
 
@@ -21,20 +20,16 @@ from experiments import (
     fixup_table2_imagenet,
     fixup_table3_translation,
     fixup_table4_regularized,
-    rate_sweep,
-    recipe,
-    rescale_imagenet,
     rescale_multipliers,
-    skipinit_imagenet,
     skipinit_lr_batch,
     skipinit_table1_depth,
     skipinit_table2_placement,
 )
-from experiments.grid import Point
-from experiments.streamed_table import fixed_settings
-from nf_resnets import optim, schemes
+from experiments.experiment import Point
+from experiments.runs import ExperimentTask
+from nf_resnets import optim, schemes, training
+from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
-from nf_resnets.training.checkpoint import Checkpoints
 from tests.experiments import published
 
 # What is measured at initialisation or in theory, with sizes that no paper prescribes.
@@ -207,78 +202,56 @@ def test_slow_leaves_and_calibration():
         assert found == slow.get(name, ((), ())), name
         assert scheme.scalar_factor == factor or name.startswith("rescalenet")
     images, _ = published.CALIBRATION_IMAGES
-    for module in (
-        "experiments.program", "experiments.streamed_run", "nf_resnets.sweep.program",
-        "nf_resnets.trained.fit",
-    ):  # fmt: skip
-        assert importlib.import_module(module).__dict__["CALIBRATION_IMAGES"] == images
+    assert images == training.CALIBRATION_EXAMPLES
 
 
-class Caught(Exception):
-    """Carries the optimizer that a program would have been built with."""
+def data_of(per_epoch, batch_size):
+    """What an experiment loads, of images in memory or streamed, with so many steps an epoch."""
+    split = SimpleNamespace(
+        labels=np.zeros(batch_size * per_epoch), images=np.zeros((1, 32, 32, 3))
+    )
+    return SimpleNamespace(
+        train=split,
+        num_classes=10,
+        steps=lambda batch_size, epochs=1: epochs * per_epoch,
+        encoded=None,
+        reading=None,
+    )
 
 
-def built(module, place, monkeypatch, function, *arguments):
-    """The optimizer that ``function`` gives to ``module.build_program`` at that place."""
-
-    def caught(*given, **options):
-        raise Caught(given[place])
-
-    monkeypatch.setattr(module, "build_program", caught)
-    with pytest.raises(Caught) as error:
-        function(*arguments)
-    return error.value.args[0]
-
-
-def of_experiment(name, per_epoch, monkeypatch):
-    """The optimizer of an experiment's paper scale, and the numbers that its run takes."""
+def of_experiment(name, per_epoch):
+    """The optimizer of an experiment's paper scale, and the learning rate of its run."""
     name, _, part = name.partition(" ")
-    module = module_of(name)
-    settings = module.SCALES["paper"]
-    dataset = SimpleNamespace(num_classes=10)
-    for streamed in (rescale_imagenet, fixup_table2_imagenet, skipinit_imagenet):
-        monkeypatch.setattr(streamed.imagenet, "steps_of", lambda *_: per_epoch)
-    if module is fixup_table1_resnet110:
-        steps = settings.recipe.epochs * per_epoch
-        begin = functools.partial(module.make_program, settings, dataset, "fixup", steps)
-        return built(recipe, 2, monkeypatch, begin), settings.recipe.learning_rate
-    if module is fixup_table4_regularized:
-        network = settings.networks[part]
-        variant = module.VARIANTS["fixup_regularized"]
-        steps = network.recipe.epochs * per_epoch
-        begin = functools.partial(module.make_program, network, variant, dataset, steps)
-        return built(recipe, 2, monkeypatch, begin), network.recipe.learning_rate
-    if module is fixup_table2_imagenet:
-        point = Point({"variant": "fixup", "depth": int(part)}, "", None, 0)
-        steps = {int(part): settings.epochs * per_epoch}
-        begin = functools.partial(module.make_program, settings, dataset, None, point, steps)
-        return built(module, 4, monkeypatch, begin), settings.learning_rate
-    if module is skipinit_table1_depth:
-        line = module.LINES["skipinit"]
-        begin = functools.partial(rate_sweep.make_program, settings, dataset, 16, line)
-        return built(rate_sweep, 2, monkeypatch, begin), 1.0
-    if module is skipinit_imagenet:
-        batch = int(part)
-        point = Point({"variant": "skipinit", "batch": batch}, "", None, 0)
-        steps = {batch: settings.epochs * per_epoch}
-        begin = functools.partial(module.make_program, settings, dataset, None, point, steps)
-        return built(module, 4, monkeypatch, begin), module.learning_rate(0.1, batch)
-    if module is rescale_imagenet:
-        point = Point({"network": part, "variant": "rescalenet"}, "", None, 0)
-        steps = settings.epochs * per_epoch
-        begin = functools.partial(module.make_program, settings, dataset, None, point, steps)
-        return built(module, 4, monkeypatch, begin), module.rate_of(settings, part)
-    raise AssertionError(name)
+    experiment, choose = module_of(name).EXPERIMENT, {}
+    if name == "fixup_table2_imagenet":
+        choose = {"depths": (int(part),), "variants": ("fixup",)}
+    elif name == "fixup_table4_regularized":
+        choose = {"parts": (part,), "variants": ("fixup_regularized",)}
+    elif name == "skipinit_imagenet":
+        choose = {"batches": (int(part),), "variants": ("skipinit",), "rates": (0.1,)}
+    elif name == "rescale_imagenet":
+        choose = {"networks": (part,), "variants": ("rescalenet",)}
+    elif name == "skipinit_table1_depth":
+        choose = {"depths": (16,), "lines": ("skipinit",), "log2_rates": (0,)}
+    settings = dataclasses.replace(experiment.scales["paper"], **choose)
+    loaded = data_of(per_epoch, 128)
+    loaded = {part: loaded} if name == "fixup_table4_regularized" else loaded
+    point = next(
+        each
+        for each in experiment.points(settings, loaded, ())
+        if each.key.get("variant") not in ("batchnorm", "xavier_tenth", "xavier_hundredth")
+    )
+    setup = experiment.setup(settings, loaded, point)
+    return setup.optimizer, point.start.hyper["learning_rate"]
 
 
 def of_sweep(per_epoch, monkeypatch):
     """The optimizer of the sweep over batch sizes, at batch 128."""
-    monkeypatch.setattr(sweep_program, "make_model", lambda plan, dataset: None)
+    monkeypatch.setattr(image_task, "make_model", lambda kind, dataset: None)
     base = skipinit_lr_batch.SCALES["paper"].base
-    split = SimpleNamespace(labels=np.zeros(128 * per_epoch), images=np.zeros((1, 32, 32, 3)))
-    dataset = SimpleNamespace(train=split)
-    plan = sweep_program.plan(make({**base, "batch_size": 128, "peak_lr": 1.0}), dataset)
-    return functools.partial(sweep_program._optimizer, plan), 1.0
+    settings = make({**base, "batch_size": 128, "peak_lr": 1.0})
+    kind = image_task.kind_of(settings, data_of(per_epoch, 128))
+    return functools.partial(image_task.optimizer, kind), 1.0
 
 
 @pytest.mark.parametrize("name", published.RATES)
@@ -287,7 +260,7 @@ def test_the_rate_falls_as_published(name, monkeypatch):
     if name == "skipinit_lr_batch":
         optimizer, rate = of_sweep(per_epoch, monkeypatch)
     else:
-        optimizer, rate = of_experiment(name, per_epoch, monkeypatch)
+        optimizer, rate = of_experiment(name, per_epoch)
     seen = {}
 
     def sgd(learning_rate, **options):
@@ -302,26 +275,24 @@ def test_the_rate_falls_as_published(name, monkeypatch):
     assert seen["momentum"] == 0.9
 
 
-@pytest.mark.parametrize(
-    "module", [fixup_table2_imagenet, rescale_imagenet, skipinit_imagenet], ids=lambda m: m.__name__
-)
-def test_the_settings_of_streamed_runs_name_their_checkpoints(module, tmp_path):
-    for settings in module.SCALES.values():
-        Checkpoints(tmp_path, {"settings": fixed_settings(settings, module.GRID), "run": {}})
+@pytest.mark.parametrize("name", sorted({*published.RECIPES} - {"skipinit_lr_batch"}))
+def test_the_settings_of_every_scale_are_text_in_a_ledger(name):
+    experiment = module_of(name).EXPERIMENT
+    point = Point(dict.fromkeys(experiment.key, 0), "", None, None, 1, 1)
+    texts = {
+        ExperimentTask(experiment, settings, None).add([point])[0].text
+        for settings in experiment.scales.values()
+    }
+    assert len(texts) == len(experiment.scales)
 
 
-def test_batches_are_halved_at_10000_layers(monkeypatch):
-    settings = fixup_fig3_depth.SCALES["paper"]
-    seen = {}
-    monkeypatch.setattr(
-        fixup_fig3_depth,
-        "build_program",
-        lambda model, *_, batch_size, **__: seen.update({model.depth: batch_size}),
+def test_batches_are_halved_at_10000_layers():
+    settings = dataclasses.replace(
+        fixup_fig3_depth.SCALES["paper"], depths=(1000, 10_000), schemes=("fixup",)
     )
-    for depth in (1000, 10_000):
-        dataset = SimpleNamespace(num_classes=10)
-        fixup_fig3_depth.make_program(settings, dataset, depth, schemes.get("fixup"))
-    assert seen == {1000: 128, 10_000: 64}  # Fixup 4.1
+    points = fixup_fig3_depth.points(settings, data_of(390, 128), ())
+    found = {point.key["depth"]: point.batch_size for point in points}
+    assert found == {1000: 128, 10_000: 64}  # Fixup 4.1
 
 
 def test_the_ghost_batches_of_the_sweeps():

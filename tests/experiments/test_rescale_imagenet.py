@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from experiments import rescale_imagenet as rescale
-from experiments.grid import Point
+from experiments.experiment import Results
+from experiments.main import settings_of
 from nf_resnets import init, optim, schemes
 from tests.experiments.as_a_user import lines_of, make
 
@@ -34,13 +35,14 @@ PAPER = rescale.SCALES["paper"]
 ROWS = [(network, name) for network in rescale.NETWORKS for name in rescale.VARIANTS]
 
 
-def caught_optimizer(monkeypatch, settings, network, name, steps):
+STREAMED = SimpleNamespace(  # 1,281,167 // 1,024
+    steps=lambda batch_size, epochs=1: 1251 * epochs, num_classes=10, encoded=None, reading=None
+)
+
+
+def caught_optimizer(monkeypatch, settings, network, name):
     """The optimizer of a row's program, and the schedule's boundaries and warm-up, in steps."""
     seen = {}
-
-    def build_program(model, dataset, images, reading, optimizer, **options):
-        seen["model"] = model
-        return optimizer
 
     def step_decay(rate, boundaries, factor):
         seen.update(boundaries=boundaries, factor=factor)
@@ -50,20 +52,19 @@ def caught_optimizer(monkeypatch, settings, network, name, steps):
         seen["warmup"] = warmup_steps
         return schedule
 
-    monkeypatch.setattr(rescale, "build_program", build_program)
     monkeypatch.setattr(rescale.optim, "step_decay", step_decay)
     monkeypatch.setattr(rescale.optim, "warmup", warmup)
-    monkeypatch.setattr(rescale.imagenet, "steps_of", lambda *_: 1251)  # 1,281,167 // 1,024
-    point = Point({"network": network, "variant": name}, "", None, 0)
-    dataset = SimpleNamespace(num_classes=10)
-    optimizer = rescale.make_program(settings, dataset, None, point, steps)
-    return optimizer({"learning_rate": 1.0}), seen
+    settings = dataclasses.replace(settings, networks=(network,), variants=(name,))
+    point = rescale.points(settings, STREAMED, ())[0]
+    setup = rescale.setup(settings, STREAMED, point)
+    seen["model"] = setup.model
+    return setup.optimizer({"learning_rate": 1.0}), seen
 
 
 @pytest.mark.parametrize(("network", "name"), ROWS)
 def test_each_network_has_its_published_recipe(network, name, monkeypatch):
     vgg = network == "vgg19"
-    _, seen = caught_optimizer(monkeypatch, PAPER, network, name, 105 * 1251)
+    _, seen = caught_optimizer(monkeypatch, PAPER, network, name)
     assert seen["warmup"] == 5 * 1251
     # 30, 60 and 90 of the 100 epochs after the warm-up; VGG without normalisation 60 and 90.
     first = [] if vgg and name != "batchnorm" else [35]
@@ -106,7 +107,7 @@ def test_vggs_weights_are_he_fan_out_with_the_head():
 @pytest.mark.parametrize("scale", ["paper", "laptop"])
 def test_only_the_paper_scale_decays_all_of_batch_norms_parameters(scale, monkeypatch):
     settings = dataclasses.replace(rescale.SCALES[scale], stem_channels=4)
-    optimizer, seen = caught_optimizer(monkeypatch, settings, "resnet50", "batchnorm", 1251)
+    optimizer, seen = caught_optimizer(monkeypatch, settings, "resnet50", "batchnorm")
     shapes = jax.eval_shape(seen["model"].init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
     shapes = {name: shapes["params"][name] for name in ("stem", "norm_stem", "head")}
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape), shapes)
@@ -125,7 +126,7 @@ def test_the_committed_rows_are_those_of_the_laptop_scale():
     laptop = json.loads(json.dumps(dataclasses.asdict(rescale.SCALES["laptop"])))
     changed = {
         field
-        for field in {*kept["settings"], *laptop} - set(rescale.GRID)
+        for field in {*kept["settings"], *laptop} - set(rescale.EXPERIMENT.grid)
         if kept["settings"].get(field) != laptop.get(field)
     }
     assert changed == set()
@@ -166,16 +167,17 @@ def test_the_table_has_the_spread_of_several_runs():
     row = {"network": "resnet50", "variant": "rescalenet", "status": "finished"}
     accuracies = ("0.70", "0.74")
     rows = [row | {"test_accuracy": of, "train_accuracy": "0.5"} for of in accuracies]
-    settings = rescale.SCALES["laptop"]
+
+    def table(*rows):
+        return rescale.table(Results(rescale.SCALES["laptop"], None, rows))
+
     # The sample's standard deviation of 70 and 74 is 2 sqrt(2).
-    assert "72.0 ± 2.8 (2 runs)" in rescale.table(rows, settings)
+    assert "72.0 ± 2.8 (2 runs)" in table(*rows)
     gone = row | {"status": "diverged", "test_accuracy": "nan", "train_accuracy": "nan"}
-    assert "72.0 ± 2.8 (2 runs, 1 diverged)" in rescale.table([*rows, gone], settings)
-    assert "70.0 " in rescale.table(rows[:1], settings) and "±" not in rescale.table(
-        rows[:1], settings
-    )
+    assert "72.0 ± 2.8 (2 runs, 1 diverged)" in table(*rows, gone)
+    assert "70.0 " in table(rows[0]) and "±" not in table(rows[0])
 
 
 def test_a_network_that_there_is_not_is_refused():
     with pytest.raises(SystemExit, match="--networks vgg16 found; expected some of resnet50"):
-        rescale.main(rescale.RescaleCommand(scale="smoke", networks=("vgg16",)))
+        settings_of(rescale.EXPERIMENT, rescale.Command(networks=("vgg16",)))

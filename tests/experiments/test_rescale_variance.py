@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from experiments import rescale_variance as experiment
+from experiments.main import settings_of
 from tests.experiments.as_a_user import one_device
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def test_the_smoke_scale_runs_and_shows_the_claim(tmp_path):
     assert first.returncode == 0, first.stderr
     with open(tmp_path / "rows.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 8 and tuple(rows[0]) == experiment.COLUMNS
+    assert len(rows) == 8 and tuple(rows[0]) == experiment.EXPERIMENT.columns
     transitions = [int(row["k"]) for row in rows if row["transition"] == "True"]
     assert transitions == [1, 3, 5, 7]
     moment = [float(row["second_moment"]) for row in rows]
@@ -51,4 +52,4 @@ def test_means_and_errors_over_seeds():
 
 def test_repeated_seeds_are_refused(tmp_path):
     with pytest.raises(SystemExit, match="--seeds 1 1 found"):
-        experiment.main(experiment.Command(seeds=(1, 1), out=tmp_path))
+        settings_of(experiment.EXPERIMENT, experiment.Command(seeds=(1, 1), out=tmp_path))

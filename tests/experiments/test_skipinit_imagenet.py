@@ -1,8 +1,12 @@
 """SkipInit on ImageNet as a user runs it, and how its table chooses."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 
 from experiments import skipinit_imagenet as skipinit
+from experiments.experiment import Results
 from tests.experiments.as_a_user import lines_of, make
 
 
@@ -20,37 +24,35 @@ def test_smoke_makes_every_batch_size(tmp_path):
     assert "too short to show anything" in shown and (out / "figure.png").exists()
 
 
-def test_the_best_rate_is_that_of_the_highest_mean():
-    def row(rate, seed, accuracy, status="finished", batch="256"):
-        return {
-            "variant": "skipinit",
-            "title": "SkipInit",
-            "batch": batch,
-            "rate": rate,
-            "learning_rate": rate,
-            "seed": seed,
-            "status": status,
-            "test_accuracy": accuracy,
-        }
+def row(rate, seed, accuracy, status="finished", name="skipinit", batch="256"):
+    return {
+        "variant": name, "title": "SkipInit", "batch": batch, "rate": rate, "learning_rate": rate,
+        "seed": seed, "status": status, "test_accuracy": accuracy,
+    }  # fmt: skip
 
+
+def test_the_best_rate_is_that_of_the_highest_mean():
     rows = [
         row("0.1", "0", "0.70"), row("0.1", "1", "0.72"),
         # One seed is the best of all, the other diverged: on the mean it is not.
         row("0.2", "0", "0.80"), row("0.2", "1", "nan", "diverged"),
-        row("0.4", "0", "0.99", batch="1024"),
     ]  # fmt: skip
-    chosen = skipinit.best(rows, "skipinit", 256)
+    chosen = skipinit.best(rows, "strict")
     assert [(r["rate"], r["seed"]) for r in chosen] == [("0.1", "0"), ("0.1", "1")]
-    settings = skipinit.SCALES["paper"]
-    text = skipinit.table(rows, settings)
+
+    def table(rows, rule="strict"):
+        settings = dataclasses.replace(skipinit.SCALES["paper"], best=rule)
+        return skipinit.table(Results(settings, None, rows))
+
+    text = table([*rows, row("0.4", "0", "0.99", batch="1024")])
     (line,) = [
         line for line in text.splitlines() if line.startswith("SkipInit") and " 256 " in line
     ]
     assert line.split() == ["SkipInit", "256", "71.0", "0.1!*", "1", "of", "2", "74.9"]
     assert [line[0] for line in text.splitlines()[-2:]] == ["!", "*"]
-    trimmed = skipinit.table(rows, settings, "trimmed")
+    trimmed = table(rows, "trimmed")
     assert "80.0 (1 diverged)" in trimmed and "0.2!" in trimmed
-    inside = skipinit.table([*rows, row("0.05", "0", "0.1")], settings)
+    inside = table([*rows, row("0.05", "0", "0.1")])
     assert "71.0" in inside and "0.1!" not in inside
 
 
@@ -68,20 +70,15 @@ def test_the_published_numbers_and_sizes_stand_as_they_were():
 
 def test_a_cell_whose_best_rate_is_at_an_edge_has_one_rate_more():
     settings = skipinit.SCALES["laptop"]
-    steps = dict.fromkeys(settings.batches, 40)
+    streamed = SimpleNamespace(steps=lambda batch_size, epochs=1: 40)
 
     def rates(rows, name, batch):
-        found = [point.key for point in skipinit.points(settings, steps, rows)]
+        found = [point.key for point in skipinit.points(settings, streamed, rows)]
         return [key["rate"] for key in found if (key["variant"], key["batch"]) == (name, batch)]
 
     def rows(name, batch, *accuracies):
-        return [
-            {
-                "variant": name, "batch": str(batch), "rate": str(rate), "seed": "0",
-                "status": "finished", "test_accuracy": accuracy,
-            }
-            for rate, accuracy in zip(settings.rates, accuracies, strict=True)
-        ]  # fmt: skip
+        pairs = zip(settings.rates, accuracies, strict=True)
+        return [row(str(rate), "0", of, name=name, batch=str(batch)) for rate, of in pairs]
 
     there = rows("batchnorm", 32, "0.1", "0.2", "0.3", "0.4")
     there += rows("alpha_one", 256, "0.4", "0.3", "0.2", "0.1")

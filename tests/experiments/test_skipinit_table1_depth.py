@@ -4,15 +4,15 @@ import dataclasses
 
 import pytest
 
-from experiments import grid
 from experiments import skipinit_table1_depth as table1
-from experiments.rate_sweep import RateCommand
+from experiments.main import main
+from experiments.rates import Command
 from nf_resnets import models, schemes
 from tests.experiments.as_a_user import lines_of, make
 
 
 @pytest.mark.slow
-def test_smoke_and_a_second_start_that_finds_all_there(tmp_path, monkeypatch, capsys):
+def test_smoke_and_a_second_start_that_finds_all_there(tmp_path, as_before, capsys):
     out = tmp_path / "out"
     shown = make("skipinit_table1_depth", "--scale", "smoke", "--out", out)
     rows = lines_of(out / "rows.csv")
@@ -21,8 +21,7 @@ def test_smoke_and_a_second_start_that_finds_all_there(tmp_path, monkeypatch, ca
     assert "α = 0 (SkipInit)" in shown and "(2^" in (out / "table.txt").read_text()
     assert (out / "figure.png").exists()
 
-    monkeypatch.setattr(grid, "stop_at_once", lambda *word: None)  # pytest keeps its own handlers
-    assert table1.main(RateCommand(scale="smoke", out=out)) == 0
+    assert main(table1.EXPERIMENT, Command(scale="smoke", out=out)) == 0
     assert f"All {len(rows)} runs are there already." in capsys.readouterr().out
     assert lines_of(out / "rows.csv") == rows
 

@@ -1,9 +1,14 @@
 """Which rate is the best, and what a cell says of it."""
 
-import pytest
+import functools
 
-from experiments import rate_sweep
-from experiments.rate_sweep import Line, Settings, best_of, cell, rows_at
+from experiments import rates
+from experiments.experiment import Results
+from experiments.rates import Line, Settings, best_rate, cell, rate_of, rows_at, widened
+from nf_resnets import data
+
+DIGITS = data.load("digits")
+best_of = functools.partial(best_rate, rate=rate_of)
 
 
 def row(rate, accuracy, seed=0, **more):
@@ -18,7 +23,7 @@ def row(rate, accuracy, seed=0, **more):
 def test_the_best_mean_over_the_seeds_wins_not_the_best_run():
     rows = [row(-1, 0.99), row(-1, 0.5, 1), row(-2, 0.8), row(-2, 0.82, 1)]
     found = best_of(rows)
-    assert found.best == 0.25 and len(rows_at(found.best, rows)) == 2
+    assert found.best == 0.25 and len(rows_at(found.best, rows, rate_of)) == 2
     # The sample's standard deviation of 80 and 82 is sqrt(2).
     assert cell([*rows, row(-3, 0.1)]) == "81.0 ± 1.4 (2^-2)"
 
@@ -40,13 +45,16 @@ def test_by_the_trimmed_rule_the_runs_that_finished_decide():
     ]
     assert cell(rows) == "80.0 ± 0.0 (2^-2!*)"
     assert cell(rows, "trimmed") == "91.0 ± 0.8 (2^-1*), 1 of 5 diverged"
-    settings = Settings("digits", (16,), ("a",), (-2, -1, 0), seeds=tuple(range(5)), extend=1)
-    lines = {"a": Line("A", "skipinit")}
-    text = rate_sweep.table(rows, settings, lines, "trimmed")
+    lines, tried = {"a": Line("A", "skipinit")}, []
+    for rule in ("strict", "trimmed"):
+        settings = Settings(
+            "digits", (16,), ("a",), (-2, -1, 0), seeds=tuple(range(5)), extend=1, best=rule
+        )
+        points = rates.points(lines, settings, DIGITS, rows)
+        tried.append({point.key["log2_rate"] for point in points})
+    text = rates.table(lines, Results(settings, DIGITS, rows))
     assert "91.0" in text and "* another rate has a better mean" in text.splitlines()[-1]
     # By the first rule the best rate is the lowest, and a lower one is tried.
-    tried = [{p.key["log2_rate"] for p in rate_sweep.points(settings, lines, rows, rule)}
-             for rule in ("strict", "trimmed")]  # fmt: skip
     assert tried == [{-3, -2, -1, 0}, {-2, -1, 0}]
 
 
@@ -60,28 +68,31 @@ def test_a_best_rate_at_an_edge_carries_a_mark():
 
 
 def test_rates_go_on_beyond_an_edge_as_often_as_asked():
-    def rates(*rows, extend=2, grid=(-3, -4)):
-        settings = Settings("digits", (16,), ("a",), grid, extend=extend)
-        return rate_sweep.rates_of(settings, rows)
+    def found(*rows, extend=2, grid=(-3, -4)):
+        powers = [2.0**power for power in grid]
+        return [rate.hex() for rate in widened(powers, rows, rate_of, extend=extend)]
 
-    assert rates() == rates(row(-3, 0.9)) == [-4, -3]  # first what is missing
+    def powers(*exponents):
+        return [(2.0**power).hex() for power in exponents]
+
+    assert found() == found(row(-3, 0.9)) == powers(-4, -3)  # first what is missing
     up = [row(-3, 0.9), row(-4, 0.8)]
-    assert rates(*up, extend=0) == [-4, -3]
-    assert rates(*up) == rates(*up[::-1]) == [-4, -3, -2]
-    assert rates(*up, row(-2, None)) == [-4, -3, -2]
-    assert rates(*up, row(-2, 0.95)) == [-4, -3, -2, -1]
-    assert rates(*up, row(-2, 0.95), row(-1, 0.99)) == [-4, -3, -2, -1]
+    assert found(*up, extend=0) == powers(-4, -3)
+    assert found(*up) == found(*up[::-1]) == powers(-4, -3, -2)
+    assert found(*up, row(-2, None)) == powers(-4, -3, -2)
+    assert found(*up, row(-2, 0.95)) == powers(-4, -3, -2, -1)
+    assert found(*up, row(-2, 0.95), row(-1, 0.99)) == powers(-4, -3, -2, -1)
     gone = [row(-3, None), row(-4, None)]
-    assert rates(*gone) == [-5, -4, -3]
-    assert rates(*gone, row(-5, None), row(-6, None)) == [-6, -5, -4, -3]
-    assert rates(row(-4, 0.9), row(-6, 0.95), grid=(-4, -6)) == [-8, -6, -4]
+    assert found(*gone) == powers(-5, -4, -3)
+    assert found(*gone, row(-5, None), row(-6, None)) == powers(-6, -5, -4, -3)
+    assert found(row(-4, 0.9), row(-6, 0.95), grid=(-4, -6)) == powers(-8, -6, -4)
 
 
 def test_the_runs_of_a_cell_are_those_of_its_own_rates():
     settings = Settings("digits", (16, 100), ("a",), (-3, -4), extend=1)
     rows = [row(-3, 0.9), row(-4, 0.8), row(-3, 0.5, depth="100"), row(-4, 0.7, depth="100")]
-    lines = {"a": Line("A", "skipinit")}
-    found = [(p.key["depth"], p.key["log2_rate"]) for p in rate_sweep.points(settings, lines, rows)]
+    points = rates.points({"a": Line("A", "skipinit")}, settings, DIGITS, rows)
+    found = [(point.key["depth"], point.key["log2_rate"]) for point in points]
     assert found == [(16, -4), (16, -3), (16, -2), (100, -5), (100, -4), (100, -3)]
 
 
@@ -94,8 +105,8 @@ def test_cells_without_a_result():
 def test_the_table_has_lines_down_and_depths_across():
     settings = Settings("digits", (16, 100), ("b", "a"), (-1,))
     lines = {"a": Line("A", "skipinit"), "b": Line("B", "batchnorm")}
-    rows = [row(-1, 0.5), row(-1, 0.75, depth="100"), row(-3, 0.9)]  # 2^-3 is not asked for
-    text = rate_sweep.table(rows, settings, lines).splitlines()
+    rows = [row(-1, 0.5), row(-1, 0.75, depth="100")]
+    text = rates.table(lines, Results(settings, DIGITS, rows)).splitlines()
     assert text[0].split() == ["scheme", "16-2", "100-2"]
     assert text[1].split() == ["B", "-", "-"]
     assert text[2].split() == ["A", "50.0", "(2^-1!)", "75.0", "(2^-1!)"]
@@ -103,31 +114,20 @@ def test_the_table_has_lines_down_and_depths_across():
 
 
 def test_the_runs_of_one_depth_and_anatomy_share_a_program():
-    settings = Settings("digits", (16, 100), ("a", "b", "c"), (-1, -2), seeds=(0, 1))
+    settings = Settings(
+        "digits", (16, 100), ("a", "b", "c"), (-1, -2), seeds=(0, 1), weight_decay=0.25
+    )
     lines = {
         "a": Line("A", "skipinit"),
         "b": Line("B", "alpha_one", l2=False),
         "c": Line("C", "sqrt_half"),
     }
-    points = rate_sweep.points(settings, lines)
+    points = rates.points(lines, settings, DIGITS, ())
     assert len(points) == 24 and len({point.program for point in points}) == 4
     assert len({tuple(point.key.items()) for point in points}) == 24
-
-
-def test_l2_and_rate_are_what_the_line_and_the_point_say(monkeypatch):
-    settings = Settings("digits", (10,), ("a", "b"), (-3,), weight_decay=0.25)
-    lines = {"a": Line("A", "skipinit"), "b": Line("B", "skipinit", l2=False)}
-    seen = []
-
-    def train_and_test(program, scheme, seed, hyper, on_step):
-        seen.append((scheme.name, seed, hyper))
-        raise StopIteration
-
-    monkeypatch.setattr(rate_sweep, "train_and_test", train_and_test)
-    for point in rate_sweep.points(settings, lines):
-        with pytest.raises(StopIteration):
-            rate_sweep.run(settings, lines, None, point, None)
-    assert seen == [
-        ("skipinit", 0, {"learning_rate": 0.125, "weight_decay": 0.25}),
-        ("skipinit", 0, {"learning_rate": 0.125, "weight_decay": 0.0}),
-    ]
+    for point in points:
+        assert point.start.hyper == {
+            "learning_rate": 2.0 ** point.key["log2_rate"],
+            "weight_decay": 0.0 if point.key["line"] == "b" else 0.25,
+        }
+        assert point.start.scheme.name == lines[point.key["line"]].scheme

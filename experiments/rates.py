@@ -1,0 +1,330 @@
+"""Tables of test accuracy at the best learning rate, after the SkipInit paper.
+
+Every line of a table is a scheme, trained at every depth with learning rates that are powers of
+two. A cell is the mean over the seeds at the best of these rates, which stands in brackets. The
+rate is constant for the first half of a run, then halved ten times. Of the paper's protocol are
+left out: the range of rates within a standard deviation of the best, the choice by training loss,
+other batch sizes. A best rate that is the lowest or highest tried is marked; where the settings say
+so, rates beyond it are tried first. A rate at which a larger share of the seeds diverged stands
+behind all others; `--best trimmed` compares those of which half finished by the seeds that did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import experiment
+from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, epoch_steps
+from experiments.folder import Row
+from experiments.table import counted, edge_mark, grouped, rate_table
+from nf_resnets import data, models, optim, schemes
+from nf_resnets.plotting import depth_figure
+from nf_resnets.plotting.sweep import PASSED
+from nf_resnets.sweep.select import Optimum, Rule, optimum
+from nf_resnets.training import ImageTraining, Start
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(experiment.Command):
+    """The options of such a table."""
+
+    best: Rule = "strict"
+    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
+    behind. trimmed: as long as half of them finished, by the mean over those that did."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of a table.
+
+    Attributes:
+      title: what table and figure call it.
+      scheme: the scheme, or its name.
+      l2: whether it is trained with weight decay.
+    """
+
+    title: str
+    scheme: str | schemes.Scheme
+    l2: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows of such a table depend on."""
+
+    dataset: str
+    depths: tuple[int, ...]
+    lines: tuple[str, ...]
+    log2_rates: tuple[int, ...]
+    extend: int = 0  # times that a cell's rates go on beyond an edge at which its best lies
+    best: Rule = "strict"
+    seeds: tuple[int, ...] = (0,)
+    width: int = 2
+    stem_channels: int = 16
+    batch_size: int = 128
+    steps: int = 200 * 390
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    bn_groups: int = 2  # ghost batches of 64
+    bn_estimate_batches: int = 0  # 0: test with the running statistics
+    padding: int = 0
+    flip: bool = False
+    remat_from: int = 5_000  # layers
+    eval_batch_size: int = 500
+
+
+def points(
+    lines: Mapping[str, Line], settings: Settings, dataset: Any, rows: Sequence[Row]
+) -> list[Point]:
+    """The runs of a table, shallow networks first; those that compile alike share a program.
+
+    Rates and weight decay are data of a run, no part of its program. A cell whose best rate lies at
+    an edge of those that have run has one rate more, up to ``settings.extend`` on each side.
+    """
+    found, there = [], grouped(rows, "line", "depth")
+    for depth, name in itertools.product(settings.depths, settings.lines):
+        line, scheme = lines[name], schemes.get(lines[name].scheme)
+        rates = widened(
+            [2.0**power for power in settings.log2_rates],
+            there.get((name, str(depth)), []),
+            rate_of,
+            extend=settings.extend,
+            rule=settings.best,
+        )
+        for rate, seed in itertools.product(rates, settings.seeds):
+            power = round(math.log2(rate))
+            decay = settings.weight_decay if line.l2 else 0.0
+            label = f"{line.title}, {depth:,} layers, rate 2^{power}"
+            found.append(
+                Point(
+                    key={"line": name, "depth": depth, "log2_rate": power, "seed": seed},
+                    title=line.title,
+                    start=Start(scheme, seed, {"learning_rate": rate, "weight_decay": decay}),
+                    program=(depth, scheme.compiles_as),
+                    num_steps=settings.steps,
+                    steps_per_epoch=epoch_steps(dataset, settings.batch_size),
+                    batch_size=settings.batch_size,
+                    priority=depth,
+                    label=label + (f", seed {seed}" if len(settings.seeds) > 1 else ""),
+                )
+            )
+    return found
+
+
+def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
+    """Network, optimizer and steps of one line at one depth."""
+    depth, scheme = point.key["depth"], point.start.scheme
+    model = models.WideResNet(
+        depth=depth,
+        width=settings.width,
+        scheme=scheme,
+        num_classes=dataset.num_classes,
+        stem_channels=settings.stem_channels,
+        bn_groups=settings.bn_groups,
+        remat=depth >= settings.remat_from,
+    )
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            optim.halving(hyper["learning_rate"], settings.steps),
+            momentum=settings.momentum,
+            weight_decay=hyper["weight_decay"],
+            scheme=scheme,
+        )
+
+    training = ImageTraining(
+        batch_size=settings.batch_size,
+        num_steps=settings.steps,
+        augmentation=data.Augmentation(settings.padding, settings.flip),
+        bn_estimate_batches=settings.bn_estimate_batches,
+        eval_batch_size=settings.eval_batch_size,
+    )
+    return Setup(model, optimizer, training, dataset)
+
+
+def rate_of(row: Row) -> float:
+    """The learning rate of a row."""
+    return 2.0 ** int(row["log2_rate"])
+
+
+def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "strict") -> Optimum:
+    """The rate of the best mean test accuracy over the seeds.
+
+    Args:
+      rows: those of one cell of a table, with ``seed``, ``status`` and ``test_accuracy``.
+      rate: ``rate(row)`` is the learning rate of a row, above 0.
+      rule: how rates are compared of which some seeds diverged; see
+        :func:`nf_resnets.sweep.select.optimum`.
+
+    Example:
+      >>> rows = [{"rate": "0.1", "seed": "0", "status": "finished", "test_accuracy": "0.9"},
+      ...         {"rate": "0.2", "seed": "0", "status": "diverged", "test_accuracy": "nan"}]
+      >>> best_rate(rows, lambda row: float(row["rate"])).best
+      0.1
+    """
+    return optimum(
+        [
+            {
+                "peak_lr": rate(row),
+                "seed": row["seed"],
+                "state": row["status"],
+                "test_accuracy": (
+                    float(row["test_accuracy"]) if row["status"] == "finished" else None
+                ),
+            }
+            for row in rows
+        ],
+        rule=rule,
+    )
+
+
+def widened(
+    rates: Sequence[float],
+    rows: Sequence[Row],
+    rate: Callable[[Row], float],
+    *,
+    extend: int,
+    rule: Rule = "strict",
+) -> list[float]:
+    """The rates of one cell of a table: those given, and, by their steps, beyond them.
+
+    Where the best rate is the lowest or the highest, one more is tried beyond it; where every run
+    diverged, a lower one.
+
+    Args:
+      rates: those that every cell has.
+      rows: of the cell.
+      rate: as for :func:`best_rate`.
+      extend: how many more there are on each side, at most.
+      rule: by which the best rate is chosen.
+
+    Example:
+      >>> rows = [{"rate": rate, "seed": "0", "status": "finished", "test_accuracy": accuracy}
+      ...         for rate, accuracy in (("0.5", "0.8"), ("1", "0.9"))]
+      >>> widened((0.5, 1.0), rows, lambda row: float(row["rate"]), extend=1)
+      [0.5, 1.0, 2.0]
+    """
+    found = sorted(rates)
+    if len(found) < 2 or not extend:
+        return found
+    down, up = found[1] / found[0], found[-1] / found[-2]
+    below = above = extend
+    while True:
+        tried = [row for row in rows if rate(row) in found]
+        if {rate(row) for row in tried} != set(found):
+            return found  # those that are missing come first
+        best = best_rate(tried, rate, rule).best
+        if below and best in (None, found[0]):
+            below -= 1
+            found = [found[0] / down, *found]
+        elif above and best == found[-1]:
+            above -= 1
+            found = [*found, found[-1] * up]
+        else:
+            return found
+
+
+def counts(rows: Sequence[Row]) -> str:
+    """How many of the runs at the best rate diverged, for a cell; nothing if none did.
+
+    >>> counts([{"status": "finished"}, {"status": "diverged"}])
+    ', 1 of 2 diverged'
+    """
+    gone = sum(row["status"] == "diverged" for row in rows)
+    return f", {gone} of {len(rows)} diverged" if gone else ""
+
+
+def rows_at(best: float | None, rows: Sequence[Row], rate: Callable[[Row], float]) -> list[Row]:
+    """The rows of the best rate."""
+    return [row for row in rows if rate(row) == best]
+
+
+def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
+    """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
+
+    A rate at the edge of those tried is marked, and one behind which a better one stands of which
+    more runs diverged. ``-`` stands for no runs, ``diverged`` for none that finished.
+    """
+    if not rows:
+        return "-"
+    found = best_rate(rows, rate_of, rule)
+    if found.best is None or found.mean is None:
+        return "diverged"
+    mark = edge_mark(found.best, map(rate_of, rows)) + (PASSED if found.passed_over else "")
+    text = f"{100 * found.mean:.1f}"
+    if found.std is not None:
+        text += f" ± {100 * found.std:.1f}"
+    chosen = rows_at(found.best, rows, rate_of)
+    gone = sum(row["status"] == "diverged" for row in chosen)
+    text += f" (2^{math.log2(found.best):.0f}{mark})"
+    return text + (f", {gone} of {len(chosen)} diverged" if gone else "")
+
+
+def table(lines: Mapping[str, Line], results: Results) -> str:
+    """The table as text: lines down, depths across."""
+    settings, of = results.settings, grouped(results.rows, "line", "depth")
+    cells = [["scheme", *(f"{depth:,}-{settings.width}" for depth in settings.depths)]]
+    for name in settings.lines:
+        by_depth = [of.get((name, str(depth)), []) for depth in settings.depths]
+        cells.append([lines[name].title, *(cell(rows, settings.best) for rows in by_depth)])
+    return rate_table(cells)
+
+
+def plot(results: Results, path: Path) -> None:
+    """Draws test accuracy at the best rate against depth; the rows of other rates are left out."""
+    settings, drawn = results.settings, []
+    for rows in grouped(results.rows, "line", "depth").values():
+        best = best_rate(rows, rate_of, settings.best).best
+        # Where all rates diverged, one cross says so.
+        drawn += rows[:1] if best is None else rows_at(best, rows, rate_of)
+    tried = {int(row["log2_rate"]) for row in results.rows}
+    depth_figure(
+        sorted(drawn, key=lambda row: settings.lines.index(row["line"])),
+        path,
+        title="Test accuracy at the best learning rate against depth",
+        subtitle=(
+            f"WRN-n-{settings.width} on {settings.dataset}, {settings.stem_channels} stem channels,"
+            f" best learning rate of 2^{min(tried)} to 2^{max(tried)}, batch {settings.batch_size},"
+            f" {settings.steps} steps, {counted(settings.seeds, 'seed')}"
+        ),
+        chance=results.chance,
+    )
+
+
+def rate_experiment(
+    name: str,
+    title: str,
+    description: str,
+    lines: Mapping[str, Line],
+    scales: Mapping[str, Settings],
+) -> Experiment:
+    """The experiment that makes a table of these lines."""
+    return Experiment(
+        name=name,
+        title=title,
+        description=description,
+        scales=scales,
+        grid=("depths", "lines", "log2_rates", "seeds", "extend", "best"),
+        key=("line", "depth", "log2_rate", "seed"),
+        columns=(
+            "line", "depth", "log2_rate", "seed", "title", "branches", "weight_decay", *OUTCOME
+        ),
+        command=Command,
+        points=functools.partial(points, lines),
+        setup=setup,
+        row=lambda settings, point, run: {"weight_decay": point.start.hyper["weight_decay"]},
+        table=functools.partial(table, lines),
+        plot=plot,
+        heading=lambda results: (
+            f"Test accuracy (%) at the best learning rate, chance {100 * results.chance:.0f}%:"
+        ),
+    )  # fmt: skip
+
+
+__all__ = ["Command", "Line", "Settings", "best_rate", "rate_experiment", "rows_at", "widened"]

@@ -1,0 +1,302 @@
+"""The runs of an experiment as a sweep: entered in a ledger, trained, and read back as rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from experiments.experiment import Experiment, Point, standard_columns
+from experiments.folder import CurvesFile, ResultsFolder
+from nf_resnets import schemes, training, translation
+from nf_resnets.sweep.callback import Callbacks
+from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.display import Display
+from nf_resnets.sweep.ledger import Ledger, open_ledger
+from nf_resnets.sweep.pool import enter, run_sweep
+from nf_resnets.sweep.task import Resolved
+from nf_resnets.training import Program, Start
+from nf_resnets.training.preemption import Preemption
+
+NEVER = 10**9
+"""Epochs between two tests of a run that is tested at its end only."""
+
+CURVE_POINTS = 2_000
+"""Of a run in the ledger, at most: every step of the shorter runs."""
+
+
+class ExperimentTask:
+    """What a sweep trains for an experiment; a :class:`nf_resnets.sweep.task.Task`.
+
+    Args:
+      experiment: the experiment.
+      settings: its settings.
+      data: what it loaded.
+    """
+
+    def __init__(self, experiment: Experiment, settings: Any, data: Any) -> None:
+        self.experiment, self.settings, self.data = experiment, settings, data
+        self.points: dict[str, Point] = {}
+        self.runs: dict[str, Resolved] = {}
+        values = dataclasses.asdict(settings)
+        fixed = {name: of for name, of in values.items() if name not in experiment.grid}
+        self._fixed = json.dumps(fixed, sort_keys=True)
+        self._lock, self._splits = threading.Lock(), {}
+        self.probe = None if experiment.probe is None else self._probe
+        self.finish = None if experiment.finish is None else self._finish
+
+    def add(self, points: Sequence[Point]) -> list[Resolved]:
+        """Resolves points: those of a lower priority first, and of these the longest programs."""
+        programs: dict[Any, list[Point]] = {}
+        for point in points:
+            programs.setdefault((point.priority, point.program), []).append(point)
+
+        def order(group: Sequence[Point]) -> tuple[int, int]:
+            return group[0].priority, -sum(point.num_steps for point in group)
+
+        found = []
+        for group in sorted(programs.values(), key=order):
+            # The first run names the program, the same in every process.
+            name = json.dumps([self.experiment.name, self._fixed, dict(group[0].key)])
+            for point in group:
+                run = Resolved(
+                    settings={
+                        "experiment": self.experiment.name,
+                        "settings": self._fixed,
+                        **point.key,
+                    },
+                    label=point.name,
+                    program=hashlib.sha256(name.encode()).hexdigest()[:12],
+                    num_steps=point.num_steps,
+                    steps_per_epoch=point.steps_per_epoch,
+                    evaluate_every=1 if self.experiment.test_every_epoch else NEVER,
+                    curve_points=CURVE_POINTS,
+                )
+                self.points[run.key], self.runs[run.key] = point, run
+                found.append(run)
+        return found
+
+    def resolve(self, settings: Mapping[str, Any]) -> Resolved:
+        """The run of these settings."""
+        return self.runs[Resolved(settings, "", "", 0, 0).key]
+
+    def check(self, run: Resolved, devices_per_run: int) -> None:
+        """Any number of devices will do: as many are used as divide the batch."""
+
+    def build(
+        self,
+        run: Resolved,
+        mesh: jax.sharding.Mesh,
+        *,
+        runs_per_device: int = 1,
+        vectorize: Literal["auto", "vmap", "loop"] = "auto",
+    ) -> Program:
+        """Compiles the program of a run, on as many devices as divide its batch."""
+        point = self.points[run.key]
+        model, optimizer, steps, data = self.experiment.setup(self.settings, self.data, point)
+        mesh = divisible_mesh(mesh, model, point.batch_size, getattr(steps, "micro_batches", 1))
+        given = (model, data, optimizer, mesh, steps, point.start)
+        if isinstance(steps, training.StreamedTraining):
+            return training.streamed_program(*given)
+        if isinstance(steps, translation.TokenTraining):
+            return translation.token_program(*given)
+        with self._lock:  # threads that compile share what is on the devices
+            place = id(data), mesh
+            if place not in self._splits:
+                self._splits[place] = training.device_splits(data, mesh)
+        return training.image_program(
+            *given,
+            splits=self._splits[place],
+            runs_per_device=runs_per_device,
+            vectorize=vectorize,
+        )
+
+    def start(self, run: Resolved) -> Start:
+        """Scheme, seed and numbers of a run."""
+        return self.points[run.key].start
+
+    def _probe(self, program: Program, run: Resolved, state: Any, step: int) -> Mapping[str, Any]:
+        point = self.points[run.key]
+        return self.experiment.probe(self.settings, self.data, point, program, state, step)
+
+    def _finish(self, program: Program, run: Resolved, state: Any) -> Mapping[str, Any]:
+        point = self.points[run.key]
+        return self.experiment.finish(self.settings, self.data, point, program, state)
+
+    def row(self, key: str, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of a run.
+
+        Args:
+          key: of the run.
+          run: its row in the ledger, with ``epochs``.
+        """
+        point, experiment = self.points[key], self.experiment
+        model = experiment.setup(self.settings, self.data, point).model
+        found = standard_columns(point, model, run) | experiment.row(self.settings, point, run)
+        return {name: found[name] for name in experiment.columns}
+
+
+def divisible_mesh(
+    mesh: jax.sharding.Mesh, model: Any, batch_size: int, micro_batches: int
+) -> jax.sharding.Mesh:
+    """As many of a mesh's devices as divide a batch and, for BatchNorm, the batch's slices."""
+    if jax.process_count() > 1 or not batch_size:
+        return mesh
+    slices = model.bn_groups if schemes.get(model.scheme).anatomy.has_batch_norm else batch_size
+    sweep, data = mesh.devices.shape
+    data = math.gcd(slices // micro_batches, batch_size // micro_batches, data)
+    return training.make_mesh(sweep, data, devices=mesh.devices[:, :data].flatten().tolist())
+
+
+class RowWriter:
+    """A callback that writes the row of each run as it ends, and hears nothing else.
+
+    Args:
+      task: what the runs are.
+      ledger: where their results are.
+      folder: where the rows go.
+      curves: the files with several lines of each run.
+
+    Attributes:
+      failures: the traceback of each run of which no row could be made, by its label.
+    """
+
+    def __init__(
+        self,
+        task: ExperimentTask,
+        ledger: Ledger,
+        folder: ResultsFolder,
+        curves: Mapping[str, CurvesFile],
+    ) -> None:
+        self.task, self.ledger, self.folder, self.curves = task, ledger, folder, curves
+        self.failures: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        return lambda *_: None
+
+    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
+        """A run has ended."""
+        if state in ("finished", "diverged"):
+            self.write([key])
+
+    def write(self, keys: Sequence[str]) -> None:
+        """Writes the rows of these runs, as far as they have ended and are not there yet."""
+        with self._lock:
+            for run in self.ledger.rows(keys):
+                point = self.task.points[run["key"]]
+                if run["state"] not in ("finished", "diverged") or self.folder.has(**point.key):
+                    continue
+                run |= {"epochs": self.ledger.epochs(run["key"])}
+                try:
+                    row = self.task.row(run["key"], run)
+                    for name, lines in self.task.experiment.lines.items():
+                        self.curves[name].put(point.key, lines.of(self.task.settings, point, run))
+                    self.folder.add(row)
+                except Exception:  # one row must not take the others with it
+                    self.failures[point.name] = traceback.format_exc()
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What came of an attempt to make all runs.
+
+    Attributes:
+      points: all runs that there are to be.
+      failures: the tracebacks of those that failed, by label.
+      exit_code: 128 + the signal that stopped it; 0 if none did.
+    """
+
+    points: Sequence[Point]
+    failures: Mapping[str, str]
+    exit_code: int = 0
+
+
+def make_runs(
+    task: ExperimentTask, folder: ResultsFolder, curves: Mapping[str, CurvesFile], command: Any
+) -> Made:
+    """Makes the runs that are missing, those that other runs ask for included.
+
+    Runs that were cut off go on from their checkpoints.
+
+    Args:
+      task: what the runs are.
+      folder: where their rows go; ledger and checkpoints lie in it.
+      curves: the files with several lines of each run.
+      command: the command line.
+    """
+    points = _points(task, folder)
+    if all(folder.has(**point.key) for point in points):
+        print(f"All {len(points)} runs are there already.")
+        return Made(points, {})
+    use_compilation_cache(folder)
+    failures: dict[str, str] = {}
+    with open_ledger(folder.path / "ledger.db") as ledger, Preemption() as stop:
+        writer = RowWriter(task, ledger, folder, curves)
+        while not failures and not stop.requested:
+            points = _points(task, folder)
+            runs = task.add([point for point in points if not folder.has(**point.key)])
+            if not runs:
+                break
+            keys = [run.key for run in runs]
+            enter(runs, ledger)
+            ledger.retry(keys=keys)
+            writer.write(keys)  # of runs that ended when an earlier process was about to end
+            if not all(folder.has(**task.points[key].key) for key in keys):
+                _sweep(task, runs, writer, command, stop)
+                writer.write(keys)
+            failures = _failures(task, ledger, keys) | writer.failures
+    if stop.requested:
+        return Made(points, failures, stop.exit_code)
+    if not failures:
+        for place in ("checkpoints", "compiled"):
+            shutil.rmtree(folder.path / place, ignore_errors=True)
+    return Made(points, failures)
+
+
+def _points(task: ExperimentTask, folder: ResultsFolder) -> Sequence[Point]:
+    return task.experiment.points(task.settings, task.data, folder.rows)
+
+
+def _sweep(
+    task: ExperimentTask, runs: Sequence[Resolved], writer: RowWriter, command: Any, stop: Any
+) -> None:
+    with Display(runs, describe=task.experiment.describe) as display:
+        run_sweep(
+            task,
+            runs,
+            writer.ledger,
+            writer.folder.path / "checkpoints",
+            Callbacks(writer, display),
+            stop=lambda: stop.requested,
+            how=Execution(workers=command.workers, devices_per_run=0, max_attempts=1),
+        )
+
+
+def _failures(task: ExperimentTask, ledger: Ledger, keys: Sequence[str]) -> dict[str, str]:
+    """The last traceback, or the message, of each run that failed, by its label."""
+    found = {}
+    for run in ledger.rows(keys):
+        if run["state"] in ("failed", "oom"):
+            traces = [attempt["traceback"] for attempt in ledger.attempts(run["key"])]
+            traces = [trace for trace in traces if trace] or [run["message"]]
+            found[task.points[run["key"]].name] = traces[-1]
+    return found
+
+
+def use_compilation_cache(folder: ResultsFolder) -> None:
+    """Keeps compiled programs in the folder, so that a start that goes on finds them."""
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
+        jax.config.update("jax_compilation_cache_dir", str((folder.path / "compiled").resolve()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+__all__ = ["ExperimentTask", "Made", "RowWriter", "make_runs"]
