@@ -424,12 +424,12 @@ def test_facts_are_kept(ledger):
 
 
 def test_several_threads_share_a_ledger(ledger):
-    """Two lanes of one worker, another worker and a heartbeat: each run exactly once."""
+    """Two threads of one worker, another worker and a heartbeat: each run exactly once."""
     ledger.add([run(i, f"p{i % 3}") for i in range(60)])
     mine, another = (this_worker("cpu", {}) for _ in range(2))
     claimed, errors, done = [], [], threading.Event()
 
-    def lane(worker):
+    def work(worker):
         while claims := ledger.claim(worker, limit=2):
             for claim in claims:
                 claimed.append(claim.key)
@@ -447,11 +447,11 @@ def test_several_threads_share_a_ledger(ledger):
         except BaseException as error:
             errors.append(error)
 
-    lanes = [threading.Thread(target=safely, args=(lane, d)) for d in (mine, mine, another)]
+    threads = [threading.Thread(target=safely, args=(work, d)) for d in (mine, mine, another)]
     heart = threading.Thread(target=safely, args=(beat,))
-    for thread in (*lanes, heart):
+    for thread in (*threads, heart):
         thread.start()
-    for thread in lanes:
+    for thread in threads:
         thread.join()
     done.set()
     heart.join()

@@ -27,7 +27,7 @@ def runs(number):
 def test_eight_threads_run_each_run_once(where):
     claimed, errors = [], []
 
-    def lane(ledger, worker):
+    def work(ledger, worker):
         try:
             while claims := ledger.claim(worker, limit=3):
                 claimed.extend(claim.key for claim in claims)
@@ -39,7 +39,7 @@ def test_eight_threads_run_each_run_once(where):
     with open_ledger(where) as first, open_ledger(where) as second:
         first.add(runs(120))
         threads = [
-            threading.Thread(target=lane, args=(ledger, this_worker("cpu", {})))
+            threading.Thread(target=work, args=(ledger, this_worker("cpu", {})))
             for ledger in (first, second)
             for _ in range(4)
         ]
