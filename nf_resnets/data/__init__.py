@@ -1,6 +1,6 @@
 """Data: sources, a deterministic order, and augmentation on the device."""
 
-from nf_resnets.data.augment import example_keys, normalize, random_crop, random_flip
+from nf_resnets.data.augment import cutout, example_keys, normalize, random_crop, random_flip
 from nf_resnets.data.batch import (
     CIFAR_AUGMENTATION,
     Augmentation,
@@ -8,7 +8,6 @@ from nf_resnets.data.batch import (
     training_batch,
 )
 from nf_resnets.data.crop import RandomCrop
-from nf_resnets.data.cutout import cutout
 from nf_resnets.data.imagenet import (
     IMAGENET_MEAN,
     IMAGENET_STD,

@@ -1,6 +1,6 @@
 """Which part of an image is looked at: a random one in training, the middle one in evaluation.
 
-A box is `(left, top, right, bottom)` in pixels of the whole image, as Pillow has it.
+A box is ``(left, top, right, bottom)`` in pixels of the whole image, as Pillow has it.
 """
 
 import dataclasses
@@ -17,23 +17,24 @@ Box = tuple[float, float, float, float]
 class RandomCrop:
     r"""The random resized crop of Szegedy et al., and the flip.
 
-    A box has the fraction `a` of the area, `a` uniform on `area`, and the ratio `r` of width
-    to height, `log r` uniform on the logarithm of `aspect`: with the image's `H` and `W`,
+    A box has the fraction ``a`` of the area, ``a`` uniform on ``area``, and the ratio ``r`` of
+    width to height, ``log r`` uniform on the logarithm of ``aspect``: with the image's ``H`` and
+    ``W``,
 
         w = round(sqrt(a H W r)),  h = round(sqrt(a H W / r)),
 
-    at a place that is uniform over those where it fits.  If it fits nowhere it is drawn again, ten
-    times at most; then it is the largest box in the middle whose ratio lies within `aspect`.  What
+    at a place that is uniform over those where it fits. If it fits nowhere it is drawn again, ten
+    times at most; then it is the largest box in the middle whose ratio lies within ``aspect``. What
     is in the box is resized to a square.
 
     Attributes:
-        size: pixels on a side of the square.
-        area: the smallest and the largest fraction of the area, in `(0, 1]`.
-        aspect: the smallest and the largest ratio of width to height.
-        flip: whether half of the images are mirrored left to right.
+      size: pixels on a side of the square.
+      area: the smallest and the largest fraction of the area, in ``(0, 1]``.
+      aspect: the smallest and the largest ratio of width to height.
+      flip: whether half of the images are mirrored left to right.
 
     Raises:
-        ValueError: if a number lies outside its range, or a range's end comes before its start.
+      ValueError: if a number lies outside its range, or a range's end comes before its start.
 
     Source: Szegedy et al., *Going Deeper with Convolutions*, CVPR 2015, section 6; the ten tries
     are of the pipelines that the papers' authors published.
@@ -61,17 +62,18 @@ def random_box(height: int, width: int, crop: RandomCrop, uniform: Sequence[floa
     """Returns the box of a random resized crop.
 
     Args:
-        height: of the image, in pixels.
-        width: of the image, in pixels.
-        crop: how it is drawn.
-        uniform: numbers in `[0, 1)`, at least `4 * TRIES`; of each four, the first is for the area,
-            the second for the ratio, the others for the place.
+      height: of the image, in pixels.
+      width: of the image, in pixels.
+      crop: how it is drawn.
+      uniform: numbers in ``[0, 1)``, at least ``4 * TRIES``; of each four, the first is for the
+        area, the second for the ratio, the others for the place.
 
     Returns:
-        A box of whole pixels.
+      A box of whole pixels.
 
-    >>> random_box(100, 100, RandomCrop(area=(0.25, 0.25), aspect=(1.0, 1.0)), [0.5] * DRAWS)
-    (25, 25, 75, 75)
+    Example:
+      >>> random_box(100, 100, RandomCrop(area=(0.25, 0.25), aspect=(1.0, 1.0)), [0.5] * DRAWS)
+      (25, 25, 75, 75)
     """
     low, high = (math.log(ratio) for ratio in crop.aspect)
     for start in range(0, 4 * TRIES, 4):
@@ -92,23 +94,24 @@ def random_box(height: int, width: int, crop: RandomCrop, uniform: Sequence[floa
 def central_box(height: int, width: int, size: int, short_side: int) -> Box:
     """Returns the box of the middle of an image whose shorter side is resized.
 
-    The image is resized until its shorter side has `short_side` pixels, and the `size` x `size`
-    pixels in its middle are taken: this is the box of these pixels in the image as it was, so that
-    only what is needed is resized.
+    The image is resized until its shorter side has ``short_side`` pixels, and the ``size`` x
+    ``size`` pixels in its middle are taken: this is the box of these pixels in the image as it was,
+    so that only what is needed is resized.
 
     Args:
-        height: of the image, in pixels.
-        width: of the image, in pixels.
-        size: pixels on a side of the square that is taken.
-        short_side: what the shorter side is resized to, at least `size`.
+      height: of the image, in pixels.
+      width: of the image, in pixels.
+      size: pixels on a side of the square that is taken.
+      short_side: what the shorter side is resized to, at least ``size``.
 
     Raises:
-        ValueError: if `short_side` is smaller than `size`.
+      ValueError: if ``short_side`` is smaller than ``size``.
 
     Source: Krizhevsky, Sutskever, Hinton, NeurIPS 2012, section 2 (256 and the middle 224).
 
-    >>> central_box(256, 512, size=224, short_side=256)
-    (144.0, 16.0, 368.0, 240.0)
+    Example:
+      >>> central_box(256, 512, size=224, short_side=256)
+      (144.0, 16.0, 368.0, 240.0)
     """
     if not 1 <= size <= short_side:
         raise ValueError(

@@ -7,7 +7,7 @@ from PIL import Image
 
 from nf_resnets.data.crop import Box
 
-# Those of ImageNet are JPEGs but for one, a PNG.  Others are not tried: what looks like one of a
+# Those of ImageNet are JPEGs but for one, a PNG. Others are not tried: what looks like one of a
 # hundred rare formats is more likely damage.
 FORMATS = ("JPEG", "PNG")
 
@@ -20,14 +20,14 @@ class ImageFile:
     """The file of one image, of which nothing but the header has been read.
 
     Args:
-        encoded: the bytes of the file.
+      encoded: the bytes of the file.
 
     Attributes:
-        height: in pixels.
-        width: in pixels.
+      height: in pixels.
+      width: in pixels.
 
     Raises:
-        ValueError: if it is no JPEG or PNG image.
+      ValueError: if it is no JPEG or PNG image.
     """
 
     def __init__(self, encoded: bytes) -> None:
@@ -44,19 +44,19 @@ class ImageFile:
         """Returns what is in a box, resized to a square.
 
         The filter is the bilinear one whose support grows with the reduction (Pillow's), as in the
-        published pipelines.  A large image, to be reduced to a quarter or less, is decoded at half
+        published pipelines. A large image, to be reduced to a quarter or less, is decoded at half
         the resolution or less, which JPEG's transform does for nothing.
 
         Args:
-            box: `(left, top, right, bottom)` in pixels of the whole image.
-            size: pixels on a side of the square.
-            flip: whether to mirror it left to right.
+          box: ``(left, top, right, bottom)`` in pixels of the whole image.
+          size: pixels on a side of the square.
+          flip: whether to mirror it left to right.
 
         Returns:
-            uint8 [size, size, 3], RGB whatever the file holds.
+          uint8 [size, size, 3], RGB whatever the file holds.
 
         Raises:
-            ValueError: if the file ends before the image does, or is damaged.
+          ValueError: if the file ends before the image does, or is damaged.
         """
         left, top, right, bottom = box
         try:

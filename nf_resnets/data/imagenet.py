@@ -1,7 +1,7 @@
 """ImageNet, and sets of its format: too large for memory, read one encoded image at a time.
 
-The format is that of `imagenet2012` in TensorFlow Datasets: `image` (a JPEG), `label`, and, if the
-set has one, `file_name`, by which messages call the image.
+The format is that of ``imagenet2012`` in TensorFlow Datasets: ``image`` (a JPEG), ``label``, and,
+if the set has one, ``file_name``, by which messages call the image.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ class Example(NamedTuple):
     """One image of a split, of which nothing but the file's header has been decoded.
 
     Attributes:
-        image: its file.
-        label: its class.
-        where: what messages call it.
+      image: its file.
+      label: its class.
+      where: what messages call it.
     """
 
     image: ImageFile
@@ -45,11 +45,11 @@ class EncodedSplit:
     """One split on disk, read at any position.
 
     Attributes:
-        where: what messages call it.
-        folder: where its files are.
-        source: what gives the stored example of an index, `image` as the bytes of its file.
-        num_examples: how many there are.
-        num_classes: labels are in `[0, num_classes)`.
+      where: what messages call it.
+      folder: where its files are.
+      source: what gives the stored example of an index, ``image`` as the bytes of its file.
+      num_examples: how many there are.
+      num_classes: labels are in ``[0, num_classes)``.
     """
 
     where: str
@@ -62,9 +62,9 @@ class EncodedSplit:
         """Returns an example.
 
         Raises:
-            ValueError: if it is no image, or its label is no class; with the split, the index and
-                the file's name.
-            OSError: if its file on disk cannot be read.
+          ValueError: if it is no image, or its label is no class; with the split, the index and
+            the file's name.
+          OSError: if its file on disk cannot be read.
         """
         with readable(self.where, self.folder):
             stored = self.source[index]
@@ -87,10 +87,10 @@ class EncodedDataset:
     """A data set of encoded images on disk.
 
     Attributes:
-        name: what messages call it.
-        splits: those there are, by name; ImageNet has `train` and `validation`.
-        num_classes: labels are in `[0, num_classes)`.
-        class_names: one name per class.
+      name: what messages call it.
+      splits: those there are, by name; ImageNet has ``train`` and ``validation``.
+      num_classes: labels are in ``[0, num_classes)``.
+      class_names: one name per class.
     """
 
     name: str
@@ -102,7 +102,7 @@ class EncodedDataset:
         """Returns a split.
 
         Raises:
-            ValueError: if there is none of that name; the message lists those there are.
+          ValueError: if there is none of that name; the message lists those there are.
         """
         if name not in self.splits:
             raise ValueError(
@@ -119,15 +119,15 @@ def open_encoded(
     Nothing is read yet but the description, from which the number of classes and examples comes.
 
     Args:
-        data_dir: the folder that TensorFlow Datasets was given, which holds `<name>/<version>`;
-            None is its default.
-        name: the name that TensorFlow Datasets gives the set.
+      data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;
+        None is its default.
+      name: the name that TensorFlow Datasets gives the set.
 
     Raises:
-        FileNotFoundError: if the data set is not there; the message has the command to prepare it.
-        ModuleNotFoundError: if its files are of a format that is not read at any position.
-        ValueError: if it has no images with labels.
-        OSError: if its description is damaged.
+      FileNotFoundError: if the data set is not there; the message has the command to prepare it.
+      ModuleNotFoundError: if its files are of a format that is not read at any position.
+      ValueError: if it has no images with labels.
+      OSError: if its description is damaged.
     """
     import tensorflow_datasets as tfds
 

@@ -1,6 +1,6 @@
 """The order of the training examples, a pure function of the seed and the step.
 
-Nothing is carried from step to step, so a run that resumes at step `t` sees the examples that the
+Nothing is carried from step to step, so a run that resumes at step ``t`` sees the examples that the
 uninterrupted run would have seen, whatever was prefetched and however many devices there are:
 
     order = epoch_order(seed, step // steps_per_epoch(n, batch_size), n)     # once per epoch
@@ -16,17 +16,11 @@ from jax.typing import ArrayLike
 def seed_key(seed: ArrayLike) -> jax.Array:
     """Returns the PRNG key from which the order and the augmentation of a run are derived.
 
-    The generator is named here, not left to `jax_default_prng_impl`: another one would give another
-    order, and "rbg" would give other orders under `vmap` than without it.
-
-    Args:
-        seed: integer scalar in [0, 2**32); may be traced.
-
-    Returns:
-        A typed PRNG key of shape [].
+    The generator is named here, for ``jax_default_prng_impl`` would change the order, and "rbg"
+    gives other orders under ``vmap`` than without it.
 
     Raises:
-        ValueError: if a concrete seed lies outside the range.
+      ValueError: if a concrete seed lies outside [0, 2**32).
     """
     if isinstance(seed, (int, np.integer)) and not 0 <= seed < 2**32:
         # JAX keeps the low 32 bits only, so that two such seeds would silently be one run.
@@ -39,18 +33,12 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
     Which examples are dropped changes with the epoch, since the order does.
 
-    Args:
-        num_examples: size of the training split.
-        batch_size: examples per step over all replicas.
-
-    Returns:
-        `num_examples // batch_size`, at least one.
-
     Raises:
-        ValueError: if the batch is smaller than one or larger than the split.
+      ValueError: if the batch is smaller than one or larger than the split.
 
-    >>> steps_per_epoch(50_000, 128)
-    390
+    Example:
+      >>> steps_per_epoch(50_000, 128)
+      390
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -66,18 +54,19 @@ def epoch_order(seed: ArrayLike, epoch: ArrayLike, num_examples: int) -> jax.Arr
     """Returns the order in which an epoch visits the training examples.
 
     Args:
-        seed: integer scalar in [0, 2**32); may be traced, so that `vmap` over seeds works.
-        epoch: integer scalar, counted from 0; may be traced.
-        num_examples: size of the training split.
+      seed: integer scalar in [0, 2**32); may be traced, so that ``vmap`` over seeds works.
+      epoch: integer scalar, counted from 0; may be traced.
+      num_examples: size of the training split.
 
     Returns:
-        A permutation of `range(num_examples)`, int32 [num_examples].
+      A permutation of ``range(num_examples)``, int32 [num_examples].
 
     Raises:
-        ValueError: if there is no example or a concrete seed is out of range.
+      ValueError: if there is no example or a concrete seed is out of range.
 
-    >>> sorted(epoch_order(seed=0, epoch=3, num_examples=4).tolist())
-    [0, 1, 2, 3]
+    Example:
+      >>> sorted(epoch_order(seed=0, epoch=3, num_examples=4).tolist())
+      [0, 1, 2, 3]
     """
     if num_examples < 1:
         raise ValueError(f"num_examples must be at least 1, got {num_examples}.")
@@ -88,21 +77,22 @@ def epoch_order(seed: ArrayLike, epoch: ArrayLike, num_examples: int) -> jax.Arr
 def local_positions(batch_size: int, axis_name: str | None = None) -> jax.Array:
     """Returns the positions in the global batch that this replica holds.
 
-    Replica `d` of `D` holds the contiguous slice `[d * batch_size / D, (d + 1) * batch_size / D)`.
+    Replica ``d`` of ``D`` holds ``[d * batch_size / D, (d + 1) * batch_size / D)``.
 
     Args:
-        batch_size: examples per step over all replicas.
-        axis_name: mapped axis (of `shard_map`, `pmap` or `vmap`) over which the batch is split;
-            None if it is not.
+      batch_size: examples per step over all replicas.
+      axis_name: mapped axis (of ``shard_map``, ``pmap`` or ``vmap``) over which the batch is split;
+        None if it is not.
 
     Returns:
-        int32 [batch_size / D].
+      int32 [batch_size / D].
 
     Raises:
-        ValueError: if the batch is smaller than one or does not divide over the replicas.
+      ValueError: if the batch is smaller than one or does not divide over the replicas.
 
-    >>> jax.vmap(lambda _: local_positions(6, "data"), axis_name="data")(jnp.zeros(2)).tolist()
-    [[0, 1, 2], [3, 4, 5]]
+    Example:
+      >>> jax.vmap(lambda _: local_positions(6, "data"), axis_name="data")(jnp.zeros(2)).tolist()
+      [[0, 1, 2], [3, 4, 5]]
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -124,21 +114,22 @@ def batch_indices(
     """Returns the examples that this replica trains on at a global step.
 
     Args:
-        order: `epoch_order` of epoch `step // steps_per_epoch`, int32 [num_examples]; the same on
-            every replica.
-        step: integer scalar, counted from 0 over the whole run; may be traced.
-        batch_size: examples per step over all replicas.
-        axis_name: mapped axis over which the batch is split; None if it is not.
+      order: ``epoch_order`` of epoch ``step // steps_per_epoch``, int32 [num_examples]; the same on
+        every replica.
+      step: integer scalar, counted from 0 over the whole run; may be traced.
+      batch_size: examples per step over all replicas.
+      axis_name: mapped axis over which the batch is split; None if it is not.
 
     Returns:
-        Indices into the training split, int32 [batch_size / D] for `D` replicas; the replicas'
-        results in the order of the axis are the global batch.
+      Indices into the training split, int32 [batch_size / D] for ``D`` replicas; the replicas'
+      results in the order of the axis are the global batch.
 
     Raises:
-        ValueError: if the batch does not fit the split or does not divide over the replicas.
+      ValueError: if the batch does not fit the split or does not divide over the replicas.
 
-    >>> batch_indices(jnp.array([4, 0, 3, 1, 2]), step=3, batch_size=2).tolist()
-    [3, 1]
+    Example:
+      >>> batch_indices(jnp.array([4, 0, 3, 1, 2]), step=3, batch_size=2).tolist()
+      [3, 1]
     """
     steps = steps_per_epoch(order.shape[0], batch_size)
     positions = local_positions(batch_size, axis_name)

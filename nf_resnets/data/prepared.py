@@ -1,6 +1,6 @@
 """Data sets that TensorFlow Datasets has prepared on disk: found, or said where they are not.
 
-Nothing is ever downloaded here.  TensorFlow Datasets is imported by the call that needs it, so that
+Nothing is ever downloaded here. TensorFlow Datasets is imported by the call that needs it, so that
 importing the library does not cost its time.
 """
 
@@ -16,17 +16,11 @@ from typing import Any
 def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> Any:
     """Returns the builder of a data set that is on disk, ready to be read.
 
-    Args:
-        name: the name that TensorFlow Datasets gives it.
-        data_dir: the folder that TensorFlow Datasets was given, which holds `<name>/<version>`;
-            None is its default.
-
-    Returns:
-        A `tensorflow_datasets.core.DatasetBuilder` that is prepared.
+    The arguments are those of :func:`nf_resnets.data.open_encoded`.
 
     Raises:
-        FileNotFoundError: if the data set is not there; the message has the command to prepare it.
-        OSError: if its description is damaged.
+      FileNotFoundError: if the data set is not there; the message has the command to prepare it.
+      OSError: if its description is damaged.
     """
     import tensorflow_datasets as tfds
 
@@ -68,7 +62,7 @@ def prepare_command(name: str, data_dir: Any) -> str:
 
 @contextlib.contextmanager
 def readable(name: str, folder: Any) -> Iterator[None]:
-    """Makes one sentence, an `OSError`, of whatever a reader of files raises in the block."""
+    """Makes one sentence, an ``OSError``, of whatever a reader of files raises in the block."""
     try:
         yield
     except ImportError:
@@ -94,7 +88,7 @@ def quiet() -> Iterator[None]:
 
 
 def root_of(builder: Any) -> Any:
-    """Returns the folder that holds `<name>/<version>`, or `<name>/<configuration>/<version>`."""
+    """Returns the folder that TensorFlow Datasets was given for a data set."""
     return builder.data_path.parents[2 if builder.builder_config else 1]
 
 

@@ -1,7 +1,7 @@
 """Image sets as NumPy arrays: checked on construction, loaded by name.
 
 The whole set is held in memory as raw pixels; the training step puts it on the device and gathers,
-crops, flips and normalises there.  scikit-learn and TensorFlow Datasets are imported by the call
+crops, flips and normalises there. scikit-learn and TensorFlow Datasets are imported by the call
 that needs them, so that importing the library costs neither.
 """
 
@@ -33,8 +33,8 @@ class Split:
     """The images and labels of one split.
 
     Args:
-        images: raw pixels, uint8 (or finite floats) [N, H, W, C].
-        labels: class of each image, int32 [N].
+      images: raw pixels, uint8 (or finite floats) [N, H, W, C].
+      labels: class of each image, int32 [N].
     """
 
     images: np.ndarray
@@ -43,22 +43,22 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test split that have been checked; `from_splits` fills in the statistics.
+    """A training and a test split that have been checked; ``from_splits`` fills in the statistics.
 
     Args:
-        name: what messages call the data set.
-        train: training split.
-        test: test split.
-        num_classes: labels are in [0, num_classes).
-        class_names: one name per class.
-        mean: mean of the training pixels, per channel, in raw pixel units.
-        std: standard deviation of the training pixels, per channel, in raw pixel units.
-        max_value: the largest value that a pixel can take, in raw pixel units: 16 for digits, 255
-            for the others.
+      name: what messages call the data set.
+      train: training split.
+      test: test split.
+      num_classes: labels are in [0, num_classes).
+      class_names: one name per class.
+      mean: mean of the training pixels, per channel, in raw pixel units.
+      std: standard deviation of the training pixels, per channel, in raw pixel units.
+      max_value: the largest value that a pixel can take, in raw pixel units: 16 for digits, 255
+        for the others.
 
     Raises:
-        ValueError: if the arrays cannot be trained on; the message names the split, what was found,
-            and for a bad value the index of the first one.
+      ValueError: if the arrays cannot be trained on; the message names the split, what was found,
+        and for a bad value the index of the first one.
     """
 
     name: str
@@ -115,22 +115,23 @@ def from_splits(
     class_names: tuple[str, ...],
     max_value: float = 255.0,
 ) -> Dataset:
-    """Returns a checked `Dataset` whose mean and std are those of the training split.
+    """Returns a checked ``Dataset`` whose mean and std are those of the training split.
 
     Args:
-        name: what messages call the data set.
-        train: training split.
-        test: test split.
-        class_names: one name per class, in the order of the labels.
-        max_value: the largest value that a pixel can take.
+      name: what messages call the data set.
+      train: training split.
+      test: test split.
+      class_names: one name per class, in the order of the labels.
+      max_value: the largest value that a pixel can take.
 
     Raises:
-        ValueError: if the arrays cannot be trained on.
+      ValueError: if the arrays cannot be trained on.
 
-    >>> images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
-    >>> split = Split(images, np.array([0, 1, 0, 1], np.int32))
-    >>> from_splits("mine", train=split, test=split, class_names=("cat", "dog")).mean
-    (7.5,)
+    Example:
+      >>> images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
+      >>> split = Split(images, np.array([0, 1, 0, 1], np.int32))
+      >>> from_splits("mine", train=split, test=split, class_names=("cat", "dog")).mean
+      (7.5,)
     """
     # Before the statistics, which mean nothing for pixels that are NaN or of a wrong shape.
     _check_shapes(f"{name}, train split", train)
@@ -142,30 +143,31 @@ def from_splits(
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Loads a data set by name.
 
-    `digits` (1,797 handwritten digits, 8 x 8, pixels 0 to 16) lies inside scikit-learn; its split
-    is `np.random.default_rng(0).permutation(1797)`, of which the first 1,437 are for training and
-    the last 360 for testing.  The others are read with TensorFlow Datasets, in the order of the
-    files, from what has been prepared on disk: nothing is ever downloaded here.  TensorFlow is
-    needed for a copy in tfrecord format only.  `svhn_extra` is `svhn_cropped` with its 531,131
-    easier images, the split `extra`, after the 73,257 of the training split, as published results
+    ``digits`` (1,797 handwritten digits, 8 x 8, pixels 0 to 16) lies inside scikit-learn; its split
+    is ``np.random.default_rng(0).permutation(1797)``, of which the first 1,437 are for training and
+    the last 360 for testing. The others are read with TensorFlow Datasets, in the order of the
+    files, from what has been prepared on disk: nothing is ever downloaded here. TensorFlow is
+    needed for a copy in tfrecord format only. ``svhn_extra`` is ``svhn_cropped`` with its 531,131
+    easier images, the split ``extra``, after the 73,257 of the training split, as published results
     on SVHN have it.
 
     Args:
-        name: one of `DATASETS`.
-        data_dir: the folder that TensorFlow Datasets was given, which holds `<name>/<version>`;
-            None is its default.  Not used for `digits`.
+      name: one of ``DATASETS``.
+      data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;
+        None is its default. Not used for ``digits``.
 
     Returns:
-        The data set, uint8 images [N, H, W, C] and int32 labels [N].
+      The data set, uint8 images [N, H, W, C] and int32 labels [N].
 
     Raises:
-        ValueError: if the name is unknown or the data cannot be trained on.
-        FileNotFoundError: if the data set is not there; the message has the command to prepare it.
-        ModuleNotFoundError: if a package that reads it is not installed.
-        OSError: if its files are damaged.
+      ValueError: if the name is unknown or the data cannot be trained on.
+      FileNotFoundError: if the data set is not there; the message has the command to prepare it.
+      ModuleNotFoundError: if a package that reads it is not installed.
+      OSError: if its files are damaged.
 
-    >>> load("digits").train.images.shape
-    (1437, 8, 8, 1)
+    Example:
+      >>> load("digits").train.images.shape
+      (1437, 8, 8, 1)
     """
     if name not in DATASETS:
         close = difflib.get_close_matches(str(name), DATASETS, n=1)
@@ -231,7 +233,7 @@ def _read_with_tensorflow(builder: Any, split: str) -> Split:
     if "tensorflow" not in sys.modules:
         import tensorflow as tf
 
-        # TensorFlow would reserve all accelerator memory, which JAX needs.  A program that already
+        # TensorFlow would reserve all accelerator memory, which JAX needs. A program that already
         # uses TensorFlow has made this choice for itself.
         tf.config.set_visible_devices([], "GPU")
     # A cycle length of one reads the files one after another, as ArrayRecord does.

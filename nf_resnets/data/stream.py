@@ -1,11 +1,11 @@
 """Batches of a data set on disk, in an order that is a pure function of the seed and the step.
 
     batches = training_stream(split, seed=0, batch_size=256, num_steps=500_000, first_step=t)
-    for batch in batches: ...                                         # those of steps t, t + 1, ...
+    for batch in batches: ...                                        # those of steps t, t + 1, ...
 
-Nothing is carried from step to step but the step: a run that resumes at step `t` sees the images
+Nothing is carried from step to step but the step: a run that resumes at step ``t`` sees the images
 that the uninterrupted run would have seen, cropped in the same way, whatever was prefetched, by how
-many threads or processes, and over however many hosts the batch is spread.  Grain reads ahead.
+many threads or processes, and over however many hosts the batch is spread. Grain reads ahead.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ class Reading:
     """How a host reads ahead; what is read does not depend on it.
 
     Attributes:
-        threads: images decoded at a time by threads of this process; Pillow decodes without
-            Python's lock, so that they run on as many cores.
-        workers: processes that make whole batches, instead of the threads; 0 for threads.  They
-            start anew with each stream and import the library, which takes seconds.
-        ahead: batches that are made ready before they are asked for.
+      threads: images decoded at a time by threads of this process; Pillow decodes without
+        Python's lock, so that they run on as many cores.
+      workers: processes that make whole batches, instead of the threads; 0 for threads. They
+        start anew with each stream and import the library, which takes seconds.
+      ahead: batches that are made ready before they are asked for.
 
     Raises:
-        ValueError: if one of them is out of its range.
+      ValueError: if one of them is out of its range.
     """
 
     threads: int = 16
@@ -52,19 +52,12 @@ class Reading:
 def stream_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     """Returns the order in which an epoch visits the examples of a split.
 
-    It is the order of 64-bit words of the Philox generator, whose stream NumPy guarantees, as it
-    does not for its permutations.
+    It is a permutation of ``range(num_examples)``, int64: the order of 64-bit words of the Philox
+    generator, whose stream NumPy guarantees, as it does not for its permutations.
 
-    Args:
-        seed: integer in [0, 2**32).
-        epoch: counted from 0.
-        num_examples: size of the split.
-
-    Returns:
-        A permutation of `range(num_examples)`, int64 [num_examples].
-
-    >>> sorted(stream_order(seed=0, epoch=3, num_examples=4).tolist())
-    [0, 1, 2, 3]
+    Example:
+      >>> sorted(stream_order(seed=0, epoch=3, num_examples=4).tolist())
+      [0, 1, 2, 3]
     """
     return np.argsort(_words(seed, _ORDER, epoch, 0, num_examples), kind="stable")
 
@@ -72,16 +65,8 @@ def stream_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 def crop_draws(seed: int, epoch: int, index: int) -> list[float]:
     """Returns the uniform numbers that decide how an image is cropped and flipped in an epoch.
 
-    They are keyed by the example's index in the split, not by its place in a batch or by who
-    decodes it.
-
-    Args:
-        seed: integer in [0, 2**32), the one given to `stream_order`.
-        epoch: counted from 0.
-        index: of the example in its split.
-
-    Returns:
-        Numbers in [0, 1), multiples of 2**-53; `DRAWS` of them.
+    They are ``DRAWS`` multiples of 2**-53 in [0, 1), keyed by the example's index in the split, not
+    by its position in a batch.
     """
     words = _words(seed, _CROP, epoch, index, DRAWS)
     return ((words >> np.uint64(11)) * 2.0**-53).tolist()
@@ -113,23 +98,23 @@ def training_stream(
     Every epoch drops the examples at the end of its order that do not fill a batch.
 
     Args:
-        split: the training split.
-        seed: integer in [0, 2**32), from which order and crops follow.
-        batch_size: examples in a step over all hosts.
-        num_steps: steps of the whole run.
-        first_step: the step of the first batch, counted from 0 over the whole run.
-        rows: the positions in the global batch that this host holds, int [b]; None for all.
-        crop: how images are cropped.
-        reading: how the host reads ahead.
+      split: the training split.
+      seed: integer in [0, 2**32), from which order and crops follow.
+      batch_size: examples in a step over all hosts.
+      num_steps: steps of the whole run.
+      first_step: the step of the first batch, counted from 0 over the whole run.
+      rows: the positions in the global batch that this host holds, int [b]; None for all.
+      crop: how images are cropped.
+      reading: how the host reads ahead.
 
     Returns:
-        An iterator over batches, `image` uint8 [b, S, S, 3], `label` int32 [b], and `index` int32
-        [b], which examples these are.  It raises ValueError or OSError at an example that cannot be
-        decoded, naming it.
+      An iterator over batches, ``image`` uint8 [b, S, S, 3], ``label`` int32 [b], and ``index``
+      int32 [b], which examples these are. It raises ValueError or OSError at an example that cannot
+      be decoded, naming it.
 
     Raises:
-        ValueError: if the batch does not fit the split, a step, row or the seed is out of range.
-        ModuleNotFoundError: if Grain is not installed.
+      ValueError: if the batch does not fit the split, a step, row or the seed is out of range.
+      ModuleNotFoundError: if Grain is not installed.
     """
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}.")
@@ -157,21 +142,16 @@ def evaluation_stream(
 
     Every example counts once: the last batch is filled up with black images that do not.
 
-    Args:
-        split: the split.
-        batch_size: examples in a batch over all hosts; may be larger than the split.
-        size: pixels on a side of the square that the network sees.
-        short_side: what the shorter side is resized to before.
-        rows: the positions in the global batch that this host holds, int [b]; None for all.
-        reading: how the host reads ahead.
+    As :func:`training_stream`, but that a batch may be larger than the split; the shorter side is
+    resized to ``short_side`` pixels, of which the network sees a square of ``size``.
 
     Returns:
-        An iterator over batches: `image`, `label` and `index` as in training, and `counts` float32
-        [b], 1 or 0.
+      An iterator over batches: ``image``, ``label`` and ``index`` as in training, and ``counts``
+      float32 [b], 1 or 0.
 
     Raises:
-        ValueError: if a number is out of range.
-        ModuleNotFoundError: if Grain is not installed.
+      ValueError: if a number is out of range.
+      ModuleNotFoundError: if Grain is not installed.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
@@ -208,16 +188,16 @@ class _TrainingExamples:
         return (self.num_steps - self.first_step) * len(self.rows)
 
     def __getitem__(self, position: int) -> _Element:
-        made, row = divmod(int(position), len(self.rows))
+        done, row = divmod(int(position), len(self.rows))
         per_epoch = self.split.num_examples // self.batch_size
-        epoch, step = divmod(self.first_step + made, per_epoch)
+        epoch, step = divmod(self.first_step + done, per_epoch)
         order = _order(self.seed, epoch, self.split.num_examples)
         index = int(order[step * self.batch_size + self.rows[row]])
         example = self.split[index]
-        draws = crop_draws(self.seed, epoch, index)
+        uniform = crop_draws(self.seed, epoch, index)
         height, width = example.image.height, example.image.width
-        box = random_box(height, width, self.crop, draws)
-        flip = self.crop.flip and draws[-1] < 0.5
+        box = random_box(height, width, self.crop, uniform)
+        flip = self.crop.flip and uniform[-1] < 0.5
         return _pixels(example, index, box, self.crop.size, flip=flip)
 
 

@@ -156,10 +156,10 @@ MUTANTS = [
     ),
     # Data.
     *_in(
-        "data/cutout.py",
+        "data/augment.py",
         "data/test_cutout.py",
-        ("_CUTOUT = 2", "_CUTOUT = 0"),
-        ("_CUTOUT = 2", "_CUTOUT = 1"),
+        ("_CROP, _FLIP, _CUTOUT = 0, 1, 2", "_CROP, _FLIP, _CUTOUT = 0, 1, 0"),
+        ("_CROP, _FLIP, _CUTOUT = 0, 1, 2", "_CROP, _FLIP, _CUTOUT = 0, 1, 1"),
         ("centre - size // 2", "centre - (size - 1) // 2"),
     ),
     *_in(
@@ -176,7 +176,7 @@ MUTANTS = [
         "data/augment.py",
         "data/test_augment.py data/test_cutout.py",
         ("0, 2 * padding + 1)", "0, 2 * padding)"),
-        ("_CROP, _FLIP = 0, 1", "_CROP, _FLIP = 0, 0"),
+        ("_CROP, _FLIP, _CUTOUT = 0, 1, 2", "_CROP, _FLIP, _CUTOUT = 0, 0, 2"),
     ),
     *_in(
         "data/order.py",
