@@ -53,7 +53,6 @@ AS_USERS = (
     "training/test_checkpoint.py",
     "training/test_hosts.py",
     "training/test_preemption.py",
-    "training/test_steps.py",
 )
 
 

@@ -10,10 +10,10 @@ from nf_resnets.training.loop import Run, train
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.program import Program, Start, Steps
-from nf_resnets.training.sharding import replicate, shard_runs
+from nf_resnets.training.sharding import replicate, shard_runs, stack, unstack
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
-from nf_resnets.training.step import make_train_step, replica_step, stack, unstack
+from nf_resnets.training.step import replica_step
 from nf_resnets.training.steps import LONGEST, make_train_steps
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 from nf_resnets.training.streamed_program import StreamedTraining, streamed_program
@@ -47,7 +47,6 @@ __all__ = [
     "make_mesh",
     "make_streamed_evaluate",
     "make_streamed_step",
-    "make_train_step",
     "make_train_steps",
     "moved_average",
     "replica_step",

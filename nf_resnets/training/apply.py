@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from flax import linen as nn
 
 from nf_resnets import schemes
 
@@ -16,10 +17,10 @@ ApplyFn = Callable[[Any, Any, jax.Array, Any], tuple[jax.Array, Any]]
 
 
 def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
-    """Makes the function by which a step calls a model of this library in training.
+    """Makes the function by which a step calls a network in training.
 
     Args:
-      model: a module of :mod:`nf_resnets.models`.
+      model: a module of :mod:`nf_resnets.models`; or an ``ApplyFn``, which is returned as it is.
       shards: over how many replicas the batch is split; each computes ``bn_groups / shards`` of
         BatchNorm's slices, so that the numbers are those of one device.
 
@@ -27,7 +28,9 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
       ValueError: if ``model.bn_groups`` cannot be spread over the replicas; from the function, if
         the network has BatchNorm and ``batch_stats`` is empty.
     """
-    if _has_batch_norm(model):
+    if not _is_module(model):
+        return model  # type: ignore[no-any-return]
+    if has_batch_norm(model):
         if model.bn_groups % shards:
             raise ValueError(
                 f"bn_groups={model.bn_groups} cannot be spread over {shards} devices; expected a "
@@ -41,7 +44,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
         params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
     ) -> tuple[jax.Array, Any]:
         options = {"keys": keys} if takes_keys else {}
-        if not _has_batch_norm(model):
+        if not has_batch_norm(model):
             return model.apply({"params": params}, images, train=True, **options), batch_stats
         variables = _with_statistics(params, batch_stats)
         logits, updated = model.apply(
@@ -53,21 +56,28 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
 
 
 def eval_apply(model: Any) -> ApplyFn:
-    """Makes the function by which an evaluation calls a model of this library."""
+    """As :func:`train_apply`, but in a test, where ``keys`` are None."""
+    if not _is_module(model):
+        return model  # type: ignore[no-any-return]
 
     def apply(
         params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
     ) -> tuple[jax.Array, Any]:
         variables = {"params": params}
-        if _has_batch_norm(model):
+        if has_batch_norm(model):
             variables = _with_statistics(params, batch_stats)
         return model.apply(variables, images, train=False), batch_stats
 
     return apply
 
 
-def _has_batch_norm(model: Any) -> bool:
-    return schemes.get(model.scheme).anatomy.has_batch_norm
+def has_batch_norm(model: Any) -> bool:
+    """Whether a model of this library has BatchNorm, and so running statistics."""
+    return _is_module(model) and schemes.get(model.scheme).anatomy.has_batch_norm
+
+
+def _is_module(model: Any) -> bool:
+    return isinstance(model, nn.Module)
 
 
 def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:
@@ -79,4 +89,4 @@ def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:
     return {"params": params, "batch_stats": batch_stats}
 
 
-__all__ = ["ApplyFn", "eval_apply", "train_apply"]
+__all__ = ["ApplyFn", "eval_apply", "has_batch_norm", "train_apply"]

@@ -14,8 +14,8 @@ class Average(NamedTuple):
     Attributes:
       params: the average, of the structure of the parameters; those of fewer bits are averaged in
         float32.
-      decay: the share of the last average that a step keeps, float32 []. It is data, not a constant
-        of the program.
+      decay: the fraction of the last average that a step keeps, float32 []; data, not a constant of
+        the program.
     """
 
     params: Any

@@ -17,10 +17,10 @@ from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 
-EvalFn = Callable[[Any, Any, DeviceData], dict[str, jax.Array]]
 
-
-def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
+def make_evaluate(
+    apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int
+) -> Callable[[Any, Any, DeviceData], dict[str, jax.Array]]:
     """Compiles the evaluation of ``R`` runs on a ``("sweep", "data")`` mesh.
 
     The split is cut into as few batches as that takes, as equal as they can be; what the last one
@@ -58,16 +58,10 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
             counts = (index < count).astype(jnp.float32)
             index = jnp.minimum(index, count - 1)
             images = normalize(data.images[index], data.mean, data.std)
-            logits, _ = apply_fn(params, batch_stats, images, None)
-            logits = logits.astype(jnp.float32)
-            labels = data.labels[index]
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            # where, not a product: an example that does not count may have an infinite loss.
-            sums = (losses, correct(logits, labels))
-            return jnp.stack([jnp.where(counts > 0, each, 0.0).sum() for each in sums])
+            return batch_sums(apply_fn, params, batch_stats, images, data.labels[index], counts)
 
         sums = lax.map(one_batch, jnp.arange(steps)).sum(axis=0)
-        loss, accuracy = lax.psum(sums, DATA) / count
+        loss, accuracy, _ = lax.psum(sums, DATA) / count
         return {"loss": loss, "accuracy": accuracy}
 
     def local_runs(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
@@ -87,4 +81,24 @@ def make_evaluate(apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int) -> EvalFn:
     return jax.jit(evaluate, out_shardings=NamedSharding(mesh, per_run))
 
 
-__all__ = ["EvalFn", "make_evaluate"]
+def batch_sums(
+    apply_fn: ApplyFn,
+    params: Any,
+    batch_stats: Any,
+    images: jax.Array,
+    labels: jax.Array,
+    counts: jax.Array,
+) -> jax.Array:
+    """What a batch adds to the losses, the correct predictions and the examples, float32 [3].
+
+    ``counts`` is 0 for an example that only fills the batch.
+    """
+    logits, _ = apply_fn(params, batch_stats, images, None)
+    logits = logits.astype(jnp.float32)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    # where, not a product: an example that does not count may have an infinite loss.
+    found = [jnp.where(counts > 0, each, 0.0).sum() for each in (losses, correct(logits, labels))]
+    return jnp.stack([*found, counts.sum()])
+
+
+__all__ = ["batch_sums", "make_evaluate"]

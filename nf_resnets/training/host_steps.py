@@ -1,4 +1,4 @@
-"""Steps on batches that a host makes: one after another, as far ahead as the device allows."""
+"""Steps on batches from the host."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class HostSteps:
         self, step: Callable[..., Any], batches: BatchesFn, mesh: Mesh, metrics: tuple[str, ...]
     ) -> None:
         self._step, self._batches, self._metrics = step, batches, metrics
-        # On a CPU every step is waited for: steps dispatched ahead on several virtual devices can
-        # deadlock. Elsewhere a few run ahead of the host, so that reading metrics costs nothing.
+        # Steps dispatched ahead on several virtual CPU devices can deadlock. Elsewhere a few run
+        # ahead of the host, so that reading metrics costs nothing.
         self._lag = 0 if mesh.devices.flat[0].platform == "cpu" else 8
         self._open: Iterator[Any] | None = None
         self._at: tuple[int, int] | None = None
@@ -47,34 +47,44 @@ class HostSteps:
             self._open = self._batches(*at)
         pending: collections.deque[Any] = collections.deque()
         rows: list[list[float]] = []
-        latest: Any = None
-        for made in range(int(counts[0])):
-            start = time.perf_counter()
-            try:
-                batch = next(self._open)
-            except StopIteration:
-                raise ValueError(
-                    f"the stream ended before step {at[1] + made}; expected more batches."
-                ) from None
-            # A device that is still computing has not waited, however long the host has.
-            if latest is None or latest.is_ready():
-                self.seconds_waited += time.perf_counter() - start
+        loss: Any = None
+        for step in range(int(counts[0])):
+            batch = self._next(at[1] + step, loss)
             states, metrics = self._step(states, batch)
-            latest = metrics["loss"]
+            loss = metrics["loss"]
             pending.append([metrics[name] for name in self._metrics])
-            while len(pending) > self._lag and self._read(pending, rows):
-                pass
-            if rows and not np.isfinite(rows[-1]).all():
+            if not self._read(pending, rows, self._lag):
                 break
-        while pending and (not rows or np.isfinite(rows[-1]).all()):
-            self._read(pending, rows)
-        curve = np.array(rows, np.float32).reshape(len(rows), len(self._metrics))
-        diverged = bool(rows) and not np.isfinite(curve[-1]).all()
+        diverged = not self._read(pending, rows, 0)
         self._at = at[0], at[1] + len(rows)
         if diverged:
             self.close()
+        curve = np.array(rows, np.float32).reshape(len(rows), len(self._metrics))
         columns = {name: curve[None, :, index] for index, name in enumerate(self._metrics)}
         return Steps(states, columns, np.array([len(rows)], np.int32), np.array([diverged]))
+
+    def _next(self, step: int, loss: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            batch = next(self._open)  # type: ignore[arg-type]
+        except StopIteration:
+            raise ValueError(
+                f"the stream ended before step {step}; expected more batches."
+            ) from None
+        # A device that is still computing has not waited, however long the host has.
+        if loss is None or loss.is_ready():
+            self.seconds_waited += time.perf_counter() - start
+        return batch
+
+    @staticmethod
+    def _read(pending: collections.deque[Any], rows: list[list[float]], most: int) -> bool:
+        """Reads metrics until at most so many are pending; False as soon as one is not finite."""
+        while True:
+            if rows and not np.isfinite(rows[-1]).all():
+                return False
+            if len(pending) <= most:
+                return True
+            rows.append([float(value[0]) for value in jax.device_get(pending.popleft())])
 
     def close(self) -> None:
         """Ends what reads ahead."""
@@ -82,11 +92,6 @@ class HostSteps:
         if close is not None:
             close()
         self._open, self._at = None, None
-
-    @staticmethod
-    def _read(pending: collections.deque[Any], rows: list[list[float]]) -> bool:
-        rows.append([float(value[0]) for value in jax.device_get(pending.popleft())])
-        return bool(np.isfinite(rows[-1]).all())
 
 
 __all__ = ["BatchesFn", "HostSteps"]

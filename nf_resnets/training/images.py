@@ -5,23 +5,24 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from nf_resnets import data, schemes
+from nf_resnets import data
 from nf_resnets.training import hosts
-from nf_resnets.training.apply import eval_apply, train_apply
+from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_evaluate
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
-from nf_resnets.training.mesh import SWEEP
+from nf_resnets.training.mesh import DATA, SWEEP
 from nf_resnets.training.program import Program, Start, Steps, build, quick_compile
 from nf_resnets.training.sharding import replicate, shard_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.statistics import make_estimate_batch_stats
+from nf_resnets.training.step import Vectorize
 from nf_resnets.training.steps import LONGEST, METRICS, make_train_steps
 
 
@@ -38,7 +39,7 @@ class ImageTraining:
         each test; 0 for the running ones.
       eval_batch_size: examples in a batch of a test.
       draw: which weights the schemes change (:func:`nf_resnets.training.draw_params`).
-      label_smoothing: how much of a label is spread over all classes.
+      label_smoothing: the fraction of a label that is spread over all classes.
       average_decay: what a step keeps of the parameters' moving average, which then is tested; None
         to test the parameters.
     """
@@ -60,21 +61,24 @@ def image_program(
     optimizer: OptimizerFn,
     mesh: Mesh,
     training: ImageTraining,
-    example: Start,
+    example: Start | TrainState,
     *,
     splits: tuple[data.DeviceData, data.DeviceData] | None = None,
     runs_per_device: int = 1,
-    vectorize: Literal["auto", "vmap", "loop"] = "auto",
+    vectorize: Vectorize = "auto",
 ) -> Program:
     """Compiles the program of runs that train on a data set in memory.
 
     Args:
-      model: a network of :mod:`nf_resnets.models`, whose scheme gives the anatomy.
+      model: a network of :mod:`nf_resnets.models`, whose scheme gives the anatomy. Or a function
+        ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)`` that calls any other
+        network (``keys`` are None in a test); its runs begin with states of
+        :func:`nf_resnets.training.create_state`.
       dataset: training and test split.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       training: how the steps are made.
-      example: of one of the runs.
+      example: the start of one of the runs.
       splits: training and test split on the mesh already (:func:`device_splits`).
       runs_per_device: how many runs a device of the mesh's ``sweep`` axis carries.
       vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
@@ -83,10 +87,8 @@ def image_program(
       ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis.
     """
     train_split, test_split = splits or device_splits(dataset, mesh)
-    examples = train_split.labels.shape[0]
-    steps_per_epoch = data.steps_per_epoch(examples, training.batch_size)
-    apply_fn = train_apply(model, shards=mesh.shape["data"] * training.micro_batches)
-    image = jnp.zeros((1, *dataset.train.images.shape[1:]))
+    steps_per_epoch = data.steps_per_epoch(train_split.labels.shape[0], training.batch_size)
+    apply_fn = train_apply(model, shards=mesh.shape[DATA] * training.micro_batches)
     run_steps: Any = make_train_steps(
         apply_fn,
         optimizer,
@@ -100,8 +102,7 @@ def image_program(
     )
 
     def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
-        slots = stacked.step.shape[0]
-        counts = jax.ShapeDtypeStruct((slots,), jnp.int32, sharding=stacked.step.sharding)
+        counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
         # An executable cannot compile again: a call with other shapes is an error.
         executable = run_steps.lower(stacked, train_split, counts).compile()
 
@@ -111,23 +112,27 @@ def image_program(
         return steps
 
     program = build(
-        model,
         mesh,
         make_initial(
-            model, (image,), optimizer, draw=training.draw, average_decay=training.average_decay
+            model,
+            (jnp.zeros((1, *dataset.train.images.shape[1:])),),
+            optimizer,
+            draw=training.draw,
+            average_decay=training.average_decay,
         ),
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
+        batch=lambda: first_images(dataset),
+        compile_steps=compile_steps,
         num_steps=training.num_steps,
+        model=model,
         steps_per_epoch=steps_per_epoch,
         metrics=METRICS,
-        compile_steps=compile_steps,
         test=_test(model, apply_fn, mesh, training, train_split, test_split),
-        batch=lambda: first_images(dataset),
     )
-    begun = time.perf_counter()
+    started = time.perf_counter()
     program.test(program.empty())  # compiled before a run is timed, too
-    test_seconds = time.perf_counter() - begun
+    test_seconds = time.perf_counter() - started
     return dataclasses.replace(program, compile_seconds=program.compile_seconds + test_seconds)
 
 
@@ -156,7 +161,7 @@ def _test(
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
     evaluate = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
     estimate: Any = None
-    if training.bn_estimate_batches and schemes.get(model.scheme).anatomy.norm == "batch":
+    if training.bn_estimate_batches and has_batch_norm(model):
         estimate = make_estimate_batch_stats(
             apply_fn,
             mesh,

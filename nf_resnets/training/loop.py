@@ -1,4 +1,4 @@
-"""Training one run of a program, without a ledger: it resumes, saves, stops, sees divergence."""
+"""Training one run of a program, without a ledger."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from nf_resnets.training.progress import Progress, advance, checkpoint_like, res
 from nf_resnets.training.state import TrainState
 
 CALL_SECONDS = 1.0
-"""About so long are the calls between which a signal is noticed."""
+"""How long a call of the program takes, about; a signal is noticed between two calls."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
       status: ``"finished"``; ``"diverged"`` if a metric (loss, gradient, update) is not finite;
         ``"stopped"`` if the process was told to stop, after the state was saved.
-      state: the state after the last step, as NumPy arrays; of a diverged run it is of no use.
+      state: the state after the last step, as NumPy arrays; meaningless if the run diverged.
       progress: its steps and their metrics, those of earlier processes included.
     """
 
@@ -36,8 +36,12 @@ class Run:
     @property
     def curve(self) -> tuple[dict[str, float], ...]:
         """The metrics of every step that this process made."""
-        rows = self.progress.curve[self.progress.first_step : self.progress.step].tolist()
-        return tuple(dict(zip(self.progress.metrics, row, strict=True)) for row in rows)
+        return tuple(self.progress.row(step) for step in range(self.first_step, self.progress.step))
+
+    @property
+    def first_step(self) -> int:
+        """The step from which this process resumed the run; 0 for a run made in one go."""
+        return self.progress.first_step
 
 
 def train(
@@ -50,26 +54,26 @@ def train(
     stop: Preemption | None = None,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Run:
-    """Trains one run until it has made the program's steps, or has to end.
+    """Trains one run until it has made the program's steps, diverges, or is told to stop.
 
-    Order and augmentation follow from the seed and the number of steps made: a run that was killed
-    and is started again with the same checkpoints ends with the parameters of one that was not.
+    Order and augmentation follow from the seed and the step: a run that is killed and started again
+    with the same checkpoints ends with the parameters of one that was not.
 
     Args:
       program: with one slot.
       start: how the run begins, or the state with which it does, unless there is a checkpoint.
       checkpoints: where the run is saved and resumed; None for neither. Their identity has to hold
-        all that the numbers depend on. They stay when the run is finished.
-      save_every: steps (int) or seconds (float) between two checkpoints; 0 to save at the end, or
-        when told to stop, only.
-      save_failed: called if a checkpoint cannot be saved, and the run goes on; by default, and when
-        told to stop, that is an error.
-      stop: when a signal has come, the run is saved and ends.
+        all that the numbers depend on. They are kept when the run is finished.
+      save_every: steps (int) or seconds (float) between two checkpoints; 0 to save only at the end
+        and when told to stop.
+      save_failed: called if a checkpoint cannot be saved, and the run continues. Without it, and
+        when told to stop, that is an error.
+      stop: after a signal, the run is saved and ends.
       on_step: called for each step with the number of steps made and the step's metrics.
 
     Raises:
-      ValueError: if the program has several slots, ``save_every`` is negative, or a label in a
-        batch is no class.
+      ValueError: if the program has several slots, ``save_every`` is negative, the state has more
+        steps than the program, or a label in a batch is no class.
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
 
     Example:
@@ -89,46 +93,52 @@ def train(
         raise ValueError(f"a program of {program.slots} slots found; expected one of 1.")
     if save_every < 0:
         raise ValueError(f"save_every={save_every} found; expected at least 0.")
-    found = None if checkpoints is None else restore(checkpoints, checkpoint_like(program))
-    run = Progress.begin(program) if found is None else Progress.resume(program, *found)
-    states = program.empty()
-    if found is not None:
-        states = program.put(states, 0, found[1]["state"])
-    elif isinstance(start, Start):
-        states = program.begin(states, 0, start)
-    else:
-        states = program.put(states, 0, start)
-        run.step = run.first_step = int(start.step)
+    states, run = _begin(program, start, checkpoints)
     saver = _Saver(checkpoints, save_every, save_failed)
-    chunk, status = 1, "finished"
-    while run.step < run.num_steps:
+    count, status = 1, "finished"
+    while run.step < run.num_steps and status == "finished":
         before = run.step
-        count = min(chunk, run.num_steps - run.step, saver.steps_left(run.step))
+        count = min(count, run.num_steps - before, saver.steps_left(before))
         states, elapsed = advance(program, states, [run], [count])
-        chunk = hosts.broadcast(steps_for(CALL_SECONDS, run.step - before, elapsed))
+        count = hosts.broadcast(steps_for(CALL_SECONDS, run.step - before, elapsed))
         if on_step is not None:
-            for made in range(before, run.step):
-                on_step(made + 1, dict(zip(run.metrics, run.curve[made].tolist(), strict=True)))
+            for step in range(before, run.step):
+                on_step(step + 1, run.row(step))
+        ended = run.step == run.num_steps
         if run.diverged:
             status = "diverged"
-            break
-        over = run.step == run.num_steps
-        stopping = not over and hosts.any_process(stop is not None and stop.requested)
-        if checkpoints is not None and (over or stopping or saver.is_due(run.step)):
-            saver.save(run, program.take(states, 0), must=stopping)
-        if stopping:
+        elif not ended and hosts.any_process(stop is not None and stop.requested):
             status = "stopped"
-            break
+        if status == "stopped" or (status == "finished" and (ended or saver.is_due(run.step))):
+            saver.save(run, program.take(states, 0), must=status == "stopped")
     return Run(status, program.take(states, 0), run)  # type: ignore[arg-type]
 
 
+def _begin(
+    program: Program, start: Start | TrainState, checkpoints: Checkpoints | None
+) -> tuple[TrainState, Progress]:
+    """The run's state in the slot and how far it is, from a checkpoint if there is one."""
+    found = None if checkpoints is None else restore(checkpoints, checkpoint_like(program))
+    if found is not None:
+        states = program.put(program.empty(), 0, found[1]["state"])
+        return states, Progress.resume(program, *found)
+    run = Progress.begin(program)
+    if isinstance(start, TrainState):
+        run.step = run.first_step = int(start.step)
+        if run.step > run.num_steps:
+            raise ValueError(
+                f"num_steps={run.num_steps} found; expected at least the {run.step} made."
+            )
+    return program.begin(program.empty(), 0, start), run
+
+
 class _Saver:
-    """When a run is saved, and how."""
+    """Decides when a run is saved, and saves it."""
 
     def __init__(self, checkpoints: Any, every: int | float, failed: Any) -> None:
         self._checkpoints, self._failed = checkpoints, failed
-        self._steps = every if isinstance(every, int) and every else None
-        self._seconds = every if isinstance(every, float) and every else None
+        self._steps = every if isinstance(every, int) else 0
+        self._seconds = every if isinstance(every, float) else 0.0
         self._last = time.monotonic()
 
     def steps_left(self, step: int) -> int:
@@ -136,12 +146,13 @@ class _Saver:
         return self._steps - step % self._steps if self._steps else 2**31 - 1
 
     def is_due(self, step: int) -> bool:
-        if self._steps is not None:
-            return step % self._steps == 0
-        late = self._seconds is not None and time.monotonic() - self._last >= self._seconds
-        return bool(hosts.broadcast(late)) if self._seconds is not None else False
+        if self._seconds:
+            return bool(hosts.broadcast(time.monotonic() - self._last >= self._seconds))
+        return bool(self._steps) and step % self._steps == 0
 
     def save(self, run: Progress, state: Any, *, must: bool) -> None:
+        if self._checkpoints is None:
+            return
         try:
             if hosts.is_process_zero():
                 self._checkpoints.save(run.step, run.tree(state))

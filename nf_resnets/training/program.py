@@ -1,4 +1,4 @@
-"""The program that runs of one network share: their slots, and what is compiled for them."""
+"""The program that runs of one network share: their slots, and the compiled functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import schemes
 from nf_resnets.training import hosts
+from nf_resnets.training.sharding import unstack
 from nf_resnets.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """In what runs of one program differ before their first step.
+    """How a run begins; the runs of a program differ in nothing else.
 
     Attributes:
       scheme: how the network is initialised; of the anatomy that the program was compiled for.
@@ -55,15 +56,14 @@ class Steps(NamedTuple):
 
 
 InitialFn = Callable[..., TrainState]
-"""``initial(scheme, seed, hyper, alpha, branch_scale, batch)`` traces the state of a run before its
-first step; ``batch`` is what data-dependent schemes look at (:func:`make_initial`)."""
+"""``initial(scheme, seed, hyper, alpha, branch_scale, batch)``: see :func:`make_initial`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Slots for runs that train together, and the functions compiled for them.
+    """Slots for runs that train at the same time, and the functions compiled for them.
 
-    Runs in memory, streamed images and tokens have the same program; they differ in where
+    Programs on images in memory, streamed images and tokens are alike; they differ in where
     ``steps`` takes its batches from.
 
     Attributes:
@@ -78,7 +78,7 @@ class Program:
       begin: ``begin(states, slot, start)`` puts a run at its first step into a slot.
       put: ``put(states, slot, state)`` puts a run's state into a slot.
       take: ``take(states, slot)`` is the state of a run, as NumPy arrays.
-      steps: ``steps(states, counts) -> Steps`` makes as many steps of each run as told, fewer where
+      steps: ``steps(states, counts) -> Steps`` makes at most so many steps of each run, fewer where
         an epoch ends or a run diverges. The states are donated.
       test: ``test(states)`` gives ``accuracy``, ``loss``, ... on the test split, float32 [R].
       compile_seconds: how long compiling took.
@@ -95,7 +95,7 @@ class Program:
     metrics: tuple[str, ...]
     like: TrainState
     empty: Callable[[], TrainState]
-    begin: Callable[[TrainState, int, Start], TrainState]
+    begin: Callable[[TrainState, int, Start | TrainState], TrainState]
     put: Callable[[TrainState, int, Any], TrainState]
     take: Callable[[TrainState, int], Any]
     steps: Callable[[TrainState, np.ndarray], Steps]
@@ -106,73 +106,62 @@ class Program:
 
 
 def build(
-    model: Any,
     mesh: Mesh,
     initial: InitialFn,
-    example: Start,
+    example: Start | TrainState,
     *,
     slots: int,
-    num_steps: int,
-    steps_per_epoch: int,
-    metrics: tuple[str, ...],
-    compile_steps: Callable[[Any], Callable[[TrainState, np.ndarray], Steps]],
-    test: Callable[[TrainState], Mapping[str, np.ndarray]],
     batch: Callable[[], Any],
-    host_steps: Any = None,
+    compile_steps: Callable[[Any], Callable[[TrainState, np.ndarray], Steps]],
+    num_steps: int,
+    **fields: Any,
 ) -> Program:
-    """Compiles what every program has, whatever feeds it: slots, and the way in and out of them.
+    """Compiles what every program has: slots, and the functions that fill and read them.
 
     Args:
-      model: the network.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       initial: the state of a run before its first step (:func:`make_initial`).
       example: of one of its runs.
       slots: a multiple of the mesh's ``sweep`` axis.
-      num_steps: steps of a run.
-      steps_per_epoch: full batches in an epoch.
-      metrics: the names of the metrics of a step.
-      compile_steps: ``compile_steps(states)`` compiles ``steps`` for states of these shapes.
-      test: see :class:`Program`.
       batch: ``batch()`` is what data-dependent schemes look at.
-      host_steps: the :class:`nf_resnets.training.HostSteps` of batches from the host.
+      compile_steps: ``compile_steps(states)`` compiles ``steps`` for states of these shapes.
+      num_steps: steps of a run.
+      **fields: the other attributes of the program.
+
+    Raises:
+      ValueError: if ``num_steps`` is below 1.
     """
+    if num_steps < 1:
+        raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
     per_run, shared = (
         NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((mesh.axis_names[0],), ())
     )
-    # What runs once a run, for milliseconds: what counts is how long it takes to compile.
+    # What is called once a run takes milliseconds: only its compile time counts.
     quickly = quick_compile(mesh)
-    compiled_once = functools.partial(jax.jit, compiler_options=quickly, out_shardings=per_run)
+    jit_quickly = functools.partial(jax.jit, compiler_options=quickly, out_shardings=per_run)
 
-    like = jax.eval_shape(functools.partial(initial, example.scheme), *_numbers(example), None)
+    if isinstance(example, TrainState):
+        like = jax.eval_shape(lambda: example)
+    else:
+        like = jax.eval_shape(functools.partial(initial, example.scheme), *_numbers(example), None)
     stacked = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=per_run), like
     )
-    empty = compiled_once(
+    empty = jit_quickly(
         lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stacked)
     )
 
     def write(states: TrainState, slot: Any, state: Any) -> TrainState:
         return jax.tree.map(lambda all_, one: all_.at[slot].set(one), states, state)
 
-    def begun(scheme: schemes.Scheme, states: Any, slot: Any, *numbers: Any) -> TrainState:
+    def write_initial(scheme: schemes.Scheme, states: Any, slot: Any, *numbers: Any) -> TrainState:
         return write(states, slot, initial(scheme, *numbers))
 
-    begin_quickly = compiled_once(begun, static_argnums=0, donate_argnums=1)
-    # A data-dependent scheme can take many passes over its batch, which are worth compiling well.
-    begin_well = jax.jit(begun, static_argnums=0, donate_argnums=1, out_shardings=per_run)
-
-    def begin(states: TrainState, slot: int, start: Start) -> TrainState:
-        data_dependent = start.scheme.calibrate is not None
-        function = begin_well if data_dependent else begin_quickly
-        found = batch() if data_dependent else None
-        return function(start.scheme, states, np.int32(slot), *_numbers(start), found)
-
-    put_one = compiled_once(write, donate_argnums=0)
-    take_one = jax.jit(
-        lambda states, slot: jax.tree.map(lambda leaf: leaf[slot], states),
-        compiler_options=quickly,
-        out_shardings=shared,
-    )
+    begin_quickly = jit_quickly(write_initial, static_argnums=0, donate_argnums=1)
+    # A data-dependent scheme may take many passes over its batch, which are worth optimising.
+    begin_well = jax.jit(write_initial, static_argnums=0, donate_argnums=1, out_shardings=per_run)
+    put_one = jit_quickly(write, donate_argnums=0)
+    take_one = jax.jit(unstack, compiler_options=quickly, out_shardings=shared)
 
     def put(states: TrainState, slot: int, state: Any) -> TrainState:
         return put_one(states, np.int32(slot), state)
@@ -180,30 +169,33 @@ def build(
     def take(states: TrainState, slot: int) -> Any:
         return hosts.gather(take_one(states, np.int32(slot)))
 
-    start = time.perf_counter()
+    def begin(states: TrainState, slot: int, start: Start | TrainState) -> TrainState:
+        if isinstance(start, TrainState):
+            return put(states, slot, start)
+        data_dependent = start.scheme.calibrate is not None
+        function = begin_well if data_dependent else begin_quickly
+        found = batch() if data_dependent else None
+        return function(start.scheme, states, np.int32(slot), *_numbers(start), found)
+
+    started = time.perf_counter()
     steps = compile_steps(stacked)
-    # What runs once a run is compiled by its first call: here, and not while a run is timed.
+    # The others are compiled by their first call: now, and not while a run is timed.
     states = empty()
-    if example.scheme.calibrate is None:
+    if isinstance(example, TrainState) or example.scheme.calibrate is None:
         states = begin(states, 0, example)
-    states = put(states, 0, take(states, 0))
+    put(states, 0, take(states, 0))
     return Program(
-        model=model,
         mesh=mesh,
         slots=slots,
         num_steps=num_steps,
-        steps_per_epoch=steps_per_epoch,
-        metrics=metrics,
         like=like,
         empty=empty,
         begin=begin,
         put=put,
         take=take,
         steps=steps,
-        test=test,
-        compile_seconds=time.perf_counter() - start,
-        input_seconds=None if host_steps is None else lambda: host_steps.seconds_waited,
-        close=(lambda: None) if host_steps is None else host_steps.close,
+        compile_seconds=time.perf_counter() - started,
+        **fields,
     )
 
 

@@ -1,4 +1,4 @@
-"""How far a run has come: its steps, its curve, and the tree that a checkpoint holds of it."""
+"""The progress of a run: its steps, its curve, and what a checkpoint holds of it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Progress:
       metrics: the names of the curve's columns.
       num_steps: steps of the whole run.
       step: steps made.
-      first_step: the step at which this process took the run up.
-      curve: the metrics of every step, float32 ``[num_steps, M]``, NaN where still to come.
-      seconds: what the run has taken, also in earlier processes.
-      step_seconds: of these, in steps of this process.
+      first_step: the step from which this process resumed the run.
+      curve: the metrics of every step, float32 ``[num_steps, M]``, NaN for those to come.
+      seconds: the time of the run, in earlier processes too.
+      step_seconds: the time of the steps of this process.
       diverged: whether a metric of the last step is not finite.
     """
 
@@ -69,13 +69,17 @@ class Progress:
         return self.curve[start : self.step if stop is None else stop, self.metrics.index(name)]
 
     def mean(self, name: str, start: int) -> float:
-        """The mean of a metric from a step on; exact, however the run was cut into calls."""
+        """The mean of a metric from a step on, in any division of the steps into calls the same."""
         values = self.column(name, start)
         return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
 
+    def row(self, step: int) -> dict[str, float]:
+        """The metrics of a step, counted from 0."""
+        return dict(zip(self.metrics, self.curve[step].tolist(), strict=True))
+
     def last(self) -> dict[str, float]:
         """The metrics of the last step."""
-        return dict(zip(self.metrics, self.curve[self.step - 1].tolist(), strict=True))
+        return self.row(self.step - 1)
 
     def thinned(self, points: int) -> dict[str, list[float]]:
         """The curve with at most that many points, each the mean of as many steps.
@@ -98,7 +102,7 @@ class Progress:
         return found
 
     def measures(self, points: int) -> dict[str, Any]:
-        """What is kept of the curve when the run has ended."""
+        """What the ledger keeps of the curve when the run has ended."""
         made = self.step - self.first_step
         return {
             "first_loss": float(self.column("loss")[0]),
@@ -142,13 +146,13 @@ def restore(checkpoints: Checkpoints | None, like: Any) -> tuple[int, Any] | Non
 def advance(
     program: Program, states: TrainState, runs: Sequence[Progress | None], counts: Sequence[int]
 ) -> tuple[TrainState, float]:
-    """Makes steps with the runs of a program, each at most as many as told.
+    """Makes steps with the runs of a program.
 
     Args:
       program: of the runs.
-      states: as they stand; they are donated.
-      runs: how far each is, None for a slot in which nothing runs; changed in place.
-      counts: of steps, one for each slot.
+      states: of all slots; they are donated.
+      runs: the progress of each, None for an empty slot; changed in place.
+      counts: the most steps to make, for each slot.
 
     Returns:
       The states after the steps, and the seconds that they took.
@@ -179,7 +183,7 @@ def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
 
     Args:
       metrics: of a step or a test.
-      where: what to say they are those of.
+      where: the batch or split, for the message.
 
     Raises:
       ValueError: if the accuracy is NaN.
@@ -192,7 +196,7 @@ def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
 
 
 def steps_for(seconds: float, steps: int, elapsed: float) -> int:
-    """How many steps take about so long, after as many took ``elapsed``."""
+    """How many steps take about ``seconds``, if ``steps`` took ``elapsed``."""
     return max(1, min(int(seconds * steps / max(elapsed, 1e-6)), 1_000_000))
 
 

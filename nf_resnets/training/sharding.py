@@ -1,14 +1,25 @@
-"""Putting arrays on the devices of a mesh, in one process or many."""
+"""Runs stacked along an axis, and arrays put on the devices of a mesh, in one process or many."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.training.mesh import SWEEP, check_runs
+
+
+def stack(trees: list[Any]) -> Any:
+    """Puts trees of one structure together along a new leading axis ``[R, ...]``."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def unstack(tree: Any, run: Any) -> Any:
+    """Takes one run out of a stacked tree."""
+    return jax.tree.map(lambda leaf: leaf[run], tree)
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -47,4 +58,4 @@ def _put(tree: Any, sharding: NamedSharding) -> Any:
     return jax.tree.map(put, tree)
 
 
-__all__ = ["replicate", "shard_runs"]
+__all__ = ["replicate", "shard_runs", "stack", "unstack"]

@@ -16,12 +16,10 @@ from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import TrainState
 
-EstimateFn = Callable[[TrainState, DeviceData, jax.Array], Any]
-
 
 def make_estimate_batch_stats(
     apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int
-) -> EstimateFn:
+) -> Callable[[TrainState, DeviceData, jax.Array], Any]:
     r"""Compiles the estimation of BatchNorm's statistics at the parameters that a run ended with.
 
     Running statistics forget with a factor of 0.9 a step; after few steps of a deep network that
@@ -56,9 +54,9 @@ def make_estimate_batch_stats(
                 data, order, state.seed, index, batch_size=batch_size, axis_name=DATA
             )
             _, updated = apply_fn(state.params, nothing, batch["image"], batch["keys"])
-            # From 0, an update of the running statistics leaves this share of the batch's.
-            share = 1 - GhostBatchNorm.momentum
-            return jax.tree.map(lambda value: value / share, updated)
+            # From 0, an update of the running statistics adds this fraction of the batch's.
+            fraction = 1 - GhostBatchNorm.momentum
+            return jax.tree.map(lambda value: value / fraction, updated)
 
         found = lax.map(one_batch, jnp.arange(batches))
         return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)
@@ -78,4 +76,4 @@ def make_estimate_batch_stats(
     return jax.jit(estimate, out_shardings=NamedSharding(mesh, per_run))
 
 
-__all__ = ["EstimateFn", "make_estimate_batch_stats"]
+__all__ = ["make_estimate_batch_stats"]

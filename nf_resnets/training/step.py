@@ -1,4 +1,4 @@
-"""One training step: the pure function of one replica, and its compiled form on a mesh."""
+"""One training step: the pure function of one replica, and its update of the state."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.average import moved_average
 from nf_resnets.training.loss import correct, cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.sharding import stack, unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 
 Metrics = dict[str, jax.Array]
-StepFn = Callable[[TrainState, DeviceData, jax.Array], tuple[TrainState, Metrics]]
+Vectorize = Literal["auto", "vmap", "loop"]
 
 
 def replica_step(
@@ -68,35 +68,54 @@ def replica_step(
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
         return losses.mean(), (_correct(logits, part).mean(), batch_stats)
 
-    # Replicated parameters must become this replica's own before the gradient is taken: otherwise
-    # shard_map sums the gradients over the replicas by itself, and the mean below is D times off.
-    params = state.params
-    if axis_name is not None:
-        params = jax.tree.map(lambda p: lax.pcast(p, (axis_name,), to="varying"), params)
     value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
     (loss, (accuracy, batch_stats)), grads = _mean_over_parts(
-        functools.partial(value_and_grad, params), batch, micro_batches
+        functools.partial(value_and_grad, own_params(state.params, axis_name)), batch, micro_batches
     )
     if axis_name is not None:
         loss, accuracy, batch_stats, grads = lax.pmean(
             (loss, accuracy, batch_stats, grads), axis_name
         )
+    new_state, norms = update(state, grads, optimizer, batch_stats)
+    return new_state, {"loss": loss, "accuracy": accuracy, **norms}
 
+
+def own_params(params: Any, axis_name: str | None) -> Any:
+    """Marks replicated parameters as this replica's own, before a gradient is taken.
+
+    Otherwise ``shard_map`` sums the gradients over the replicas by itself, and their mean is off by
+    the number of replicas.
+    """
+    if axis_name is None:
+        return params
+    return jax.tree.map(lambda leaf: lax.pcast(leaf, (axis_name,), to="varying"), params)
+
+
+def update(
+    state: TrainState, grads: Any, optimizer: OptimizerFn, batch_stats: Any
+) -> tuple[TrainState, Metrics]:
+    """Applies the gradients of a whole batch.
+
+    Args:
+      state: before the step.
+      grads: the same on every replica.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      batch_stats: BatchNorm's new running statistics.
+
+    Returns:
+      The state after the step, and ``grad_norm`` and ``update_norm``.
+    """
     updates, opt_state = optimizer(state.hyper).update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
     new_state = dataclasses.replace(
         state,
         step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
+        params=params,
         batch_stats=_as_before(batch_stats, state.batch_stats),
         opt_state=_as_before(opt_state, state.opt_state),
+        average=None if state.average is None else moved_average(state.average, params),
     )
-    if new_state.average is not None:
-        average = moved_average(new_state.average, new_state.params)
-        new_state = dataclasses.replace(new_state, average=average)
-    metrics = {
-        "loss": loss, "accuracy": accuracy, "grad_norm": _norm(grads), "update_norm": _norm(updates)
-    }  # fmt: skip
-    return new_state, metrics
+    return new_state, {"grad_norm": _norm(grads), "update_norm": _norm(updates)}
 
 
 def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
@@ -155,131 +174,43 @@ def _as_before(new: Any, old: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(old), leaves)
 
 
-def make_train_step(
-    apply_fn: ApplyFn,
-    optimizer: OptimizerFn,
-    mesh: Mesh,
-    *,
-    batch_size: int,
-    augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
-    micro_batches: int = 1,
-    label_smoothing: float = 0.0,
-    vectorize: Literal["auto", "vmap", "loop"] = "auto",
-) -> StepFn:
-    """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh.
-
-    The runs are spread over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
-    They share the program and the data set, and differ in their states: parameters, seed,
-    hyper-parameters.
-
-    Args:
-      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
-        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      batch_size: examples in a step of one run, over all its devices.
-      augmentation: what is done to the training images.
-      micro_batches: into how many parts a device cuts its part of the batch, to have only one of
-        them in memory; their gradients are accumulated.
-      label_smoothing: how much of a label is spread over all classes.
-      vectorize: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
-        another, which is faster on a CPU; ``"auto"`` chooses by platform.
-
-    Returns:
-      ``step(states, data, orders) -> (states, metrics)``: states with a leading axis ``[R, ...]``
-      on every leaf (see :func:`stack`), the training split, the epoch's orders int32 [R, N];
-      metrics float32 [R]. The states given are donated.
-
-    Raises:
-      ValueError: if the batch does not divide over the devices and micro-batches, or ``vectorize``
-        is none of the three; from the step, if ``R`` is no multiple of the ``sweep`` axis, or there
-        are not as many orders as runs, of the split's length.
-    """
-    check_batch(batch_size, mesh, micro_batches)
-
-    def one_run(
-        state: TrainState, order: jax.Array, data: DeviceData
-    ) -> tuple[TrainState, Metrics]:
-        batch = training_batch(
-            data,
-            order,
-            state.seed,
-            state.step,
-            batch_size=batch_size,
-            augmentation=augmentation,
-            axis_name=DATA,
-        )
-        return replica_step(
-            state,
-            batch,
-            apply_fn=apply_fn,
-            optimizer=optimizer,
-            axis_name=DATA,
-            micro_batches=micro_batches,
-            label_smoothing=label_smoothing,
-        )
-
-    compiled = compile_step(one_run, mesh, PartitionSpec(), per_run=True, vectorize=vectorize)
-
-    def step(states: TrainState, data: DeviceData, orders: jax.Array) -> tuple[TrainState, Metrics]:
-        # A gather would clamp what is out of range and train on something else.
-        expected = (states.step.shape[0], data.labels.shape[0])
-        if orders.shape != expected:
-            raise ValueError(
-                f"orders of shape {orders.shape} found; expected {expected}, an order of the whole "
-                "split for each run."
-            )
-        return compiled(states, orders, data)
-
-    return step
-
-
 def compile_step(
-    one_run: Callable[..., tuple[TrainState, Metrics]],
+    one_run: Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Metrics]],
     mesh: Mesh,
-    shared_spec: PartitionSpec,
     *,
-    per_run: bool = False,
-    vectorize: Literal["auto", "vmap", "loop"] = "auto",
-) -> Any:
-    """Compiles a step of ``R`` runs, spread over the mesh's ``sweep`` axis.
+    vectorize: Vectorize = "auto",
+) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
+    """Compiles a step of ``R`` runs on batches from the host, which the runs share.
 
     Args:
-      one_run: ``one_run(state, [own,] shared) -> (state, metrics)``, the step of a replica of one
-        run.
+      one_run: ``one_run(state, batch) -> (state, metrics)``, the step of a replica of one run.
       mesh: see :func:`nf_resnets.training.make_mesh`.
-      shared_spec: how what the runs share is spread over the mesh.
-      per_run: whether each run has an argument of its own, ``[R, ...]``.
-      vectorize: see :func:`make_train_step`.
+      vectorize: see :func:`nf_resnets.training.make_train_steps`.
 
     Returns:
-      ``step(states, [own,] shared) -> (states, metrics)``; the states given are donated.
+      ``step(states, batch) -> (states, metrics)``; the states given are donated.
     """
-    how = choose_vectorize(vectorize, mesh)
+    vectorize = choose_vectorize(vectorize, mesh)
 
-    def local_runs(states: TrainState, *others: Any) -> tuple[TrainState, Metrics]:
-        *own, shared = others
+    def local_runs(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
         runs = states.step.shape[0]
-        if how == "vmap" and runs > 1:
-            return jax.vmap(one_run, in_axes=(0, *[0] * len(own), None))(states, *own, shared)
-        made = [one_run(*unstack((states, *own), run), shared) for run in range(runs)]
-        return stack([state for state, _ in made]), stack([metrics for _, metrics in made])
+        if vectorize == "vmap" and runs > 1:
+            return jax.vmap(one_run, in_axes=(0, None))(states, batch)
+        found = [one_run(unstack(states, run), batch) for run in range(runs)]
+        return stack([state for state, _ in found]), stack([metrics for _, metrics in found])
 
-    spec = PartitionSpec(SWEEP)
+    per_run = PartitionSpec(SWEEP)
     sharded = jax.shard_map(
-        local_runs,
-        mesh=mesh,
-        in_specs=(spec, *([spec] if per_run else []), shared_spec),
-        out_specs=(spec, spec),
+        local_runs, mesh=mesh, in_specs=(per_run, PartitionSpec(DATA)), out_specs=per_run
     )
 
-    def step(states: TrainState, *others: Any) -> tuple[TrainState, Metrics]:
+    def step(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
         check_runs(states.step.shape[0], mesh)
-        return sharded(states, *others)
+        return sharded(states, batch)
 
     # The outputs' shardings are named because the compiler calls an axis of one device unsharded,
     # and the second step would be looked up under other shardings than the first.
-    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, spec))
+    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
 def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
@@ -301,9 +232,7 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
         )
 
 
-def choose_vectorize(
-    vectorize: Literal["auto", "vmap", "loop"], mesh: Mesh
-) -> Literal["vmap", "loop"]:
+def choose_vectorize(vectorize: Vectorize, mesh: Mesh) -> Literal["vmap", "loop"]:
     """How a device computes several runs; on a CPU one after another is the faster way.
 
     Raises:
@@ -316,18 +245,7 @@ def choose_vectorize(
     return vectorize
 
 
-def stack(trees: list[Any]) -> Any:
-    """Puts trees of one structure together along a new leading axis ``[R, ...]``."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def unstack(tree: Any, run: int) -> Any:
-    """Takes one run out of a stacked tree."""
-    return jax.tree.map(lambda leaf: leaf[run], tree)
-
-
 __all__ = [
-    "Metrics", "StepFn", "check_batch", "choose_vectorize", "compile_step", "make_train_step",
-    "replica_step",
-    "stack", "unstack", "varying",
+    "Metrics", "Vectorize", "check_batch", "choose_vectorize", "compile_step", "own_params",
+    "replica_step", "update", "varying",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""Many training steps in one call: runs that share a program, each as far as it is told to go."""
+"""Many training steps in one call, of runs that share a program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,18 @@ from nf_resnets.data.order import epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.program import Steps
+from nf_resnets.training.sharding import stack, unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
+    Vectorize,
     check_batch,
     choose_vectorize,
     replica_step,
-    stack,
-    unstack,
     varying,
 )
 
 LONGEST = 1_000
-"""The largest number of steps in one call, for which room is made in the curve."""
-
-
-StepsFn = Callable[[TrainState, DeviceData, jax.Array], Steps]
+"""The largest number of steps in one call: the length of its curve."""
 
 METRICS = ("loss", "accuracy", "grad_norm", "update_norm")
 """The metrics of a step, in the order of a curve's columns."""
@@ -44,30 +41,34 @@ def make_train_steps(
     augmentation: Augmentation = Augmentation(),  # noqa: B008 (a frozen value)
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
-    vectorize: Literal["auto", "vmap", "loop"] = "auto",
+    vectorize: Vectorize = "auto",
     longest: int = LONGEST,
-) -> StepsFn:
-    """As :func:`nf_resnets.training.make_train_step`, but compiles a loop over many steps.
+) -> Callable[[TrainState, DeviceData, jax.Array], Steps]:
+    """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
 
-    Each run makes as many steps as it is told, which are data and not part of the program; it stops
-    early at the end of its epoch, or when it diverges, and the others do not notice. The numbers
-    are those of ``make_train_step``, called as often.
+    The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
+    They share the program and the data set, and differ in their states: parameters, seed,
+    hyper-parameters. Each run makes as many steps as it is told, fewer where its epoch ends or it
+    diverges; the other runs are not affected. The order of the examples follows from seed and step.
 
     Args:
-      apply_fn: see ``make_train_step``, as for the arguments up to ``vectorize``.
-      optimizer: see there.
-      mesh: see there.
-      batch_size: see there.
-      augmentation: see there.
-      micro_batches: see there.
-      label_smoothing: see there.
-      vectorize: see there.
+      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
+        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      batch_size: examples in a step of one run, over all its devices.
+      augmentation: what is done to the training images.
+      micro_batches: into how many parts a device cuts its part of the batch, of which one at a time
+        is in memory; their gradients are accumulated.
+      label_smoothing: the fraction of a label that is spread over all classes.
+      vectorize: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
+        another, which is faster on a CPU; ``"auto"`` chooses by platform.
       longest: the largest number of steps in one call.
 
     Returns:
       ``steps(states, data, counts) -> Steps``: states with a leading axis ``[R, ...]`` on every
       leaf (see :func:`nf_resnets.training.stack`), the training split, int32 [R] counts, 0 for a
-      run that is to stand still. The states given are donated.
+      run that stands still. The states given are donated.
 
     Raises:
       ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
@@ -77,7 +78,7 @@ def make_train_steps(
     check_batch(batch_size, mesh, micro_batches)
     if longest < 1:
         raise ValueError(f"longest={longest} found; expected at least 1.")
-    how = choose_vectorize(vectorize, mesh)
+    vectorize = choose_vectorize(vectorize, mesh)
 
     def one_run(state: TrainState, data: DeviceData, count: jax.Array) -> Steps:
         examples = data.labels.shape[0]
@@ -126,7 +127,7 @@ def make_train_steps(
     def local_runs(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
         if counts.shape[0] == 1:
             return stack([one_run(unstack(states, 0), data, counts[0])])
-        if how == "vmap":
+        if vectorize == "vmap":
             return jax.vmap(one_run, in_axes=(0, None, 0))(states, data, counts)
         return lax.map(lambda run: one_run(run[0], data, run[1]), (states, counts))
 
@@ -148,4 +149,4 @@ def make_train_steps(
     return jax.jit(steps, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
-__all__ = ["LONGEST", "METRICS", "StepsFn", "make_train_steps"]
+__all__ = ["LONGEST", "METRICS", "make_train_steps"]

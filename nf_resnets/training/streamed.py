@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -16,19 +15,12 @@ from nf_resnets.data.augment import example_keys, normalize
 from nf_resnets.data.mixup import mixed, mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn
-from nf_resnets.training.loss import correct
+from nf_resnets.training.evaluate import batch_sums
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import (
-    Metrics,
-    check_batch,
-    compile_step,
-    replica_step,
-)
+from nf_resnets.training.step import Metrics, Vectorize, check_batch, compile_step, replica_step
 
 DeviceBatch = dict[str, jax.Array]
-StreamedStepFn = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
-StreamedEvalFn = Callable[[Any, Any, Iterable[DeviceBatch]], dict[str, np.ndarray]]
 
 
 def make_streamed_step(
@@ -42,9 +34,9 @@ def make_streamed_step(
     mixup: float = 0.0,
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
-    vectorize: Literal["auto", "vmap", "loop"] = "auto",
-) -> StreamedStepFn:
-    """Compiles the step of ``R`` runs on batches that come from the host.
+    vectorize: Vectorize = "auto",
+) -> Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]:
+    """As :func:`nf_resnets.training.make_train_steps`, but one step on a batch from the host.
 
     The runs share the batches; what else is drawn (mixup, dropout) follows from each one's seed.
     With mixup every image is mixed with another one of the whole batch, by the permutation and the
@@ -52,22 +44,20 @@ def make_streamed_step(
     so that one device and eight give the same numbers.
 
     Args:
-      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
-        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
+      apply_fn: see ``make_train_steps``, as for the arguments that are not listed here.
+      optimizer: see there.
+      mesh: see there.
       batch_size: ``B``, examples in a step of one run, over all its devices.
       mean: of the training pixels, per channel, in raw pixel units.
       std: standard deviation of the training pixels, likewise.
       mixup: ``alpha`` of the Beta distribution of the fractions; 0 for no mixing.
-      micro_batches: into how many parts a device cuts its part of the batch, to have only one of
-        them in memory; their gradients are accumulated.
-      label_smoothing: how much of a label is spread over all classes.
-      vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_step`).
+      micro_batches: see there.
+      label_smoothing: see there.
+      vectorize: see there.
 
     Returns:
       ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
-      leaf, a batch with ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] spread over the mesh
+      leaf, a batch with ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] sharded over the mesh
       (:class:`nf_resnets.training.DeviceIterator`); metrics float32 [R]. The states given are
       donated.
 
@@ -113,7 +103,7 @@ def make_streamed_step(
             label_smoothing=label_smoothing,
         )
 
-    compiled = compile_step(one_run, mesh, PartitionSpec(DATA), vectorize=vectorize)
+    compiled = compile_step(one_run, mesh, vectorize=vectorize)
 
     def step(states: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         if batch["label"].shape != (batch_size,):
@@ -128,7 +118,7 @@ def make_streamed_step(
 
 def make_streamed_evaluate(
     apply_fn: ApplyFn, mesh: Mesh, *, mean: Sequence[float], std: Sequence[float]
-) -> StreamedEvalFn:
+) -> Callable[[Any, Any, Iterable[DeviceBatch]], dict[str, np.ndarray]]:
     """Compiles the evaluation of ``R`` runs on batches that come from the host.
 
     Args:
@@ -150,14 +140,9 @@ def make_streamed_evaluate(
     colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
     def one_run(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
-        logits, _ = apply_fn(params, batch_stats, normalize(batch["image"], *colours), None)
-        logits, labels, counts = logits.astype(jnp.float32), batch["label"], batch["counts"]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        # where, not a product: an example that does not count may have an infinite loss.
-        loss, right = (
-            jnp.where(counts > 0, each, 0.0).sum() for each in (losses, correct(logits, labels))
-        )
-        return lax.psum(jnp.stack([loss, right, counts.sum()]), DATA)
+        images = normalize(batch["image"], *colours)
+        sums = batch_sums(apply_fn, params, batch_stats, images, batch["label"], batch["counts"])
+        return lax.psum(sums, DATA)
 
     def local_runs(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
         return lax.map(lambda run: one_run(run[0], run[1], batch), (params, batch_stats))
@@ -187,10 +172,4 @@ def make_streamed_evaluate(
     return evaluate
 
 
-__all__ = [
-    "DeviceBatch",
-    "StreamedEvalFn",
-    "StreamedStepFn",
-    "make_streamed_evaluate",
-    "make_streamed_step",
-]
+__all__ = ["DeviceBatch", "make_streamed_evaluate", "make_streamed_step"]

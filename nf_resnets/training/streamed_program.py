@@ -37,7 +37,7 @@ class StreamedTraining:
       mixup: ``alpha`` of the Beta distribution of the mixture; 0 for no mixing.
       micro_batches: into how many parts a device cuts its part of the batch.
       draw: which weights the schemes change (:func:`nf_resnets.training.draw_params`).
-      label_smoothing: how much of a label is spread over all classes.
+      label_smoothing: the fraction of a label that is spread over all classes.
     """
 
     batch_size: int
@@ -57,17 +57,17 @@ def streamed_program(
     optimizer: OptimizerFn,
     mesh: Mesh,
     training: StreamedTraining,
-    example: Start,
+    example: Start | TrainState,
 ) -> Program:
     """As :func:`nf_resnets.training.image_program`, but images come from the host; one slot.
 
     Args:
-      model: a network of :mod:`nf_resnets.models`, whose scheme gives the anatomy.
+      model: see there.
       dataset: with the splits ``train`` and ``validation``, the second of which is tested on.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      optimizer: see there.
       mesh: with a ``sweep`` axis of one.
       training: how the steps are made.
-      example: of one of the runs.
+      example: the start of one of the runs.
     """
     train_split, size = dataset.split("train"), training.crop.size
     shards = mesh.shape[DATA] * training.micro_batches
@@ -104,20 +104,20 @@ def streamed_program(
         return np.asarray(data.normalize(jnp.asarray(found["image"]), *colours.values()))
 
     host_steps = HostSteps(step, batches, mesh, METRICS)
-    image = jnp.zeros((1, size, size, 3))
     return build(
-        model,
         mesh,
-        make_initial(model, (image,), optimizer, draw=training.draw),
+        make_initial(model, (jnp.zeros((1, size, size, 3)),), optimizer, draw=training.draw),
         example,
         slots=1,
+        batch=first_images,
+        compile_steps=lambda stacked: host_steps,
         num_steps=training.num_steps,
+        model=model,
         steps_per_epoch=data.steps_per_epoch(train_split.num_examples, training.batch_size),
         metrics=METRICS,
-        compile_steps=lambda stacked: host_steps,
         test=_test(model, dataset.split("validation"), mesh, training, colours),
-        batch=first_images,
-        host_steps=host_steps,
+        input_seconds=lambda: host_steps.seconds_waited,
+        close=host_steps.close,
     )
 
 

@@ -10,10 +10,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import models
+from nf_resnets.training import hosts
 from nf_resnets.training.host_steps import HostSteps
 from nf_resnets.training.initial import make_initial
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import Program, Start, build
+from nf_resnets.training.sharding import unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
 from nf_resnets.translation.evaluate import mean_likelihood
@@ -44,7 +46,7 @@ def token_program(
     optimizer: OptimizerFn,
     mesh: Mesh,
     training: TokenTraining,
-    example: Start,
+    example: Start | TrainState,
     *,
     test_corpus: Corpus | None = None,
 ) -> Program:
@@ -55,10 +57,10 @@ def token_program(
     Args:
       model: the network.
       corpus: the training pairs.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      optimizer: see there.
       mesh: with a ``sweep`` axis of one.
       training: how the steps are made.
-      example: of one of the runs.
+      example: the start of one of the runs.
       test_corpus: of which ``test`` gives the mean negative log-likelihood of a token as ``loss``;
         None for a test that gives nothing.
     """
@@ -77,28 +79,28 @@ def token_program(
     def test(states: TrainState) -> dict[str, np.ndarray]:
         if test_corpus is None:
             return {}
-        params = program.take(states, 0).params
+        params = unstack(hosts.gather(states.tested_params), 0)
         return {"loss": np.array([mean_likelihood(model, params, test_corpus)])}
 
     # Every epoch has as many batches as the first.
     steps_per_epoch = len(epoch_batches(corpus, 0, 0, shapes))
     host_steps = HostSteps(step, batches, mesh, METRICS)
     tokens = jnp.ones((1, 2), jnp.int32)
-    program = build(
-        model,
+    return build(
         mesh,
         make_initial(model, (tokens, tokens), optimizer, draw="model"),
         example,
         slots=1,
+        batch=lambda: None,
+        compile_steps=lambda stacked: host_steps,
         num_steps=training.num_steps,
+        model=model,
         steps_per_epoch=steps_per_epoch,
         metrics=METRICS,
-        compile_steps=lambda stacked: host_steps,
         test=test,
-        batch=lambda: None,
-        host_steps=host_steps,
+        input_seconds=lambda: host_steps.seconds_waited,
+        close=host_steps.close,
     )
-    return program
 
 
 __all__ = ["METRICS", "TokenTraining", "token_program"]

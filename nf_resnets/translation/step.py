@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from nf_resnets import models
 from nf_resnets.data import example_keys, local_positions
-from nf_resnets.training.average import moved_average
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, compile_step
+from nf_resnets.training.step import Metrics, compile_step, own_params, update
 from nf_resnets.translation.loss import token_losses
 from nf_resnets.translation.vocabulary import PADDING
-
-StepFn = Callable[[TrainState, dict[str, Any]], tuple[TrainState, Metrics]]
 
 
 def replica_step(
@@ -45,7 +40,7 @@ def replica_step(
         in their order hold the whole batch.
       model: the network.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      label_smoothing: the share of the target that is spread over the vocabulary.
+      label_smoothing: the fraction of the target that is spread over the vocabulary.
       axis_name: the mapped axis whose members share the batch; None for one replica.
 
     Returns:
@@ -55,8 +50,7 @@ def replica_step(
     """
     rows = batch["source"].shape[0]
     replicas = 1 if axis_name is None else lax.axis_size(axis_name)
-    # A row's dropout depends on where it stands in the batch, and not on how many devices there
-    # are.
+    # A row's dropout depends on its position in the batch, not on the number of devices.
     keys = example_keys(state.seed, state.step, local_positions(rows * replicas, axis_name))
     there = batch["targets"] != PADDING
     tokens = _sum(there.sum(dtype=jnp.float32), axis_name)
@@ -67,36 +61,17 @@ def replica_step(
             logits, batch["targets"], label_smoothing=label_smoothing
         )
         correct = (jnp.argmax(logits, axis=-1) == batch["targets"]) & there
-        share = jnp.maximum(tokens, 1.0)
-        return losses.sum() / share, (likelihoods.sum() / share, correct.sum() / share)
+        count = jnp.maximum(tokens, 1.0)
+        return losses.sum() / count, (likelihoods.sum() / count, correct.sum() / count)
 
-    # Replicated parameters must become this replica's own before the gradient is taken: otherwise
-    # shard_map sums the gradients over the replicas by itself, and once more below.
-    params = state.params
-    if axis_name is not None:
-        params = jax.tree.map(lambda p: lax.pcast(p, (axis_name,), to="varying"), params)
-    (loss, (likelihood, accuracy)), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    (loss, (likelihood, accuracy)), grads = jax.value_and_grad(loss_fn, has_aux=True)(
+        own_params(state.params, axis_name)
+    )
     # Sums, not means: each replica has divided by the tokens of all of them.
     loss, likelihood, accuracy, grads = _sum((loss, likelihood, accuracy, grads), axis_name)
-
-    updates, opt_state = optimizer(state.hyper).update(grads, state.opt_state, state.params)
-    new_params = optax.apply_updates(state.params, updates)
-    new_state = dataclasses.replace(
-        state,
-        step=state.step + 1,
-        params=new_params,
-        opt_state=opt_state,
-        average=None if state.average is None else moved_average(state.average, new_params),
-    )
-    metrics = {
-        "loss": loss,
-        "likelihood": likelihood,
-        "accuracy": accuracy,
-        "tokens": tokens,
-        "grad_norm": optax.tree.norm(grads),
-        "update_norm": optax.tree.norm(updates),
-    }
-    return new_state, metrics
+    new_state, norms = update(state, grads, optimizer, state.batch_stats)
+    metrics = {"loss": loss, "likelihood": likelihood, "accuracy": accuracy, "tokens": tokens}
+    return new_state, metrics | norms
 
 
 def _sum(tree: Any, axis_name: str | None) -> Any:
@@ -125,17 +100,17 @@ def make_train_step(
     mesh: Mesh,
     *,
     label_smoothing: float = 0.1,
-) -> StepFn:
+) -> Callable[[TrainState, dict[str, Any]], tuple[TrainState, Metrics]]:
     """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh, once for every batch shape.
 
-    The runs are spread over the mesh's ``sweep`` axis, the rows of the batch, which they share,
+    The runs are sharded over the mesh's ``sweep`` axis, the rows of the batch, which they share,
     over its ``data`` axis. The runs differ in their states: parameters, seed, hyper-parameters.
 
     Args:
       model: the network.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       mesh: see :func:`nf_resnets.training.make_mesh`.
-      label_smoothing: the share of the target that is spread over the vocabulary.
+      label_smoothing: the fraction of the target that is spread over the vocabulary.
 
     Returns:
       ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
@@ -157,7 +132,7 @@ def make_train_step(
             axis_name=DATA,
         )
 
-    compiled = compile_step(one_run, mesh, PartitionSpec(DATA), vectorize="loop")
+    compiled = compile_step(one_run, mesh, vectorize="loop")
 
     def step(states: TrainState, batch: dict[str, Any]) -> tuple[TrainState, Metrics]:
         rows = batch["source"].shape[0]
@@ -171,4 +146,4 @@ def make_train_step(
     return step
 
 
-__all__ = ["StepFn", "make_train_step", "replica_step"]
+__all__ = ["make_train_step", "replica_step"]

@@ -74,18 +74,15 @@ def test_two_devices_drop_what_one_drops():
     model = small.wide_resnet(DROPPING)
     rows = {}
     for devices in (1, 2):
-        mesh = training.make_mesh(devices=jax.devices()[:devices])
-        step = training.make_train_step(
-            training.train_apply(model, shards=devices), small.sgd, mesh, batch_size=16
-        )
-        run = training.train(
-            step,
-            small.state_of(small.he_variables(model)),
-            training.replicate(small.split(), mesh),
+        mesh = small.mesh_of(1, devices)
+        steps = training.make_train_steps(
+            training.train_apply(model, shards=devices),
+            small.sgd,
             mesh,
-            num_steps=3,
             batch_size=16,
         )
-        rows[devices] = [entry["loss"] for entry in run.curve]
+        state = small.state_of(small.he_variables(model))
+        _, curve = small.train(steps, [state], small.split(), mesh, num_steps=3)
+        rows[devices] = curve["loss"]
     # Means over the batch in another order, three steps of float32.
     np.testing.assert_allclose(rows[1], rows[2], rtol=2e-6)

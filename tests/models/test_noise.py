@@ -138,8 +138,8 @@ def test_two_devices_draw_what_one_draws():
     model = small.wide_resnet("fixup").clone(survival=0.6, conv_dropout=0.2)
     losses = {}
     for devices in (1, 2):
-        mesh = training.make_mesh(devices=jax.devices()[:devices])
-        step = training.make_train_step(
+        mesh = small.mesh_of(1, devices)
+        steps = training.make_train_steps(
             training.train_apply(model, shards=devices),
             small.sgd,
             mesh,
@@ -147,15 +147,9 @@ def test_two_devices_draw_what_one_draws():
             augmentation=Augmentation(padding=1, mixup=1.0, cutout=3),
             label_smoothing=0.1,
         )
-        run = training.train(
-            step,
-            small.state_of(small.he_variables(model)),
-            training.replicate(small.split(), mesh),
-            mesh,
-            num_steps=3,
-            batch_size=16,
-        )
-        losses[devices] = [entry["loss"] for entry in run.curve]
+        state = small.state_of(small.he_variables(model))
+        _, curve = small.train(steps, [state], small.split(), mesh, num_steps=3)
+        losses[devices] = curve["loss"]
     # Means over the batch in another order, three steps of float32.
     np.testing.assert_allclose(losses[1], losses[2], rtol=2e-6)
 

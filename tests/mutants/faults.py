@@ -286,7 +286,7 @@ MUTANTS = [
     *_in(
         "training/statistics.py",
         "training/test_statistics.py",
-        ("share = 1 - GhostBatchNorm.momentum", "share = GhostBatchNorm.momentum"),
+        ("fraction = 1 - GhostBatchNorm.momentum", "fraction = GhostBatchNorm.momentum"),
     ),
     *_in(
         "training/step.py",

@@ -14,7 +14,8 @@ import numpy as np
 
 from nf_resnets import models, optim, training
 from nf_resnets.data import epoch_order, steps_per_epoch
-from nf_resnets.data.batch import DeviceData
+from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
+from nf_resnets.training.steps import METRICS
 
 HYPER = {"learning_rate": 0.1, "weight_decay": 5e-4}
 
@@ -71,20 +72,42 @@ def order(seed, epoch, count):
     return np.asarray(epoch_order(seed, epoch, count))
 
 
-def train(step, states, data, mesh, *, num_steps, batch_size):
-    """Takes steps with several runs; returns their last states and the metrics [num_steps, R]."""
-    count = data.labels.shape[0]
-    per_epoch = steps_per_epoch(count, batch_size)
-    seeds = [int(state.seed) for state in states]
+def mesh_of(sweep=1, data=1):
+    return training.make_mesh(sweep, data, devices=jax.devices()[: sweep * data])
+
+
+def train(steps, states, data, mesh, *, num_steps):
+    """Makes steps with several runs; returns their last states and the metrics [num_steps, R]."""
+    runs = len(states)
     states = training.shard_runs(training.stack(states), mesh)
     data = training.replicate(data, mesh)
     curves = []
+    while (left := num_steps - sum(map(len, curves))) > 0:
+        found = steps(states, data, training.shard_runs(np.full(runs, left, np.int32), mesh))
+        states, (count, *others) = found.states, found.counts.tolist()
+        assert others == [count] * (runs - 1)
+        curves.append(np.stack([np.asarray(found.curve[name])[:, :count].T for name in METRICS], 1))
+    curve = np.concatenate([np.moveaxis(each, 1, 2) for each in curves])
+    return host(states), {name: curve[..., index] for index, name in enumerate(METRICS)}
+
+
+def reference(apply_fn, state, data, *, num_steps, batch_size, **options):
+    """As `train` with one run, but step by step, without a mesh and with batches made outside."""
+    augmentation = options.pop("augmentation", Augmentation())
+    count, seed = data.labels.shape[0], int(state.seed)
+    take = jax.jit(
+        functools.partial(training_batch, batch_size=batch_size, augmentation=augmentation)
+    )
+    step = jax.jit(
+        functools.partial(training.replica_step, apply_fn=apply_fn, optimizer=sgd, **options)
+    )
+    curve = []
     for index in range(num_steps):
-        orders = np.stack([order(seed, index // per_epoch, count) for seed in seeds])
-        states, metrics = step(states, data, training.shard_runs(orders, mesh))
-        # Waited for: steps that run ahead can deadlock on virtual devices.
-        curves.append(jax.block_until_ready(metrics))
-    return states, {name: np.stack([curve[name] for curve in curves]) for name in curves[0]}
+        epoch = index // steps_per_epoch(count, batch_size)
+        state, metrics = step(state, take(data, order(seed, epoch, count), seed, index))
+        curve.append(metrics)
+    curve = {name: np.stack([metrics[name] for metrics in curve])[:, None] for name in METRICS}
+    return host(training.stack([state])), curve
 
 
 def host(tree):

@@ -3,6 +3,7 @@
 Usage: python -m tests.training.streamed_process DATA_DIR FOLDER KILL_AT [PORT PROCESS]
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -14,22 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from nf_resnets.training.streamed_loop import train_streamed
 
 from nf_resnets import optim, training
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.streamed import make_streamed_step
 
 SIZE, BATCH, STEPS, CLASSES = 12, 16, 14, 8  # nine steps are an epoch
-CROP = RandomCrop(size=SIZE)
 
 
-def linear(params, batch_stats, images, keys=None):
+def linear(params, batch_stats, images, keys):
     """Softmax regression on the pixels; dropout of single logits, to see that keys come along."""
     logits = images.reshape(images.shape[0], -1) @ params["head"]["kernel"]
+    if keys is None:
+        return logits, batch_stats
     kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.9, (CLASSES,)))(keys)
     return logits * kept, batch_stats
 
@@ -38,61 +38,34 @@ def adam(hyper):
     return optax.adam(optim.step_decay(hyper["learning_rate"], (10,), 0.5))
 
 
-def begin(seed=3):
+def begin(seed=3, rate=0.01):
     rng = np.random.default_rng(0)
     kernel = 0.01 * rng.standard_normal((SIZE * SIZE * 3, CLASSES))
     params = {"head": {"kernel": jnp.asarray(kernel, jnp.float32)}}
-    return training.create_state(params, adam, {"learning_rate": 0.01}, seed=seed)
+    return training.create_state(params, adam, {"learning_rate": rate}, seed=seed)
 
 
 @functools.cache
-def compiled(devices):
+def program(data_dir, devices, reading):
+    settings = training.StreamedTraining(
+        batch_size=BATCH, num_steps=STEPS, crop=RandomCrop(size=SIZE), short_side=16,
+        reading=reading, mixup=0.3, label_smoothing=0.1,
+    )  # fmt: skip
     mesh = training.make_mesh(devices=jax.devices()[:devices])
-    step = make_streamed_step(
-        linear,
-        adam,
-        mesh,
-        batch_size=BATCH,
-        mean=imagenet.IMAGENET_MEAN,
-        std=imagenet.IMAGENET_STD,
-        mixup=0.3,
-        label_smoothing=0.1,
-    )
-    return mesh, step
+    dataset = imagenet.open_encoded(data_dir)
+    return training.streamed_program(linear, dataset, adam, mesh, settings, begin())
 
 
 def run(data_dir, folder=None, *, devices=1, reading=stream.Reading(threads=3), **options):  # noqa: B008
-    mesh, step = compiled(devices)
-    split = imagenet.open_encoded(data_dir).split("train")
-
-    def batches(first_step, rows):
-        return stream.training_stream(
-            split,
-            seed=3,
-            batch_size=BATCH,
-            num_steps=STEPS,
-            first_step=first_step,
-            rows=rows,
-            crop=CROP,
-            reading=reading,
-        )
-
+    ours = program(data_dir, devices, reading)
     checkpoints = None if folder is None else Checkpoints(folder, {"run": "photographs"})
-    options = {"save_every": 4, **options}
-    try:
-        return train_streamed(
-            step,
-            begin(),
-            batches,
-            mesh,
-            num_steps=STEPS,
-            batch_size=BATCH,
-            checkpoints=checkpoints,
-            **options,
-        )
-    finally:
-        if checkpoints is not None:
-            checkpoints.close()
+    with contextlib.nullcontext() if checkpoints is None else contextlib.closing(checkpoints):
+        try:
+            return training.train(
+                ours, begin(), **{"checkpoints": checkpoints, "save_every": 4, **options}
+            )
+        finally:
+            ours.close()
 
 
 def digest(state):
@@ -108,20 +81,10 @@ def main(data_dir, folder, kill_at, port=None, process="0"):
         if made == int(kill_at):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    made = run(data_dir, folder or None, devices=jax.device_count(), on_step=on_step)
-    kernel = np.asarray(made.state.params["head"]["kernel"])
-    print(
-        json.dumps(
-            {
-                "status": made.status,
-                "first_step": made.first_step,
-                "digest": digest(made.state),
-                "loss": [metrics["loss"] for metrics in made.curve],
-                "norm": float(np.linalg.norm(kernel)),
-            }
-        ),
-        flush=True,
-    )
+    found = run(data_dir, folder or None, devices=jax.device_count(), on_step=on_step)
+    losses = [metrics["loss"] for metrics in found.curve]
+    said = {"first_step": found.first_step, "digest": digest(found.state), "loss": losses}
+    print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The step against NumPy, several runs at once, what it refuses."""
+"""The steps against NumPy, several runs at once, what is refused."""
 
 import functools
 import math
@@ -77,35 +77,35 @@ def state_of(optimizer=small.sgd, **options):
     return small.state_of({"params": parameters()}, optimizer=optimizer, **options)
 
 
-def mesh_of(sweep, data):
-    return training.make_mesh(sweep, data, devices=jax.devices()[: sweep * data])
-
-
 @functools.cache
-def step_on(sweep, data, vectorize="auto", augmentation=Augmentation()):  # noqa: B008
-    return training.make_train_step(
-        network,
-        small.sgd,
-        mesh_of(sweep, data),
-        batch_size=BATCH,
-        augmentation=augmentation,
-        vectorize=vectorize,
-    )
+def steps_on(sweep, data, vectorize="auto", **options):
+    return training.make_train_steps(
+        network, small.sgd, small.mesh_of(sweep, data), batch_size=BATCH, longest=5,
+        vectorize=vectorize, **options,
+    )  # fmt: skip
 
 
 def train(states, sweep, data, *, num_steps=3, **options):
-    step = step_on(sweep, data, **options)
-    mesh = mesh_of(sweep, data)
-    states, metrics = small.train(step, states, SPLIT, mesh, num_steps=num_steps, batch_size=BATCH)
-    return small.host(states), metrics
+    steps, mesh = steps_on(sweep, data, **options), small.mesh_of(sweep, data)
+    return small.train(steps, states, SPLIT, mesh, num_steps=num_steps)
+
+
+def call(states, counts, sweep=1, data=1, **options):
+    """One call of the steps."""
+    mesh = small.mesh_of(sweep, data)
+    states = training.shard_runs(training.stack(states), mesh)
+    counts = training.shard_runs(np.asarray(counts, np.int32), mesh)
+    split = training.replicate(SPLIT, mesh)
+    return small.host(steps_on(sweep, data, **options)(states, split, counts))
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_three_steps_against_numpy(devices):
+def test_four_steps_against_numpy(devices):
     rate, decay, momentum = 0.5, 0.1, 0.9
-    states, metrics = train(
-        [state_of(learning_rate=rate, weight_decay=decay)], 1, devices, num_steps=3
-    )
+    begin = state_of(learning_rate=rate, weight_decay=decay)
+    # A call ends with the epoch, after three steps; the next one begins the second epoch.
+    assert call([begin], [5], 1, devices).counts == [3]
+    states, metrics = train([begin], 1, devices, num_steps=4)
 
     params = float64(parameters())
     factor = {
@@ -116,8 +116,9 @@ def test_three_steps_against_numpy(devices):
         "bias_head": 0.1,
     }
     velocity = jax.tree.map(np.zeros_like, params)
-    for index in range(3):
-        rows = small.order(3, 0, 48)[index * BATCH : (index + 1) * BATCH]
+    for index in range(4):
+        at = index % 3 * BATCH
+        rows = small.order(3, index // 3, 48)[at : at + BATCH]
         x = (SPLIT.images[rows].reshape(BATCH, -1) - np.float64(8)) / 5
         loss, accuracy, grads = gradient(params, x, SPLIT.labels[rows])
         norm = math.sqrt(sum((grad**2).sum() for grad in jax.tree.leaves(grads)))
@@ -131,7 +132,7 @@ def test_three_steps_against_numpy(devices):
     small.assert_close(training.unstack(states.params, 0), params, **FLOAT32)
     (trace,) = (state.trace for state in states.opt_state if isinstance(state, optax.TraceState))
     small.assert_close(training.unstack(trace, 0), velocity, **FLOAT32)
-    assert states.step.tolist() == [3] and states.seed.tolist() == [3]
+    assert states.step.tolist() == [4] and states.seed.tolist() == [3]
 
 
 def test_fixup_begins_at_ln_10_and_moves_its_head_alone():
@@ -187,22 +188,25 @@ def different_runs(count):
     ]
 
 
-@pytest.mark.parametrize("vectorize", ["vmap", "loop"])
-@pytest.mark.parametrize(("runs", "sweep", "data"), [(2, 2, 4), (4, 2, 4), (4, 1, 8)])
-def test_runs_together_equal_the_same_runs_one_by_one(runs, sweep, data, vectorize):
-    states, metrics = train(
-        different_runs(runs), sweep, data, vectorize=vectorize, augmentation=FLIPS
-    )
-    assert metrics["loss"].shape == (3, runs)
-    for run, state in enumerate(different_runs(runs)):
-        alone, curve = train([state], 1, 1, augmentation=FLIPS)
+@pytest.mark.parametrize(
+    ("sweep", "data", "vectorize"), [(1, 8, "vmap"), (2, 4, "vmap"), (2, 4, "loop")]
+)
+def test_runs_go_as_far_as_told_and_equal_the_same_runs_alone(sweep, data, vectorize):
+    counts = [2, 0, 1, 3]
+    found = call(different_runs(4), counts, sweep, data, vectorize=vectorize, augmentation=FLIPS)
+    assert found.counts.tolist() == found.states.step.tolist() == counts
+    assert not found.diverged.any()
+    for run, state in enumerate(different_runs(4)):
+        alone = call([state], counts[run : run + 1], augmentation=FLIPS)
         # Sums in another order on other devices and when vectorised; measured: 1e-7.
-        found = training.unstack(states, slice(run, run + 1))
-        small.assert_close(found.params, alone.params, rtol=2e-6, atol=2e-6)
-        for name in curve:
-            np.testing.assert_allclose(metrics[name][:, run], curve[name][:, 0], rtol=2e-6)
+        params = training.unstack(found.states.params, slice(run, run + 1))
+        small.assert_close(params, alone.states.params, rtol=2e-6, atol=2e-6)
+        for name, curve in alone.curve.items():
+            # NaN from the last step made on.
+            np.testing.assert_allclose(found.curve[name][run], curve[0], rtol=2e-6)
+            assert np.isnan(curve[0][counts[run] :]).all()
     # The comparison could fail: the runs do differ.
-    assert np.ptp(metrics["loss"][2]) > 1e-2
+    assert np.nanmin(np.ptp(found.curve["loss"][[0, 2, 3], 0])) > 1e-2
 
 
 def test_runs_of_other_numbers_share_one_program():
@@ -212,48 +216,42 @@ def test_runs_of_other_numbers_share_one_program():
         traces.append(images.shape)
         return network(params, batch_stats, images, keys)
 
-    mesh = mesh_of(1, 2)
-    step = training.make_train_step(counted, small.sgd, mesh, batch_size=BATCH)
+    mesh = small.mesh_of(1, 2)
+    steps = training.make_train_steps(counted, small.sgd, mesh, batch_size=BATCH)
+    traced = []
     for seed, rate in enumerate((0.1, 0.3, 0.5)):
         state = state_of(seed=seed, learning_rate=rate, weight_decay=rate / 10)
-        small.train(step, [state], SPLIT, mesh, num_steps=4, batch_size=BATCH)
-    assert len(traces) == 1
-    # Neither the first step's outputs nor a fresh state look different from the first inputs.
-    assert step._cache_size() == 1
+        small.train(steps, [state], SPLIT, mesh, num_steps=4)
+        traced.append(len(traces))
+    # Neither a call's outputs nor a fresh state look different from the first inputs.
+    assert len(set(traced)) == steps._cache_size() == 1
 
 
-@pytest.mark.parametrize("vectorize", ["vmap", "loop"])
-@pytest.mark.parametrize("sweep", [1, 2])
-def test_a_diverged_run_leaves_its_neighbour_alone(sweep, vectorize):
-    healthy = {"learning_rate": 0.1, "seed": 1}
-    _, expected = train(
-        [state_of(), state_of(**healthy)], sweep, 2, num_steps=4, vectorize=vectorize
-    )
-    states, metrics = train(
-        [state_of(learning_rate=1e38), state_of(**healthy)],
-        sweep,
-        2,
-        num_steps=4,
-        vectorize=vectorize,
-    )
-    assert np.isnan(metrics["loss"][-1, 0])
-    assert np.isnan(states.params["head"]["kernel"][0]).any()
-    for name in metrics:
+@pytest.mark.parametrize(("sweep", "vectorize"), [(1, "vmap"), (1, "loop"), (2, "auto")])
+def test_a_diverged_run_stops_at_its_step_and_leaves_its_neighbour_alone(sweep, vectorize):
+    healthy = state_of(learning_rate=0.1, seed=1)
+    expected = call([state_of(), healthy], [3, 3], sweep, 2, vectorize=vectorize)
+    found = call([state_of(learning_rate=1e15), healthy], [3, 3], sweep, 2, vectorize=vectorize)
+    # The first update is finite, but the second step sees weights of 1e14.
+    assert found.counts.tolist() == [2, 3] and found.diverged.tolist() == [True, False]
+    last = [values[0, 1] for values in found.curve.values()]
+    assert not np.isfinite(last).all()
+    assert np.isfinite([values[0, 0] for values in found.curve.values()]).all()
+    for name, values in found.curve.items():
         # One program, so bit for bit.
-        np.testing.assert_array_equal(metrics[name][:, 1], expected[name][:, 1])
+        np.testing.assert_array_equal(values[1], expected.curve[name][1])
 
 
-def test_the_states_given_are_used_up_and_what_they_were_made_from_is_not():
+def test_the_states_given_are_donated_and_what_they_were_made_from_is_not():
     params = parameters()
     state = small.state_of({"params": params})
     stacked = training.stack([state, state])
-    mesh = mesh_of(1, 2)
+    mesh = small.mesh_of(1, 2)
     states = training.shard_runs(stacked, mesh)
     data = training.replicate(SPLIT, mesh)
-    orders = np.stack([small.order(3, 0, 48)] * 2)
-    new, _ = step_on(1, 2)(states, data, orders)
+    new = steps_on(1, 2)(states, data, np.array([1, 1], np.int32)).states
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
-    # On a CPU the placed arrays share memory with their sources, which must not be written to.
+    # On a CPU the sharded arrays share memory with their sources, which must not be written to.
     for tree in (params, state.params, training.unstack(stacked.params, 1)):
         jax.tree.map(np.testing.assert_array_equal, small.host(tree), parameters())
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((data, new)))
@@ -265,21 +263,17 @@ def test_the_states_given_are_used_up_and_what_they_were_made_from_is_not():
 
 @pytest.mark.parametrize("vectorize", ["vmap", "loop"])
 def test_seeds_make_different_batches(vectorize):
-    mesh = mesh_of(1, 2)
-    states = training.stack([state_of(seed=seed) for seed in (5, 6, 5)])
-    data = training.replicate(SPLIT, mesh)
-    # One order for all, so that only the augmentation can tell the runs apart.
-    orders = np.stack([small.order(0, 0, 48)] * 3)
+    states = [state_of(seed=seed) for seed in (5, 6, 5)]
 
-    def losses(augmentation):
-        step = step_on(1, 2, vectorize=vectorize, augmentation=augmentation)
-        copy = training.shard_runs(states, mesh)
-        return step(copy, data, orders)[1]["loss"].tolist()
+    def losses(**options):
+        found = call(states, [1, 1, 1], 1, 2, vectorize=vectorize, **options)
+        return found.curve["loss"][:, 0].tolist()
 
-    first, second, third = losses(FLIPS)
+    first, second, third = losses()
     assert first == third and abs(first - second) > 1e-3
-    assert len(set(losses(Augmentation()))) == 1
-    assert small.order(5, 0, 48).tolist() != small.order(6, 0, 48).tolist()
+    flipped = losses(augmentation=FLIPS)
+    # The augmentation follows from the seed as the order does.
+    assert flipped[0] == flipped[2] != flipped[1] and abs(flipped[0] - first) > 1e-3
 
 
 def abstract(tree):
@@ -335,26 +329,25 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
 
 
 def test_refusals():
-    one, two = mesh_of(1, 1), mesh_of(2, 4)
-    with pytest.raises(ValueError, match=r"^batch_size=18 does not divide evenly over the 4 dev"):
-        training.make_train_step(network, small.sgd, two, batch_size=18)
-    with pytest.raises(ValueError, match=r"^vectorize='pmap' found; expected 'auto', 'vmap' or"):
-        training.make_train_step(network, small.sgd, one, batch_size=18, vectorize="pmap")
+    one, two = small.mesh_of(), small.mesh_of(2, 4)
 
-    def refused(message, runs, orders, mesh):
-        step = training.make_train_step(network, small.sgd, mesh, batch_size=BATCH)
+    def refused(message, mesh, batch_size=BATCH, runs=None, counts=(1,), **options):
         with pytest.raises(ValueError, match=message):
-            step(training.stack([state_of()] * runs), SPLIT, np.zeros(orders, np.int32))
+            steps = training.make_train_steps(
+                network, small.sgd, mesh, batch_size=batch_size, **options
+            )
+            assert runs is not None
+            steps(training.stack([state_of()] * runs), SPLIT, np.array(counts, np.int32))
 
-    refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", 3, (3, 48), two)
-    refused(r"^1 runs found; expected a multiple of 2", 1, (1, 48), two)
-    # Each of these trained something without a word.
-    refused(r"^orders of shape \(1, 48\) found; expected \(2, 48\)", 2, (1, 48), one)
-    refused(r"^orders of shape \(2, 48\) found; expected \(1, 48\)", 1, (2, 48), one)
-    refused(r"^orders of shape \(1, 99\) found; expected \(1, 48\)", 1, (1, 99), one)
-    step = training.make_train_step(network, small.sgd, one, batch_size=64)
-    with pytest.raises(ValueError, match="batch_size=64 is larger than the training split of 48"):
-        step(training.stack([state_of()]), SPLIT, np.zeros((1, 48), np.int32))
+    refused(r"^batch_size=18 does not divide evenly over the 4 dev", two, 18)
+    refused(r"^batch_size=16 does not divide .* micro_batches=3 on each", one, micro_batches=3)
+    refused(r"^vectorize='pmap' found; expected 'auto', 'vmap' or", one, vectorize="pmap")
+    refused(r"^longest=0 found; expected at least 1", one, longest=0)
+    refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", two, runs=3)
+    refused(r"^1 runs found; expected a multiple of 2", two, runs=1)
+    message = r"^counts of shape \(2,\) found; expected \(1,\)"
+    refused(message, one, runs=1, counts=(1, 1))
+    refused("batch_size=64 is larger than the training split of 48", one, 64, runs=1)
 
 
 def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
@@ -384,22 +377,11 @@ def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
 
 
 def test_smoothed_labels_in_parts_are_those_of_the_whole_batch():
-    curves = {}
-    for parts in (1, 2):
-        step = training.make_train_step(
-            network, small.sgd, mesh_of(1, 2), batch_size=BATCH,
-            augmentation=Augmentation(mixup=1.0), micro_batches=parts, label_smoothing=0.2,
-        )  # fmt: skip
-        _, curves[parts] = small.train(
-            step, [state_of()], SPLIT, mesh_of(1, 2), num_steps=3, batch_size=BATCH
-        )
-    _, sharp = train([state_of()], 1, 2, augmentation=Augmentation(mixup=1.0))
-    for name in curves[1]:
-        np.testing.assert_allclose(curves[2][name], curves[1][name], **FLOAT32, err_msg=name)
-    assert np.abs(curves[1]["loss"] - sharp["loss"]).min() > 1e-3
-    with pytest.raises(
-        ValueError, match=r"batch_size=16 does not divide .* micro_batches=3 on each"
-    ):
-        training.make_train_step(
-            network, small.sgd, mesh_of(1, 1), batch_size=BATCH, micro_batches=3
-        )
+    mixed = {"augmentation": Augmentation(mixup=1.0)}
+    _, sharp = train([state_of()], 1, 2, **mixed)
+    whole, curve = train([state_of()], 1, 2, label_smoothing=0.2, **mixed)
+    parts, other = train([state_of()], 1, 2, label_smoothing=0.2, micro_batches=2, **mixed)
+    small.assert_close(parts.params, whole.params, **FLOAT32)
+    for name in curve:
+        np.testing.assert_allclose(other[name], curve[name], **FLOAT32, err_msg=name)
+    assert np.abs(curve["loss"] - sharp["loss"]).min() > 1e-3

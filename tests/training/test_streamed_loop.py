@@ -12,13 +12,17 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from nf_resnets.training.streamed_loop import train_streamed
 
-from nf_resnets.data import stream
+from nf_resnets import training
+from nf_resnets.data import imagenet, stream
+from nf_resnets.training import loop
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.host_steps import HostSteps
 from nf_resnets.training.preemption import Preemption
+from nf_resnets.training.steps import METRICS
 from tests import photographs
 from tests.training import streamed_process as small
 
@@ -55,12 +59,17 @@ def finish(process):
     return json.loads(shown.splitlines()[-1])
 
 
-def test_it_trains(whole):
+def test_it_trains_and_is_tested(whole, data_dir):
     assert whole.status == "finished" and whole.first_step == 0
     assert int(whole.state.step) == len(whole.curve) == small.STEPS
     assert all(math.isfinite(value) for metrics in whole.curve for value in metrics.values())
     begun = small.begin().params["head"]["kernel"]
     assert np.abs(whole.state.params["head"]["kernel"] - begun).max() > 0.01
+    ours = small.program(data_dir, 1, stream.Reading(threads=3))
+    found = ours.test(ours.put(ours.empty(), 0, whole.state))
+    # 22 photographs, each counted once.
+    assert found["accuracy"][0] * 22 == pytest.approx(round(found["accuracy"][0] * 22))
+    assert 0 < found["loss"][0] < 20
 
 
 def test_a_killed_run_ends_with_the_same_parameters(data_dir, whole, tmp_path):
@@ -68,7 +77,7 @@ def test_a_killed_run_ends_with_the_same_parameters(data_dir, whole, tmp_path):
     killed = start(data_dir, folder, 11)
     killed.communicate(timeout=240)
     assert killed.returncode == -signal.SIGKILL
-    # In the second epoch, and two steps after the newest checkpoint.
+    # In the second epoch; a call ends where a checkpoint is due.
     assert Checkpoints(folder, {"run": "photographs"}).steps() == [4, 8]
     reading = stream.Reading(threads=7, ahead=1)
     resumed = small.run(data_dir, folder, reading=reading)
@@ -82,25 +91,26 @@ def test_a_killed_run_ends_with_the_same_parameters(data_dir, whole, tmp_path):
     assert small.digest(again.state) == small.digest(whole.state)
 
 
-def test_a_run_that_is_told_to_stop_saves_and_goes_on(data_dir, whole, tmp_path):
+def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
+
     def on_step(made, metrics):
         if made == 6:
             signal.raise_signal(signal.SIGTERM)
 
     with Preemption() as stop:
         stopped = small.run(data_dir, tmp_path, stop=stop, on_step=on_step, save_every=0)
-    # The signal is seen after the next step.
-    assert stopped.status == "stopped" and len(stopped.curve) == 7 and stop.exit_code == 143
+    assert stopped.status == "stopped" and len(stopped.curve) == 6 and stop.exit_code == 143
     resumed = small.run(data_dir, tmp_path)
-    assert resumed.first_step == 7
+    assert resumed.first_step == 6
     assert small.digest(resumed.state) == small.digest(whole.state)
 
 
 def test_devices_change_nothing_but_rounding(data_dir, whole):
-    made = small.run(data_dir, devices=4)
+    found = small.run(data_dir, devices=4)
     # Means over the batch are summed in another order, Adam divides by their roots.
     np.testing.assert_allclose(
-        [m["loss"] for m in made.curve], [m["loss"] for m in whole.curve], rtol=2e-4
+        [m["loss"] for m in found.curve], [m["loss"] for m in whole.curve], rtol=2e-4
     )
 
 
@@ -115,74 +125,80 @@ def test_two_hosts_read_their_own_halves(data_dir, whole, tmp_path):
     np.testing.assert_allclose(
         found[0]["loss"], [metrics["loss"] for metrics in whole.curve], rtol=2e-4
     )
-    # Both of them begin where the leader's checkpoint is: at the end.
+    # Both of them begin where the checkpoint of process 0 is: at the end.
     pair = [start(data_dir, tmp_path / "both", 0, port, process) for process in (0, 1)]
     again = [finish(process) for process in pair]
     assert [one["first_step"] for one in again] == [small.STEPS] * 2
     assert {one["digest"] for one in again} == {found[0]["digest"]}
 
 
-def made_up(count, seconds=0.0):
+class Batches:
     """A stream without files: its images are what the step number says."""
 
-    def batches(first_step, rows):
+    opened = 0
+
+    def __init__(self, mesh, count, seconds, first_step):
+        Batches.opened += 1
+        self._iterator = training.DeviceIterator(self._made(first_step, count, seconds), mesh, 16)
+        self.closed = False
+
+    def _made(self, first_step, count, seconds):
         for step in range(first_step, count):
             time.sleep(seconds)
-            shape = (len(rows), small.SIZE, small.SIZE, 3)
-            image = np.random.default_rng(step).integers(0, 256, shape).astype(np.uint8)
-            yield {"image": image, "label": np.full(len(rows), 1, np.int32)}
+            image = np.random.default_rng(step).integers(0, 256, (16, small.SIZE, small.SIZE, 3))
+            yield {"image": image.astype(np.uint8), "label": np.full(16, 1, np.int32)}
 
-    return batches
+    def __next__(self):
+        return next(self._iterator)
 
-
-def loop(batches, steps, **options):
-    mesh, step = small.compiled(1)
-    return train_streamed(
-        step, small.begin(), batches, mesh, num_steps=steps, batch_size=small.BATCH, **options
-    )
+    def close(self):
+        self.closed = True
 
 
-def test_stalls_are_measured_and_shown():
-    shown = []
-    made = loop(made_up(6, seconds=0.1), 6, on_step=lambda step, metrics: shown.append(metrics))
-    assert 0.6 <= made.waited < 0.6 + 1.0 and made.waited < made.seconds
-    assert all(metrics["input_wait"] >= 0.1 for metrics in shown)
-    # A step of this network takes milliseconds: nearly all of the time is waiting.
-    assert shown[-1]["input_share"] > 0.5
-    fast = []
-    loop(made_up(6), 6, on_step=lambda step, metrics: fast.append(metrics))
-    assert max(metrics["input_wait"] for metrics in fast) < 0.1
-    assert not {"input_wait", "input_share"} & made.curve[0].keys()
+MESH = training.make_mesh(devices=jax.devices()[:1])
+STEP = training.make_streamed_step(
+    small.linear, small.adam, MESH, batch_size=16, mean=imagenet.IMAGENET_MEAN,
+    std=imagenet.IMAGENET_STD,
+)  # fmt: skip
+
+
+def host_steps(count, seconds=0.0):
+    return HostSteps(STEP, lambda seed, step: Batches(MESH, count, seconds, step), MESH, METRICS)
+
+
+def states_of(**options):
+    return training.shard_runs(training.stack([small.begin(**options)]), MESH)
+
+
+def test_stalls_are_measured():
+    slow, fast = host_steps(6, seconds=0.1), host_steps(6)
+    slow(states_of(), np.array([6]))
+    fast(states_of(), np.array([6]))
+    assert 0.6 <= slow.seconds_waited < 0.6 + 1.0 and fast.seconds_waited < 0.3
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_steps_ahead_of_the_host_change_no_number(lag):
+    steps = host_steps(9)
+    steps._lag = lag
+    whole = host_steps(9)(states_of(), np.array([9]))
+    before = Batches.opened
+    first = steps(states_of(), np.array([4]))
+    second = steps(first.states, np.array([5]))
+    assert Batches.opened == before + 1, "the stream stays open between calls"
+    for name in METRICS:
+        parts = [found.curve[name] for found in (first, second)]
+        np.testing.assert_array_equal(np.concatenate(parts, 1), whole.curve[name])
+    assert (second.counts.tolist(), second.diverged.tolist()) == ([5], [False])
+    # The step that diverges is the last one that is counted, however many are under way.
+    found = steps(states_of(rate=jnp.inf), np.array([6]))
+    assert (found.counts.tolist(), found.diverged.tolist()) == ([1], [True])
+    assert np.isfinite(found.curve["loss"]).all()
+    # Another run, or another step of the same, opens another stream.
+    assert steps(states_of(), np.array([1])).curve["loss"] == whole.curve["loss"][0, 0]
 
 
 def test_a_stream_that_ends_early_is_said():
     with pytest.raises(ValueError) as error:
-        loop(made_up(3), 5)
-    assert str(error.value) == "the stream ended before step 3; expected batches up to step 4."
-
-
-def test_a_run_that_diverges_is_never_saved(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "run", {})
-    mesh, step = small.compiled(1)
-    begun = small.begin()
-    begun = begun.replace(hyper={"learning_rate": jax.numpy.float32(np.inf)})
-    made = train_streamed(
-        step,
-        begun,
-        made_up(6),
-        mesh,
-        num_steps=6,
-        batch_size=small.BATCH,
-        checkpoints=checkpoints,
-        save_every=1,
-    )
-    assert made.status == "diverged" and len(made.curve) == 1
-    assert checkpoints.steps() == []
-    checkpoints.close()
-
-
-def test_what_is_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="num_steps=0 found; expected at least 1"):
-        loop(made_up(1), 0)
-    with pytest.raises(ValueError, match="save_every=-1 found; expected at least 0"):
-        loop(made_up(1), 1, save_every=-1)
+        host_steps(3)(states_of(), np.array([5]))
+    assert str(error.value) == "the stream ended before step 3; expected more batches."

@@ -18,7 +18,7 @@ from tests.training import small
 def on_one_run(scheme, mesh):
     """Four steps of one run whose batch the two processes share."""
     model = small.wide_resnet(scheme)
-    step = training.make_train_step(
+    steps = training.make_train_steps(
         training.train_apply(model, shards=2),
         small.sgd,
         mesh,
@@ -26,8 +26,7 @@ def on_one_run(scheme, mesh):
         augmentation=Augmentation(padding=1, flip=True),
     )
     state = small.state_of(small.he_variables(model))
-    states, metrics = small.train(step, [state], small.split(), mesh, num_steps=4, batch_size=16)
-    return small.host(states), metrics
+    return small.train(steps, [state], small.split(), mesh, num_steps=4)
 
 
 def on_two_runs():

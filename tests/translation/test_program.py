@@ -1,0 +1,93 @@
+"""The program on tokens: a run in two parts is the run in one; a run that diverges stops."""
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import schemes, training
+from nf_resnets.training import loop
+from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.translation import (
+    TokenTraining,
+    adam,
+    batch_shapes,
+    epoch_batches,
+    mean_likelihood,
+    token_program,
+)
+from tests.models.trees import quick_jit
+from tests.translation.small import corpus, random_params, transformer
+
+MODEL = transformer()
+# Of one width, so that one step is compiled; the order over widths is tested by itself.
+PAIRS = corpus(count=24, longest=7, max_length=8)
+PER_EPOCH = len(epoch_batches(PAIRS, 5, 0, batch_shapes(PAIRS, max_tokens=60)))
+STEPS = 12 * PER_EPOCH + 1
+
+
+def optimizer(hyper):
+    return adam(hyper["learning_rate"])
+
+
+def state_of(rate=0.01):
+    params = random_params(MODEL, 2)
+    return training.create_state(params, optimizer, {"learning_rate": rate}, seed=5)
+
+
+@pytest.fixture(scope="module")
+def program():
+    mesh = training.make_mesh(devices=jax.devices()[:1])
+    settings = TokenTraining(max_tokens=60, num_steps=STEPS)
+    start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
+    return token_program(MODEL, PAIRS, optimizer, mesh, settings, start, test_corpus=PAIRS)
+
+
+@pytest.fixture(scope="module")
+def whole(program):
+    return training.train(program, state_of())
+
+
+def test_every_epoch_has_all_tokens_and_the_run_learns(program, whole):
+    assert whole.status == "finished" and program.steps_per_epoch == PER_EPOCH > 2
+    tokens = whole.progress.column("tokens")
+    everything = sum(map(len, PAIRS.target))
+    assert tokens[:PER_EPOCH].sum() == tokens[PER_EPOCH : 2 * PER_EPOCH].sum() == everything
+    before = mean_likelihood(MODEL, random_params(MODEL, 2), PAIRS, max_tokens=100)
+    after = mean_likelihood(MODEL, whole.state.params, PAIRS, max_tokens=100)
+    assert after < before - 1
+    found = program.test(program.put(program.empty(), 0, whole.state))
+    assert found["loss"][0] == pytest.approx(after, rel=1e-5)
+
+
+def test_a_run_that_is_cut_resumes_from_its_checkpoint(program, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
+
+    def cut(made, metrics):
+        if made == PER_EPOCH + 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints = Checkpoints(tmp_path, {})
+        training.train(program, state_of(), checkpoints=checkpoints, save_every=2, on_step=cut)
+    resumed = training.train(program, state_of(), checkpoints=Checkpoints(tmp_path, {}))
+    assert PER_EPOCH < resumed.first_step < PER_EPOCH + 3
+    assert resumed.curve == whole.curve[resumed.first_step :]
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+
+
+def test_a_diverged_run_stops_at_its_step(program):
+    found = training.train(program, state_of(float("inf")))
+    # The first step's loss is still that of the state it began with; its update is not finite.
+    assert found.status == "diverged" and len(found.curve) == 1
+    assert np.isfinite(found.curve[-1]["loss"])
+    assert not np.isfinite(found.curve[-1]["update_norm"])
+
+
+def test_a_start_is_the_network_s_own_draw_changed_by_the_scheme(program):
+    start = training.Start(schemes.get("fixup"), 7, {"learning_rate": 0.01})
+    found = program.take(program.begin(program.empty(), 0, start), 0)
+    tokens = np.ones((1, 2), np.int32)
+    params = quick_jit(MODEL.init)(jax.random.key(7), tokens, tokens)["params"]
+    expected = schemes.get("fixup").init(params, MODEL.num_branches)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found.params, expected)
+    assert found.seed == 7 and found.step == 0
