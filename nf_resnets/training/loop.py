@@ -77,6 +77,7 @@ def train(
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
 
     Example:
+      >>> import jax
       >>> from nf_resnets import data, models, optim, schemes, training
       >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=2)
       >>> begin = training.Start(schemes.get("fixup"), seed=0, hyper={"learning_rate": 0.1})
