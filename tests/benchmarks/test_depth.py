@@ -56,6 +56,7 @@ def test_seconds_are_those_of_a_layer(monkeypatch):
     assert found == {"10": pytest.approx([1.0] * 3), "100": pytest.approx([2.0] * 3)}
 
 
+@pytest.mark.slow
 def test_the_unrolled_form_has_no_loop():
     case = Case("wrn-22-1", batch=4, side=8)
     batch = {
@@ -82,7 +83,7 @@ def test_activations_are_what_images_need():
 
 
 def test_the_plan_counts_the_state_once():
-    case = Case("wrn-22-1", batch=4, side=8)
+    case = Case("wrn-10-1", batch=4, side=8)
     state = depth.make_state(case, abstract=True)
     mib = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) / depth.MIB
     found = depth.planned(case)

@@ -31,12 +31,14 @@ def ran():
     return names, said.getvalue()
 
 
+@pytest.mark.slow
 def test_the_tree_with_norms_is_refused(ran):
     assert (
         "'block_0/BatchNorm_0/scale' [16] is that of a norm in residual branch 'block_0'" in ran[1]
     )
 
 
+@pytest.mark.slow
 def test_the_page_trains(ran):
     names, said = ran
     losses = names["losses"]
