@@ -47,7 +47,7 @@ def finish(folder, capsys, **changes):
     return code, out, err
 
 
-def test_all_is_made(tmp_path, capsys):
+def test_all_is_made(quick_figures, tmp_path, capsys):
     code, out, err = finish(tmp_path, capsys)
     assert (code, err) == (0, "")
     assert {path.name for path in tmp_path.iterdir()} == FILES
