@@ -49,22 +49,19 @@ def fixup(
     3. Scalar biases become 0, multipliers 1.
 
     Without ``key`` the weights given are rescaled, so calling it twice would rescale twice: a tree
-    in which the last layer of a branch is already 0 is refused. (Under ``jit`` the values cannot be
-    looked at, and this check does not happen.) With ``key`` the weights are drawn from He (fan_out)
-    first, in a tree with embeddings, a Transformer's, from Xavier (uniform), and the call may be
-    repeated.
+    in which the last layer of a branch is already 0 is refused (not under ``jit``, where values
+    cannot be looked at). With ``key`` the weights are drawn from He (fan_out) first, in a tree with
+    embeddings, a Transformer's, from Xavier (uniform), and the call may be repeated.
 
     At the first step the output of the network is exactly 0, the loss exactly ``ln c`` for ``c``
-    classes, and only the head gets a gradient, for its zeros block all others: that is how Fixup
-    starts, and no fault. (A Transformer whose head is an embedding, ``shared="target"`` or
-    ``"all"``, has no head to set to 0, and another output.)
+    classes, and only the head gets a gradient, for its zeros block all others. (A Transformer whose
+    head is an embedding, ``shared="target"`` or ``"all"``, has no head to set to 0.)
 
     Three draws of the authors' code differ, and are made with ``published=True`` (the scheme
-    ``"fixup_published"``): the stem is PyTorch's default, uniform on ``[-fan_in**-0.5,
-    fan_in**-0.5]`` (without ``key`` it stays as it is); query, key and value of a Transformer are
-    Xavier of their joint matrix ``[D, 3D]``, smaller by ``sqrt(2)``; and in the attention of its
-    decoder to the encoder's output, branches with ``cross`` or ``encoder_attn`` in their paths,
-    ``L`` is always 12.
+    ``"fixup_published"``): with ``key`` the stem is PyTorch's default, uniform on
+    ``[-fan_in**-0.5, fan_in**-0.5]``; query, key and value of a Transformer are Xavier of their
+    joint matrix ``[D, 3D]``, smaller by ``sqrt(2)``; and in its attention to the encoder's output,
+    branches with ``cross`` or ``encoder_attn`` in their paths, ``L`` is always 12.
 
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
@@ -81,10 +78,10 @@ def fixup(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
-        (the exponent would divide by zero), ``scale`` is not finite and above 0, the tree is
-        initialised already, has no residual branch, holds shapes instead of arrays or numbers that
-        are not finite, has a norm in a branch that ``rules.norm`` does not name or a second factor
-        of zeros in a branch, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
+        (the exponent would divide by zero), ``scale`` is not finite and above 0, or the tree is
+        initialised already, has no residual branch, holds shapes or numbers that are not finite,
+        has a norm in a branch that ``rules.norm`` does not name or a second factor of zeros in a
+        branch, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
@@ -95,9 +92,8 @@ def fixup(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))},
-      ...         "block_2": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))},
-      ...         "dense": jnp.ones((8, 10))}
+      >>> block = {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}
+      >>> tree = {"block_1": block, "block_2": block, "dense": jnp.ones((8, 10))}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", head="dense")
       >>> scaled = fixup(tree, depth=2, rules=rules)
       >>> [round(float(scaled["block_1"][conv].max()), 4) for conv in ("conv_1", "conv_2")]
@@ -115,14 +111,6 @@ def fixup(
         if published:
             params = _with_default_stem(params, key, role_map)
 
-    def factor(leaf: Leaf) -> float:
-        base, joint = int(depth), 1.0
-        if published and role_map.has_embedding and leaf.m == 4:
-            fan_in, fan_out = roles.fans(leaf)
-            joint = ((fan_in + fan_out) / (fan_in + 3 * fan_out)) ** 0.5
-            base = PUBLISHED_CROSS if _CROSS.search(leaf.path) else base
-        return scale * joint * base ** (-1 / (2 * leaf.m - 2))
-
     def rescale(leaf: Leaf, value: Any) -> Any:
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m
         if leaf.role in (Role.HEAD, Role.SCALAR_BIAS) or last:
@@ -130,10 +118,20 @@ def fixup(
         if leaf.role is Role.MULTIPLIER:
             return cast_like(value, 1)
         if leaf.role is Role.BRANCH and leaf.weight:
-            return scaled(value, factor(leaf))
+            return scaled(value, scale * _factor(leaf, role_map, published=published))
         return value
 
     return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
+
+
+def _factor(leaf: Leaf, role_map: RoleMap, *, published: bool) -> float:
+    """What rule 2 multiplies an inner layer by."""
+    base, joint = role_map.num_branches, 1.0
+    if published and role_map.has_embedding and leaf.m == 4:
+        fan_in, fan_out = roles.fans(leaf)
+        joint = ((fan_in + fan_out) / (fan_in + 3 * fan_out)) ** 0.5
+        base = PUBLISHED_CROSS if _CROSS.search(leaf.path) else base
+    return joint * base ** (-1 / (2 * leaf.m - 2))
 
 
 def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from nf_resnets import roles
 from nf_resnets.init.data_dependent import check_finite
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_count, check_key, check_positive, refuse_not_finite, scaled
-from nf_resnets.roles import LAYER_ROLES, RoleMap, Rules
+from nf_resnets.roles import LAYER_ROLES, Leaf, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 SCHEME_STEPS = 100
@@ -79,10 +80,9 @@ def metainit(
 
     Signed gradient descent with momentum: ``v <- momentum v - learning_rate sign(dGQ / d||W||)``
     and ``||W|| <- ||W|| + v``, for all weights at once, where ``GQ`` is
-    :func:`gradient_quotient` of the mean cross-entropy to labels drawn anew in every step. Biases
-    and scalars count in ``GQ`` and stay as they are; so do directions ``W / ||W||``. The authors'
-    code lets a norm pass 0, which turns the weight around; here a step halves it at most, and then
-    the weight loses its momentum.
+    :func:`gradient_quotient` of the mean cross-entropy to labels drawn anew in every step. Biases,
+    scalars and directions ``W / ||W||`` stay as they are. The authors' code lets a norm pass 0,
+    which turns the weight around; here a step halves it at most, and then its momentum is lost.
 
     The parameters whose gradient is nearest to 0 rule ``GQ``, so that its slope is noisy: it need
     not fall in the first steps, nor be lowest after the last.
@@ -119,8 +119,6 @@ def metainit(
       >>> round(float(abs(jnp.linalg.norm(result["head"]["kernel"]) - 3**0.5)), 4)
       0.1
     """
-    import optax  # an eighth of what importing the package costs, and nothing else in it needs it
-
     check_count(steps=steps)
     check_positive(learning_rate=learning_rate, eps=eps)
     if not 0 <= momentum < 1:
@@ -132,64 +130,79 @@ def metainit(
         raise ValueError("params has the key 'params'; expected the tree under it.")
     role_map = roles.assign(params, rules)
     refuse_not_finite(params, role_map)
-    tuned = {leaf.path for leaf in role_map.leaves if leaf.weight and leaf.role in LAYER_ROLES}
-    if not tuned:
+    if not any(map(_is_tuned, role_map.leaves)):
         raise ValueError("no layer's weight found in params; expected at least one to tune.")
 
-    def times(factors: Mapping[str, Any], params: Any) -> Any:
-        def one(leaf: roles.Leaf, value: Any) -> Any:
-            return scaled(value, factors[leaf.path]) if leaf.path in factors else value
-
-        return role_map.map(one, params)
-
-    @jax.jit
-    def find_factors(params: Any, images: Any, key: jax.Array) -> dict[str, jax.Array]:
-        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-        found: dict[str, jax.Array] = {}
-
-        def measure(leaf: roles.Leaf, value: jax.Array) -> jax.Array:
-            if leaf.path in tuned:
-                axes = tuple(range(int(leaf.stacked), value.ndim))
-                norm = jnp.sqrt(jnp.square(value).sum(axes))
-                # A weight that is 0 has no direction: its gradient is 0, and it stays.
-                found[leaf.path] = jnp.where(norm == 0, 1.0, norm)
-            return value
-
-        role_map.map(measure, params)
-        start = dict(found)
-
-        def quotient(norms: dict[str, jax.Array], key: jax.Array) -> jax.Array:
-            def loss(params: Any) -> jax.Array:
-                logits = apply_fn({"params": params}, images).astype(jnp.float32)
-                labels = jax.random.randint(key, logits.shape[:-1], 0, logits.shape[-1])
-                losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-                return losses.mean()
-
-            factors = {path: norms[path] / start[path] for path in norms}
-            return gradient_quotient(loss, times(factors, params), eps=eps)
-
-        def step(index: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
-            norms, velocity = state
-            slopes = jax.grad(quotient)(norms, jax.random.fold_in(key, index))
-            velocity = jax.tree.map(
-                lambda v, slope: momentum * v - learning_rate * jnp.sign(slope), velocity, slopes
-            )
-            # Below half its norm a weight does not fall in one step; it stops there, for its
-            # momentum would carry it on to 0.
-            stopped = jax.tree.map(lambda n, v: n + v < n / 2, norms, velocity)
-            norms = jax.tree.map(
-                lambda stop, n, v: jnp.where(stop, n / 2, n + v), stopped, norms, velocity
-            )
-            velocity = jax.tree.map(lambda stop, v: jnp.where(stop, 0.0, v), stopped, velocity)
-            return norms, velocity
-
-        still = jax.tree.map(jnp.zeros_like, start)
-        norms, _ = lax.fori_loop(0, steps, step, (start, still))
-        return {path: norms[path] / start[path] for path in norms}
-
-    factors = find_factors(params, batch, key)
+    options = (steps, learning_rate, momentum, eps)
+    find = jax.jit(partial(_find_factors, apply_fn, role_map, options))
+    factors = find(params, batch, key)
     check_finite(factors, "tuned norms")
-    return times(factors, params)
+    return _times(role_map, factors, params)
+
+
+def _times(role_map: RoleMap, factors: Mapping[str, Any], params: Any) -> Any:
+    """The tree with the leaves at these paths multiplied."""
+    return role_map.map(
+        lambda leaf, value: scaled(value, factors[leaf.path]) if leaf.path in factors else value,
+        params,
+    )
+
+
+def _norm(leaf: Leaf, value: jax.Array) -> jax.Array:
+    """The norm of a weight, of a stacked one those of its branches."""
+    norm = jnp.sqrt(jnp.square(value).sum(tuple(range(int(leaf.stacked), value.ndim))))
+    # A weight that is 0 has no direction: its gradient is 0, and it stays.
+    return jnp.where(norm == 0, 1.0, norm)
+
+
+def _find_factors(
+    apply_fn: Callable[..., Any],
+    role_map: RoleMap,
+    options: tuple[int, float, float, float],
+    params: Any,
+    images: Any,
+    key: jax.Array,
+) -> dict[str, jax.Array]:
+    """The meta-steps: what each weight is to be multiplied by, by its path."""
+    import optax  # an eighth of what importing the package costs, and nothing else in it needs it
+
+    steps, learning_rate, momentum, eps = options
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    start = {
+        leaf.path: _norm(leaf, value) for leaf, value in role_map.items(params) if _is_tuned(leaf)
+    }
+
+    def quotient(norms: dict[str, jax.Array], key: jax.Array) -> jax.Array:
+        def loss(params: Any) -> jax.Array:
+            logits = apply_fn({"params": params}, images).astype(jnp.float32)
+            labels = jax.random.randint(key, logits.shape[:-1], 0, logits.shape[-1])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        factors = {path: norms[path] / start[path] for path in norms}
+        return gradient_quotient(loss, _times(role_map, factors, params), eps=eps)
+
+    def step(index: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        norms, velocity = state
+        slopes = jax.grad(quotient)(norms, jax.random.fold_in(key, index))
+        velocity = jax.tree.map(
+            lambda v, slope: momentum * v - learning_rate * jnp.sign(slope), velocity, slopes
+        )
+        # Below half its norm a weight does not fall in one step; it stops there, for its
+        # momentum would carry it on to 0.
+        stopped = jax.tree.map(lambda n, v: n + v < n / 2, norms, velocity)
+        norms = jax.tree.map(
+            lambda stop, n, v: jnp.where(stop, n / 2, n + v), stopped, norms, velocity
+        )
+        velocity = jax.tree.map(lambda stop, v: jnp.where(stop, 0.0, v), stopped, velocity)
+        return norms, velocity
+
+    still = jax.tree.map(jnp.zeros_like, start)
+    norms, _ = lax.fori_loop(0, steps, step, (start, still))
+    return {path: norms[path] / start[path] for path in norms}
+
+
+def _is_tuned(leaf: Leaf) -> bool:
+    return leaf.weight and leaf.role in LAYER_ROLES
 
 
 def _calibrate(apply_fn: Callable[..., Any], params: Any, batch: Any) -> Any:

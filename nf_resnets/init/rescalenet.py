@@ -15,7 +15,7 @@ from nf_resnets import random, roles
 from nf_resnets.init import needs
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.tree import cast_like, draw, refuse_shapes, with_deviation
-from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
+from nf_resnets.roles import LAYER_ROLES, Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import UNDECAYED, Anatomy, BranchConstants, Need, Scheme
 
 
@@ -40,17 +40,14 @@ def rescalenet(
        head ``fan_in**-0.5``;
     3. channel biases become 0, for :func:`rescale_biases` to set from data; multipliers 1.
 
-    Where dropout of rate ``p`` follows the layers of a branch, which divides by ``1 - p`` what it
-    keeps, their standard deviation is multiplied by ``(1-p)**0.5``, as in the published code.
-
-    That code counts the blocks from 0, so that ``k + L - 1`` stands wherever ``k + L`` stands above
-    (the scheme ``"rescalenet_published"`` has its constants), and draws every layer of VGG, the
-    head too, from He (fan_out).
+    Where dropout of rate ``p`` follows the layers of a branch, their standard deviation is
+    multiplied by ``(1-p)**0.5``, as in the published code. That code counts the blocks from 0: it
+    has ``k + L - 1`` for ``k + L`` (the scheme ``"rescalenet_published"`` has its constants), and
+    draws every layer of VGG, the head too, from He (fan_out).
 
     Without ``key`` every weight given is multiplied by one number, which brings its standard
-    deviation (about 0; of a stacked leaf, that of each branch) to the one above. So it does not
-    matter what the weights were drawn from, He or another default, and nothing but rounding
-    changes if the call is repeated. With ``key`` the weights are drawn, normally distributed.
+    deviation (about 0; of a stacked leaf, that of each branch) to the one above, whatever it was
+    drawn from; the call may be repeated. With ``key`` the weights are drawn, normally distributed.
 
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
@@ -59,11 +56,10 @@ def rescalenet(
         without any, such as VGG.
       dropout: the rate after each layer of a branch, one for all branches or ``L`` of them, such as
         ``model.branch_dropout``.
-      published: whether the deviations are those of the published code.
+      published: whether the deviations are the published code's.
       constants: those by which the network multiplies,
         ``schemes.get("rescalenet").constants(depth)``. A tree does not show them, and without them
-        the signal explodes; so a network of one's own must say that it has them. This library's
-        need not.
+        the signal explodes; a network of one's own must say that it has them.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -71,19 +67,16 @@ def rescalenet(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, ``dropout`` is not one rate
-        in ``[0, 1)`` or as many as there are branches, ``constants`` are missing or not the
-        scheme's, a norm is in a branch that ``rules.norm`` does not name, the tree holds shapes
-        instead of arrays or, without ``key``, a weight of zeros, or does not fit the rules (see
-        :func:`nf_resnets.roles.assign`).
+      ValueError: as :func:`nf_resnets.init.fixup`, and if ``dropout`` is not one rate in
+        ``[0, 1)`` or as many as there are branches, ``constants`` are missing or not the scheme's,
+        or, without ``key``, a weight is all zeros.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
       SchemeWarning: if the tree has no channel biases or multipliers.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
-    networks?*, NeurIPS 2020, and its author feedback: ``k + L`` from ``1 + L`` on; its published
-    code, hukkai/rescaling.
+    networks?*, NeurIPS 2020, its author feedback, and its code, hukkai/rescaling.
 
     Example:
       >>> import jax.numpy as jnp
@@ -98,29 +91,12 @@ def rescalenet(
     role_map.check_depth(depth)
     scheme = PUBLISHED if published else SCHEME
     needs.check_parts(scheme, role_map, constants=constants)
-    kept = 1 - _rates(dropout, int(depth))
     k = np.arange(1, int(depth) + 1) - published
-    shares = int(depth) / (k + int(depth))
-
-    def deviation(leaf: Leaf) -> Any:
-        """The standard deviation of a weight; of a stacked leaf ``[n, 1, ..., 1]``."""
-        fan_in, fan_out = roles.fans(leaf)
-        if published and not depth:
-            return (2 / fan_out) ** 0.5
-        if leaf.role in (Role.SHORTCUT, Role.HEAD):
-            return fan_in**-0.5
-        he = (2 / fan_in) ** 0.5
-        if leaf.role is not Role.BRANCH:
-            return he
-        own = np.asarray(leaf.branches) - 1
-        stds = he * shares[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
-        if not leaf.stacked:
-            return float(stds[0])
-        return stds.reshape(-1, *[1] * (len(leaf.shape) - 1))
+    fractions, kept = int(depth) / (k + int(depth)), 1 - _rates(dropout, int(depth))
+    deviation = partial(_deviation, fractions=fractions, kept=kept, published=published)
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        std = jnp.asarray(deviation(leaf), dtype)
-        return std * random.normal(leaf_key, leaf.shape, dtype)
+        return jnp.asarray(deviation(leaf), dtype) * random.normal(leaf_key, leaf.shape, dtype)
 
     if key is not None:
         params = draw(params, key, role_map, sample)
@@ -132,14 +108,26 @@ def rescalenet(
             return cast_like(value, 0)
         if leaf.role is Role.MULTIPLIER:
             return cast_like(value, 1)
-        if key is None and leaf.weight and leaf.role in _RESCALED:
+        if key is None and leaf.weight and leaf.role in LAYER_ROLES[1:]:
             return with_deviation(leaf, value, deviation(leaf))
         return value
 
     return needs.check_zeros(scheme, role_map, role_map.map(rescale, params))
 
 
-_RESCALED = (Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
+def _deviation(leaf: Leaf, fractions: np.ndarray, kept: np.ndarray, *, published: bool) -> Any:
+    """The standard deviation of a weight; of a stacked leaf ``[n, 1, ..., 1]``."""
+    fan_in, fan_out = roles.fans(leaf)
+    if published and not len(fractions):
+        return (2 / fan_out) ** 0.5
+    if leaf.role in (Role.SHORTCUT, Role.HEAD):
+        return fan_in**-0.5
+    he = (2 / fan_in) ** 0.5
+    if leaf.role is not Role.BRANCH:
+        return he
+    own = np.asarray(leaf.branches) - 1
+    stds = he * fractions[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
+    return stds.reshape(-1, *[1] * (len(leaf.shape) - 1)) if leaf.stacked else float(stds[0])
 
 
 def _rates(dropout: float | Sequence[float], depth: int) -> np.ndarray:

@@ -40,29 +40,24 @@ def t_fixup(
 
     The paper's network has both. Of a network with one stack of layers, this library's extension
     takes the rule of that side: 1 and 3 where no path is a decoder's (a ViT), 2 and 3 where all
-    are (a GPT, without cross-attention: say ``decoder=""``). All that ``embedding=`` names is
-    scaled, learnt positions too; the paper's positions are constants, so name learnt ones in
-    ``keep=`` to leave them.
+    are (a GPT, without cross-attention: say ``decoder=""``). Learnt positions that ``embedding=``
+    names are scaled too; the paper's are constants, so name learnt ones in ``keep=``.
 
     Query, key and the head keep their Xavier initialisation, embeddings start from ``N(0, 1 / D)``.
     The network has neither LayerNorm nor Fixup's scalars, and Adam needs no warm-up. (In the
-    authors' code the value matrix has a further factor of ``sqrt(2)``, which undoes fairseq's
-    smaller draw for query, key and value; so it is Xavier, as the paper says. There query and key
-    stay smaller by that factor, and the head is ``N(0, 1 / D)`` or the target's embedding.)
+    authors' code the value matrix is Xavier too, query and key are smaller by ``sqrt(2)``, and the
+    head is ``N(0, 1 / D)`` or the target's embedding.)
 
-    Without ``key`` the weights given are rescaled, and calling it twice rescales twice: nothing is
-    zero in the result, so that a tree cannot be told from a scaled one, and none is refused. With
-    ``key`` the weights are drawn first, and the call may be repeated.
+    Without ``key`` the weights given are rescaled, and calling it twice rescales twice: no tree can
+    be told from a scaled one. With ``key`` they are drawn first, and the call may be repeated.
 
-    A branch of four layers is an attention, one of two a feed-forward branch, of which each layer
-    of the network has one: their number is ``N``. So ``rules`` must order the layers of attention
-    as query, key, value, out (``Rules(order=("query", "key", "value", "out"))`` where the names do
-    not).
+    A branch of four layers is an attention, one of two a feed-forward branch, of which there are
+    ``N``. ``rules`` must order the layers of attention as query, key, value, out
+    (``Rules(order=("query", "key", "value", "out"))`` where the names do not).
 
     Args:
-      params: a parameter tree of a Transformer; weights ``[D_in, D_out]``, or those of
-        attention ``[D, heads, head_dim]`` and ``[heads, head_dim, D]``, stacked or not, embeddings
-        ``[V, D]``. It is not changed.
+      params: a parameter tree of a Transformer; weights ``[D_in, D_out]``, or attention's
+        ``[D, heads, head_dim]`` and ``[heads, head_dim, D]``, stacked or not. It is not changed.
       depth: ``L``, the number of residual branches (6 + 6 layers: 30), checked against the tree.
       decoder: a regular expression, searched for in the paths: the branches and embeddings in
         which it is found are the decoder's, the others the encoder's.
@@ -73,11 +68,10 @@ def t_fixup(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, a branch has neither 2 nor 4
-        layers, or two of which the second does not take what the first gives (as where query, key
-        and value are one weight), encoder or decoder has not the branches of one, ``decoder`` is no
-        regular expression or matches nothing, or the tree does not fit the rules (see
-        :func:`nf_resnets.roles.assign`).
+      ValueError: as :func:`nf_resnets.init.fixup`, and if a branch has neither 2 nor 4 layers, or
+        two of which the second does not take what the first gives (as where query, key and value
+        are one weight), encoder or decoder has not the branches of one, or ``decoder`` is no
+        regular expression or matches nothing.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
