@@ -63,7 +63,7 @@ def multipliers(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA):
             values = np.ravel(np.asarray(value, np.float64))
-            own = role_map.branches_beside(leaf, values.size)
+            own = role_map.branches_of(leaf, values.size)
             found[[k - 1 for k in own]] = values
     return found
 

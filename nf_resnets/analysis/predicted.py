@@ -120,7 +120,7 @@ def _last_scales(params: Any, m: int) -> np.ndarray:
     found = np.ones(role_map.num_branches)
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role is Role.NORM and leaf.path.endswith(f"/norm_{m}/scale"):
-            own = role_map.branches_beside(leaf, leaf.count)
+            own = role_map.branches_of(leaf, leaf.count)
             squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
             found[[k - 1 for k in own]] = squares.mean(axis=1)
     return found

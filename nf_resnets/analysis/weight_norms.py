@@ -65,7 +65,7 @@ def shortcut_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role is Role.SHORTCUT and leaf.weight:
             squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
-            own = role_map.branches_beside(leaf, leaf.count)
+            own = role_map.branches_of(leaf, leaf.count)
             found[[k - 1 for k in own]] = roles.fans(leaf)[0] * squares.mean(axis=1)
     return found
 

@@ -36,7 +36,7 @@ class Row:
       role: what it is for, a :class:`~nf_resnets.roles.Role`.
       branches: the branches ``k`` that it lies in; as many as its leading axis is long if it is
         stacked, none outside the branches.
-      layer: its place ``j`` among the layers of the branch, 0 if it is none of them.
+      layer: its location ``j`` among the layers of the branch, 0 if it is none of them.
       m: how many layers the branch has, 0 if it is none of them.
       change: what the initialiser does with it, without ``key``: it is multiplied (``"times"``),
         set to a number (``"to"``), scaled to a standard deviation (``"std"``) or left as it is
@@ -159,8 +159,8 @@ def describe(
     with _noting(refused):
         refuse_two_zeros(found, _after(params, role_map, changes), role_map)
     rows = []
-    for leaf, place, change in zip(role_map.leaves, role_map.places, changes, strict=True):
-        branches = place.branches[0] if len(place.branches) == 1 else ()
+    for leaf, location, change in zip(role_map.leaves, role_map.locations, changes, strict=True):
+        branches = location.branches[0] if len(location.branches) == 1 else ()
         rows.append(Row(leaf.path, leaf.shape, leaf.role, branches, leaf.layer, leaf.m, *change))
     missing = missing_parts(found, role_map, constants=constants)
     shown = _constants(found, int(depth))

@@ -67,8 +67,7 @@ def fixup(
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
         stacked or not. It is not changed.
       depth: ``L``, the number of residual branches (ResNet-110: 54), checked against the tree.
-      scale: multiplies the layers of rule 2 once more; 0.1 and 10 are the ablations of the paper's
-        figure 4.
+      scale: a factor on the layers of rule 2; 0.1 and 10 are the ablations of figure 4.
       published: whether the draws are those of the published code.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nf_resnets.roles import Leaf, Role, RoleMap
-from nf_resnets.roles.place import Place
+from nf_resnets.roles.location import Location
 from nf_resnets.schemes import Scheme
 
 # Names of norms and their like: BatchNorm_0, batchnorm, layer_norm, norm1, bn1, ln_2.
@@ -50,26 +50,26 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
     rules, ours = role_map.rules, role_map.is_ours
     kept = re.compile(rules.keep or "(?!)")
     norms, unnamed, outside = [], [], []
-    for leaf, place in zip(role_map.leaves, role_map.places, strict=True):
+    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
         # Where norms are meant, so are their running statistics, which rules do not name.
         if rules.norm is not None and not ours and _STATISTIC.search(last_name(leaf)):
             continue
         if leaf.role is not Role.KEEP and not (leaf.role is Role.NORM and ours):
             continue
-        if not place.inside and not ours and not kept.search(leaf.path):
+        if not location.inside and not ours and not kept.search(leaf.path):
             outside.append(leaf)
         longer_axes = sum(length > 1 for length in leaf.own_shape)
-        if not place.inside or is_gain(leaf) or longer_axes > 1:
+        if not location.inside or is_gain(leaf) or longer_axes > 1:
             continue
-        if _NORM.search(place.name):
-            norms.append((leaf, place))
+        if _NORM.search(location.name):
+            norms.append((leaf, location))
         elif longer_axes == 1 and not is_added(leaf) and not kept.search(leaf.path):
-            unnamed.append((leaf, place))
+            unnamed.append((leaf, location))
     for found, sentence in ((norms, _LEFT), (unnamed, _UNNAMED)):
         if found:
             # Of a norm's leaves the scale says most.
-            leaf, place = min(found, key=lambda item: is_added(item[0]))
-            numbers = place.branches and place.branches[0]
+            leaf, location = min(found, key=lambda item: is_added(item[0]))
+            numbers = location.branches and location.branches[0]
             block = f" {role_map.branches[numbers[0] - 1].name!r}" if numbers else ""
             shown = {"path": leaf.path, "shape": list(leaf.shape)}
             raise ValueError(sentence.format(**shown, block=block, title=scheme.title))
@@ -105,9 +105,9 @@ def is_added(leaf: Leaf) -> bool:
     return _ADDED.search(last_name(leaf)) is not None
 
 
-def is_factor(leaf: Leaf, place: Place) -> bool:
+def is_factor(leaf: Leaf, location: Location) -> bool:
     """Whether a leaf's name says that it is multiplied by."""
-    named = _FACTOR.search(last_name(leaf)) or _NORM.search(place.name)
+    named = _FACTOR.search(last_name(leaf)) or _NORM.search(location.name)
     return named is not None and not is_added(leaf)
 
 

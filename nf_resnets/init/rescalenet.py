@@ -52,10 +52,8 @@ def rescalenet(
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
         stacked or not. It is not changed.
-      depth: ``L``, the number of residual branches, checked against the tree; 0 for a network
-        without any, such as VGG.
-      dropout: the rate after each layer of a branch, one for all branches or ``L`` of them, such as
-        ``model.branch_dropout``.
+      depth: ``L``, the number of residual branches; 0 for a network without any, such as VGG.
+      dropout: the rate after each layer of a branch, one or ``L``, as ``model.branch_dropout``.
       published: whether the deviations are the published code's.
       constants: those by which the network multiplies,
         ``schemes.get("rescalenet").constants(depth)``. A tree does not show them, and without them
@@ -70,7 +68,6 @@ def rescalenet(
       ValueError: as :func:`nf_resnets.init.fixup`, and if ``dropout`` is not one rate in
         ``[0, 1)`` or as many as there are branches, ``constants`` are missing or not the scheme's,
         or, without ``key``, a weight is all zeros.
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
       SchemeWarning: if the tree has no channel biases or multipliers.

@@ -59,8 +59,7 @@ def t_fixup(
       params: a parameter tree of a Transformer; weights ``[D_in, D_out]``, or attention's
         ``[D, heads, head_dim]`` and ``[heads, head_dim, D]``, stacked or not. It is not changed.
       depth: ``L``, the number of residual branches (6 + 6 layers: 30), checked against the tree.
-      decoder: a regular expression, searched for in the paths: the branches and embeddings in
-        which it is found are the decoder's, the others the encoder's.
+      decoder: a regular expression, found in the paths of the decoder's branches and embeddings.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
@@ -72,7 +71,6 @@ def t_fixup(
         two of which the second does not take what the first gives (as where query, key and value
         are one weight), encoder or decoder has not the branches of one, or ``decoder`` is no
         regular expression or matches nothing.
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
     Initialization*, ICML 2020.

@@ -8,7 +8,7 @@ from typing import Any
 from nf_resnets.init.norms import is_factor
 from nf_resnets.init.tree import is_concrete, zero_rows
 from nf_resnets.roles import Leaf, Role, RoleMap
-from nf_resnets.roles.place import Place
+from nf_resnets.roles.location import Location
 from nf_resnets.schemes import Scheme
 
 # Of the skip path, whose factors do not stand in a row with those of the branch.
@@ -34,13 +34,13 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
       ValueError: if there is such a branch; both leaves are named.
     """
     first: dict[int, str] = {}
-    for (leaf, value), place in zip(role_map.items(params), role_map.places, strict=True):
+    for (leaf, value), location in zip(role_map.items(params), role_map.locations, strict=True):
         # A leaf beside several branches stands in a row with one of them, and none knows which.
-        if len(place.branches) != 1 or not _multiplies(leaf, place):
+        if len(location.branches) != 1 or not _multiplies(leaf, location):
             continue
         if not is_concrete(value) or not hasattr(value, "dtype"):
             continue
-        zero, branches = zero_rows(value, stacked=leaf.stacked), place.branches[0]
+        zero, branches = zero_rows(value, stacked=leaf.stacked), location.branches[0]
         if leaf.stacked and len(zero) != len(branches):
             continue
         for index, k in enumerate(branches):
@@ -56,11 +56,11 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
             first[k] = leaf.path
 
 
-def _multiplies(leaf: Leaf, place: Place) -> bool:
+def _multiplies(leaf: Leaf, location: Location) -> bool:
     if leaf.role is Role.BRANCH:
         return leaf.weight and not _SCORES.search(leaf.path)
     if leaf.role in (Role.NORM, Role.KEEP):
-        return is_factor(leaf, place) and not _SKIP.search(place.name)
+        return is_factor(leaf, location) and not _SKIP.search(location.name)
     return leaf.role in (Role.ALPHA, Role.MULTIPLIER)
 
 

@@ -17,7 +17,7 @@ from nf_resnets.roles.axes import with_axes
 from nf_resnets.roles.branches import number_branches, refuse_order_of_names
 from nf_resnets.roles.layout import refuse_broken_chain
 from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Leaf, Role, path_name
-from nf_resnets.roles.place import Place, places
+from nf_resnets.roles.location import Location, locate
 from nf_resnets.roles.rules import OUR_RULES, Rules
 
 
@@ -47,11 +47,11 @@ class RoleMap:
         return self.rules == OUR_RULES
 
     @functools.cached_property
-    def places(self) -> tuple[Place, ...]:
+    def locations(self) -> tuple[Location, ...]:
         """Which branches each leaf lies beside."""
-        return places(self.leaves, self.rules)
+        return locate(self.leaves, self.rules)
 
-    def branches_beside(self, leaf: Leaf, count: int) -> tuple[int, ...]:
+    def branches_of(self, leaf: Leaf, count: int) -> tuple[int, ...]:
         r"""The branches that a scalar, a norm or a shortcut lies beside, by its path.
 
         Args:
@@ -68,10 +68,10 @@ class RoleMap:
           >>> tree = {f"block_{k}": {"conv_1": np.ones((3, 3, 8, 8)), "alpha": np.ones(())}
           ...         for k in (1, 2)}
           >>> found = assign(tree, Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha"))
-          >>> [found.branches_beside(leaf, 1) for leaf in found.leaves if leaf.role == "alpha"]
+          >>> [found.branches_of(leaf, 1) for leaf in found.leaves if leaf.role == "alpha"]
           [(1,), (2,)]
         """
-        found = self.places[self.leaves.index(leaf)].branches
+        found = self.locations[self.leaves.index(leaf)].branches
         if len(found) != 1 or len(found[0]) != count:
             raise ValueError(
                 f"leaf {leaf.path!r} ({leaf.role.value}) stands beside the branches "

@@ -44,8 +44,8 @@ def test_he(mode, fan):
     values = _drawn(init.he, (3, 3, 24, 80), mode=mode)
     _assert_std(values, (2 / fan) ** 0.5)
     # Three quarters of N(0, s^2) beyond 0.3186 s: it is the normal distribution, not another.
-    share = np.mean(np.abs(values) > 0.318639 * (2 / fan) ** 0.5)
-    assert abs(share - 0.75) < 5 * math.sqrt(0.75 * 0.25 / values.size)
+    fraction = np.mean(np.abs(values) > 0.318639 * (2 / fan) ** 0.5)
+    assert abs(fraction - 0.75) < 5 * math.sqrt(0.75 * 0.25 / values.size)
 
 
 def test_he_defaults_to_fan_in():

@@ -144,11 +144,11 @@ def test_containers_dtypes_and_shardings_are_kept():
     half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
     shapes = jax.eval_shape(lambda tree: init.rescale_biases(model.apply, tree, images), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.bfloat16)}
-    spread = init.rescale_biases(
+    replicated = init.rescale_biases(
         model.apply, placed, jax.device_put(images, placed["head"]["bias"].sharding)
     )
-    assert spread["bias_head"]["vector"].sharding == placed["bias_head"]["vector"].sharding
-    np.testing.assert_allclose(spread["bias_head"]["vector"], vector, atol=TOLERANCE)
+    assert replicated["bias_head"]["vector"].sharding == placed["bias_head"]["vector"].sharding
+    np.testing.assert_allclose(replicated["bias_head"]["vector"], vector, atol=TOLERANCE)
     # The scheme's calibration is this function.
     assert schemes.get("rescalenet").calibrate is init.rescale_biases
 

@@ -240,11 +240,11 @@ def test_the_constants(depth):
     np.testing.assert_allclose(np.float64(constants.residual) ** 2, 1 / depth, rtol=3e-7)
     assert constants.beta is None
     assert constants.identity.shape == constants.residual.shape == (depth,)
-    # The input's share of the variance that leaves the last block, and a branch's: 1/2, 1/(2L).
+    # The input's fraction of the variance that leaves the last block, and a branch's: 1/2, 1/(2L).
     identity = np.float64(constants.identity) ** 2
     np.testing.assert_allclose(np.prod(identity), 0.5, rtol=1e-4)
-    shares = [np.prod(identity[k:]) / (k + depth) for k in range(1, depth + 1)]
-    np.testing.assert_allclose(shares, 1 / (2 * depth), rtol=1e-4)
+    fractions = [np.prod(identity[k:]) / (k + depth) for k in range(1, depth + 1)]
+    np.testing.assert_allclose(fractions, 1 / (2 * depth), rtol=1e-4)
 
 
 def test_a_network_without_branches_has_depth_zero():

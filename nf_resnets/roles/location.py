@@ -17,7 +17,7 @@ from nf_resnets.roles.rules import Rules
 Path = tuple[str, ...]
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a leaf lies.
 
     Attributes:
@@ -32,8 +32,8 @@ class Place(NamedTuple):
     name: str = ""
 
 
-def places(leaves: Sequence[Leaf], rules: Rules) -> tuple[Place, ...]:
-    """The place of every leaf of a tree."""
+def locate(leaves: Sequence[Leaf], rules: Rules) -> tuple[Location, ...]:
+    """The location of every leaf of a tree."""
     pattern = re.compile(rules.branch or "(?!)")
     for separators in ("/.", "/._"):
         holders = _holders(leaves, pattern, separators)
@@ -44,14 +44,14 @@ def places(leaves: Sequence[Leaf], rules: Rules) -> tuple[Place, ...]:
     for leaf in leaves:
         path = _split(leaf.path, separators)
         if leaf.role is Role.BRANCH:
-            found.append(Place((leaf.branches,), True, path[-1]))
+            found.append(Location((leaf.branches,), True, path[-1]))
             continue
         block = blocks.around(path)
         if block is None:
-            found.append(Place((), leaf.stacked, leaf.path))
+            found.append(Location((), leaf.stacked, leaf.path))
         else:
             groups = tuple(dict.fromkeys(blocks.branches(block)))
-            found.append(Place(groups, True, "/".join(path[len(block) :])))
+            found.append(Location(groups, True, "/".join(path[len(block) :])))
     return tuple(found)
 
 
@@ -134,4 +134,4 @@ def _stem(name: str) -> str:
     return re.sub(r"\d+", "", name)
 
 
-__all__ = ["Place", "places"]
+__all__ = ["Location", "locate"]
