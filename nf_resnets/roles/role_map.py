@@ -51,6 +51,10 @@ class RoleMap:
         """Which branches each leaf lies beside."""
         return locate(self.leaves, self.rules)
 
+    @functools.cached_property
+    def _location_of(self) -> dict[Leaf, Location]:
+        return dict(zip(self.leaves, self.locations, strict=True))
+
     def branches_of(self, leaf: Leaf, count: int) -> tuple[int, ...]:
         r"""The branches that a scalar, a norm or a shortcut lies beside, by its path.
 
@@ -71,7 +75,7 @@ class RoleMap:
           >>> [found.branches_of(leaf, 1) for leaf in found.leaves if leaf.role == "alpha"]
           [(1,), (2,)]
         """
-        found = self.locations[self.leaves.index(leaf)].branches
+        found = self._location_of[leaf].branches
         if len(found) != 1 or len(found[0]) != count:
             raise ValueError(
                 f"leaf {leaf.path!r} ({leaf.role.value}) stands beside the branches "
