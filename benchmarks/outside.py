@@ -33,19 +33,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from nf_resnets.sweep.crew import Crew, device_name, versions
-from nf_resnets.sweep.driver import Sweep
-from nf_resnets.sweep.lane import work
 
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
-from experiments.program import build_program
-from experiments.training_run import train_and_test
-from nf_resnets import data, models, optim, schemes, training
-from nf_resnets.sweep import Ledger, drive, enter, make_sweep, open_ledger
-from nf_resnets.sweep import program as sweep_program
-from nf_resnets.sweep.callback import Callbacks
+from nf_resnets import data, training
+from nf_resnets.sweep import Callbacks, enter, make_sweep, open_ledger, run_sweep
+from nf_resnets.sweep.claims import Claims, Execution, device_name, versions
+from nf_resnets.sweep.image_task import ImageTask, optimizer
 from nf_resnets.sweep.ledger import this_worker
+from nf_resnets.sweep.settings import make
+from nf_resnets.sweep.task import Resolved
+from nf_resnets.sweep.worker import work
 
 TITLE = "Outside the training step (per cent of a run's wall time)"
 LIMIT = 3.0
@@ -78,7 +76,6 @@ def measure(*, quick: bool) -> Iterator[Row]:
         rounds=2,
         load=lambda name: random_images(images, images // 5),
     )
-    yield from of_an_experiment(10, rounds=2 if quick else 5)
     yield from of_tiny_runs(200 if quick else 500)
 
 
@@ -127,8 +124,8 @@ class Clocked:
         return found
 
 
-class Lane:
-    """Makes a sweep's runs one after another, as a lane does, and keeps where their time went.
+class OneByOne:
+    """Makes a sweep's runs one after another, as a worker does, and keeps where their time went.
 
     Args:
       program: has been compiled.
@@ -141,7 +138,7 @@ class Lane:
 
     def __init__(
         self,
-        program: sweep_program.Program,
+        program: training.Program,
         settings: dict[str, Any],
         folder: Path,
         *,
@@ -151,14 +148,14 @@ class Lane:
     ) -> None:
         self.steps, self.test = Clocked(program.steps), Clocked(program.test)
         self.programs = _Compiled(dataclasses.replace(program, steps=self.steps, test=self.test))
-        self.sweep: Sweep = make_sweep({"seed": range(runs)}, settings, load=load)
+        sweep = make_sweep({"seed": range(runs)}, settings, load=load)
+        self.task, self.runs = sweep.task, list(sweep.runs)
         folder.mkdir(parents=True)
-        self.ledger: Ledger = open_ledger(folder / "ledger.db")
-        enter(self.sweep, self.ledger)
+        self.ledger = open_ledger(folder / "ledger.db")
+        enter(self.runs, self.ledger)
         self.folder = folder
-        self.checkpoint_epochs = checkpoint_epochs
-        self.worker = this_worker(device_name(), versions())
-        self.left = [frozenset([row["key"]]) for row in self.ledger.rows()]
+        self.how = Execution(workers=1, runs_per_device=1, checkpoint_epochs=checkpoint_epochs)
+        self.left = [frozenset([run.key]) for run in self.runs]
         self.walls: list[float] = []
         self.in_steps: list[float] = []
         self.in_tests: list[float] = []
@@ -166,28 +163,28 @@ class Lane:
 
     def __call__(self) -> None:
         """Makes the next run."""
-        crew = Crew(
+        claims = Claims(
             ledger=self.ledger,
-            worker=self.worker,
+            worker=this_worker(device_name(), versions()),
+            task=self.task,
             keys=self.left.pop(),
             programs=self.programs,  # type: ignore[arg-type]
             folder=self.folder / "checkpoints",
             callback=Callbacks(),
             stop=lambda: False,
-            checkpoint_epochs=self.checkpoint_epochs,
-            checkpoint_share=0.02,  # as by the command
+            how=self.how,
         )
         taken: list[_Saving] = []
-        find = crew.checkpoints
+        find = claims.checkpoints
 
         def checkpoints(claim: Any) -> Any:
             taken.append(_Saving(find(claim)))
             return taken[-1]
 
-        crew.checkpoints = checkpoints  # type: ignore[method-assign]
+        claims.checkpoints = checkpoints  # type: ignore[method-assign]
         self.steps.seconds = self.test.seconds = 0.0
         start = time.perf_counter()
-        work(crew)
+        work(claims)
         self.walls.append(time.perf_counter() - start)
         self.in_steps.append(self.steps.seconds)
         self.in_tests.append(self.test.seconds)
@@ -204,10 +201,10 @@ class Lane:
         Raises:
           RuntimeError: if one did not, which would have been fast.
         """
-        plan = self.sweep.plans[0]
+        run = self.runs[0]
         epochs = len(self.ledger.epochs())
-        expected = len(self.walls) * -(-plan.num_steps // plan.steps_per_epoch)
-        done = [row for row in self.ledger.rows() if row["steps_done"] == plan.num_steps]
+        expected = len(self.walls) * -(-run.num_steps // run.steps_per_epoch)
+        done = [row for row in self.ledger.rows() if row["steps_done"] == run.num_steps]
         self.ledger.close()
         if len(done) != len(self.walls) or epochs != expected:
             raise RuntimeError(
@@ -218,14 +215,14 @@ class Lane:
 
 @dataclasses.dataclass(frozen=True)
 class _Compiled:
-    """What a lane asks for programs, where there is one."""
+    """What a worker asks for programs, where there is one."""
 
-    program: sweep_program.Program
+    program: training.Program
 
     def has(self, name: str) -> bool:
         return True
 
-    def get(self, settings: Any) -> sweep_program.Program:
+    def get(self, run: Resolved) -> training.Program:
         return self.program
 
 
@@ -247,56 +244,55 @@ def of_a_sweep(
       load: loads the data set.
     """
     load = functools.cache(load)
-    sweep = make_sweep({"seed": (0,)}, settings, load=load)
-    (plan,) = sweep.plans
-    mesh = training.make_mesh(devices=jax.devices()[:1])
-    program = sweep_program.build(plan, load(plan.settings.dataset), mesh)
-    bare = bare_epochs(program, load(plan.settings.dataset))
-    states = program.begin(program.empty(), 0, at_rest(plan))
-    steps = min(plan.num_steps, plan.steps_per_epoch)
+    task = ImageTask(load)
+    run = task.resolve(settings)
+    program = task.build(run, training.make_mesh(devices=jax.devices()[:1]))
+    bare = bare_epochs(task, run, program)
+    states = program.begin(program.empty(), 0, at_rest(task, run))
+    steps = min(run.num_steps, run.steps_per_epoch)
 
     def with_input() -> None:
         nonlocal states
         # From the first step on each time, so that the call is not cut by the end of an epoch.
         found = program.steps(dataclasses.replace(states, step=states.step * 0), np.full(1, steps))
         states = jax.block_until_ready(found.states)
-        if int(np.asarray(found.made)[0]) != steps or bool(np.asarray(found.diverged)[0]):
+        if int(np.asarray(found.counts)[0]) != steps or bool(np.asarray(found.diverged)[0]):
             raise RuntimeError("the run diverged; a run that ends early is no measure.")
 
     turns = interleaved({"bare": lambda: bare(steps), "input": with_input}, 3 * rounds)
     with tempfile.TemporaryDirectory() as name:
-        make = functools.partial(Lane, program, runs=rounds, load=load)
+        make = functools.partial(OneByOne, program, runs=rounds, load=load)
         seldom = {**settings, "evaluate_every": sparse}
-        lanes = {
+        cases = {
             "each": make(settings, Path(name) / "each"),
             "seldom": make(seldom, Path(name) / "seldom"),
             "unsaved": make(seldom, Path(name) / "unsaved", checkpoint_epochs=0),
         }
-        interleaved(lanes, rounds, warm_up=0)
-        for lane in lanes.values():
-            lane.close()
+        interleaved(cases, rounds, warm_up=0)
+        for case in cases.values():
+            case.close()
     inputs = statistics.median(differences(turns["input"], turns["bare"]))
     # Less than nothing is noise, and pays for nothing else.
     inputs = max(0.0, inputs / statistics.median(turns["input"]))
-    logging = statistics.median(lanes["unsaved"].outside())
-    epochs = -(-plan.num_steps // plan.steps_per_epoch)
-    about = f"{title}, {epochs} epochs of {plan.steps_per_epoch} steps"
+    logging = statistics.median(cases["unsaved"].outside())
+    epochs = -(-run.num_steps // run.steps_per_epoch)
+    about = f"{title}, {epochs} epochs of {run.steps_per_epoch} steps"
     every = f"tested after every {sparse}th epoch and at the end"
-    for lane, how in ((lanes["seldom"], every), (lanes["each"], "tested after every epoch")):
-        parts = zip(lane.in_steps, lane.in_tests, lane.outside(), lane.saving, strict=True)
+    for case, how in ((cases["seldom"], every), (cases["each"], "tested after every epoch")):
+        parts = zip(case.in_steps, case.in_tests, case.outside(), case.saving, strict=True)
         yield Row(
             "outside", about, f"all together, {how}",
             percent([inputs * a + tests + rest + saving for a, tests, rest, saving in parts],
-                    lane.walls),
-            LIMIT, numbers={"run_s": statistics.median(lane.walls)},
+                    case.walls),
+            LIMIT, numbers={"run_s": statistics.median(case.walls)},
         )  # fmt: skip
-    wall = lanes["seldom"].walls
-    saved = zip(lanes["seldom"].outside(), lanes["seldom"].saving, strict=True)
+    wall = cases["seldom"].walls
+    saved = zip(cases["seldom"].outside(), cases["seldom"].saving, strict=True)
     for what, part, whole in (
         ("input", differences(turns["input"], turns["bare"]), turns["input"]),
-        (f"evaluation, {every}", lanes["seldom"].in_tests, wall),
-        ("evaluation, tested after every epoch", lanes["each"].in_tests, lanes["each"].walls),
-        ("logging", lanes["unsaved"].outside(), lanes["unsaved"].walls),
+        (f"evaluation, {every}", cases["seldom"].in_tests, wall),
+        ("evaluation, tested after every epoch", cases["each"].in_tests, cases["each"].walls),
+        ("logging", cases["unsaved"].outside(), cases["unsaved"].walls),
         ("checkpoints", [rest - logging + saving for rest, saving in saved], wall),
     ):
         yield Row(
@@ -305,18 +301,16 @@ def of_a_sweep(
         )  # fmt: skip
 
 
-def bare_epochs(program: sweep_program.Program, dataset: data.Dataset) -> Callable[[int], None]:
+def bare_epochs(task: ImageTask, run: Resolved, program: training.Program) -> Callable[[int], None]:
     """``bare(count)`` makes so many steps, in one call, on one batch that lies on the device.
 
     It is the step of the program, in a loop like the program's, with the batch given: no order, no
     gathering, no augmentation, no curve.
     """
-    plan = program.plan
-    settings = plan.settings
-    step = bare_step(program.model, functools.partial(_optimizer, plan))
-    batch = fixed_batch(dataset, settings.batch_size)
-
-    state = training.unstack(program.begin(program.empty(), 0, at_rest(plan)), 0)
+    settings = make(run.settings)
+    step = bare_step(program.model, functools.partial(optimizer, task.kind(settings)))
+    batch = fixed_batch(task.dataset(settings.dataset), settings.batch_size)
+    state = training.unstack(program.begin(program.empty(), 0, at_rest(task, run)), 0)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def steps(state: training.TrainState, batch: Any, count: Any) -> training.TrainState:
@@ -329,13 +323,14 @@ def bare_epochs(program: sweep_program.Program, dataset: data.Dataset) -> Callab
     return bare
 
 
-def at_rest(plan: sweep_program.Plan) -> Any:
-    """A run's settings at a rate that hardly moves it.
+def at_rest(task: ImageTask, run: Resolved) -> training.Start:
+    """The start of a run at a rate that hardly moves it.
 
     Many steps on one batch would learn it by heart, with gradients below the normal floats, which
     processors are slow at.
     """
-    return dataclasses.replace(plan.settings, peak_lr=1e-6)
+    start = task.start(run)
+    return dataclasses.replace(start, hyper={**start.hyper, "learning_rate": 1e-6})
 
 
 def bare_step(model: Any, optimizer: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
@@ -356,115 +351,6 @@ def fixed_batch(dataset: data.Dataset, batch_size: int) -> dict[str, jax.Array]:
     }
 
 
-def _optimizer(plan: sweep_program.Plan, hyper: dict[str, Any]) -> Any:
-    return optim.sgd(
-        optim.halving(hyper["learning_rate"], plan.num_steps),
-        momentum=hyper["momentum"],
-        weight_decay=hyper["weight_decay"],
-        scheme=plan.settings.scheme,
-        scalar_factor=hyper["scalar_factor"],
-    )
-
-
-def of_an_experiment(
-    epochs: int, *, rounds: int, network: str = "wrn-16-1", **options: Any
-) -> Iterator[Row]:
-    """Rows for a run as the experiments make them: a call for each step, one test at the end.
-
-    Args:
-      epochs: of the run.
-      rounds: in which the run and its parts take turns.
-      network: its name.
-      options: of the network.
-    """
-    dataset = data.load("digits")
-    batch_size = 64
-    hyper = {"learning_rate": 0.05}
-    steps = epochs * data.steps_per_epoch(len(dataset.train.labels), batch_size)
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            optim.halving(hyper["learning_rate"], steps), weight_decay=5e-4, scheme="fixup"
-        )
-
-    model = models.make(network, "fixup", num_classes=10, **options)
-    program = build_program(model, dataset, optimizer, batch_size=batch_size, steps=steps)
-    scheme = schemes.get("fixup")
-    step, test = Clocked(program.step), Clocked(program.evaluate)
-    clocked = dataclasses.replace(program, step=step, evaluate=test)
-    walls: list[float] = []
-    in_steps: list[float] = []
-    tests: list[float] = []
-
-    def run() -> None:
-        step.seconds = test.seconds = 0.0
-        start = time.perf_counter()
-        made = train_and_test(clocked, scheme, 0, hyper, lambda made, metrics: None)
-        walls.append(time.perf_counter() - start)
-        in_steps.append(step.seconds)
-        tests.append(test.seconds)
-        if made.status != "finished" or len(made.curve) != steps:
-            raise RuntimeError(f"{made.status} after {len(made.curve)} of {steps} steps.")
-
-    def initial() -> training.TrainState:
-        variables = program.initial(scheme, jax.random.key(0))
-        # At a rate that hardly moves it, see at_rest.
-        return training.create_state(variables["params"], optimizer, {"learning_rate": 1e-6})
-
-    per_epoch = steps // epochs
-    states = training.shard_runs(training.stack([initial()]), program.mesh)
-    state = initial()
-    bare = jax.jit(bare_step(model, optimizer), donate_argnums=0)
-    batch = fixed_batch(dataset, batch_size)
-
-    def epoch_with_input() -> None:
-        nonlocal states
-        order = data.epoch_order(0, 0, len(dataset.train.labels))
-        orders = training.shard_runs(order[None], program.mesh)
-        for _ in range(per_epoch):
-            states, metrics = program.step(states, program.train_data, orders)
-            _wait_on_cpu(metrics)
-        jax.block_until_ready(states)
-
-    def bare_epoch() -> None:
-        nonlocal state
-        for _ in range(per_epoch):
-            state, metrics = bare(state, batch)
-            _wait_on_cpu(metrics)
-        jax.block_until_ready(state)
-
-    turns = interleaved({"bare": bare_epoch, "input": epoch_with_input}, 3 * rounds)
-    for _ in range(rounds + 1):
-        run()
-    for times in (walls, in_steps, tests):
-        del times[0]  # in which the test was compiled
-    inputs = statistics.median(differences(turns["input"], turns["bare"]))
-    # Less than nothing is noise, and pays for nothing else.
-    inputs = max(0.0, inputs / statistics.median(turns["input"]))
-    logging = [a - b - c for a, b, c in zip(walls, in_steps, tests, strict=True)]
-    whole = [inputs * a + b + c for a, b, c in zip(in_steps, tests, logging, strict=True)]
-    about = f"{network}, digits, {epochs} epochs, a call for each step, tested at the end"
-    yield Row(
-        "outside", about, "all together", percent(whole, walls), LIMIT,
-        numbers={"run_s": statistics.median(walls)},
-    )  # fmt: skip
-    for what, part, of in (
-        ("input", differences(turns["input"], turns["bare"]), turns["input"]),
-        ("evaluation", tests, walls),
-        ("logging", logging, walls),
-    ):
-        yield Row(
-            "outside", about, what, percent(part, of),
-            numbers={"ms": 1e3 * statistics.median(part), "of_ms": 1e3 * statistics.median(of)},
-        )  # fmt: skip
-
-
-def _wait_on_cpu(metrics: Any) -> None:
-    """As the loop does, which elsewhere lets the device run ahead."""
-    if jax.default_backend() == "cpu":
-        jax.block_until_ready(metrics)
-
-
 def of_tiny_runs(points: int) -> Iterator[Row]:
     """Rows for a sweep of many runs of one epoch, on a network of 4 channels.
 
@@ -474,18 +360,19 @@ def of_tiny_runs(points: int) -> Iterator[Row]:
     base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
     sweep = make_sweep({"seed": range(points // 2), "peak_lr": (0.05, 0.1)}, base)
     with tempfile.TemporaryDirectory() as name, open_ledger(Path(name) / "ledger.db") as ledger:
-        enter(sweep, ledger)
-        outcome = drive(sweep, ledger, Path(name) / "checkpoints", Callbacks())
+        runs = list(sweep.runs)
+        enter(runs, ledger)
+        outcome = run_sweep(sweep.task, runs, ledger, Path(name) / "checkpoints", Callbacks())
         rows = ledger.rows()
-    unfinished = sum(row["steps_done"] != sweep.plans[0].num_steps for row in rows)
+    unfinished = sum(row["steps_done"] != runs[0].num_steps for row in rows)
     if unfinished:
         raise RuntimeError(f"{unfinished} of {points} tiny runs did not make all their steps.")
     seconds = outcome.clock.seconds()
-    share = 100 * outcome.clock.share_outside()
+    fraction = 100 * outcome.clock.fraction_outside()
     about = f"sweep of {points} runs of one epoch, wrn-10-1 of 4 channels, digits"
     yield Row(
         "outside", about, "outside compiled functions (tests count as inside)",
-        Ratio(share, share, share), LIMIT_OF_TINY_RUNS,
+        Ratio(fraction, fraction, fraction), LIMIT_OF_TINY_RUNS,
         numbers={
             "outside_ms_a_run": 1e3 * seconds["outside"] / points,
             "computing_ms_a_run": 1e3 * seconds["computing"] / points,
@@ -495,7 +382,7 @@ def of_tiny_runs(points: int) -> Iterator[Row]:
     gaps = [later - earlier for earlier, later in zip(ended, ended[1:], strict=False)]
     tenth = max(4, len(gaps) // 10)
     # Of the first tenth the beginning is left out, in which the program was compiled. Means, since
-    # the runs of two lanes can end in pairs.
+    # the runs of two threads can end in pairs.
     first = statistics.fmean(gaps[tenth // 2 : tenth // 2 + tenth])
     growth = statistics.fmean(gaps[-tenth:]) / first
     yield Row(
@@ -516,6 +403,5 @@ def percent(part: list[float], whole: list[float]) -> Ratio:
 
 
 __all__ = [
-    "LIMIT", "LIMIT_OF_TINY_RUNS", "TITLE", "measure", "of_a_sweep", "of_an_experiment",
-    "of_tiny_runs", "unavailable",
+    "LIMIT", "LIMIT_OF_TINY_RUNS", "TITLE", "measure", "of_a_sweep", "of_tiny_runs", "unavailable",
 ]  # fmt: skip

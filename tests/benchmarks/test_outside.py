@@ -5,42 +5,46 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import outside
-from nf_resnets import data, training
-from nf_resnets.sweep import make_sweep
-from nf_resnets.sweep import program as sweep_program
+from nf_resnets import training
+from nf_resnets.sweep.image_task import ImageTask
 
 TINY = {"model": "wrn-10-1", "stem_channels": 1, "epochs": 2.0}
 
 
+TASK = ImageTask()
+RUN = TASK.resolve(TINY)
+
+
 @pytest.fixture(scope="module")
 def program():
-    (plan,) = make_sweep({"seed": (0,)}, TINY).plans
     mesh = training.make_mesh(devices=training.make_mesh().devices.flat[:1])
-    return sweep_program.build(plan, data.load("digits"), mesh)
+    return TASK.build(RUN, mesh)
 
 
 @pytest.mark.slow
-def test_a_lane_knows_where_the_time_went(program, tmp_path):
-    lane = outside.Lane(program, TINY, tmp_path / "lane", runs=2)
-    lane()
-    lane()
+def test_a_worker_knows_where_the_time_went(program, tmp_path):
+    runs = outside.OneByOne(program, TINY, tmp_path / "runs", runs=2)
+    runs()
+    runs()
     for wall, steps, tests, rest in zip(
-        lane.walls, lane.in_steps, lane.in_tests, lane.outside(), strict=True
+        runs.walls, runs.in_steps, runs.in_tests, runs.outside(), strict=True
     ):
         assert steps > 0 and tests > 0 and rest > 0
         assert steps + tests + rest == pytest.approx(wall)
-    lane.close()
+    runs.close()
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_early_is_refused(program, tmp_path):
-    lane = outside.Lane(program, {**TINY, "peak_lr": 1e30}, tmp_path / "lane", runs=1)
-    lane()
+    runs = outside.OneByOne(program, {**TINY, "peak_lr": 1e30}, tmp_path / "runs", runs=1)
+    runs()
     with pytest.raises(RuntimeError, match="^0 runs of 1 came to their end"):
-        lane.close()
+        runs.close()
 
 
+@pytest.mark.slow
 def test_the_bare_steps_go_on_from_call_to_call(program):
-    bare = outside.bare_epochs(program, data.load("digits"))
+    bare = outside.bare_epochs(TASK, RUN, program)
     bare(1)
     bare(2)
 
@@ -52,8 +56,8 @@ def test_per_cent_of_the_time():
 
 @pytest.mark.slow
 def test_tiny_runs():
-    shares, growth = outside.of_tiny_runs(12)
-    assert 0 < shares.ratio.value < 100 and growth.ratio.value > 0
+    fractions, growth = outside.of_tiny_runs(12)
+    assert 0 < fractions.ratio.value < 100 and growth.ratio.value > 0
 
 
 def test_images_of_the_kind_of_cifar_10():

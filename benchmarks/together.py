@@ -1,9 +1,9 @@
-"""Many runs at a time: vectorised on one device, in lanes on a CPU, spread over devices.
+"""Many runs at a time: vectorised on one device, in threads on a CPU, sharded over devices.
 
 Claims: on a GPU eight small runs together are at least four times as fast as one after another. On
 a CPU of one device they come one after another in any case (``vmap`` is shown beside it); what can
-gain there is a lane for each core, as sweeps have them. Runs spread over devices do not talk to
-each other; virtual devices of one CPU share its cores, and show what the spreading itself costs.
+gain there is a thread for each core, as sweeps have them. Runs sharded over devices do not talk to
+each other; virtual devices of one CPU share its cores, and show what the sharding itself costs.
 
 All rows are in runs/s on the digits with batches of 64, training steps only: initialisation, tests
 and results are left to ``benchmarks.outside``.
@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from nf_resnets.sweep.driver import default_lanes
 
 from benchmarks import fresh
 from benchmarks.cases import HYPER, optimizer
@@ -28,12 +27,13 @@ from benchmarks.rows import Row
 from benchmarks.timing import interleaved, ratio, spread
 from nf_resnets import data, schemes, training
 from nf_resnets.models import architectures
+from nf_resnets.sweep.pool import default_workers
 
 TITLE = "Runs together (runs/s over those one after another, or on one device)"
 LIMIT = 4.0
 """What eight runs together are to gain on a GPU."""
 MANY = 8
-"""Runs that are spread over devices, and those that the limit is for."""
+"""Runs that are sharded over devices, and those that the limit is for."""
 BATCH = 64
 # At the rate of the other parts, a run that goes on through all rounds diverges in the end.
 STEADY = {**HYPER, "learning_rate": 1e-3}
@@ -57,9 +57,9 @@ def measure(*, quick: bool) -> Iterator[Row]:
         if not quick or (runs == MANY and how == "auto"):
             yield on_one_device(alone, by_itself, runs, how, rounds)
     devices = jax.devices()
-    lanes = default_lanes(devices[:1])
-    if lanes > 1:
-        yield in_lanes(alone, by_itself, lanes, 2 * rounds)
+    threads = default_workers(devices[:1])
+    if threads > 1:
+        yield in_threads(alone, by_itself, threads, 2 * rounds)
     counts = [1, MANY] if quick else [1, 2, MANY]
     if on_cpu:
         # As many as XLA is told: they share the cores of this machine.
@@ -101,7 +101,7 @@ class Trainer:
       small: the network.
       runs: how many.
       how: a device computes them.
-      devices: over which they are spread.
+      devices: over which they are sharded.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Trainer:
         self.small = small
         self.steps = training.make_train_steps(
             training.train_apply(model), optimizer, mesh,
-            batch_size=BATCH, together=how, longest=small.steps,
+            batch_size=BATCH, vectorize=how, longest=small.steps,
         )  # fmt: skip
 
-    def go_on(self) -> training.Steps:
+    def advance(self) -> training.Steps:
         """Starts the steps of all its runs; their numbers may still be to come."""
         found = self.steps(self.states, self.data, self.counts)
         self.states = found.states
@@ -141,8 +141,8 @@ class Trainer:
         Raises:
           RuntimeError: if a run did not make all its steps, which would have been fast.
         """
-        found = self.go_on()
-        made = np.asarray(found.made)
+        found = self.advance()
+        made = np.asarray(found.counts)
         if (made != self.small.steps).any() or np.asarray(found.diverged).any():
             raise RuntimeError(f"{made} steps found; expected {self.small.steps} of each run.")
         return np.asarray(found.curve["loss"])
@@ -165,7 +165,7 @@ def _initial(model: Any, dataset: data.Dataset, runs: int) -> training.TrainStat
 
 def one_after_another(trainers: Sequence[Trainer]) -> None:
     """Each goes on once; nobody waits in between for what the device has been told to do."""
-    jax.block_until_ready([trainer.go_on().made for trainer in trainers])
+    jax.block_until_ready([trainer.advance().counts for trainer in trainers])
 
 
 def on_one_device(alone: Trainer, by_itself: np.ndarray, runs: int, how: How, rounds: int) -> Row:
@@ -210,43 +210,43 @@ def on_one_device(alone: Trainer, by_itself: np.ndarray, runs: int, how: How, ro
     )
 
 
-def in_lanes(alone: Trainer, by_itself: np.ndarray, lanes: int, rounds: int) -> Row:
+def in_threads(alone: Trainer, by_itself: np.ndarray, threads: int, rounds: int) -> Row:
     """The row for threads, each with a run of its own, against one thread with all of them."""
-    trainers = [Trainer(alone.small, 1) for _ in range(lanes)]
+    trainers = [Trainer(alone.small, 1) for _ in range(threads)]
     for trainer in trainers:
-        trainer.steps = alone.steps  # the lanes of a sweep share what was compiled, too
-        refuse_other_losses(trainer.losses(), by_itself, "a lane")
-    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+        trainer.steps = alone.steps  # the threads of a sweep share what was compiled, too
+        refuse_other_losses(trainer.losses(), by_itself, "a thread")
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
 
         def side_by_side() -> None:
             for done in [pool.submit(one_after_another, [trainer]) for trainer in trainers]:
                 done.result()
 
         seconds = interleaved(
-            {"lanes": side_by_side, "one": lambda: _waiting_for_each(trainers)}, rounds, warm_up=1
+            {"threads": side_by_side, "one": lambda: _waiting_for_each(trainers)}, rounds, warm_up=1
         )
     for trainer in trainers:
         trainer.losses()
     return Row(
         "together",
         alone.small.title,
-        f"runs/s, {lanes} lanes / 1 lane",
-        ratio(seconds["one"], seconds["lanes"]),
+        f"runs/s, {threads} threads / 1 thread",
+        ratio(seconds["one"], seconds["threads"]),
         numbers={
-            "lanes": lanes,
-            "runs_per_s_lanes": _per_second(lanes, seconds["lanes"]),
-            "runs_per_s_one": _per_second(lanes, seconds["one"]),
+            "threads": threads,
+            "runs_per_s_threads": _per_second(threads, seconds["threads"]),
+            "runs_per_s_one": _per_second(threads, seconds["one"]),
         },
     )
 
 
 def _waiting_for_each(trainers: Sequence[Trainer]) -> None:
-    for trainer in trainers:  # as one lane does: two calls would else share the cores, too
+    for trainer in trainers:  # as one thread does: two calls would else share the cores, too
         one_after_another([trainer])
 
 
 def over_devices(small: dict[str, Any], counts: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The seconds of ``MANY`` runs spread over so many devices, in one process, taking turns."""
+    """The seconds of ``MANY`` runs sharded over so many devices, in one process, taking turns."""
     devices = jax.devices()
     if len(devices) < max(counts):
         raise RuntimeError(f"{len(devices)} devices found; expected {max(counts)}.")

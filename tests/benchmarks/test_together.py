@@ -26,9 +26,9 @@ def test_a_row_says_which_is_faster(alone):
     assert row.numbers["runs"] == 2 and row.numbers["steps_a_run"] == 1
 
 
-def test_lanes(alone):
-    row = together.in_lanes(*alone, 2, 2)
-    assert row.compared == "runs/s, 2 lanes / 1 lane" and row.ratio.value > 0
+def test_threads(alone):
+    row = together.in_threads(*alone, 2, 2)
+    assert row.compared == "runs/s, 2 threads / 1 thread" and row.ratio.value > 0
 
 
 def test_other_losses_are_refused():
