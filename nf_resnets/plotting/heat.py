@@ -36,15 +36,8 @@ def heat_figure(
     one. Where one metric has values of several magnitudes, colours follow the logarithm of the
     loss, or of the error: between 90% and 95% there is as much to see as between 80% and 90%.
 
-    Args:
-      optima: with ``group``, ``metric``, ``best``, ``as_good``, ``at_edge`` and ``rates``; those of
-        other metrics are passed over.
-      path: where to save; the suffix chooses the format.
-      title: what the figure shows.
-      subtitle: the settings it was made with.
-      metric: what is drawn.
-      names: what to call schemes; else by their keys.
-      batch_size: the field of the batch size in ``group``.
+    Arguments are those of :func:`nf_resnets.plotting.rates_figure`; of each optimum ``as_good`` is
+    used as well, and those of other metrics than ``metric`` are passed over.
 
     Raises:
       ValueError: if there are no optima of the metric, or it is not known.

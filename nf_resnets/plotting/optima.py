@@ -32,16 +32,9 @@ def optima_figure(
     grid is hollow, with an arrow to where the true one may lie; a batch size at which no run
     finished is a cross on the axis. Curves stand slightly apart, so that their bars can be seen.
 
-    Args:
-      optima: with ``group``, ``metric``, ``best``, ``mean``, ``std``, ``low``, ``high`` and
-        ``at_edge``.
-      regimes: with ``group`` (without the batch size), ``metric``, ``slope`` and ``largest``; may
-        be empty.
-      path: where to save; the suffix chooses the format.
-      title: what the figure shows.
-      subtitle: the settings it was made with.
-      names: what to call schemes; else by their keys.
-      batch_size: the field of the batch size in ``group``.
+    Arguments are those of :func:`nf_resnets.plotting.rates_figure`, and ``regimes`` with ``group``
+    (without the batch size), ``metric``, ``slope`` and ``largest``; of each optimum ``mean``,
+    ``std``, ``low`` and ``high`` are used as well.
 
     Raises:
       ValueError: if there are no optima, or one has a metric that is not known.

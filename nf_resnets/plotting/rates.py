@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.plotting.style import COLORS, INK, LEVEL, entry, saved_figure
+from nf_resnets.plotting.style import COLORS, INK, LEVEL, entry, power_of_two, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -158,8 +158,8 @@ def power_label(value: float) -> str:
       >>> power_label(0.25), power_label(1.0), power_label(0.1)
       ('$2^{-2}$', '$2^{0}$', '0.1')
     """
-    exponent = math.log2(value)
-    return f"$2^{{{exponent:.0f}}}$" if exponent == round(exponent) else f"{value:.3g}"
+    exponent = power_of_two(value)
+    return f"{value:.3g}" if exponent is None else f"$2^{{{exponent}}}$"
 
 
 def log2_axis(axes: Any, which: str, values: Sequence[float], *, room: int = 8) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets.plotting.rates import METRICS, series_title
+from nf_resnets.plotting.style import power_of_two
 from nf_resnets.plotting.whole import whole_file
 
 Row = Mapping[str, Any]
@@ -202,10 +203,8 @@ def _power(value: float | None) -> str:
     """A rate as a power of two where it is one."""
     if value is None:
         return "–"
-    exponent = math.log2(value) if value > 0 else math.nan
-    if exponent == round(exponent, 9):
-        return f"2<sup>{exponent:.0f}</sup>".replace("-", "−")
-    return f"{value:.4g}"
+    exponent = power_of_two(value)
+    return f"{value:.4g}" if exponent is None else f"2<sup>{exponent}</sup>".replace("-", "−")
 
 
 def _value(name: str, value: Any) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import INK, entry, looks, saved_figure
+from nf_resnets.plotting.style import INK, entry, looks, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -143,14 +143,10 @@ def finish_axes(axes: Any, quantity: Quantity) -> None:
     if quantity.scale != "linear":
         base = int(quantity.scale[3:])
         axes.set_yscale("log", base=base)
-        low, high = axes.get_ylim()
         # A constant would be drawn with the noise of float32 all over the axes.
-        middle, least = math.sqrt(low * high), 2.0
-        if high / low < least**2:
-            axes.set_ylim(middle / least, middle * least)
-        low, high = axes.get_ylim()
+        span = widen(axes)
         axes.yaxis.set_major_locator(LogLocator(base=base, numticks=8))
-        if base == 10 and high / low < 100:
+        if base == 10 and span < 100:
             axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=8))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -49,6 +50,27 @@ def entry(label: str, **look: Any) -> Any:
     return Line2D([], [], label=label, **look)
 
 
+def power_of_two(value: float) -> int | None:
+    """The exponent of a rate that is a power of two, None of others.
+
+    Example:
+      >>> power_of_two(0.25), power_of_two(1.0), power_of_two(0.1)
+      (-2, 0, None)
+    """
+    mantissa, exponent = math.frexp(value)
+    return exponent - 1 if mantissa == 0.5 else None
+
+
+def widen(axes: Any, least: float = 4.0) -> float:
+    """Gives a logarithmic axis at least this span, as what hardly changes looks flat; its span."""
+    low, high = axes.get_ylim()
+    if high / low < least:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(least), middle * math.sqrt(least)
+        axes.set_ylim(low, high)
+    return high / low
+
+
 @contextlib.contextmanager
 def saved_figure(
     path: str | os.PathLike[str],
@@ -91,4 +113,7 @@ def saved_figure(
         figure.savefig(os.fspath(path))
 
 
-__all__ = ["COLORS", "CROSS", "INK", "LEVEL", "MARKERS", "RC", "entry", "looks", "saved_figure"]
+__all__ = [
+    "COLORS", "CROSS", "INK", "LEVEL", "MARKERS", "RC", "entry", "looks", "power_of_two",
+    "saved_figure", "widen",
+]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
 from nf_resnets.plotting.report import RULES, report
+from nf_resnets.plotting.style import power_of_two
 from nf_resnets.plotting.whole import whole_file
 
 Row = Mapping[str, Any]
@@ -163,8 +163,8 @@ def table(
 
 def _power(rate: float) -> str:
     """A rate, as a power of two where it is one."""
-    mantissa, exponent = math.frexp(rate)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{rate:g}"
+    exponent = power_of_two(rate)
+    return f"{rate:g}" if exponent is None else f"2^{exponent}"
 
 
 __all__ = ["sweep_figures", "table"]

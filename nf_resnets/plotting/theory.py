@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import INK, entry, looks, saved_figure
+from nf_resnets.plotting.style import INK, entry, looks, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -167,13 +167,11 @@ def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, dict[str, Any]])
         axes.legend(loc="upper left")
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    # What hardly changes is not drawn as if it did.
-    middle, least = math.sqrt(low * high), 2.0
-    if high / low < least**2:
-        axes.set_ylim(middle / least, middle * least)
+    span = high / low
+    widen(axes)
     # By itself it has no minor labels beyond a decade, where it can have but one major one.
     minor = LogFormatter(minor_thresholds=(1.5, 0.4))
-    axes.yaxis.set_minor_formatter(NullFormatter() if high / low > 30 else minor)
+    axes.yaxis.set_minor_formatter(NullFormatter() if span > 30 else minor)
     if panel.log_x:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
