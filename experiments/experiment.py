@@ -92,11 +92,6 @@ class Setup(NamedTuple):
     data: Any
 
 
-def epoch_steps(dataset: data.Dataset, batch_size: int) -> int:
-    """The steps of one epoch."""
-    return data.steps_per_epoch(len(dataset.train.labels), batch_size)
-
-
 @dataclasses.dataclass(frozen=True)
 class Results:
     """What a table and a figure are made from.
@@ -290,7 +285,6 @@ __all__ = [
     "Point",
     "Results",
     "Setup",
-    "epoch_steps",
     "load_dataset",
     "mean_curves",
     "number",

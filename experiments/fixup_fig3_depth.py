@@ -33,16 +33,16 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments import experiment
-from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, epoch_steps
+from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import Row
+from experiments.images import epoch_steps, image_setup
 from experiments.main import run
 from experiments.table import accuracy_cell, counted, grouped, text_table
-from nf_resnets import data, models, optim, plotting, schemes
+from nf_resnets import data, models, plotting, schemes
 from nf_resnets.roles import Group, Role
-from nf_resnets.training import ImageTraining, Start
+from nf_resnets.training import Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,35 +129,19 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one depth and one anatomy."""
-    depth, scheme = point.key["depth"], point.start.scheme
+    scheme = point.start.scheme
     model = models.WideResNet(
-        depth=depth,
+        depth=point.key["depth"],
         width=settings.width,
         scheme=scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
         bn_groups=settings.bn_groups,
-        remat=depth >= settings.remat_from,
+        remat=point.key["depth"] >= settings.remat_from,
     )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            hyper["learning_rate"],
-            momentum=settings.momentum,
-            weight_decay=hyper["weight_decay"],
-            scheme=scheme,
-            scalars=scheme.scalars | Group((Role.ALPHA,)) if settings.slow_alpha else None,
-            scalar_factor=settings.scalar_factor,
-        )
-
-    training = ImageTraining(
-        batch_size=point.batch_size,
-        num_steps=point.num_steps,
-        augmentation=data.Augmentation(settings.padding, settings.flip),
-        bn_estimate_batches=settings.bn_estimate_batches,
-        eval_batch_size=settings.eval_batch_size,
-    )
-    return Setup(model, optimizer, training, dataset)
+    slow = scheme.scalars | Group((Role.ALPHA,)) if settings.slow_alpha else None
+    factor = settings.scalar_factor
+    return image_setup(model, dataset, settings, point, scalars=slow, scalar_factor=factor)
 
 
 def table(results: Results) -> str:

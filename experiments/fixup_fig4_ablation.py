@@ -51,17 +51,17 @@ from experiments.experiment import (
     Point,
     Results,
     Setup,
-    epoch_steps,
     mean_curves,
     thinned,
 )
 from experiments.folder import Row
+from experiments.images import epoch_steps, image_setup
 from experiments.main import run
 from experiments.table import accuracy_cell, counted, grouped, text_table
-from nf_resnets import data, init, models, optim, roles, schemes
+from nf_resnets import data, init, models, roles, schemes
 from nf_resnets.plotting.curves import Panel, curves_figure, moving_average
 from nf_resnets.roles import Role
-from nf_resnets.training import ImageTraining, Start
+from nf_resnets.training import Start
 
 # What the variants leave out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
@@ -162,25 +162,15 @@ class Settings:
 SCALES = {
     "smoke": Settings("digits", 8, stem_channels=4, batch_size=64, steps=12),
     "laptop": Settings(
-        "digits",
-        56,
-        seeds=(0, 1, 2),
-        stem_channels=8,
-        batch_size=64,
-        steps=120,
+        "digits", 56, seeds=(0, 1, 2), stem_channels=8, batch_size=64, steps=120,
         bn_estimate_batches=4,
     ),
     "rules": Settings(
-        "digits",
-        110,
-        variants=("fixup", "nonzero", "no_rule_2", "rule_2", "no_rule"),
-        seeds=(0, 1, 2),
-        stem_channels=8,
-        batch_size=64,
-        steps=120,
+        "digits", 110, variants=("fixup", "nonzero", "no_rule_2", "rule_2", "no_rule"),
+        seeds=(0, 1, 2), stem_channels=8, batch_size=64, steps=120,
     ),
     "paper": Settings("cifar10", 110, padding=4, flip=True),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,31 +202,14 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one anatomy."""
-    scheme = point.start.scheme
     model = models.CifarResNet(
         depth=settings.depth,
-        scheme=scheme,
+        scheme=point.start.scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            hyper["learning_rate"],
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=scheme,
-            scalar_factor=settings.scalar_factor,
-        )
-
-    training = ImageTraining(
-        batch_size=settings.batch_size,
-        num_steps=settings.steps,
-        augmentation=data.Augmentation(settings.padding, settings.flip),
-        bn_estimate_batches=settings.bn_estimate_batches,
-        draw="fan_out",
-    )
-    return Setup(model, optimizer, training, dataset)
+    factor = settings.scalar_factor
+    return image_setup(model, dataset, settings, point, draw="fan_out", scalar_factor=factor)
 
 
 def curve(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, float]]:

@@ -52,16 +52,16 @@ from experiments.experiment import (
     Point,
     Results,
     Setup,
-    epoch_steps,
     mean_curves,
     thinned,
 )
 from experiments.folder import Row
+from experiments.images import epoch_steps, image_setup
 from experiments.main import run
 from experiments.table import counted, error_cells, grouped, text_table
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting.curves import Panel, curves_figure
-from nf_resnets.training import ImageTraining, Start
+from nf_resnets.training import Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,26 +97,21 @@ def boundaries(recipe: Recipe, steps: int) -> tuple[int, ...]:
     return tuple(max(1, round(part * steps)) for part in recipe.drops)
 
 
-def recipe_setup(model: Any, recipe: Recipe, num_steps: int, dataset: data.Dataset) -> Setup:
-    """Optimizer and steps of a network that is trained by a recipe, in so many steps."""
+def recipe_setup(model: Any, recipe: Recipe, dataset: data.Dataset, point: Point) -> Setup:
+    """A network that is trained by a recipe."""
 
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            optim.step_decay(hyper["learning_rate"], boundaries(recipe, num_steps), recipe.factor),
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            scheme=model.scheme,
-            scalar_factor=recipe.scalar_factor,
-        )
+    def schedule(rate: Any) -> Any:
+        return optim.step_decay(rate, boundaries(recipe, point.num_steps), recipe.factor)
 
-    training = ImageTraining(
-        batch_size=recipe.batch_size,
-        num_steps=num_steps,
-        augmentation=data.Augmentation(recipe.padding, recipe.flip, recipe.mixup, recipe.cutout),
-        bn_estimate_batches=recipe.bn_estimate_batches,
+    return image_setup(
+        model,
+        dataset,
+        recipe,
+        point,
+        schedule=schedule,
         draw="fan_out",
+        scalar_factor=recipe.scalar_factor,
     )
-    return Setup(model, optimizer, training, dataset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,14 +156,11 @@ class Settings:
 SCALES = {
     "smoke": Settings("digits", 8, stem_channels=4, steps=8, recipe=Recipe(batch_size=64)),
     "laptop": Settings(
-        "digits",
-        seeds=(0, 1, 2),
-        stem_channels=8,
-        recipe=Recipe(batch_size=64, epochs=10, bn_estimate_batches=4),
-        points=44,
+        "digits", seeds=(0, 1, 2), stem_channels=8,
+        recipe=Recipe(batch_size=64, epochs=10, bn_estimate_batches=4), points=44,
     ),
     "paper": Settings("cifar10", seeds=(0, 1, 2, 3, 4), recipe=Recipe(padding=4, flip=True)),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +208,7 @@ def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
-    return recipe_setup(model, settings.recipe, point.num_steps, dataset)
+    return recipe_setup(model, settings.recipe, dataset, point)
 
 
 CURVES = Lines(

@@ -117,22 +117,15 @@ class Settings:
 
 SCALES = {
     "smoke": Settings(
-        dataclasses.replace(imagenet.SMALL_IMAGES, most=80),
-        epochs=1,
-        depths=(26,),
-        stem_channels=4,
-        batch_size=32,
+        dataclasses.replace(imagenet.SMALL_IMAGES, most=80), epochs=1, depths=(26,),
+        stem_channels=4, batch_size=32,
     ),
     "laptop": Settings(
-        imagenet.SMALL_IMAGES,
-        epochs=15,
-        stem_channels=8,
-        batch_size=64,
-        learning_rate=0.05,
+        imagenet.SMALL_IMAGES, epochs=15, stem_channels=8, batch_size=64, learning_rate=0.05,
         drops=(0.7, 0.9),
     ),
     "paper": Settings(Images(), epochs=100, depths=(50, 101)),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

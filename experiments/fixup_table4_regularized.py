@@ -61,11 +61,11 @@ from experiments.experiment import (
     Point,
     Results,
     Setup,
-    epoch_steps,
     mean_curves,
 )
 from experiments.fixup_table1_resnet110 import CURVES, Recipe, num_steps, recipe_setup
 from experiments.folder import Row
+from experiments.images import epoch_steps
 from experiments.main import run
 from experiments.table import counted, error_cells, grouped, text_table
 from nf_resnets import data, models, schemes
@@ -267,7 +267,7 @@ def setup(settings: Settings, datasets: dict[str, data.Dataset], point: Point) -
         num_classes=dataset.num_classes,
         stem_channels=part.stem_channels,
     )
-    return recipe_setup(model, recipe_of(part, variant), point.num_steps, dataset)
+    return recipe_setup(model, recipe_of(part, variant), dataset, point)
 
 
 def row(settings: Settings, point: Point, run: Any) -> Row:

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from experiments import experiment
-from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, epoch_steps
+from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import Row
+from experiments.images import epoch_steps, image_setup
 from experiments.table import counted, edge_mark, grouped, rate_table
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting import depth_figure
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Optimum, Rule, optimum
-from nf_resnets.training import ImageTraining, Start
+from nf_resnets.training import Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,33 +120,17 @@ def points(
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one line at one depth."""
-    depth, scheme = point.key["depth"], point.start.scheme
     model = models.WideResNet(
-        depth=depth,
+        depth=point.key["depth"],
         width=settings.width,
-        scheme=scheme,
+        scheme=point.start.scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
         bn_groups=settings.bn_groups,
-        remat=depth >= settings.remat_from,
+        remat=point.key["depth"] >= settings.remat_from,
     )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            optim.halving(hyper["learning_rate"], settings.steps),
-            momentum=settings.momentum,
-            weight_decay=hyper["weight_decay"],
-            scheme=scheme,
-        )
-
-    training = ImageTraining(
-        batch_size=settings.batch_size,
-        num_steps=settings.steps,
-        augmentation=data.Augmentation(settings.padding, settings.flip),
-        bn_estimate_batches=settings.bn_estimate_batches,
-        eval_batch_size=settings.eval_batch_size,
-    )
-    return Setup(model, optimizer, training, dataset)
+    schedule = functools.partial(optim.halving, num_steps=settings.steps)
+    return image_setup(model, dataset, settings, point, schedule=schedule)
 
 
 def rate_of(row: Row) -> float:

@@ -46,12 +46,13 @@ import optax
 from experiments import experiment
 from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import ResultsFolder, Row
+from experiments.images import image_setup
 from experiments.main import run
 from experiments.table import spread_cell, text_table
-from nf_resnets import analysis, data, init, models, optim, roles, schemes
+from nf_resnets import analysis, data, init, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
-from nf_resnets.training import ImageTraining, Start
+from nf_resnets.training import Start
 
 RESCALENET = schemes.get("rescalenet")
 
@@ -217,17 +218,7 @@ def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            hyper["learning_rate"],
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=RESCALENET,
-        )
-
-    training = ImageTraining(settings.batch_size, settings.steps, draw="own")
-    return Setup(model, optimizer, training, dataset)
+    return image_setup(model, dataset, settings, point, draw="own")
 
 
 def probe(

@@ -128,34 +128,19 @@ class Settings:
 
 SCALES = {
     "smoke": Settings(
-        dataclasses.replace(imagenet.SMALL_IMAGES, most=80),
-        epochs=1,
-        networks=("resnet50", "vgg19"),
-        variants=("rescalenet", "batchnorm"),
-        stem_channels=4,
-        classifier=(),
-        pool_size=1,
-        batch_size=32,
-        warmup_epochs=0.0,
+        dataclasses.replace(imagenet.SMALL_IMAGES, most=80), epochs=1,
+        networks=("resnet50", "vgg19"), variants=("rescalenet", "batchnorm"), stem_channels=4,
+        classifier=(), pool_size=1, batch_size=32, warmup_epochs=0.0,
     ),
     "laptop": Settings(
-        imagenet.SMALL_IMAGES,
-        epochs=10,
-        networks=("resnet50", "vgg19"),
-        stem_channels=8,
-        classifier=(),
-        pool_size=1,
-        batch_size=64,
-        warmup_epochs=0.5,
+        imagenet.SMALL_IMAGES, epochs=10, networks=("resnet50", "vgg19"), stem_channels=8,
+        classifier=(), pool_size=1, batch_size=64, warmup_epochs=0.5,
     ),
     "paper": Settings(
-        Images(),
-        epochs=105,
-        seeds=(0, 1, 2, 3, 4, 5),
-        drops=after_warmup(30, 60, 90),
+        Images(), epochs=105, seeds=(0, 1, 2, 3, 4, 5), drops=after_warmup(30, 60, 90),
         published=Published(),
     ),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,12 +51,13 @@ import numpy as np
 
 from experiments.experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
 from experiments.folder import Row
+from experiments.images import image_setup
 from experiments.main import run
 from experiments.table import counted, text_table
-from nf_resnets import analysis, data, models, optim, roles, schemes
+from nf_resnets import analysis, data, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
-from nf_resnets.training import ImageTraining, Start
+from nf_resnets.training import Start
 
 # What a variant leaves out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
@@ -176,29 +177,13 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one variant."""
-    scheme = point.start.scheme
     model = models.CifarResNet(
         depth=settings.depth,
-        scheme=scheme,
+        scheme=point.start.scheme,
         num_classes=dataset.num_classes,
         stem_channels=settings.stem_channels,
     )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            hyper["learning_rate"],
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=scheme,
-        )
-
-    training = ImageTraining(
-        batch_size=settings.batch_size,
-        num_steps=settings.steps,
-        augmentation=data.Augmentation(settings.padding, settings.flip),
-        draw="own",
-    )
-    return Setup(model, optimizer, training, dataset)
+    return image_setup(model, dataset, settings, point, draw="own")
 
 
 def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:

@@ -89,29 +89,16 @@ class Settings:
 
 SCALES = {
     "smoke": Settings(
-        dataclasses.replace(imagenet.SMALL_IMAGES, most=80),
-        epochs=1,
-        batches=(16, 64),
-        rates=(0.1,),
-        depth=26,
-        stem_channels=4,
-        warmup_epochs=0.0,
-        slice_size=16,
+        dataclasses.replace(imagenet.SMALL_IMAGES, most=80), epochs=1, batches=(16, 64),
+        rates=(0.1,), depth=26, stem_channels=4, warmup_epochs=0.0, slice_size=16,
     ),
     "laptop": Settings(
-        imagenet.SMALL_IMAGES,
-        epochs=8,
-        batches=(32, 256),
-        rates=(0.025, 0.1, 0.4, 1.6),
-        extend=1,
-        depth=26,
-        variants=("batchnorm", "regularized_skipinit", "alpha_one"),
-        stem_channels=8,
-        warmup_epochs=0.5,
-        slice_size=32,
+        imagenet.SMALL_IMAGES, epochs=8, batches=(32, 256), rates=(0.025, 0.1, 0.4, 1.6), extend=1,
+        depth=26, variants=("batchnorm", "regularized_skipinit", "alpha_one"), stem_channels=8,
+        warmup_epochs=0.5, slice_size=32,
     ),
     "paper": Settings(Images(), epochs=90, batches=(256, 1024, 4096), rates=(0.05, 0.1, 0.2)),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

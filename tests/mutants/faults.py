@@ -220,7 +220,7 @@ MUTANTS = [
     ),
     # The recipes of the papers.
     *_in(
-        "experiments/recipe.py",
+        "experiments/fixup_table1_resnet110.py",
         "experiments/test_published.py",
         ("weight_decay: float = 1e-4", "weight_decay: float = 5e-4"),
     ),

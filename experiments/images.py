@@ -1,0 +1,64 @@
+"""Experiments on images in memory: how their networks are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from experiments.experiment import Point, Setup
+from nf_resnets import data, optim
+from nf_resnets.training import ImageTraining
+from nf_resnets.training.initial import Draw
+
+AUGMENTATION = ("padding", "flip", "mixup", "cutout")
+TRAINING = ("bn_estimate_batches", "eval_batch_size")
+
+
+def epoch_steps(dataset: data.Dataset, batch_size: int) -> int:
+    """The steps of one epoch."""
+    return data.steps_per_epoch(len(dataset.train.labels), batch_size)
+
+
+def image_setup(
+    model: Any,
+    dataset: data.Dataset,
+    settings: Any,
+    point: Point,
+    *,
+    schedule: Callable[[Any], Any] = lambda rate: rate,
+    draw: Draw = "fan_in",
+    **groups: Any,
+) -> Setup:
+    """A network that is trained by SGD, with the numbers that the settings have.
+
+    Args:
+      model: the network.
+      dataset: the images.
+      settings: ``momentum`` and ``weight_decay``, and any of ``AUGMENTATION`` and ``TRAINING``.
+      point: one of the runs; a ``weight_decay`` of its own goes before that of the settings.
+      schedule: ``schedule(rate)`` is the learning rate, a number or a function of the step.
+      draw: which weights the schemes change.
+      groups: other arguments of :func:`nf_resnets.optim.sgd`.
+    """
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            schedule(hyper["learning_rate"]),
+            momentum=settings.momentum,
+            weight_decay=hyper.get("weight_decay", settings.weight_decay),
+            scheme=model.scheme,
+            **groups,
+        )
+
+    given = vars(settings)
+    training = ImageTraining(
+        batch_size=point.batch_size,
+        num_steps=point.num_steps,
+        augmentation=data.Augmentation(**{n: given[n] for n in AUGMENTATION if n in given}),
+        draw=draw,
+        **{name: given[name] for name in TRAINING if name in given},
+    )
+    return Setup(model, optimizer, training, dataset)
+
+
+__all__ = ["epoch_steps", "image_setup"]
