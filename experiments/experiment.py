@@ -6,15 +6,19 @@ import dataclasses
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tyro
 
 from experiments.folder import CurvesFile, Row
 from experiments.table import grouped
 from nf_resnets import data
 from nf_resnets.plotting.curves import Curve
+from nf_resnets.sweep.claims import Execution
+from nf_resnets.training import Start
 
-if TYPE_CHECKING:
-    from nf_resnets.training.program import Start
+EXECUTION = Execution(devices_per_run=0, max_attempts=1)
+"""A run is sharded over all devices that divide its batch; one that raises is not tried again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +39,18 @@ class Command:
     out: Path | None = None
     """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
     command makes only what is missing, and goes on with runs that were cut off."""
-    workers: int = 0
-    """Programs at work at a time; 0 for two on a CPU of two cores or more, else one."""
+    ledger: str | None = None
+    """Another ledger than the folder's: a file, or postgresql://USER@HOST/DATABASE for many
+    machines, which share the runs; each writes all rows into a folder of its own."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the folder's tensorboard/."""
+    execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = EXECUTION
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
+    num_processes: int | None = None
+    """How many processes there are."""
+    process_id: int | None = None
+    """The index of this process, from 0."""
 
 
 @dataclasses.dataclass(frozen=True)

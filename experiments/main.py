@@ -17,8 +17,11 @@ import tyro
 
 from experiments.experiment import Command, Experiment, Point, Results
 from experiments.folder import CurvesFile, ResultsFolder, Row
-from experiments.runs import ExperimentTask, make_runs
+from experiments.runs import ExperimentTask, Made, make_runs
+from nf_resnets.sweep.ledger import LedgerError
 from nf_resnets.sweep.pool import is_at_work
+from nf_resnets.training import hosts
+from nf_resnets.training.checkpoint import CheckpointError
 
 
 def run(experiment: Experiment) -> None:
@@ -34,6 +37,8 @@ def run(experiment: Experiment) -> None:
 def main(experiment: Experiment, command: Any) -> int:
     """Makes what is missing, prints the table, draws the figure; returns the exit code.
 
+    Of several processes that work as one the first writes and prints.
+
     Raises:
       SystemExit: if an option, the data or the results folder is not in order, with one sentence.
     """
@@ -41,30 +46,51 @@ def main(experiment: Experiment, command: Any) -> int:
     settings = settings_of(experiment, command)
     experiment = dataclasses.replace(experiment, **experiment.adapt(settings))
     try:
+        if experiment.setup is not None:
+            hosts.initialize(command.coordinator, command.num_processes, command.process_id)
         data = experiment.load(settings, command)
-    except (ValueError, OSError, ImportError) as error:
-        raise SystemExit(str(error)) from None
-    folder = open_folder(experiment, command, settings)
-    points = experiment.points(settings, data, folder.rows)
-    say_what_is_made(experiment, command, settings, points, folder)
+        folder = open_folder(experiment, command, settings) if hosts.is_process_zero() else None
+        with hosts.abort_on_error():
+            return make(experiment, command, settings, data, folder)
+    except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
+        raise SystemExit(str(error)) from error
+
+
+def make(
+    experiment: Experiment, command: Any, settings: Any, data: Any, folder: ResultsFolder | None
+) -> int:
+    """Makes what is missing, and shows it; returns the exit code.
+
+    Args:
+      experiment: the experiment.
+      command: the command line.
+      settings: of the experiment.
+      data: what it loaded.
+      folder: where the results go; None on all processes but the first.
+    """
     start = time.monotonic()
-    stop_at_once(
-        f"Stopped. What was finished is kept in {folder.path}; the same command makes what is "
-        "missing."
-    )
-    if experiment.measure is not None:
-        experiment.measure(settings, data, folder)
-    curves = open_curves(experiment, folder)
-    failures: Mapping[str, str] = {}
-    if points:
+    curves: Mapping[str, CurvesFile] = {}
+    if folder is not None:
+        points = experiment.points(settings, data, folder.rows)
+        say_what_is_made(experiment, command, settings, points, folder)
+        stop_at_once(
+            f"Stopped. What was finished is kept in {folder.path}; the same command makes what is "
+            "missing."
+        )
+        curves = open_curves(experiment, folder)
+        if experiment.measure is not None:
+            experiment.measure(settings, data, folder)
+    made = Made((), {})
+    if experiment.setup is not None:
         made = make_runs(ExperimentTask(experiment, settings, data), folder, curves, command)
         if made.exit_code:
             leave(made.exit_code)
-        points, failures = made.points, made.failures
-    keep_failures(folder, failures)
-    rows = wanted_rows(experiment, settings, folder.rows, points)
+    if folder is None:
+        return int(bool(made.failures))
+    keep_failures(folder, made.failures)
+    rows = wanted_rows(experiment, settings, folder.rows, made.points)
     show(experiment, Results(settings, data, rows, curves, command), folder)
-    return last_words(experiment, folder, failures, start)
+    return last_words(experiment, folder, made.failures, start)
 
 
 def settings_of(experiment: Experiment, command: Any) -> Any:
@@ -77,8 +103,9 @@ def settings_of(experiment: Experiment, command: Any) -> Any:
     names = {field.name for field in dataclasses.fields(settings)}
     options = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
     changed = {name: value for name, value in options.items() if name in names and value}
-    if getattr(command, "workers", 0) < 0:
-        raise SystemExit(f"--workers {command.workers} found; expected at least 1, or 0 to choose.")
+    workers = command.execution.workers if hasattr(command, "execution") else 0
+    if workers < 0:
+        raise SystemExit(f"--workers {workers} found; expected at least 1, or 0 to choose.")
     if command.out is not None and command.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_figure.")
     for name, value in changed.items():

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import shutil
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
 from experiments.experiment import Experiment, Point, standard_columns
-from experiments.folder import CurvesFile, ResultsFolder
+from experiments.folder import CurvesFile, ResultsFolder, Row
 from nf_resnets import schemes, training, translation
 from nf_resnets.sweep.callback import Callbacks
-from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
-from nf_resnets.sweep.pool import enter, run_sweep
+from nf_resnets.sweep.pool import Outcome, enter, run_sweep
 from nf_resnets.sweep.task import Resolved
-from nf_resnets.training import Program, Start
+from nf_resnets.sweep.tensorboard import TensorBoard
+from nf_resnets.training import Program, Start, hosts
 from nf_resnets.training.preemption import Preemption
 
 NEVER = 10**9
@@ -186,12 +189,12 @@ class RowWriter:
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run has ended."""
         if state in ("finished", "diverged"):
-            self.write([key])
+            self.write([self.task.runs[key]])
 
-    def write(self, keys: Sequence[str]) -> None:
+    def write(self, runs: Sequence[Resolved]) -> None:
         """Writes the rows of these runs, as far as they have ended and are not there yet."""
         with self._lock:
-            for run in self.ledger.rows(keys):
+            for run in self.ledger.rows([run.key for run in runs]):
                 point = self.task.points[run["key"]]
                 if run["state"] not in ("finished", "diverged") or self.folder.has(**point.key):
                     continue
@@ -221,7 +224,10 @@ class Made:
 
 
 def make_runs(
-    task: ExperimentTask, folder: ResultsFolder, curves: Mapping[str, CurvesFile], command: Any
+    task: ExperimentTask,
+    folder: ResultsFolder | None,
+    curves: Mapping[str, CurvesFile],
+    command: Any,
 ) -> Made:
     """Makes the runs that are missing, those that other runs ask for included.
 
@@ -229,62 +235,81 @@ def make_runs(
 
     Args:
       task: what the runs are.
-      folder: where their rows go; ledger and checkpoints lie in it.
+      folder: where their rows go; ledger and checkpoints lie in it. None on all processes but the
+        first, which writes.
       curves: the files with several lines of each run.
       command: the command line.
     """
-    points = _points(task, folder)
-    if all(folder.has(**point.key) for point in points):
-        print(f"All {len(points)} runs are there already.")
-        return Made(points, {})
-    use_compilation_cache(folder)
+    out = Path() if folder is None else folder.path
     failures: dict[str, str] = {}
-    with open_ledger(folder.path / "ledger.db") as ledger, Preemption() as stop:
-        writer = RowWriter(task, ledger, folder, curves)
-        while not failures and not stop.requested:
-            points = _points(task, folder)
-            runs = task.add([point for point in points if not folder.has(**point.key)])
-            if not runs:
+    with contextlib.ExitStack() as stack:
+        writer, stop = None, stack.enter_context(Preemption())
+        while True:
+            rows = hosts.broadcast(None if folder is None else folder.rows)
+            points = task.experiment.points(task.settings, task.data, rows)
+            missing = [point for point in points if not _has(rows, point)]
+            if not missing or hosts.broadcast(bool(failures)):
                 break
-            keys = [run.key for run in runs]
-            enter(runs, ledger)
-            ledger.retry(keys=keys)
-            writer.write(keys)  # of runs that ended when an earlier process was about to end
-            if not all(folder.has(**task.points[key].key) for key in keys):
-                _sweep(task, runs, writer, command, stop)
-                writer.write(keys)
-            failures = _failures(task, ledger, keys) | writer.failures
-    if stop.requested:
-        return Made(points, failures, stop.exit_code)
-    if not failures:
+            runs = task.add(missing)
+            if folder is not None:
+                if writer is None:
+                    use_compilation_cache(folder)
+                    ledger = stack.enter_context(open_ledger(command.ledger or out / "ledger.db"))
+                    writer = RowWriter(task, ledger, folder, curves)
+                enter(runs, writer.ledger)
+                writer.ledger.retry(keys=[run.key for run in runs])
+                writer.write(runs)  # that ended when an earlier process was about to end
+            outcome = _sweep(task, runs, writer, out, command, stop)
+            if outcome.stopped:
+                return Made(points, {}, stop.exit_code or 128 + signal.SIGTERM)
+            if writer is not None:
+                writer.write(runs)
+                failures = _failures(task, writer.ledger, runs) | writer.failures
+        if folder is not None and writer is None:
+            print(f"All {len(points)} runs are there already.")
+    if folder is not None and not failures:
         for place in ("checkpoints", "compiled"):
-            shutil.rmtree(folder.path / place, ignore_errors=True)
+            shutil.rmtree(out / place, ignore_errors=True)
     return Made(points, failures)
 
 
-def _points(task: ExperimentTask, folder: ResultsFolder) -> Sequence[Point]:
-    return task.experiment.points(task.settings, task.data, folder.rows)
+def _has(rows: Sequence[Row], point: Point) -> bool:
+    key = {name: str(value) for name, value in point.key.items()}
+    return any(key.items() <= row.items() for row in rows)
 
 
 def _sweep(
-    task: ExperimentTask, runs: Sequence[Resolved], writer: RowWriter, command: Any, stop: Any
-) -> None:
-    with Display(runs, describe=task.experiment.describe) as display:
-        run_sweep(
+    task: ExperimentTask,
+    runs: Sequence[Resolved],
+    writer: RowWriter | None,
+    out: Path,
+    command: Any,
+    stop: Preemption,
+) -> Outcome:
+    with contextlib.ExitStack() as stack:
+        callbacks: list[Any] = []
+        if writer is not None:
+            rows = writer.ledger.rows([run.key for run in runs])
+            display = Display(runs, rows=rows, describe=task.experiment.describe)
+            callbacks = [writer, stack.enter_context(display)]
+            if command.tensorboard:
+                boards = TensorBoard(out / "tensorboard", tell=display.on_message)
+                callbacks.append(stack.enter_context(boards))
+        return run_sweep(
             task,
             runs,
-            writer.ledger,
-            writer.folder.path / "checkpoints",
-            Callbacks(writer, display),
+            None if writer is None else writer.ledger,
+            out / "checkpoints",
+            Callbacks(*callbacks),
             stop=lambda: stop.requested,
-            how=Execution(workers=command.workers, devices_per_run=0, max_attempts=1),
+            how=command.execution,
         )
 
 
-def _failures(task: ExperimentTask, ledger: Ledger, keys: Sequence[str]) -> dict[str, str]:
+def _failures(task: ExperimentTask, ledger: Ledger, runs: Sequence[Resolved]) -> dict[str, str]:
     """The last traceback, or the message, of each run that failed, by its label."""
     found = {}
-    for run in ledger.rows(keys):
+    for run in ledger.rows([run.key for run in runs]):
         if run["state"] in ("failed", "oom"):
             traces = [attempt["traceback"] for attempt in ledger.attempts(run["key"])]
             traces = [trace for trace in traces if trace] or [run["message"]]

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+import tyro
 
 from experiments import fixup_fig3_depth as fig3
 from experiments.experiment import Results
 from experiments.main import main, settings_of
 from nf_resnets import data
 
-SINGLE = ("--steps", "--workers", "--out")
+SINGLE = ("--steps", "--out")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,6 @@ SINGLE = ("--steps", "--workers", "--out")
         (("--schemes", "fixupp"), "did you mean 'fixup'?"),
         (("--seeds", -1), "expected 0 <= seed"),
         (("--steps", -3), "--steps -3 found; expected at least 1"),
-        (("--workers", -1), "--workers -1 found; expected at least 1"),
         (("--out", Path("")), "--out names no folder"),
     ],
 )
@@ -29,6 +29,12 @@ def test_bad_input_is_one_sentence(arguments, sentence):
     with pytest.raises(SystemExit) as refused:
         settings_of(fig3.EXPERIMENT, fig3.Command(scale="smoke", **fields))
     assert sentence in str(refused.value)
+
+
+def test_fewer_than_no_workers_are_refused():
+    command = tyro.cli(fig3.Command, args=["--scale", "smoke", "--workers", "-1"])
+    with pytest.raises(SystemExit, match="--workers -1 found; expected at least 1"):
+        settings_of(fig3.EXPERIMENT, command)
 
 
 def test_a_missing_data_set_is_refused_before_anything_is_made(tmp_path, as_before):

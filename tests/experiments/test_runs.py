@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from experiments import fixup_fig3_depth as fig3
-from experiments import runs
 from experiments.experiment import Point, standard_columns, thinned
 from experiments.folder import ResultsFolder
 from experiments.main import main
@@ -124,7 +123,7 @@ def test_what_failed_is_tried_again_and_what_is_there_is_not(
 
     out = tmp_path / "out"
     command = fig3.Command(
-        scale="smoke", depths=(10,), schemes=("fixup", "sqrt_half"), steps=2, workers=1, out=out
+        scale="smoke", depths=(10,), schemes=("fixup", "sqrt_half"), steps=2, out=out
     )
     experiment = dataclasses.replace(fig3.EXPERIMENT, setup=failing)
     broken = ("sqrt_half",)
@@ -149,7 +148,7 @@ def test_what_failed_is_tried_again_and_what_is_there_is_not(
     gc.collect()  # ends the first start's hold on the folder, as the end of its process would
     broken = ()
     (out / "rows.csv").unlink()
-    monkeypatch.setattr(runs, "run_sweep", lambda *_, **__: pytest.fail("a run was made again"))
+    monkeypatch.setattr(training, "image_program", lambda *_: pytest.fail("it is made again"))
     assert main(experiment, dataclasses.replace(only, out=out)) == 0
     assert lines_of(out / "rows.csv") == [row]
 
