@@ -111,6 +111,7 @@ def test_theorem_1_holds_at_every_block_of_every_draw(kind, name):
     assert (bound.lower_bound > 0.05 * bound.gradient_norm).mean() > 0.2
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", INITS)
 @pytest.mark.parametrize("kind", MODELS)
 def test_theorem_2_holds_for_every_set_of_every_draw(kind, name):
@@ -130,6 +131,7 @@ def identity_error(bound, excess, size):
     return (np.abs(bound.directional - excess) / allowed).max()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", INITS)
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_directional_derivative_is_the_loss_less_the_entropy(kind, name):

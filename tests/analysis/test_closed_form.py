@@ -118,7 +118,7 @@ def test_the_recursion_with_a_relu_after_the_sum_is_the_chain_simulated(case):
         normalized=options.get("normalized", False),
     )
     # Of 400,000 paths the second moment of a rectified Gaussian, of relative variance 5, is known
-    # to 0.35%, and every step adds to its error; over 12 steps three of these errors.
+    # to 0.35%, and every step adds to its error; over 4 steps three of these errors.
     np.testing.assert_allclose(form.input, simulation, rtol=3 * 0.0035 * L**0.5)
     # A proportion of 400,000 is known to 0.0008, and moves with the moments'.
     np.testing.assert_allclose(form.active, active, atol=0.004)
@@ -128,12 +128,12 @@ def test_the_recursion_with_a_relu_after_the_sum_is_the_chain_simulated(case):
 
 
 def test_a_finer_grid_would_change_nothing(monkeypatch):
-    coarse = cf.propagate_rectified(np.full(12, 2 / 54)).sum[-1]
+    coarse = cf.propagate_rectified(np.full(4, 2 / 54)).sum[-1]
     linspace = np.linspace
     monkeypatch.setattr(np, "linspace", lambda low, high, _: linspace(low, high, 1201))
-    fine = cf.propagate_rectified(np.full(12, 2 / 54)).sum[-1]
-    # The grid's step enters squared; 0.02 of the root mean square, over 12 steps.
-    assert coarse != fine and coarse == pytest.approx(fine, rel=12 * 0.02**2)
+    fine = cf.propagate_rectified(np.full(4, 2 / 54)).sum[-1]
+    # The grid's step enters squared; 0.02 of the root mean square, over 4 steps.
+    assert coarse != fine and coarse == pytest.approx(fine, rel=4 * 0.02**2)
 
 
 @pytest.mark.parametrize("function", [cf.propagate, cf.propagate_rectified])

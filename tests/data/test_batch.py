@@ -35,9 +35,13 @@ PLAIN = ("image", "label", "keys")
 
 
 @functools.cache
+@functools.cache
+def compiled(augmentation):
+    return jax.jit(functools.partial(training_batch, batch_size=BATCH, augmentation=augmentation))
+
+
 def whole(augmentation, step):
-    make = functools.partial(training_batch, batch_size=BATCH, augmentation=augmentation)
-    return jax.jit(make)(SPLIT, ORDER, SEED, step)
+    return compiled(augmentation)(SPLIT, ORDER, SEED, step)
 
 
 @pytest.mark.parametrize("step", [0, 1, 3])
@@ -75,7 +79,7 @@ def test_cutout_takes_normalised_pixels_away_and_nothing_else():
     np.testing.assert_array_equal(cut[~gone], np.asarray(plain)[~gone])
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_one_device_and_eight_mix_the_same_images(devices):
     mesh = jax.make_mesh(
         (devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]

@@ -1,6 +1,7 @@
 """Dropout before the head: what it drops, when, and that devices do not matter."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from nf_resnets import schemes, training
 from nf_resnets.models import CifarResNet, WideResNet
 from nf_resnets.models.layers import dropout
+from tests.models.trees import quick_jit
 from tests.training import small
 
 PLAIN = schemes.get("skipinit")
@@ -41,15 +43,15 @@ def test_it_stands_before_the_head_in_training_only(network):
     # With the head as the identity on what it is given, logits are features.
     features = params["head"]["kernel"].shape[0]
     params["head"] = {"kernel": jnp.eye(features, 10), "bias": jnp.zeros(10)}
-    plain = np.asarray(model.apply({"params": params}, images))
+    plain = np.asarray(quick_jit(model.apply)({"params": params}, images))
     keys = jax.random.split(jax.random.key(1), 3)
-    dropped = np.asarray(model.apply({"params": params}, images, train=True, keys=keys))
+    train = quick_jit(functools.partial(model.apply, train=True))
+    dropped = np.asarray(train({"params": params}, images, keys=keys))
     zero = dropped == 0
     assert 0 < zero[plain != 0].mean() < 1
     np.testing.assert_allclose(dropped[~zero], 2 * plain[~zero], rtol=1e-6)
-    np.testing.assert_array_equal(
-        plain, model.clone(scheme=PLAIN).apply({"params": params}, images, train=True)
-    )
+    without = quick_jit(functools.partial(model.clone(scheme=PLAIN).apply, train=True))
+    np.testing.assert_array_equal(plain, without({"params": params}, images))
 
 
 def test_channels_are_dropped_in_the_last_two_stages_only():

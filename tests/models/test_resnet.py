@@ -384,13 +384,9 @@ def test_matches_the_published_module(depth, width, scheme):
 # --- One network, however it is computed -------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("version", "scheme"),
-    [
-        (1, "rescalenet"),
-        pytest.param(1, "batchnorm", marks=pytest.mark.slow),
-        pytest.param(2, "nf_resnet", marks=pytest.mark.slow),
-    ],
+    ("version", "scheme"), [(1, "rescalenet"), (1, "batchnorm"), (2, "nf_resnet")]
 )
 def test_scanned_unrolled_and_rematerialised_are_one_network(version, scheme):
     forms = [{}, {"unroll": 99}, {"remat": True}]

@@ -111,6 +111,7 @@ def _forms_agree(block, scheme, names):
         assert_close(found, expected, TOLERANCE, ZERO)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_forms_of_a_network_agree(network):
     x = images(2, 4, 8, 8, 3)

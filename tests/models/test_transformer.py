@@ -604,6 +604,7 @@ def test_a_source_of_nothing_but_padding_has_finite_gradients():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", [FIXUP, CONSTANTS], ids=["scalars", "constants"])
 def test_scanned_and_unrolled_are_the_same(scheme):
     model = small(scheme)
