@@ -86,20 +86,20 @@ def keep(out: Path, about: dict[str, Any], rows: list[Row], **more: Any) -> None
     found = [{**dataclasses.asdict(row), "held": row.held} for row in rows]
     record = {"machine": about, **more, "rows": found}
     (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
-    (out / "table.txt").write_text(promises(rows) + "\n")
+    (out / "table.txt").write_text(targets(rows) + "\n")
 
 
 def table(rows: list[Row]) -> rich.table.Table:
     found = rich.table.Table(box=rich.box.SIMPLE)
-    for title in ("part", "case", "compared", "ratio (quartiles)", "promised"):
+    for title in ("part", "case", "compared", "ratio (quartiles)", "target"):
         found.add_column(title, overflow="fold")
     for row in rows:
         found.add_row(row.part, row.what, row.compared, str(row.ratio), row.verdict)
     return found
 
 
-def promises(rows: list[Row]) -> str:
-    """The rows of which something was promised, as plain text."""
+def targets(rows: list[Row]) -> str:
+    """The rows that have a target, as plain text."""
     lines = [
         (row.what, row.compared, str(row.ratio), row.verdict.replace(": MISSED", ", missed"))
         for row in rows

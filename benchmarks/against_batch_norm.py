@@ -7,8 +7,8 @@ take turns, and so do the compilations, none of which a cache may answer.
 Memory on a CPU is what the compiled step holds besides its arguments and results; on a GPU the most
 that the device has held in a fresh process of a few steps.
 
-Promised: on a CUDA GPU, in bfloat16, BatchNorm takes at least 1.2 times as long as Fixup for
-WRN-28-10 and ResNet-50; those on CIFAR's small networks are shown without a promise.
+Target: on a CUDA GPU, in bfloat16, BatchNorm takes at least 1.2 times as long as Fixup for
+WRN-28-10 and ResNet-50; those on CIFAR's small networks are shown without a target.
 
 Cost: about four minutes on two cores; ``--quick`` half a minute, one network.
 """
@@ -41,7 +41,7 @@ ON_GPU = (
     Case("wrn-28-10", dtype="bfloat16"),
     Case("resnet-50", side=224, dtype="bfloat16"),
 )
-LIMIT, PROMISED = 1.2, ("wrn-28-10", "resnet-50")
+LIMIT, WITH_TARGET = 1.2, ("wrn-28-10", "resnet-50")
 
 
 def unavailable() -> str | None:
@@ -83,14 +83,14 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
     what = case.title.replace(f" {case.scheme}", "")
     *others, ours = SCHEMES
     for scheme in others:
-        promised = case in ON_GPU and case.network in PROMISED and scheme == "batchnorm"
+        has_target = case in ON_GPU and case.network in WITH_TARGET and scheme == "batchnorm"
         over = f"{scheme} / {ours}"
         yield Row(
             part="against_batch_norm",
             what=what,
             compared=f"step time, {over}",
             ratio=ratio(step_s[scheme], step_s[ours]),
-            limit=LIMIT if promised else None,
+            limit=LIMIT if has_target else None,
             at_least=True,
             numbers={
                 **{f"{s}_ms": 1e3 * statistics.median(step_s[s]) for s in (scheme, ours)},

@@ -1,6 +1,6 @@
 """Against PyTorch: the same network, parameters, batch and update, eager and compiled.
 
-Promised: on a CPU a step in at most 0.9 of the time of PyTorch eager; on a CUDA GPU, in bfloat16,
+Target: on a CPU a step in at most 0.9 of the time of PyTorch eager; on a CUDA GPU, in bfloat16,
 in at most 0.8 of the time of ``torch.compile``. Both libraries have all cores, both make the whole
 step: loss, gradients, SGD with momentum, L2 and Fixup's slower scalars; ours also gives the norms
 of gradient and update. First it is checked that both compute the same losses for six steps.

@@ -1,7 +1,7 @@
 """What depth costs: seconds to compile, seconds for each layer of a step, memory.
 
 The blocks of a stage are one loop over their stacked parameters (``nf_resnets.models.stage``). The
-promises, each a row with its limit:
+targets, each a row with its limit:
 
 1. a training step of a network of about 100 layers takes at most 1.15 times as long as with all
    blocks unrolled, the two taking turns;
@@ -18,7 +18,7 @@ the SGD update. Times are those of 8x8 images, so that a step of 10,000 layers t
 Without loops steps are compiled and made of 100 layers: the compiler needs minutes and gigabytes
 for more. Memory is what the compiler plans (``memory_analysis``), and the most that a
 fresh process had while it made a step. Activation memory is by how much the plan for 128 images
-exceeds that for 64, which leaves gradients out. The step of promise 5 takes minutes and is only
+exceeds that for 64, which leaves gradients out. The step of target 5 takes minutes and is only
 planned here; this makes it::
 
     python -m benchmarks.fresh benchmarks.depth:peak '["wrn-10000-1", 64, 32, true]'

@@ -1,6 +1,6 @@
 """What of a training run's time is not the compiled training step: per cent of the wall time.
 
-Promised: input, logging, evaluation and checkpoints together under 3%. They are:
+Target: input, logging, evaluation and checkpoints together under 3%. They are:
 
 - input: order, gathering, augmentation and normalisation, which are compiled into the step. Epochs
   of the program's steps take turns with epochs of bare ones: forward, backward and update on one

@@ -11,7 +11,7 @@ step. Both have the library's default precision (float32 products of recent GPUs
 A second row says what a step would reach that were its convolutions alone, each measured as the
 network calls it: scanned where it is scanned there. Its numbers hold every layer.
 
-Promised: on a CUDA GPU, WRN-28-10 in bfloat16 reaches half of the peak. Whole steps are dispatched
+Target: on a CUDA GPU, WRN-28-10 in bfloat16 reaches half of the peak. Whole steps are dispatched
 ten at a time there, and one by one on a CPU.
 
 Cost: about four minutes on two cores; ``--quick`` half a minute, one network.

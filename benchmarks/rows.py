@@ -17,8 +17,8 @@ class Row:
       what: the case, ``"wrn-16-4 fixup, 128 x 32x32"``.
       compared: what over what, ``"step time, this library / PyTorch eager"``.
       ratio: of the two.
-      limit: what the ratio is to be at most; for ``at_least`` at least; None where nothing was
-        promised.
+      limit: what the ratio is to be at most; for ``at_least`` at least; None where there is no
+        target.
       at_least: whether more is better.
       numbers: what the ratio was made of; units stand in the names (``_ms``, ``_s``, ``_mib``).
     """

@@ -1,6 +1,6 @@
 """Start-up: what an import costs, and how soon a fresh process has made its first training step.
 
-Nothing is promised. Imports are compared with those of JAX, Flax and Optax, which every program of
+There is no target. Imports are compared with those of JAX, Flax and Optax, which every program of
 this kind needs: first the package by itself, then with the parts that training needs. Each is the
 whole life of a process, Python's own start included.
 

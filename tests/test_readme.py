@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import promises
+from benchmarks.__main__ import targets
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio
 from experiments import fixup_fig3_depth as fig3
@@ -62,7 +62,7 @@ def test_the_table_of_the_benchmarks_is_that_of_its_rows(folder):
         held = row.pop("held")
         rows.append(Row(**{**row, "ratio": Ratio(**row["ratio"])}))
         assert rows[-1].held is held
-    assert promises(rows).strip() == (ROOT / f"results/{folder}/table.txt").read_text().strip()
+    assert targets(rows).strip() == (ROOT / f"results/{folder}/table.txt").read_text().strip()
 
 
 def test_the_main_table_is_that_of_its_rows():

@@ -86,7 +86,7 @@ def test_no_cache_answers_a_compilation(tmp_path):
         against_batch_norm.compilation_cache.reset_cache()
 
 
-def test_the_promise_is_for_the_large_networks_on_a_gpu():
+def test_the_target_is_for_the_large_networks_on_a_gpu():
     networks = {case.network for case in against_batch_norm.ON_GPU}
-    assert set(against_batch_norm.PROMISED) <= networks
-    assert not set(against_batch_norm.PROMISED) & {c.network for c in against_batch_norm.ON_CPU}
+    assert set(against_batch_norm.WITH_TARGET) <= networks
+    assert not set(against_batch_norm.WITH_TARGET) & {c.network for c in against_batch_norm.ON_CPU}

@@ -1,4 +1,4 @@
-"""The command: what it prints and keeps, and when it says that a promise was missed."""
+"""The command: what it prints and keeps, and when it says that a target was missed."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def test_it_keeps_what_it_found(monkeypatch, tmp_path, capsys):
     assert kept["rows"][0]["numbers"] == {"step_ms": 3.0}
     assert kept["machine"].keys() == machine().keys() >= {"date", "device", "jax", "python"}
     assert "this / that" in capsys.readouterr().out
-    promised = (tmp_path / "new" / "mine" / "table.txt").read_text()
-    assert promised == "wrn  this / that  0.80 (0.80 to 0.80)  at most 0.9\n"
+    targets = (tmp_path / "new" / "mine" / "table.txt").read_text()
+    assert targets == "wrn  this / that  0.80 (0.80 to 0.80)  at most 0.9\n"
 
 
 @pytest.mark.parametrize(
     ("missed", "words"),
     [(row(1.0, 0.9), "at most 0.9: MISSED"), (row(3.9, 4, at_least=True), "at least 4: MISSED")],
 )
-def test_a_promise_that_was_missed_is_said(monkeypatch, tmp_path, capsys, missed, words):
+def test_a_target_that_was_missed_is_said(monkeypatch, tmp_path, capsys, missed, words):
     part(monkeypatch, row(0.9, 0.9), missed)
     assert run(tmp_path / "mine") == 1
     said = capsys.readouterr().out

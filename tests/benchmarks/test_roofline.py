@@ -164,7 +164,7 @@ def test_the_layers_are_those_of_the_network(clock, monkeypatch):
     assert row.ratio.value == pytest.approx(flops / best / alone)
 
 
-def test_a_network_on_a_gpu_has_its_promise():
+def test_a_network_on_a_gpu_has_its_target():
     assert any(case.network == "wrn-28-10" for case in roofline.ON_GPU)
     assert {case.dtype for case in roofline.ON_GPU} == {"bfloat16"}
     assert dataclasses.replace(roofline.ON_GPU[0], dtype="float32") in roofline.ON_CPU
