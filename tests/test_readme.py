@@ -177,4 +177,4 @@ def test_the_sweep_of_the_example_has_as_many_runs_and_programs():
     runs, programs = map(int, re.search(r"# (\d+) runs, (\d+) program", code).groups())
     names = {}
     exec(code, names)
-    assert (len(names["grid"].plans), len(names["grid"].programs)) == (runs, programs)
+    assert (len(names["grid"].runs), len(names["grid"].programs)) == (runs, programs)
