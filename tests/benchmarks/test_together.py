@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.together import Small, Trainer
 
 from benchmarks import together
+from benchmarks.together import Small, Trainer
 
 TINY = Small("wrn-10-1", 1, steps=1)
 
