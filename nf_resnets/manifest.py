@@ -24,11 +24,12 @@ class ManifestError(ValueError):
     """A manifest that is not the one that was written; the text says what is wrong with it."""
 
 
-def seal(manifest: Mapping[str, Any]) -> str:
+def seal(manifest: Mapping[str, Any], *, allow_nan: bool = False) -> str:
     """Writes a manifest together with its SHA-256.
 
     Args:
       manifest: JSON values.
+      allow_nan: whether NaN and infinities are allowed, which JSON does not have.
 
     Raises:
       TypeError, ValueError: if it holds what JSON does not.
@@ -37,7 +38,8 @@ def seal(manifest: Mapping[str, Any]) -> str:
       >>> unseal(seal({"format": 1}))
       {'format': 1}
     """
-    return _sealed(json.dumps(manifest, sort_keys=True, separators=(",", ":")))
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
+    return _sealed(text)
 
 
 def unseal(text: str | bytes) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from nf_resnets.trained import command
 
 def main() -> int:
     """Does what the command line says; returns the exit code."""
-    wanted = tyro.cli(
+    parsed = tyro.cli(
         command.Command,  # type: ignore[arg-type]
         prog="python -m nf_resnets.trained",
         description="Make and use a trained network, kept in one safetensors file.",
     )
-    return command.run(wanted)
+    return command.run(parsed)
 
 
 __all__ = ["main"]

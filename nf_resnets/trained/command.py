@@ -21,6 +21,7 @@ import numpy as np
 import tyro
 
 from nf_resnets import data, models, places, schemes, translation
+from nf_resnets.manifest import digest
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
 from nf_resnets.trained import settings as settings_of
@@ -28,7 +29,7 @@ from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.resume import ENDING, StoppedError, Unfinished, digest
+from nf_resnets.trained.resume import ENDING, StoppedError, unfinished
 from nf_resnets.training.checkpoint import CheckpointError
 
 MISTAKE = 2
@@ -48,7 +49,7 @@ class Train:
     dataset: str = "digits"
     """digits, cifar10, cifar100, svhn_cropped or fashion_mnist."""
     network: str = "wrn-16-1"
-    """A network by its usual name: wrn-16-4, cifar-resnet-110, resnet-50, resnet-50-v2, vgg-16."""
+    """A network by name: wrn-16-4, cifar-resnet-110, resnet-50, resnet-50-v2, vgg-16."""
     scheme: str = "fixup"
     """How it is initialised: fixup, skipinit, rescalenet, batchnorm, ..."""
     stem_channels: int = 0
@@ -104,7 +105,7 @@ class FromTorch:
     out: Path
     """The file to write."""
     network: str
-    """A network by its usual name: resnet-50, resnet-50-v2, cifar-resnet-110, wrn-28-10, vgg-16."""
+    """A network by name: resnet-50, resnet-50-v2, cifar-resnet-110, wrn-28-10, vgg-16."""
     scheme: str
     """The scheme of the published network: batchnorm, fixup, nf_resnet_timm, ..."""
     class_names: Path | None = None
@@ -239,7 +240,7 @@ def run(command: Any) -> int:
         if isinstance(error, BrokenPipeError):
             # Nobody reads on (`| head`).
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            # A training ends there; the same command goes on.
+            # A training stops there; the same command resumes it.
             return 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
         print(printable(error), file=sys.stderr)
         return MISTAKE
@@ -257,31 +258,79 @@ def train(command: Train) -> int:
     inputs = Images.of(dataset)
     where = f"{command.network} ({command.scheme}) on {command.dataset}"
     print(f"Training {where}, {jax.devices()[0].device_kind}", flush=True)
-    start = time.monotonic()
     identity = _identity(model, dataset, command.recipe)
-    with Unfinished(out, identity) as unfinished:
-        made = fit.fit(
-            model,
-            fit.initial(model, dataset, command.recipe.seed),
-            dataset,
-            command.recipe,
-            on_epoch=_say_epoch,
-            unfinished=unfinished,
-        )
-        notes = {
-            "network": command.network,
-            "dataset": command.dataset,
-            "recipe": dataclasses.asdict(command.recipe),
-            "steps": made.steps,
-            "test_accuracy": made.test_accuracy,
-            "test_loss": made.test_loss,
-        }
-        _save(out, command, model, made.variables, inputs, notes)
-    _say_result(made, out, time.monotonic() - start)
+    notes = {"network": command.network, "dataset": command.dataset}
+    _fit(
+        command,
+        out,
+        Trained(model, {}, inputs, notes),
+        dataset,
+        identity,
+        lambda: fit.initial(model, dataset, command.recipe.seed),
+    )
     if samples is not None:
         _write_samples(samples, dataset, inputs)
         print(f"Images to try it on: python -m nf_resnets.trained predict {out} {samples}/*.png")
     return 0
+
+
+def tune(command: Tune) -> int:
+    """Fine-tunes a network and saves it under another name."""
+    out = _tried(command)
+    old = file.load(command.file)
+    dataset = data.load(command.dataset, command.data_dir)
+    key = jax.random.key(command.recipe.seed)
+    new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
+    labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], command.learn))
+    print(f"Fine-tuning {command.file} on {command.dataset}: {labels.count('learns')} of "
+          f"{len(labels)} leaves learn, {jax.devices()[0].device_kind}", flush=True)  # fmt: skip
+    identity = {
+        **_identity(new.model, dataset, command.recipe),
+        "learn": command.learn,
+        "tuned_from": digest(*jax.tree.leaves(old.variables)),
+    }
+    notes = {
+        "network": old.notes.get("network", type(new.model).__name__),
+        "dataset": command.dataset,
+        "tuned_from": dict(old.notes),
+        "learn": command.learn,
+    }
+    network = dataclasses.replace(new, notes=notes)
+    _fit(command, out, network, dataset, identity, lambda: new.variables, learn=command.learn)
+    return 0
+
+
+def _fit(
+    command: Train | Tune,
+    out: Path,
+    network: Trained,
+    dataset: data.Dataset,
+    identity: dict[str, Any],
+    initial: Callable[[], Any],
+    **options: Any,
+) -> None:
+    """Trains a network for images, saves it, and prints how good it is."""
+    start = time.monotonic()
+    with unfinished(out, identity) as checkpoints:
+        found = fit.fit(
+            network.model,
+            initial(),
+            dataset,
+            command.recipe,
+            on_epoch=_print_epoch,
+            checkpoints=checkpoints,
+            **options,
+        )
+        notes = {
+            **network.notes,
+            "recipe": dataclasses.asdict(command.recipe),
+            "steps": found.steps,
+            "test_accuracy": found.test_accuracy,
+            "test_loss": found.test_loss,
+        }
+        _save(out, command, network.model, found.variables, network.inputs, notes)
+    print(f"{100 * found.test_accuracy:.1f}% of the test images right after {found.steps} steps, "
+          f"{time.monotonic() - start:.0f} s; in {out}")  # fmt: skip
 
 
 def train_translator(command: TrainTranslator) -> int:
@@ -299,36 +348,34 @@ def train_translator(command: TrainTranslator) -> int:
     )
     steps, start = command.recipe.steps, time.monotonic()
 
-    def told(made: int, metrics: dict[str, float]) -> None:
-        if made % 50 == 0 or made == steps:
-            print(f"  step {made:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        if step % 50 == 0 or step == steps:
+            print(f"  step {step:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
                   f"token {metrics['likelihood']:.3f}", flush=True)  # fmt: skip
 
-    identity = {
-        "scheme": command.scheme,
-        "recipe": dataclasses.asdict(command.recipe),
-        "pairs": digest(*pairs.languages, *pairs.train.source, *pairs.train.target),
-    }
-    with Unfinished(out, identity) as unfinished:
-        made = fit_translation(
+    recipe = dataclasses.asdict(command.recipe)
+    texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
+    identity = {"scheme": command.scheme, "recipe": recipe, "pairs": texts}
+    with unfinished(out, identity) as checkpoints:
+        found = fit_translation(
             pairs,
             command.scheme,
             command.recipe,
             tested=command.tested,
-            on_step=told,
-            unfinished=unfinished,
+            on_step=on_step,
+            checkpoints=checkpoints,
         )
         notes = {
             "dataset": command.dataset,
-            "recipe": dataclasses.asdict(command.recipe),
-            "test_bleu": made.bleu.score,
-            "test_bleu_of_copies": made.copy_bleu.score,
-            "signature": made.bleu.signature,
+            "recipe": recipe,
+            "test_bleu": found.bleu.score,
+            "test_bleu_of_copies": found.copy_bleu.score,
+            "signature": found.bleu.signature,
         }
-        inputs = Sentences(source, target, made.vocabulary.source, made.vocabulary.target)
-        _save(out, command, made.model, {"params": made.params}, inputs, notes)
-    print(f"BLEU {made.bleu.score:.1f} on test pairs ({made.copy_bleu.score:.1f} of copies; "
-          f"{made.bleu.signature})")  # fmt: skip
+        inputs = Sentences(source, target, found.vocabulary.source, found.vocabulary.target)
+        _save(out, command, found.model, {"params": found.params}, inputs, notes)
+    print(f"BLEU {found.bleu.score:.1f} on test pairs ({found.copy_bleu.score:.1f} of copies; "
+          f"{found.bleu.signature})")  # fmt: skip
     print(f"{time.monotonic() - start:.0f} s; in {out}")
     print(f'python -m nf_resnets.trained predict {out} --sentence "{pairs.test.source[0]}"')
     return 0
@@ -344,17 +391,17 @@ def show(command: Show) -> int:
     settings = settings_of.to_json(trained.model)["fields"]
     scheme = settings["scheme"]
     settings["scheme"] = scheme["name"] if isinstance(scheme, dict) else scheme
-    _say("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
+    _print("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
     if isinstance(trained.inputs, Images):
         height, width, channels = trained.inputs.shape
         colour = "grey" if channels == 1 else "colour"
         print(f"takes {colour} images of {height} x {width} pixels")
-        _say(f"classes: {', '.join(trained.inputs.class_names)}")
+        _print(f"classes: {', '.join(trained.inputs.class_names)}")
     else:
-        _say(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+        _print(f"translates from {trained.inputs.source} to {trained.inputs.target}")
     for name, value in trained.notes.items():
-        _say(f"{name}: {value}")
-    _say("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
+        _print(f"{name}: {value}")
+    _print("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
     return 0
 
 
@@ -377,60 +424,18 @@ def predictions(command: Predict) -> int:
         raise TrainedError("no image given; expected one image file or more after the network's.")
     if command.top < 1:
         raise TrainedError(f"--top {command.top} found; expected at least 1.")
-    pixels, places, faults = pictures.read_pictures(
+    pixels, found, faults = pictures.read_pictures(
         command.images, trained.inputs, invert=command.invert
     )
-    found = predict.predict(trained, pixels)
-    wide = max((len(str(command.images[place])) for place in places), default=0)
-    for place, probabilities in zip(places, found, strict=True):
-        best = predict.ranked(probabilities, trained.inputs.class_names, command.top)
-        words = "   ".join(f"{name} {100 * share:.1f}%" for name, share in best)
-        _say(f"{command.images[place]!s:<{wide}}  {words}")
+    probabilities = predict.predict(trained, pixels)
+    wide = max((len(str(command.images[index])) for index in found), default=0)
+    for index, each in zip(found, probabilities, strict=True):
+        best = predict.ranked(each, trained.inputs.class_names, command.top)
+        line = "   ".join(f"{name} {100 * chance:.1f}%" for name, chance in best)
+        _print(f"{command.images[index]!s:<{wide}}  {line}")
     for fault in faults:
         print(printable(fault), file=sys.stderr)
     return MISTAKE if faults else 0
-
-
-def tune(command: Tune) -> int:
-    """Fine-tunes a network and saves it under another name."""
-    out = _tried(command)
-    old = file.load(command.file)
-    dataset = data.load(command.dataset, command.data_dir)
-    key = jax.random.key(command.recipe.seed)
-    new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
-    labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], command.learn))
-    learning = labels.count("learns")
-    print(f"Fine-tuning {command.file} on {command.dataset}: {learning} of {len(labels)} leaves "
-          f"learn, {jax.devices()[0].device_kind}", flush=True)  # fmt: skip
-    start = time.monotonic()
-    identity = {
-        **_identity(new.model, dataset, command.recipe),
-        "learn": command.learn,
-        "tuned_from": digest(*jax.tree.leaves(old.variables)),
-    }
-    with Unfinished(out, identity) as unfinished:
-        made = fit.fit(
-            new.model,
-            new.variables,
-            dataset,
-            command.recipe,
-            learn=command.learn,
-            on_epoch=_say_epoch,
-            unfinished=unfinished,
-        )
-        notes = {
-            "network": old.notes.get("network", type(new.model).__name__),
-            "dataset": command.dataset,
-            "tuned_from": dict(old.notes),
-            "learn": command.learn,
-            "recipe": dataclasses.asdict(command.recipe),
-            "steps": made.steps,
-            "test_accuracy": made.test_accuracy,
-            "test_loss": made.test_loss,
-        }
-        _save(out, command, new.model, made.variables, new.inputs, notes)
-    _say_result(made, out, time.monotonic() - start)
-    return 0
 
 
 def export_(command: Export) -> int:
@@ -455,21 +460,15 @@ def from_torch_(command: FromTorch) -> int:
         options["stem_channels"] = command.stem_channels
     if command.width != 1:
         options["width"] = command.width
-    made = from_torch(command.file, command.network, command.scheme, **options)
-    inputs = predict.images_of(made)
+    found = from_torch(command.file, command.network, command.scheme, **options)
+    inputs = predict.images_of(found)
     if command.class_names is not None:
         inputs = dataclasses.replace(inputs, class_names=_lines_of(command.class_names))
-    file.save(
-        path,
-        made.model,
-        made.variables,
-        inputs=inputs,
-        notes=made.notes,
-        overwrite=command.overwrite,
-    )
-    leaves = jax.tree.leaves(made.variables)
+    file.save(path, found.model, found.variables, inputs=inputs, notes=found.notes,
+              overwrite=command.overwrite)  # fmt: skip
+    leaves = jax.tree.leaves(found.variables)
     print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, laid "
-          f"out as {made.notes['from_torch']}")  # fmt: skip
+          f"out as {found.notes['from_torch']}")  # fmt: skip
     print(f"  python -m nf_resnets.trained show {path}")
     return 0
 
@@ -504,7 +503,7 @@ def _save(
     inputs: Images | Sentences,
     notes: dict[str, Any],
 ) -> None:
-    """Saves a network; one that cannot be saved there, in another place.
+    """Saves a network; one that cannot be saved there, in another folder.
 
     Raises:
       TrainedError: if it could not be saved where it was to be; it says where it is.
@@ -530,20 +529,15 @@ def _network(command: Train, dataset: data.Dataset) -> Any:
     if command.stem_channels:
         options["stem_channels"] = command.stem_channels
     model = models.make(command.network, command.scheme, **options)
-    # What the network has against the images is said before the first step.
+    # Images that do not fit the network are refused before the first step.
     image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
     jax.eval_shape(model.init, jax.random.key(0), image)
     return model
 
 
-def _say_epoch(made: int, steps: int, loss: float, accuracy: float) -> None:
-    print(f"  step {made:>{len(str(steps))}} of {steps}: training loss {loss:.3f}, "
+def _print_epoch(step: int, steps: int, loss: float, accuracy: float) -> None:
+    print(f"  step {step:>{len(str(steps))}} of {steps}: training loss {loss:.3f}, "
           f"accuracy {100 * accuracy:.1f}%", flush=True)  # fmt: skip
-
-
-def _say_result(made: fit.Fit, path: Path, seconds: float) -> None:
-    print(f"{100 * made.test_accuracy:.1f}% of the test images right after {made.steps} steps, "
-          f"{seconds:.0f} s; in {path}")  # fmt: skip
 
 
 def _write_samples(folder: Path, dataset: data.Dataset, inputs: Images) -> None:
@@ -569,22 +563,14 @@ def _translations(trained: Trained, inputs: Sentences, command: Predict) -> int:
     for sentence in translation.translate(
         trained.model, params, vocabulary, sentences, beam=command.beam
     ):
-        _say(sentence)
+        _print(sentence)
     return 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(printable(text))
 
 
 __all__ = [
-    "Command",
-    "Export",
-    "FromTorch",
-    "Predict",
-    "Show",
-    "Train",
-    "TrainTranslator",
-    "Tune",
-    "run",
-]
+    "Command", "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run",
+]  # fmt: skip

@@ -12,7 +12,7 @@ import jax.export
 import jax.numpy as jnp
 
 from nf_resnets import places
-from nf_resnets.trained.file import Trained, TrainedError, as_trained_error
+from nf_resnets.trained.file import Trained, TrainedError, as_trained_error, read
 from nf_resnets.trained.predict import images_of, logits_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -40,7 +40,7 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
         raise TrainedError(
             f"platforms={', '.join(platforms)!r} found; expected some of {', '.join(PLATFORMS)}."
         )
-    logits = logits_of(trained)
+    logits = logits_of(trained.model, inputs)
     variables = jax.device_put(trained.variables)
 
     def program(pixels: jax.Array) -> jax.Array:
@@ -79,11 +79,7 @@ def load_export(path: str | os.PathLike[str]) -> jax.export.Exported:
     Raises:
       TrainedError: if there is no such file, or it is no exported program.
     """
-    try:
-        with as_trained_error():
-            data = places.read_file(places.expanded(path))
-    except OSError as error:
-        raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    path, data = read(path, "an exported program")
     try:
         return jax.export.deserialize(bytearray(data))
     except ImportError:

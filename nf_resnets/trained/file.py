@@ -2,8 +2,8 @@
 
 The tensors are the leaves of the variables, by their keys joined by ``/``, and for a translation
 network the SentencePiece models under ``inputs/``, as bytes. The header's metadata has one entry,
-``nf_resnets``: a manifest in JSON with all settings and the SHA-256 of every tensor, and the
-SHA-256 of that manifest itself, so that every flipped bit is noticed.
+``nf_resnets``: a manifest (:mod:`nf_resnets.manifest`) with all settings and the SHA-256 of every
+tensor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -26,16 +25,19 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from nf_resnets import models, places
+from nf_resnets import manifest as manifests
+from nf_resnets import places
+from nf_resnets.models.architectures import architecture_of
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.leaves import (
+from nf_resnets.trained.settings import from_json, refuse_other_types, to_json
+from nf_resnets.trained.tree import (
+    DTYPES,
     flatten,
     refuse_not_finite,
     refuse_other_leaves,
     unflatten,
 )
-from nf_resnets.trained.settings import from_json, refuse_other_types, to_json
 
 FORMAT = 1
 """The version of the manifest; a file of another one is refused."""
@@ -45,11 +47,6 @@ INPUTS = "inputs"
 
 _KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
 _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
-_DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
-    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
-    "U16": "uint16", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
 
 
 class TrainedError(Exception):
@@ -114,6 +111,7 @@ def save(
 
     Example:
       >>> import tempfile
+      >>> from nf_resnets import models
       >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
       >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
       >>> inputs = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
@@ -129,8 +127,7 @@ def save(
         refuse_unfitting(model, inputs)
         leaves = flatten(variables)
         refuse_other_leaves(leaves, expected_leaves(model, inputs))
-        tensors = {**leaves, **_vocabularies(inputs)}
-        data = _packed(tensors, settings, inputs, notes or {})
+        data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
     except (TypeError, ValueError) as error:
         raise TrainedError(f"{path} cannot be written: {error}") from None
     with as_trained_error():
@@ -152,27 +149,9 @@ def load(path: str | os.PathLike[str]) -> Trained:
         :func:`save`, is damaged, or is of a version that this one does not know; the sentence names
         the file, and the leaf or field.
     """
-    with as_trained_error():
-        path = places.expanded(path)
-        with _reading(path):
-            data = places.read_file(path)
+    path, data = read(path)
     try:
-        tensors = tensors_of(data)
-        manifest = _manifest(data)
-        _refuse_damaged(tensors, manifest["leaves"])
-        model = from_json(manifest["model"])
-        inputs = _inputs(manifest["inputs"], tensors)
-        leaves = {n: a for n, a in tensors.items() if not n.startswith(f"{INPUTS}/")}
-        for name, array in leaves.items():
-            if not array.size:
-                raise ValueError(f"leaf {name!r} has shape {list(array.shape)}, and no numbers.")
-            refuse_not_finite(name, array)
-        refuse_unfitting(model, inputs)
-        refuse_other_leaves(leaves, expected_leaves(model, inputs))
-        notes, versions = manifest["notes"], manifest["versions"]
-        for name, value in (("notes", notes), ("versions", versions)):
-            if not isinstance(value, dict):
-                raise ValueError(f"{name}={reprlib.repr(value)} found; expected names and values.")
+        return _unpacked(data)
     except safetensors.SafetensorError:
         raise TrainedError(
             f"{path} ({len(data):,} bytes) is no safetensors file, or it is cut off; expected a "
@@ -189,17 +168,22 @@ def load(path: str | os.PathLike[str]) -> Trained:
         raise TrainedError(
             f"{path} cannot be read: its settings make no network ({what})."
         ) from None
-    return Trained(model, unflatten(leaves), inputs, notes, versions)
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def read(path: str | os.PathLike[str], what: str = "a network's file") -> tuple[Path, bytes]:
+    """Reads a file, and gives its path with the home folder in place of ``~``.
+
+    Raises:
+      TrainedError: if it cannot be read; the sentence says what was expected there.
+    """
     try:
-        yield
+        with as_trained_error():
+            path = places.expanded(path)
+            return path, places.read_file(path)
     except FileNotFoundError:
-        raise TrainedError(f"{path} is not there; expected a network's file.") from None
+        raise TrainedError(f"{path} is not there; expected {what}.") from None
     except IsADirectoryError:
-        raise TrainedError(f"{path} is a folder; expected a network's file.") from None
+        raise TrainedError(f"{path} is a folder; expected {what}.") from None
     except OSError as error:
         raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
 
@@ -216,37 +200,53 @@ def _packed(
         for field in dataclasses.fields(inputs)
         if field.name not in _VOCABULARIES
     }
+    versions = {"jax": jax.__version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions["nf_resnets"] = importlib.metadata.version("nf_resnets")
     try:
-        manifest = json.dumps(
+        entry = manifests.seal(
             {
                 "format": FORMAT,
-                "versions": _versions(),
+                "versions": versions,
                 "model": settings,
                 "inputs": {"kind": kind, **plain},
                 "notes": dict(notes),
                 "leaves": {name: _digest(array) for name, array in tensors.items()},
-            },
-            sort_keys=True,
-            separators=(",", ":"),
-            allow_nan=False,
+            }
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"a note that is no JSON value found ({error}).") from None
-    digest = hashlib.sha256(manifest.encode()).hexdigest()
-    entry = f'{{"sha256":"{digest}","manifest":{manifest}}}'
     return safetensors.numpy.save(dict(tensors), {ENTRY: entry})
 
 
-def _versions() -> dict[str, str]:
-    found = {"jax": jax.__version__}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found["nf_resnets"] = importlib.metadata.version("nf_resnets")
-    return found
+def _unpacked(data: bytes) -> Trained:
+    tensors = tensors_of(data)
+    manifest = _manifest(data)
+    digests = manifest["leaves"]
+    for name in sorted(tensors.keys() | digests.keys()):
+        if name not in tensors or name not in digests:
+            where = "manifest" if name in digests else "tensors"
+            raise ValueError(f"leaf {name!r} is in its {where} only.")
+        if _digest(tensors[name]) != digests[name]:
+            raise ValueError(f"leaf {name!r} does not have the SHA-256 that was written with it.")
+    model = from_json(manifest["model"])
+    inputs = _inputs(manifest["inputs"], tensors)
+    leaves = {n: a for n, a in tensors.items() if not n.startswith(f"{INPUTS}/")}
+    for name, array in leaves.items():
+        if not array.size:
+            raise ValueError(f"leaf {name!r} has shape {list(array.shape)}, and no numbers.")
+        refuse_not_finite(name, array)
+    refuse_unfitting(model, inputs)
+    refuse_other_leaves(leaves, expected_leaves(model, inputs))
+    notes, versions = manifest["notes"], manifest["versions"]
+    for name, value in (("notes", notes), ("versions", versions)):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name}={reprlib.repr(value)} found; expected names and values.")
+    return Trained(model, unflatten(leaves), inputs, notes, versions)
 
 
 def _digest(array: np.ndarray) -> str:
-    head = f"{array.dtype.name} {list(array.shape)} ".encode()
-    return hashlib.sha256(head + array.tobytes()).hexdigest()
+    return manifests.digest(f"{array.dtype.name} {list(array.shape)} ", array)
 
 
 def tensors_of(data: bytes) -> dict[str, np.ndarray]:
@@ -258,9 +258,9 @@ def tensors_of(data: bytes) -> dict[str, np.ndarray]:
     """
     found = {}
     for name, tensor in safetensors.deserialize(data):
-        if tensor["dtype"] not in _DTYPES:
+        if tensor["dtype"] not in DTYPES:
             raise ValueError(f"leaf {name!r} has dtype {tensor['dtype']}, which no network has.")
-        dtype = jnp.dtype(_DTYPES[tensor["dtype"]])
+        dtype = jnp.dtype(DTYPES[tensor["dtype"]])
         found[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
     return dict(sorted(found.items()))
 
@@ -273,55 +273,21 @@ def _manifest(data: bytes) -> dict[str, Any]:
         raise ValueError(
             f"it has no metadata {ENTRY!r}; expected a network written by nf_resnets.trained.save."
         )
-    entry = metadata[ENTRY]
-    head, found, manifest = entry.partition('","manifest":')
-    digest = hashlib.sha256(manifest[:-1].encode()).hexdigest()
-    if not found or head != f'{{"sha256":"{digest}':
-        raise ValueError("its manifest does not have the SHA-256 that was written with it.")
     try:
-        read: Any = json.loads(manifest[:-1])
-    except RecursionError:
-        raise ValueError("its manifest is nested too deeply.") from None
-    for name in ("", "leaves", "model", "inputs"):
-        part = read[name] if name else read
-        if not isinstance(part, dict):
-            raise ValueError(
-                f"its {name or 'manifest'} is {reprlib.repr(part)}; expected names and values."
-            )
+        read = manifests.unseal(metadata[ENTRY])
+    except manifests.ManifestError as error:
+        raise ValueError(f"its manifest {error}.") from None
     if read["format"] != FORMAT:
         raise ValueError(
             f"its format is {reprlib.repr(read['format'])}; this version reads {FORMAT}, and the "
             f"file was written with {reprlib.repr(read.get('versions'))}."
         )
-    refuse_deep(read)
+    for name in ("leaves", "model", "inputs"):
+        if not isinstance(read[name], dict):
+            raise ValueError(
+                f"its {name} is {reprlib.repr(read[name])}; expected names and values."
+            )
     return read
-
-
-def refuse_deep(value: Any, most: int = 50) -> None:
-    """Refuses values inside of values inside of values, at which Python's own functions end.
-
-    Raises:
-      ValueError: if there are more than so many.
-    """
-    level = [value]
-    for _ in range(most):
-        level = [
-            child
-            for each in level
-            for child in (each.values() if isinstance(each, dict) else each)
-            if isinstance(child, dict | list)
-        ]
-    if level:
-        raise ValueError(f"its manifest is nested more than {most} deep.")
-
-
-def _refuse_damaged(tensors: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> None:
-    for name in sorted(tensors.keys() | digests.keys()):
-        if name not in tensors or name not in digests:
-            where = "manifest" if name in digests else "tensors"
-            raise ValueError(f"leaf {name!r} is in its {where} only.")
-        if _digest(tensors[name]) != digests[name]:
-            raise ValueError(f"leaf {name!r} does not have the SHA-256 that was written with it.")
 
 
 def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
@@ -355,18 +321,17 @@ def refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
     Raises:
       ValueError: that says which.
     """
-    translates = models.architectures.architecture_of(model).inputs == "tokens"
+    translates = architecture_of(model).inputs == "tokens"
     if not isinstance(inputs, Sentences if translates else Images):
         raise ValueError(
             f"inputs={type(inputs).__name__} found for a {type(model).__name__}; expected "
             f"{'Sentences' if translates else 'Images'}."
         )
-    if isinstance(inputs, Images) and hasattr(model, "num_classes"):
-        count = len(inputs.class_names)
-        if model.num_classes != count:
-            raise ValueError(
-                f"{count} class_names found for num_classes={model.num_classes}; expected as many."
-            )
+    if isinstance(inputs, Images) and len(inputs.class_names) != model.num_classes:
+        raise ValueError(
+            f"{len(inputs.class_names)} class_names found for num_classes={model.num_classes}; "
+            "expected as many."
+        )
 
 
 def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
@@ -376,24 +341,14 @@ def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.Sha
 
 @functools.lru_cache(maxsize=32)
 def _leaves_of(model: Any, image: tuple[int, ...] | None) -> dict[str, jax.ShapeDtypeStruct]:
-    arguments: tuple[jax.ShapeDtypeStruct, ...]
-    if image is None:
-        arguments = (jax.ShapeDtypeStruct((1, 2), jnp.int32),) * 2
-    else:
-        arguments = (jax.ShapeDtypeStruct((1, *image), jnp.float32),)
+    shape, dtype, count = ((1, 2), jnp.int32, 2) if image is None else ((1, *image), jnp.float32, 1)
+    arguments = (jax.ShapeDtypeStruct(shape, dtype),) * count
     shapes = jax.eval_shape(model.init, jax.random.key(0), *arguments)
     flat = jax.tree_util.tree_flatten_with_path(shapes)[0]
     return {path_name(path): leaf for path, leaf in flat}
 
 
 __all__ = [
-    "FORMAT",
-    "Trained",
-    "TrainedError",
-    "as_trained_error",
-    "expected_leaves",
-    "load",
-    "refuse_unfitting",
-    "save",
-    "tensors_of",
-]
+    "FORMAT", "Trained", "TrainedError", "as_trained_error", "expected_leaves", "load", "read",
+    "refuse_unfitting", "save", "tensors_of",
+]  # fmt: skip

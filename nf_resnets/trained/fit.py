@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from nf_resnets import data, optim, schemes, training
-from nf_resnets.trained.resume import Unfinished, diverged, run_to_end
+from nf_resnets.trained.resume import diverged, run_to_end
 from nf_resnets.trained.transfer import Learn, partly
+from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.progress import refuse_labels
 
 
@@ -29,7 +29,7 @@ class Recipe:
     """The rate of the first half, after a warm-up of one epoch (or half of the run, if that is
     shorter); then it is halved ten times."""
     momentum: float = 0.9
-    """The share of the last update's velocity that is kept."""
+    """The fraction of the last update's velocity that is kept."""
     weight_decay: float = 5e-4
     """The coefficient of L2 in the gradient."""
     padding: int = 0
@@ -40,26 +40,37 @@ class Recipe:
     """From which weights, order and augmentation follow, below 2^32."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("epochs", 0.0, math.inf),
-            ("batch_size", 0, math.inf),
-            ("learning_rate", 0.0, math.inf),
-        ):
-            if not low < getattr(self, name) < high:
-                raise ValueError(f"{name}={getattr(self, name)} found; expected more than {low:g}.")
-        for name, low, high in (
-            ("momentum", 0, 1), ("weight_decay", 0, math.inf), ("padding", 0, math.inf),
-            ("seed", 0, 2**32),
-        ):  # fmt: skip
-            if not low <= getattr(self, name) < high:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} found; expected {low} <= {name} < {high}."
-                )
+        refuse_outside(
+            self,
+            ("epochs", "batch_size", "learning_rate"),
+            {"momentum": 1, "weight_decay": math.inf, "padding": math.inf, "seed": 2**32},
+        )
+
+
+def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
+    """Refuses numbers of a recipe that are out of range.
+
+    Args:
+      recipe: a dataclass.
+      positive: the names of those that are finite and above 0.
+      below: by name, what those of at least 0 are below.
+
+    Raises:
+      ValueError: that names the first of them.
+    """
+    for name in positive:
+        if not 0 < getattr(recipe, name) < math.inf:
+            raise ValueError(f"{name}={getattr(recipe, name)} found; expected more than 0.")
+    for name, high in below.items():
+        if not 0 <= getattr(recipe, name) < high:
+            raise ValueError(
+                f"{name}={getattr(recipe, name)} found; expected 0 <= {name} < {high}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What came of a training.
+    """The result of a training.
 
     Attributes:
       variables: parameters and running statistics after the last step.
@@ -84,12 +95,12 @@ def initial(model: Any, dataset: data.Dataset, seed: int) -> dict[str, Any]:
     image = jnp.zeros((1, *dataset.train.images.shape[1:]))
 
     @jax.jit
-    def drawn(key: jax.Array) -> dict[str, Any]:
+    def draw(key: jax.Array) -> dict[str, Any]:
         variables = model.init(key, image)
         params = training.draw_params(model, scheme, variables["params"], key, "fan_in")
         return {**variables, "params": params}
 
-    variables = drawn(jax.random.key(seed))
+    variables = draw(jax.random.key(seed))
     if scheme.calibrate is not None:
         images = jnp.asarray(training.first_images(dataset))
         variables["params"] = scheme.calibrate(model.apply, variables["params"], images)
@@ -104,7 +115,7 @@ def fit(
     *,
     learn: Learn = "all",
     on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
-    unfinished: Unfinished | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Fit:
     """Trains a network and tests it once.
 
@@ -116,20 +127,19 @@ def fit(
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
       on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
         means of the epoch's training loss and accuracy.
-      unfinished: where the training is kept until it is done, and goes on from; None for neither.
+      checkpoints: where the training is saved and resumed; None for neither.
 
     Raises:
-      TrainedError: if the run diverges, or was told to stop and is kept.
+      TrainedError: if the run diverges, or was told to stop and is saved.
       ValueError: if the batch does not fit the data, or a label is no class.
     """
     per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
     steps = max(1, round(recipe.epochs * per_epoch))
-    mesh = training.make_mesh(devices=_devices(model, recipe.batch_size))
-    schedule = functools.partial(_schedule, steps=steps, warmup_steps=min(per_epoch, steps // 2))
 
     def optimizer(hyper: dict[str, Any]) -> Any:
+        rate = optim.halving(hyper["learning_rate"], steps)
         rule = optim.sgd(
-            schedule(hyper["learning_rate"]),
+            optim.warmup(rate, min(per_epoch, steps // 2), steps),
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
             scheme=model.scheme,
@@ -141,7 +151,7 @@ def fit(
         model,
         dataset,
         optimizer,
-        mesh,
+        training.make_mesh(devices=_devices(model, recipe.batch_size)),
         training.ImageTraining(
             recipe.batch_size, steps, data.Augmentation(recipe.padding, recipe.flip)
         ),
@@ -156,19 +166,19 @@ def fit(
     )
     epoch: list[dict[str, float]] = []
 
-    def told(made: int, metrics: dict[str, float]) -> None:
+    def on_step(step: int, metrics: dict[str, float]) -> None:
         epoch.append(metrics)
-        if made % per_epoch == 0 or made == steps:
+        if step % per_epoch == 0 or step == steps:
             means = [sum(m[name] for m in epoch) / len(epoch) for name in ("loss", "accuracy")]
-            on_epoch(made, steps, *means)
+            on_epoch(step, steps, *means)
             epoch.clear()
 
     run = run_to_end(
         program,
         state,
         learning_rate=recipe.learning_rate,
-        on_step=told,
-        unfinished=unfinished,
+        on_step=on_step,
+        checkpoints=checkpoints,
     )
     found = {"params": run.state.params}
     if variables.get("batch_stats"):
@@ -177,7 +187,7 @@ def fit(
     tested = {name: float(value[0]) for name, value in test.items()}
     refuse_labels(tested, "the test split")
     if not math.isfinite(tested["loss"]):
-        raise diverged("at its last step", recipe.learning_rate, unfinished)
+        raise diverged("at its last step", recipe.learning_rate, checkpoints)
     return Fit(found, steps, tested["accuracy"], tested["loss"])
 
 
@@ -190,8 +200,4 @@ def _devices(model: Any, batch_size: int) -> list[jax.Device]:
     return jax.devices()[: math.gcd(slices, batch_size, len(jax.devices()))]
 
 
-def _schedule(learning_rate: Any, *, steps: int, warmup_steps: int) -> Callable[[Any], jax.Array]:
-    return optim.warmup(optim.halving(learning_rate, steps), warmup_steps, steps)
-
-
-__all__ = ["Fit", "Recipe", "fit", "initial"]
+__all__ = ["Fit", "Recipe", "fit", "initial", "refuse_outside"]

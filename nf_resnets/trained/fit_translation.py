@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from nf_resnets import models, optim, schemes, training, translation
-from nf_resnets.trained.resume import Unfinished, run_to_end
+from nf_resnets.trained.fit import refuse_outside
+from nf_resnets.trained.resume import run_to_end
+from nf_resnets.training.checkpoint import Checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,25 +37,22 @@ class TranslationRecipe:
     dropout: float = 0.0
     """At the end of every branch."""
     label_smoothing: float = 0.1
-    """The share of the target that is spread over the vocabulary."""
+    """The fraction of the target that is spread over the vocabulary."""
     seed: int = 0
     """From which weights and order follow, below 2^32."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "channels", "heads", "vocabulary", "max_length", "steps",
-                     "max_tokens", "learning_rate"):  # fmt: skip
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} found; expected more than 0.")
-        for name, high in (("dropout", 1), ("label_smoothing", 1), ("seed", 2**32)):
-            if not 0 <= getattr(self, name) < high:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} found; expected 0 <= {name} < {high}."
-                )
+        refuse_outside(
+            self,
+            ("layers", "channels", "heads", "vocabulary", "max_length", "steps", "max_tokens",
+             "learning_rate"),
+            {"dropout": 1, "label_smoothing": 1, "seed": 2**32},
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationFit:
-    """What came of a training.
+    """The result of a training.
 
     Attributes:
       model: the Transformer.
@@ -78,7 +76,7 @@ def fit_translation(
     *,
     tested: int = 100,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
-    unfinished: Unfinished | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> TranslationFit:
     """Trains vocabulary and network, and measures BLEU on some test pairs.
 
@@ -88,10 +86,10 @@ def fit_translation(
       recipe: how.
       tested: how many test pairs are translated.
       on_step: called after each step with the number of steps made and its metrics.
-      unfinished: where the training is kept until it is done, and goes on from; None for neither.
+      checkpoints: where the training is saved and resumed; None for neither.
 
     Raises:
-      TrainedError: if the run diverges, or was told to stop and is kept.
+      TrainedError: if the run diverges, or was told to stop and is saved.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
     """
     sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
@@ -140,7 +138,7 @@ def fit_translation(
         start,
         learning_rate=recipe.learning_rate,
         on_step=on_step,
-        unfinished=unfinished,
+        checkpoints=checkpoints,
     )
     params = run.state.params
     found = translation.translate(model, params, vocabulary, sources, too_long="cut")

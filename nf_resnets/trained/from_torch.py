@@ -15,10 +15,10 @@ from nf_resnets import models, schemes, training
 from nf_resnets.trained import torch_layouts
 from nf_resnets.trained.file import Trained, TrainedError, expected_leaves, refuse_unfitting
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.leaves import unflatten
 from nf_resnets.trained.torch_checkpoint import read_checkpoint
 from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
-from nf_resnets.trained.torch_parts import Part, Place, usual
+from nf_resnets.trained.torch_parts import Part, Place, default_part
+from nf_resnets.trained.tree import unflatten
 
 TOLERANCE = 1e-4
 """By how much of the largest logit ``check=`` lets two float32 networks differ."""
@@ -42,13 +42,13 @@ def from_torch(
     Every tensor of the checkpoint has to find its leaf, and every leaf its tensors, of the right
     shape before their axes are permuted. The known layouts are
     :data:`nf_resnets.trained.torch_layouts.LAYOUTS`. What no name and no shape says, such as the
-    epsilon of BatchNorm or the stride's place in a bottleneck, is taken to be as published; give
+    epsilon of BatchNorm or where the stride of a bottleneck is, is taken to be as published; give
     ``check`` if the network is another one.
 
     Args:
       source: a safetensors file (for which no PyTorch is needed), a ``.pt`` file where PyTorch is
         installed, or a state dict of NumPy arrays or PyTorch tensors.
-      network: a network by its usual name, such as ``"resnet-50"``, or a network of
+      network: a network by its name, such as ``"resnet-50"``, or a network of
         :mod:`nf_resnets.models`.
       scheme: the scheme whose anatomy the published network has, where ``network`` is a name.
       rules: the layout, or its name; by default the known one that has the checkpoint's names.
@@ -76,13 +76,15 @@ def from_torch(
       nf_resnets.trained.file.TrainedError: The checkpoint does not fit WideResNet(depth=10, ...
     """
     tensors = read_checkpoint(source)
-    model = _made(network, scheme, options)
+    model = _network(network, scheme, options)
+    if not hasattr(model, "num_classes"):
+        raise ValueError(f"a {type(model).__name__} found; expected a network for images.")
     layout = _recognised(tensors, model) if rules is None else torch_layouts.get(rules)
     _refuse_other_network(model, layout)
     if isinstance(network, str) and "num_classes" not in options:
         model = model.clone(num_classes=_num_classes(tensors, layout, model.num_classes))
     try:
-        inputs = inputs or _usual_inputs(tensors, layout, model.num_classes)
+        inputs = inputs or _default_inputs(tensors, layout, model.num_classes)
         refuse_unfitting(model, inputs)
         found = _sources(model, layout, expected_leaves(model, inputs))
         _refuse_unmatched(tensors, layout, found)
@@ -102,14 +104,7 @@ def from_torch(
 # --- What the checkpoint is, and for which network ------------------------------------------------
 
 
-def _made(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
-    model = _named(network, scheme, options)
-    if not hasattr(model, "num_classes"):
-        raise ValueError(f"a {type(model).__name__} found; expected a network for images.")
-    return model
-
-
-def _named(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
+def _network(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
     if isinstance(network, str):
         if scheme is None:
             raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
@@ -118,10 +113,10 @@ def _named(network: Any, scheme: str | schemes.Scheme | None, options: dict[str,
         except TypeError as error:
             raise ValueError(f"the options do not make a {network!r}: {error}.") from None
     if not isinstance(network, nn.Module) or options:
-        found = f"{', '.join(options)} beside a network" if options else type(network).__name__
+        found = f"{', '.join(options)} given with a network" if options else type(network).__name__
         raise ValueError(f"{found} found; expected a network of this library, or its name.")
     if scheme is not None and schemes.get(scheme) != schemes.get(network.scheme):
-        raise ValueError(f"scheme={scheme!r} found beside a network of another scheme.")
+        raise ValueError(f"scheme={scheme!r} found for a network of another scheme.")
     return network
 
 
@@ -191,15 +186,9 @@ def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> li
 
 def _called(model: Any) -> str:
     """A network by what its shapes follow from: ``ResNet(depth=50, version=1, ...)``."""
-    said = [
-        f"{name}={getattr(model, name)!r}"
-        for name in (
-            *("depth", "version", "width", "stem_channels", "classifier", "pool_size"),
-            "num_classes",
-        )
-        if hasattr(model, name)
-    ]
-    return f"{type(model).__name__}({', '.join(said)})"
+    names = ["depth", "version", "width", "stem_channels", "classifier", "pool_size", "num_classes"]
+    fields = [f"{name}={getattr(model, name)!r}" for name in names if hasattr(model, name)]
+    return f"{type(model).__name__}({', '.join(fields)})"
 
 
 def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int) -> int:
@@ -207,7 +196,7 @@ def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int
     return default if bias is None or bias.ndim != 1 else len(bias)
 
 
-def _usual_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, num_classes: int) -> Images:
+def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, num_classes: int) -> Images:
     layer = layout.theirs("stem") or layout.theirs("features_1")
     first = f"{layer}.weight" if layer else str(layout.theirs("stem/kernel"))
     kernel = tensors.get(first)
@@ -263,7 +252,7 @@ def _source(layout: Layout, place: Place) -> Source:
         return Source(place)
     if not isinstance(theirs, str):
         return Source(place, number=theirs)
-    part = layout.parts.get(place.path) or layout.parts.get(last) or usual(place)
+    part = layout.parts.get(place.path) or layout.parts.get(last) or default_part(place)
     tensors = [theirs + each if each[:1] in ("", ".") else each for each in part.tensors]
     if ours == place.path and len(tensors) == 1:
         tensors = [theirs]
@@ -329,7 +318,6 @@ def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
 def _refuse_other_logits(
     model: Any, variables: Any, channels: int, images: Any, expected: Any
 ) -> None:
-    params, statistics = variables["params"], variables.get("batch_stats")
     images, expected = np.asarray(images), np.asarray(expected, np.float64)
     classes = model.num_classes
     fits = images.ndim == 4 and images.shape[-1] == channels and len(images)
@@ -339,7 +327,9 @@ def _refuse_other_logits(
             f"expected [B, H, W, {channels}] and [B, {classes}]."
         )
     apply = jax.jit(training.eval_apply(model))
-    logits, _ = apply(params, statistics, jnp.asarray(images, jnp.float32), None)
+    logits, _ = apply(
+        variables["params"], variables.get("batch_stats"), jnp.asarray(images, jnp.float32), None
+    )
     error = float(np.abs(np.asarray(logits, np.float64) - expected).max())
     scale = float(np.abs(expected).max())
     if not error <= TOLERANCE * scale:

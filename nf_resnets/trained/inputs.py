@@ -18,7 +18,7 @@ class Images:
       std: of the training pixels, for each channel, in raw pixel units.
       max_value: the raw value of a white pixel: 16 for digits, 255 for most others.
       class_names: one for each class, in the order of the logits.
-      crop: the share of an image's shorter side that is looked at, in its middle; 0.875 where
+      crop: the fraction of an image's shorter side that is used, in its middle; 0.875 where
         networks are tested on 224 of 256 pixels.
 
     Raises:

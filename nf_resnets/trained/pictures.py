@@ -88,17 +88,17 @@ def read_pictures(
     """Reads several; what cannot be read does not keep the others from it.
 
     Returns:
-      Raw pixels ``[n, H, W, C]``, the places in ``paths`` of those that were read, and what was
+      Raw pixels ``[n, H, W, C]``, the indices in ``paths`` of those that were read, and what was
       wrong with the others.
     """
-    found, places, faults = [], [], []
-    for place, path in enumerate(paths):
+    found, indices, faults = [], [], []
+    for index, path in enumerate(paths):
         try:
             found.append(read_picture(path, inputs, invert=invert))
-            places.append(place)
+            indices.append(index)
         except TrainedError as fault:
             faults.append(fault)
-    return np.stack(found) if found else np.empty((0, *inputs.shape), np.float32), places, faults
+    return np.stack(found) if found else np.empty((0, *inputs.shape), np.float32), indices, faults
 
 
 def _of_bytes(path: Path, picture: Any) -> Any:

@@ -15,18 +15,8 @@ from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
 
 
-def logits_of(trained: Trained) -> Any:
-    """The function from raw pixels ``[B, H, W, C]`` to logits ``[B, c]``, for :func:`jax.jit`.
-
-    It is ``logits(variables, pixels)``; mean and standard deviation are inside.
-
-    Raises:
-      TrainedError: if the network does not take images.
-    """
-    return _logits_of(trained.model, images_of(trained))
-
-
-def _logits_of(model: Any, inputs: Images) -> Any:
+def logits_of(model: Any, inputs: Images) -> Any:
+    """The function ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``."""
     apply_fn = training.eval_apply(model)
 
     def logits(variables: Any, pixels: jax.Array) -> jax.Array:
@@ -40,7 +30,7 @@ def _logits_of(model: Any, inputs: Images) -> Any:
 @functools.lru_cache(maxsize=16)
 def _compiled(model: Any, inputs: Images) -> Any:
     """One function for all calls, so that one image at a time is compiled for once."""
-    return jax.jit(_logits_of(model, inputs))
+    return jax.jit(logits_of(model, inputs))
 
 
 def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarray:

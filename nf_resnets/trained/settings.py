@@ -100,11 +100,10 @@ def refuse_other_types(kind: type, values: Mapping[str, Any]) -> None:
     hints = typing.get_type_hints(kind)
     for name, value in values.items():
         if name in hints and not _is_of(value, hints[name]):
-            wanted = getattr(hints[name], "__name__", "") or str(hints[name]).replace("typing.", "")
-            if typing.get_origin(hints[name]) is not None:
-                wanted = str(hints[name]).replace("typing.", "")
+            plain = isinstance(hints[name], type) and typing.get_origin(hints[name]) is None
+            expected = hints[name].__name__ if plain else str(hints[name]).replace("typing.", "")
             raise ValueError(
-                f"{kind.__name__}.{name}={reprlib.repr(value)} found; expected {wanted}."
+                f"{kind.__name__}.{name}={reprlib.repr(value)} found; expected {expected}."
             )
 
 

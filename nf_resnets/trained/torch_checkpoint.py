@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from nf_resnets import places
-from nf_resnets.trained.file import TrainedError, as_trained_error, tensors_of
-from nf_resnets.trained.leaves import refuse_not_finite
+from nf_resnets.trained.file import TrainedError, read, tensors_of
+from nf_resnets.trained.tree import refuse_not_finite
 
 WRAPPERS = ("module.", "_orig_mod.")
 """What ``DataParallel`` and ``torch.compile`` put before every name."""
@@ -62,12 +61,7 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
 
 
 def _of_file(path: Path) -> dict[str, Any]:
-    try:
-        with as_trained_error():
-            path = places.expanded(path)
-            data = places.read_file(path)
-    except OSError as error:
-        raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    path, data = read(path, "a checkpoint")
     if data.startswith(_OF_TORCH):
         return _of_torch(path)
     try:

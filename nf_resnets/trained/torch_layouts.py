@@ -13,7 +13,7 @@ import functools
 import itertools
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,12 @@ class Layout:
       arguments: what the network must have been made with.
       scheme: a registered scheme with the anatomy of their network; None is not compared.
       parts: how leaves are made, by the leaf's name (``"head/kernel"``) or its last part
-        (``"gain"``), where it is not as usual.
+        (``"gain"``), where that does not follow from the layer.
       ignored: the last parts of tensors that the network does not need.
       mean: of the pixels that they subtract, from 0 to 1.
       std: that they divide by.
       side: of the images, in pixels.
-      crop: the share of an image's shorter side that they look at.
+      crop: the fraction of an image's shorter side that they use.
 
     Raises:
       ValueError: if a name of theirs has a number that ours lacks.
@@ -289,56 +289,78 @@ TIMM_NF_RESNET = Layout(
 
 # --- VGG ----------------------------------------------------------------------------------------
 
+_DENSE = ["classifier_1", None, None, "classifier_2", None, None, "head"]
 
-def _vgg(depth: int) -> Layout:
-    """Those of torchvision without norm: convolution, ReLU, and so on, with the max-pools."""
-    return _vgg_of(
+
+def _vgg(
+    depth: int,
+    features: Callable[[int], list[str | None]],
+    end: Sequence[str | None] = (),
+    dense: Sequence[str | None] = _DENSE,
+    **options: Any,
+) -> Layout:
+    """A VGG network, whose modules PyTorch numbers through in two lists.
+
+    Args:
+      depth: of :data:`nf_resnets.models.vgg.CONFIGURATIONS`.
+      features: our names of the modules of the i-th convolution, None for what has no tensors.
+      end: those after the last max-pool.
+      dense: those of the list that comes after.
+      **options: of :class:`Layout`.
+    """
+    modules: list[str | None] = []
+    index = itertools.count(1)
+    for length in CONFIGURATIONS[depth]:
+        for _ in range(length):
+            modules += features(next(index))
+        modules.append(None)  # the max-pool
+    names = {
+        ours: f"{theirs}.{number}"
+        for theirs, listed in (("features", [*modules, *end]), ("classifier", dense))
+        for number, ours in enumerate(listed)
+        if ours is not None
+    }
+    return Layout(names=names, network=models.VGG, arguments={"depth": depth}, **options)
+
+
+def _plain(depth: int) -> Layout:
+    return _vgg(
         depth,
-        features=lambda i: [f"features_{i}", None],
-        dense=["classifier_1", None, None, "classifier_2", None, None, "head"],
+        lambda i: [f"features_{i}", None],
         name=f"torchvision-vgg-{depth}",
         title="torchvision's VGG networks",
         scheme="plain",
     )
 
 
-def _vgg_bn(depth: int) -> Layout:
-    """Those of torchvision with BatchNorm behind convolutions that keep their bias vector."""
-    layout = _vgg_of(
+def _with_batch_norm(depth: int) -> Layout:
+    """BatchNorm behind convolutions that keep their bias vector, of which the mean is lowered."""
+    layout = _vgg(
         depth,
-        features=lambda i: [f"features_{i}", f"norm_features_{i}", None],
-        dense=["classifier_1", None, None, "classifier_2", None, None, "head"],
+        lambda i: [f"features_{i}", f"norm_features_{i}", None],
         name=f"torchvision-vgg-{depth}-bn",
         title="torchvision's VGG networks with BatchNorm",
         scheme="batchnorm",
     )
     means = {
-        f"norm_{ours}/mean": _mean_without(f"{theirs}.bias")
+        f"norm_{ours}/mean": Part(
+            (".running_mean", f"{theirs}.bias"),
+            lambda place: (place.shape,) * 2,
+            lambda place, mean, bias: mean - bias,
+        )
         for ours, theirs in layout.names.items()
         if ours.startswith("features_")
     }
     return dataclasses.replace(layout, parts=means)
 
 
-def _mean_without(bias: str) -> Part:
-    """The running mean less the bias vector of the convolution, which ours lack."""
-    return Part(
-        (".running_mean", bias),
-        lambda place: (place.shape,) * 2,
-        lambda place, mean, bias: mean - bias,
-    )
-
-
-def _vgg_rescalenet(depth: int) -> Layout:
-    """The RescaleNet authors': a channel bias before every layer but the first."""
-    return _vgg_of(
+def _of_rescalenet(depth: int) -> Layout:
+    """A channel bias before every layer but the first."""
+    return _vgg(
         depth,
-        features=lambda i: [f"bias_features_{i}"] * (i > 1) + [f"features_{i}", None],
-        end=["bias_classifier_1"],
-        dense=[
-            *("classifier_1", None, None, "bias_classifier_2"),
-            *("classifier_2", None, None, "bias_head", "head"),
-        ],
+        lambda i: [f"bias_features_{i}"] * (i > 1) + [f"features_{i}", None],
+        ["bias_classifier_1"],
+        [*_DENSE[:3], "bias_classifier_2", *_DENSE[3:6], "bias_head", "head"],
         name=f"rescalenet-vgg-{depth}",
         title="the RescaleNet authors' VGG networks",
         scheme="rescalenet_published",
@@ -350,51 +372,11 @@ def _vgg_rescalenet(depth: int) -> Layout:
     )
 
 
-def _vgg_of(
-    depth: int,
-    *,
-    features: Callable[[int], list[str | None]],
-    dense: list[str | None],
-    end: list[str | None] | None = None,
-    **options: Any,
-) -> Layout:
-    """A VGG network, whose modules PyTorch numbers through in two lists.
-
-    Args:
-      depth: of :data:`nf_resnets.models.vgg.CONFIGURATIONS`.
-      features: our names of the modules of the i-th convolution, None for what has no tensors.
-      dense: those of the list that comes after.
-      end: those after the last max-pool.
-      **options: of :class:`Layout`.
-    """
-    modules: list[str | None] = []
-    index = itertools.count(1)
-    for length in CONFIGURATIONS[depth]:
-        for _ in range(length):
-            modules += features(next(index))
-        modules.append(None)  # the max-pool
-    names = {
-        ours: f"{theirs}.{number}"
-        for theirs, listed in (("features", modules + (end or [])), ("classifier", dense))
-        for number, ours in enumerate(listed)
-        if ours is not None
-    }
-    return Layout(names=names, network=models.VGG, arguments={"depth": depth}, **options)
-
-
 LAYOUTS: tuple[Layout, ...] = (
-    TORCHVISION_RESNET,
-    TIMM_RESNET_V2,
-    WIDE_RESNET,
-    WIDE_RESNET_AUTHORS,
-    FIXUP_CIFAR,
-    FIXUP_IMAGENET,
-    RESCALENET,
-    TIMM_NF_RESNET,
-    *map(_vgg, CONFIGURATIONS),
-    *map(_vgg_bn, CONFIGURATIONS),
-    *map(_vgg_rescalenet, (16, 19)),
-)
+    TORCHVISION_RESNET, TIMM_RESNET_V2, WIDE_RESNET, WIDE_RESNET_AUTHORS, FIXUP_CIFAR,
+    FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET, *map(_plain, CONFIGURATIONS),
+    *map(_with_batch_norm, CONFIGURATIONS), *map(_of_rescalenet, (16, 19)),
+)  # fmt: skip
 """The published layouts that are known."""
 
 
@@ -419,17 +401,4 @@ def get(name: str | Layout) -> Layout:
     )
 
 
-__all__ = [
-    "CALIBRATED",
-    "FIXUP_CIFAR",
-    "FIXUP_IMAGENET",
-    "LAYOUTS",
-    "RESCALENET",
-    "TIMM_NF_RESNET",
-    "TIMM_RESNET_V2",
-    "TORCHVISION_RESNET",
-    "WIDE_RESNET",
-    "WIDE_RESNET_AUTHORS",
-    "Layout",
-    "get",
-]
+__all__ = ["CALIBRATED", "LAYOUTS", "Layout", "get"]

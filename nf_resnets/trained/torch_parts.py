@@ -86,7 +86,7 @@ CONV_1X1 = Part(
 _TENSORS = {"bias": ".bias", "scale": ".weight", "mean": ".running_mean", "var": ".running_var"}
 
 
-def usual(place: Place) -> Part:
+def default_part(place: Place) -> Part:
     """How a leaf is made of the tensors of PyTorch's own layers.
 
     Raises:
@@ -94,7 +94,7 @@ def usual(place: Place) -> Part:
 
     Example:
       >>> place = Place(models.VGG(depth=11), "classifier_1/kernel", (25088, 4096))
-      >>> usual(place) is FLATTENED
+      >>> default_part(place) is FLATTENED
       True
     """
     *_, last = place.path.split("/")
@@ -119,4 +119,4 @@ def _behind_flattening(place: Place) -> bool:
     return place.path == ("classifier_1/kernel" if network.classifier else "head/kernel")
 
 
-__all__ = ["CONV", "CONV_1X1", "DENSE", "FLATTENED", "Part", "Place", "copied", "usual"]
+__all__ = ["CONV", "CONV_1X1", "DENSE", "FLATTENED", "Part", "Place", "copied", "default_part"]

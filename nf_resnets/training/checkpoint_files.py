@@ -184,7 +184,8 @@ def write(folder: Path, step: int, identity: Any, packed: Packed) -> None:
             "files": {name: manifests.size_and_digest(folder / name) for name in files},
             "content": manifests.digest(packed.data),
             "leaves": packed.leaves,
-        }
+        },
+        allow_nan=True,
     )
     with open(folder / MANIFEST, "xb") as file:
         file.write(f"{text}\n".encode())

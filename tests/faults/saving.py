@@ -183,7 +183,7 @@ def arm(folder, seam, step):
         kill_at(folder, "open", "manifest.json")
     elif seam in ("half a manifest", "half a manifest in place"):
         whole = manifest.seal
-        manifest.seal = lambda values: whole(values)[:200]
+        manifest.seal = lambda values, **options: whole(values, **options)[:200]
         checkpoint_files.sync = killing(checkpoint_files.sync)
         if seam == "half a manifest in place":
             # What a save would do that has no temporary name.

@@ -68,7 +68,7 @@ def test_what_cannot_be_exported_or_read_is_refused(tmp_path):
     inputs = trained.Sentences("de", "en", b"a", b"b")
     with pytest.raises(TrainedError, match="which takes sentences"):
         export(trained.Trained(model, drawn(model), inputs))
-    with pytest.raises(TrainedError, match="gone cannot be read: No such file"):
+    with pytest.raises(TrainedError, match="gone is not there; expected an exported program"):
         load_export(tmp_path / "gone")
     for name, text in (("text", b"hello " * 50), ("empty", b"")):
         (tmp_path / name).write_bytes(text)

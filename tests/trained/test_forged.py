@@ -86,7 +86,7 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (set_at("notes", value=[]), r"notes=\[\] found; expected names and values"),
         (set_at("notes", "a", value=DEEP), "nested more than 50 deep"),
         (set_at("versions", value="1.0"), "versions='1.0' found; expected names and values"),
-        (set_at("format", value=DEEP), "its format is"),
+        (set_at("format", value=DEEP), "nested more than 50 deep"),
         (set_at("format", value="\x1b[31m"), r"its format is '\\x1b"),
         (set_at("leaves", value=None), "its leaves is None; expected names and values"),
         (set_at("leaves", "params/head/bias", value=3), "does not have the SHA-256"),

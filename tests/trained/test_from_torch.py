@@ -482,9 +482,9 @@ def test_numbers_that_are_none_are_refused():
 
 def test_a_network_is_given_once():
     model, _, state_dict = checkpoint()
-    with pytest.raises(ValueError, match="scheme='plain' found beside a network of another"):
+    with pytest.raises(ValueError, match="scheme='plain' found for a network of another"):
         from_torch(state_dict, model, "plain")
-    with pytest.raises(ValueError, match="num_classes beside a network found"):
+    with pytest.raises(ValueError, match="num_classes given with a network found"):
         from_torch(state_dict, model, num_classes=7)
     with pytest.raises(ValueError, match=r"scheme=None found for network='cifar-resnet-20'"):
         from_torch(state_dict, "cifar-resnet-20")
@@ -529,7 +529,7 @@ def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
 def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
     model, _, _ = checkpoint()
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(TrainedError, match="none.safetensors cannot be read: No such file"):
+    with pytest.raises(TrainedError, match="none.safetensors is not there; expected a checkpoint"):
         from_torch(tmp_path / "none.safetensors", model)
     for name, data, fault in (
         ("net.safetensors", b"\x10\0\0\0\0\0\0\0{", r"\(9 bytes\) is no safetensors file"),

@@ -66,14 +66,14 @@ def twin(tmp_path_factory):
 
 def interrupted(monkeypatch, number=signal.SIGINT):
     """Lets a signal come at the end of the first epoch, once."""
-    real, left = command._say_epoch, [number]
+    real, left = command._print_epoch, [number]
 
     def say(*numbers):
         real(*numbers)
         if left:
             signal.raise_signal(left.pop())
 
-    monkeypatch.setattr(command, "_say_epoch", say)
+    monkeypatch.setattr(command, "_print_epoch", say)
 
 
 def fails(wanted, capsys, code=2):
@@ -95,12 +95,12 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_file(
     out = tmp_path / "net.safetensors"
     err = fails(wanted(out), capsys, 128 + number)
     folder = tmp_path / "net.safetensors.unfinished"
-    assert err == f"Stopped; step 8 is kept in {folder}, and the same command goes on from there.\n"
+    assert err == f"Stopped; step 7 is kept in {folder}, and the same command goes on from there.\n"
     assert not out.exists() and folder.is_dir()
     capsys.readouterr()
     assert command.run(wanted(out)) == 0
     found = capsys.readouterr()
-    assert f"Going on from {folder}, step 8 of 14." in found.err
+    assert f"Going on from {folder}, step 7 of 14." in found.err
     assert "step  7 of 14" not in found.out and "step 14 of 14" in found.out
     assert out.read_bytes() == expected
     assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
@@ -111,7 +111,7 @@ def test_a_stop_after_the_last_step_goes_on_with_the_test(tmp_path, monkeypatch,
     expected = twin()
     out = tmp_path / "net.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr(command.fit.training, "make_evaluate", lambda *_, **__: stop)
+        patch.setattr(command.fit, "refuse_labels", stop)
         err = fails(wanted(out), capsys, 130)
     assert "step 14 is kept in" in err
     assert command.run(wanted(out)) == 0
@@ -154,7 +154,7 @@ def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
         if name == "one":
             with monkeypatch.context() as patch:
                 interrupted(patch)
-                assert "step 8 is kept" in fails(tuned, capsys, 130)
+                assert "step 7 is kept" in fails(tuned, capsys, 130)
             other = dataclasses.replace(tuned, learn="head")
             assert "identity 'learn' is 'small' there" in fails(other, capsys)
         assert command.run(tuned) == 0
@@ -162,7 +162,7 @@ def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
 
 
 def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    monkeypatch.setattr(resume, "SECONDS", 1e-6)
     hot = dataclasses.replace(RECIPE, learning_rate=1e6)
     err = fails(wanted(tmp_path / "net", scheme="alpha_one", recipe=hot), capsys)
     assert "the run diverged at step" in err
@@ -179,7 +179,7 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_end_a_training(
         raise CheckpointError(f"step {step} cannot be saved: No space left on device.")
 
     monkeypatch.setattr(Checkpoints, "save", full)
-    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    monkeypatch.setattr(resume, "SECONDS", 1e-6)
     out = tmp_path / "net.safetensors"
     assert command.run(wanted(out)) == 0
     assert "step 14 cannot be saved: No space left on device. The training goes on without." in (
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_end_a_training(
     assert out.read_bytes() == expected
     with monkeypatch.context() as patch:
         interrupted(patch)
-        assert "step 8 cannot be saved" in fails(wanted(tmp_path / "other"), capsys)
+        assert "step 7 cannot be saved" in fails(wanted(tmp_path / "other"), capsys)
 
 
 @pytest.fixture
@@ -320,13 +320,15 @@ def test_a_training_that_was_killed_ends_with_the_same_bits(tmp_path, step):
     code = """
 import os, signal, sys
 from nf_resnets.trained import __main__, resume
-from nf_resnets.training import run
-resume.SECONDS, at = 0.5, int(sys.argv.pop(1))
-real = run.refuse_labels
-def told(metrics, where):
-    if where.endswith(f" {at}"):
-        os.kill(os.getpid(), signal.SIGKILL)
-run.refuse_labels = told
+resume.SECONDS, at = 1e-6, int(sys.argv.pop(1))
+real = resume.train
+def train(program, start, *, on_step, **options):
+    def killing(step, metrics):
+        if step == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        on_step(step, metrics)
+    return real(program, start, on_step=killing, **options)
+resume.train = train
 raise SystemExit(__main__.main())
 """
 
@@ -343,7 +345,7 @@ raise SystemExit(__main__.main())
     assert not out.exists()
     done = call(0, out)
     assert done.returncode == 0, done.stderr
-    # Half a second after the start there is a checkpoint, unless the first step was the last.
+    # There is a checkpoint after each call that makes steps, and the first one makes one.
     assert ("Going on from" in done.stderr) == (step > 1)
     digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (twin, out)}
     assert len(digests) == 1
@@ -362,20 +364,20 @@ def test_a_translators_training_goes_on(tmp_path, monkeypatch, capsys):
     )
     real = fit_translation.run_to_end
 
-    def interrupted_at_5(*arguments, on_step, **options):
-        def told(made, metrics):
-            if made == 5:
+    def interrupted_at_1(*arguments, on_step, **options):
+        def interrupting(step, metrics):
+            if step == 1:
                 signal.raise_signal(signal.SIGINT)
-            on_step(made, metrics)
+            on_step(step, metrics)
 
-        return real(*arguments, on_step=told, **options)
+        return real(*arguments, on_step=interrupting, **options)
 
     for name in ("one", "other"):
         wanted = command.TrainTranslator(tmp_path / name, recipe=recipe, tested=2)
         if name == "one":
             with monkeypatch.context() as patch:
-                patch.setattr(fit_translation, "run_to_end", interrupted_at_5)
-                assert "step 6 is kept" in fails(wanted, capsys, 130)
+                patch.setattr(fit_translation, "run_to_end", interrupted_at_1)
+                assert "step 1 is kept" in fails(wanted, capsys, 130)
         assert command.run(wanted) == 0
     one, other = (trained.load(tmp_path / name) for name in ("one", "other"))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()

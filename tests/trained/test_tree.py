@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.trained.leaves import flatten, refuse_other_leaves, unflatten
+from nf_resnets.trained.tree import flatten, refuse_other_leaves, unflatten
 
 
 def test_there_and_back():
