@@ -167,13 +167,6 @@ def test_any_picture_is_taken(home, tmp_path, capsys):
     assert said(capsys)[0].count("%") == 3
 
 
-def test_a_network_that_diverges_is_not_kept(tmp_path, capsys):
-    wanted = command.Train(tmp_path / "x", network="wrn-10-1", scheme="alpha_one",
-                           recipe=Recipe(learning_rate=1e6), stem_channels=4)  # fmt: skip
-    assert "the run diverged at" in fails(wanted, capsys)
-    assert not (tmp_path / "x").exists()
-
-
 def test_images_are_no_sentences(tmp_path, capsys):
     path, _ = saved(tmp_path / "net")
     assert "holds a network for images" in fails(command.Predict(path, sentence=("a",)), capsys)
