@@ -96,7 +96,7 @@ def run_folder(tmp_path):
 
 
 def train(board, first: int, last: int, num_steps: int, chunk: int = 7, epoch: int = 10) -> None:
-    """Steps as a lane makes them: in chunks, each at most to the end of an epoch."""
+    """Steps as a worker makes them: in chunks, each at most to the end of an epoch."""
     step = first
     while step < last:
         to = min(step + chunk, (step // epoch + 1) * epoch, last)
