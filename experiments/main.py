@@ -49,10 +49,13 @@ def main(experiment: Experiment, command: Any) -> int:
         if experiment.setup is not None:
             hosts.initialize(command.coordinator, command.num_processes, command.process_id)
         data = experiment.load(settings, command)
-        folder = open_folder(experiment, command, settings) if hosts.is_process_zero() else None
+    except (ValueError, OSError, ImportError) as error:
+        raise SystemExit(str(error)) from error
+    folder = open_folder(experiment, command, settings) if hosts.is_process_zero() else None
+    try:
         with hosts.abort_on_error():
             return make(experiment, command, settings, data, folder)
-    except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
+    except (LedgerError, CheckpointError) as error:
         raise SystemExit(str(error)) from error
 
 

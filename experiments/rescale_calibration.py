@@ -49,6 +49,7 @@ from experiments.folder import ResultsFolder, Row
 from experiments.images import image_setup
 from experiments.main import run
 from experiments.table import spread_cell, text_table
+from experiments.untrained import initial, quick_jit
 from nf_resnets import analysis, data, init, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
@@ -161,12 +162,6 @@ def make_look(model: Any, size: int) -> Callable[[Any], dict[str, float]]:
     return look
 
 
-def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles what runs a few times: on a CPU what counts is how long it takes to compile."""
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=quickly)
-
-
 def measure_start(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
     """The first part: ResNet-50 at its start, its biases set from more and more images."""
     points = [
@@ -180,12 +175,7 @@ def measure_start(settings: Settings, dataset: data.Dataset, folder: ResultsFold
         settings.start_depth, RESCALENET, num_classes=10, stem_channels=settings.stem_channels
     )
     train = pixels(dataset, dataset.train, settings.start_size)
-
-    @quick_jit
-    def start(key: jax.Array) -> Any:
-        params = model.init(key, train[:1])["params"]
-        return RESCALENET.init(params, model.num_branches, key=jax.random.fold_in(key, 1))
-
+    start = quick_jit(lambda key: initial(model, key, train)[0])
     for point in missing:
         scheme, params = calibrated_on(point["images"]), start(jax.random.key(point["seed"]))
         if scheme.calibrate is not None:

@@ -23,11 +23,9 @@ and slowly within a stage. `--scale smoke` takes seconds.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +35,7 @@ from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
 from experiments.main import run
 from experiments.table import counted, text_table
+from experiments.untrained import digits, fill, initial, quick_jit
 from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
 
@@ -91,44 +90,37 @@ def first_images(settings: Settings, dataset: data.Dataset) -> jax.Array:
     return jax.image.resize(images, (len(images), side, side, images.shape[-1]), "linear")
 
 
-def make_measure(settings: Settings, images: jax.Array) -> Callable[[int], list[Row]]:
-    """``measure(seed) -> rows``: a calibrated network, looked at with the batch it is from."""
-    scheme = schemes.get(SCHEME)
+def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
+    """Adds the rows of calibrated networks, looked at with the batch that they are from."""
+    images = first_images(settings, dataset)
     model = models.ResNet(
-        settings.depth, scheme, num_classes=10, stem_channels=settings.stem_channels
+        settings.depth, SCHEME, num_classes=10, stem_channels=settings.stem_channels
     )
-    # Everything runs a few times only: what counts on a CPU is how long it takes to compile.
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    scheme = schemes.get(SCHEME)
+    start = quick_jit(lambda key: initial(model, key, images)[0])
+    observed = quick_jit(analysis.observe(model))
 
-    @functools.partial(jax.jit, compiler_options=quickly)
-    def start(key: jax.Array) -> Any:
-        params = model.init(key, images[:1])["params"]
-        return scheme.init(params, model.num_branches, key=jax.random.fold_in(key, 1))
-
-    observed = jax.jit(analysis.observe(model), compiler_options=quickly)
-
-    def measure(seed: int) -> list[Row]:
+    def rows(seed: int) -> Iterator[Row]:
         params = scheme.calibrate(model.apply, start(jax.random.key(seed)), images)
         _, taps = observed(params, images)
         found = jax.tree.map(np.asarray, analysis.signal_of(taps))
         eta = np.asarray(analysis.eta(taps))
         form = analysis.predicted(params, scheme, taps, family="post_activation")
-        return [
-            {
+        for at, block in enumerate(analysis.branches(taps)):
+            yield {
                 "seed": seed,
                 "k": at + 1,
                 "name": block["name"],
                 "transition": block["input"].shape != block["sum"].shape,
-                "variance": f"{found.sum.variance[at]:.6g}",
-                "second_moment": f"{found.sum.second[at]:.6g}",
-                "share": f"{found.share[at]:.6g}",
-                "eta": f"{eta[at]:.6g}",
-                "form": f"{form.sum[at]:.6g}",
+                "variance": digits(found.sum.variance[at]),
+                "second_moment": digits(found.sum.second[at]),
+                "share": digits(found.share[at]),
+                "eta": digits(eta[at]),
+                "form": digits(form.sum[at]),
             }
-            for at, block in enumerate(analysis.branches(taps))
-        ]
 
-    return measure
+    for seed in settings.seeds:
+        fill(folder, {"seed": seed}, f"seed {seed}", rows, seed)
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
@@ -144,16 +136,6 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             mean[f"{name}_error"] = values.std(ddof=1) / len(values) ** 0.5 if several else np.nan
         found.append(mean)
     return found
-
-
-def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
-    """Adds the rows of the seeds that are missing, one for each block."""
-    start = time.monotonic()
-    of_seed = make_measure(settings, first_images(settings, dataset))
-    for seed in settings.seeds:
-        if not folder.has(seed=seed):
-            folder.add(*of_seed(seed))
-        print(f"  seed {seed}: {time.monotonic() - start:.0f} s", flush=True)
 
 
 def plot(results: Results, path: Path) -> None:

@@ -19,7 +19,7 @@ import jax
 
 from experiments.experiment import Experiment, Point, standard_columns
 from experiments.folder import CurvesFile, ResultsFolder, Row
-from nf_resnets import schemes, training, translation
+from nf_resnets import places, schemes, training, translation
 from nf_resnets.sweep.callback import Callbacks
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
@@ -67,8 +67,8 @@ class ExperimentTask:
 
         found = []
         for group in sorted(programs.values(), key=order):
-            # The first run names the program, the same in every process.
-            name = json.dumps([self.experiment.name, self._fixed, dict(group[0].key)])
+            # The same in every process, whatever else there is to be made.
+            name = json.dumps([self.experiment.name, self._fixed, repr(group[0].program)])
             for point in group:
                 run = Resolved(
                     settings={
@@ -254,7 +254,7 @@ def make_runs(
             if folder is not None:
                 if writer is None:
                     use_compilation_cache(folder)
-                    ledger = stack.enter_context(open_ledger(command.ledger or out / "ledger.db"))
+                    ledger = stack.enter_context(open_ledger(_place(command, folder)))
                     writer = RowWriter(task, ledger, folder, curves)
                 enter(runs, writer.ledger)
                 writer.ledger.retry(keys=[run.key for run in runs])
@@ -271,6 +271,13 @@ def make_runs(
         for place in ("checkpoints", "compiled"):
             shutil.rmtree(out / place, ignore_errors=True)
     return Made(points, failures)
+
+
+def _place(command: Any, folder: ResultsFolder) -> str | Path:
+    """Where the ledger is: a path, or the address of a database."""
+    if command.ledger is None or "://" in command.ledger:
+        return command.ledger or folder.path / "ledger.db"
+    return places.expanded(command.ledger, "--ledger")
 
 
 def _has(rows: Sequence[Row], point: Point) -> bool:

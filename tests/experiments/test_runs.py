@@ -164,7 +164,7 @@ def command(*arguments):
     )
 
 
-LONG = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "--steps", 4000)
+LONG = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "--steps", 1500)
 
 
 @pytest.fixture(scope="module")
