@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-# Longer than any name that a command writes below its folder, the parts of a checkpoint included.
+# Longer than any name that a command writes below its folder, those of checkpoints included.
 LONGEST_BELOW = 120
 
 
@@ -70,7 +70,7 @@ def try_folder(path: str | os.PathLike[str], option: str = "") -> Path:
     path = expanded(path, option)
     with (
         _refusing(path, option, "a folder that can be made and written to"),
-        _made(path, keep=True),
+        _created(path, keep=True),
     ):
         _try(path, LONGEST_BELOW)
     return path
@@ -98,7 +98,7 @@ def try_file(
     """
     path = expanded(path, option)
     refuse_taken(path, option, overwrite=overwrite)
-    with _refusing(path, option), _made(path.parent, keep=False):
+    with _refusing(path, option), _created(path.parent, keep=False):
         _try(path.parent, len(os.fsencode(path.name + ending)))
     return path
 
@@ -213,7 +213,7 @@ def _refusing(
 
 
 @contextlib.contextmanager
-def _made(folder: Path, *, keep: bool) -> Iterator[None]:
+def _created(folder: Path, *, keep: bool) -> Iterator[None]:
     """Makes a folder and its parents; those that were missing go again, but for a kept one."""
     missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
     done = False

@@ -108,14 +108,14 @@ class Checkpoints:
                 f"save was called in process {jax.process_index()} of {jax.process_count()}; "
                 "expected process 0, to which the others send what they hold."
             )
-        packed = files.pack(tree)
+        leaves, data = files.pack(tree)
         with self._hold(f"step {step} cannot be saved", make=True):
             self._check_before_save(step)
             part = self.folder / f"{UNFINISHED}step_{step}"
             try:
                 _remove(part)
                 part.mkdir()
-                files.write(part, int(step), self.identity, packed)
+                files.write(part, int(step), self.identity, leaves, data)
                 _put_in_place(part, self._step_folder(step))
             except BaseException:
                 # A full disk needs the space; a failure to clear it up would hide the first one.

@@ -74,13 +74,6 @@ class Leaf(NamedTuple):
         return f"{self.path or 'the one leaf'} {self.dtype}{list(self.shape)}"
 
 
-class Packed(NamedTuple):
-    """The leaves of a tree, and all their bytes, uint8 ``[N]``."""
-
-    leaves: list[Leaf]
-    data: np.ndarray
-
-
 # --- The leaves of a tree ----------------------------------------------------------------------
 
 
@@ -122,8 +115,8 @@ def _dtype(name: str, found: Any) -> np.dtype:
     return dtype
 
 
-def pack(tree: Any) -> Packed:
-    """Copies the leaves of a tree from the devices into one array of bytes.
+def pack(tree: Any) -> tuple[list[Leaf], np.ndarray]:
+    """Copies the leaves of a tree from the devices into one array of bytes, uint8 ``[N]``.
 
     Raises:
       TypeError: if a leaf is no array of numbers, or not wholly on this process; it is named.
@@ -142,7 +135,7 @@ def pack(tree: Any) -> Packed:
     data = np.zeros(_padded_size(leaves), np.uint8)
     for leaf, array in zip(leaves, arrays, strict=True):
         data[leaf.offset : leaf.end] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Packed(leaves, data)
+    return leaves, data
 
 
 def _padded_size(leaves: Sequence[Leaf]) -> int:
@@ -163,13 +156,13 @@ def _orbax() -> tuple[Any, Any]:
     return ocp, ocp.PyTreeCheckpointHandler(use_ocdbt=False)
 
 
-def write(folder: Path, step: int, identity: Any, packed: Packed) -> None:
+def write(folder: Path, step: int, identity: Any, leaves: Sequence[Leaf], data: np.ndarray) -> None:
     """Writes a checkpoint into an empty folder, and waits until it is on the disk.
 
     Raises:
       OSError: if it cannot be written.
     """
-    _write_arrays(folder / ARRAYS, packed.data)
+    _write_arrays(folder / ARRAYS, data)
     files = sorted(
         os.path.relpath(os.path.join(place, name), folder)
         for place, _, names in os.walk(folder)
@@ -182,8 +175,8 @@ def write(folder: Path, step: int, identity: Any, packed: Packed) -> None:
             "identity": identity,
             "versions": {"jax": jax.__version__, "orbax-checkpoint": _orbax()[0].__version__},
             "files": {name: manifests.size_and_digest(folder / name) for name in files},
-            "content": manifests.digest(packed.data),
-            "leaves": packed.leaves,
+            "content": manifests.digest(data),
+            "leaves": leaves,
         },
         allow_nan=True,
     )
@@ -360,16 +353,6 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 __all__ = [
-    "FORMAT",
-    "DamageError",
-    "Leaf",
-    "Packed",
-    "UnreadableError",
-    "leaves_of",
-    "pack",
-    "read_leaves",
-    "read_manifest",
-    "sync",
-    "verify",
-    "write",
-]
+    "FORMAT", "DamageError", "Leaf", "UnreadableError", "leaves_of", "pack", "read_leaves",
+    "read_manifest", "sync", "verify", "write",
+]  # fmt: skip
