@@ -100,7 +100,7 @@ class TensorBoard:
         self._folder = Path(folder)
         self._most_points = most_points
         self._tell = tell
-        self._told = False
+        self._sent = False
         self._logs: dict[str, _Log] = {}
         self._lock = threading.Lock()
         # A run keeps its folder, also when it is called something else now.
@@ -226,7 +226,7 @@ class TensorBoard:
             with contextlib.suppress(Exception):
                 self._close(key)
             with self._lock:
-                told, self._told = self._told, True
+                told, self._sent = self._sent, True
             if not told:
                 text = f"TensorBoard logs in {self._folder} are incomplete: {error!r}"
                 with contextlib.suppress(Exception):

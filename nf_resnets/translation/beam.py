@@ -91,7 +91,7 @@ def _searched(
     def penalty(count: jax.Array) -> jax.Array:
         return length_penalty(count.astype(jnp.float32), alpha, offset)
 
-    def goes_on(search: _Search) -> jax.Array:
+    def unfinished(search: _Search) -> jax.Array:
         return (search.position < length) & ~search.done.all()
 
     def body(search: _Search) -> _Search:
@@ -166,7 +166,7 @@ def _searched(
         done=(source == PADDING).all(axis=1),
         cache=cache,
     )
-    end = lax.while_loop(goes_on, body, start)
+    end = lax.while_loop(unfinished, body, start)
     return end.ended, end.scores
 
 

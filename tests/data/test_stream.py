@@ -33,7 +33,7 @@ def batches(dataset, **options):
 
 
 @pytest.fixture(scope="module")
-def usual(dataset):
+def default(dataset):
     return batches(dataset)
 
 
@@ -61,10 +61,10 @@ def test_the_order_is_that_of_philox_and_every_epoch_has_its_own():
 PINNED = [0, 2, 1, 5, 4, 3, 6, 7]
 
 
-def test_every_batch_is_what_order_and_crops_say(dataset, usual):
+def test_every_batch_is_what_order_and_crops_say(dataset, default):
     written = {name: (content, label) for content, label, name in photographs.examples()["train"]}
     split = dataset.split("train")
-    for step, batch in enumerate(usual):
+    for step, batch in enumerate(default):
         assert batch["image"].shape == (16, 24, 24, 3) and batch["image"].dtype == np.uint8
         epoch, place = divmod(step, PER_EPOCH)
         order = stream.stream_order(5, epoch, photographs.TRAIN)
@@ -80,8 +80,8 @@ def test_every_batch_is_what_order_and_crops_say(dataset, usual):
             np.testing.assert_array_equal(batch["image"][row], expected)
 
 
-def test_an_epoch_has_every_example_at_most_once_and_crops_anew(usual):
-    first, second = usual[:PER_EPOCH], usual[PER_EPOCH : 2 * PER_EPOCH]
+def test_an_epoch_has_every_example_at_most_once_and_crops_anew(default):
+    first, second = default[:PER_EPOCH], default[PER_EPOCH : 2 * PER_EPOCH]
     seen = [np.concatenate([batch["index"] for batch in epoch]) for epoch in (first, second)]
     for indices in seen:
         assert len(set(indices.tolist())) == len(indices) == 144
@@ -95,35 +95,35 @@ def test_an_epoch_has_every_example_at_most_once_and_crops_anew(usual):
 
 
 @pytest.mark.parametrize("first", [1, PER_EPOCH - 1, PER_EPOCH, 2 * PER_EPOCH + 1])
-def test_a_resumed_stream_goes_on_exactly(dataset, usual, first):
-    assert_same(batches(dataset, first_step=first), usual[first:])
+def test_a_resumed_stream_goes_on_exactly(dataset, default, first):
+    assert_same(batches(dataset, first_step=first), default[first:])
 
 
 @pytest.mark.parametrize(
     "reading", [stream.Reading(threads=1, ahead=1), stream.Reading(threads=13, ahead=5)]
 )
-def test_threads_and_what_is_read_ahead_change_nothing(dataset, usual, reading):
-    assert_same(batches(dataset, reading=reading), usual)
+def test_threads_and_what_is_read_ahead_change_nothing(dataset, default, reading):
+    assert_same(batches(dataset, reading=reading), default)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
-def test_worker_processes_change_nothing(dataset, usual, workers):
+def test_worker_processes_change_nothing(dataset, default, workers):
     found = batches(dataset, reading=stream.Reading(workers=workers))
-    assert_same(found, usual)
+    assert_same(found, default)
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_read_disjoint_parts_of_one_batch(dataset, usual, hosts):
+def test_hosts_read_disjoint_parts_of_one_batch(dataset, default, hosts):
     rows = np.arange(16).reshape(hosts, -1)
     parts = [batches(dataset, rows=own, num_steps=PER_EPOCH + 1) for own in rows]
-    for step, whole in enumerate(usual[: PER_EPOCH + 1]):
+    for step, whole in enumerate(default[: PER_EPOCH + 1]):
         for name in whole:
             joined = np.concatenate([part[step][name] for part in parts])
             np.testing.assert_array_equal(joined, whole[name])
 
 
-def test_two_processes_see_the_same(dataset, usual):
+def test_two_processes_see_the_same(dataset, default):
     code = (
         "import hashlib, sys; from tests.data import test_stream as t;"
         "from nf_resnets.data import imagenet;"
@@ -138,7 +138,7 @@ def test_two_processes_see_the_same(dataset, usual):
         text=True,
         check=True,
     )
-    whole = b"".join(batch["image"].tobytes() for batch in usual[:2])
+    whole = b"".join(batch["image"].tobytes() for batch in default[:2])
     assert found.stdout.split()[-1] == hashlib.sha256(whole).hexdigest()
 
 

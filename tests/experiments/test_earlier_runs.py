@@ -1,4 +1,4 @@
-"""What was run before a laptop scale was chosen is kept, can be made again, and is told."""
+"""What was run before a laptop scale was chosen is kept, can be made again, and is stated."""
 
 import ast
 import dataclasses
@@ -57,7 +57,7 @@ def tried_of(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "stated"),
     [
         (OF_TABLE_1.format(20), {"batchnorm": 0.83, "fixup": 1.94}),
         (OF_TABLE_1.format(56), {"batchnorm": 4.17, "fixup": 0.83}),
@@ -80,9 +80,9 @@ def tried_of(name):
         ),
     ],
 )
-def test_the_docstring_tells_the_earlier_numbers(name, told):
+def test_the_docstring_tells_the_earlier_numbers(name, stated):
     errors, text = errors_of(name), tried_of(name)
-    for variant, error in told.items():
+    for variant, error in stated.items():
         digits = len(str(error).split(".")[1])
         assert round(errors[variant], digits) == error, variant
         assert re.search(rf"(?<!\d){re.escape(str(error))}%", text), (variant, text)

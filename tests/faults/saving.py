@@ -1,6 +1,6 @@
 """Trees to save, damage to do to them, and a process in which saves are killed at a chosen moment.
 
-Usage: python -m tests.faults.saving    a JSON list of jobs on stdin, of their statuses on stdout
+Usage: python -m tests.faults.saving    a JSON list of requests on stdin, of their statuses on stdout
 """
 
 from __future__ import annotations
@@ -158,12 +158,12 @@ def kill_at(folder, event_wanted, name, nth=1):
 
 
 def kill_when_there(path):
-    def watch():
+    def wait_and_kill():
         while not os.path.exists(path):
             pass
         kill()
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=wait_and_kill, daemon=True).start()
 
 
 def arm(folder, seam, step):
@@ -202,37 +202,37 @@ def arm(folder, seam, step):
         raise ValueError(seam)
 
 
-def in_child(job):
+def in_child(request):
     signal.alarm(60)
-    folder, step = Path(job["folder"]), job["step"]
+    folder, step = Path(request["folder"]), request["step"]
     ours = checkpoints(folder)
     ours.restore(tree(0))
-    arm(folder, job["seam"], step)
+    arm(folder, request["seam"], step)
     ours.save(step, tree(step))
 
 
-def forked(job):
-    """The status of a child that does the job: -9 when it was killed."""
+def forked(request):
+    """The status of a child that does the request: -9 when it was killed."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            in_child(job)
+            in_child(request)
             status = 0
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def cut_saves(jobs):
-    """Runs jobs, each a save in a process of its own that dies at its seam; gives the statuses.
+def cut_saves(requests):
+    """Runs requests, each a save in a process of its own that dies at its seam; gives the statuses.
 
-    A job has folder, step, and seam: a name that `arm` knows, or the number of a file operation.
+    A request has folder, step, and seam: a name that `arm` knows, or the number of a file operation.
     """
-    jobs = [{**job, "folder": str(job["folder"])} for job in jobs]
+    requests = [{**request, "folder": str(request["folder"])} for request in requests]
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.saving"],
-        input=json.dumps(jobs),
+        input=json.dumps(requests),
         capture_output=True,
         text=True,
         timeout=240,
@@ -245,7 +245,7 @@ def cut_saves(jobs):
 def main():
     # Imported, but no array made: a process without threads can be forked.
     checkpoint_files._orbax()
-    print(json.dumps([forked(job) for job in json.load(sys.stdin)]))
+    print(json.dumps([forked(request) for request in json.load(sys.stdin)]))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def start(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    job = {
+    request = {
         "folder": str(folder),
         "axes": axes,
         "base": {**TINY, **dict(base)},
@@ -130,7 +130,7 @@ def start(
             **options,
         },
     }
-    return Process(ask(start=job), folder)
+    return Process(ask(start=request), folder)
 
 
 def run(folder, axes, base=(), *, code=0, seconds=240, **options):
@@ -415,9 +415,9 @@ def listen(log):
     worker.Slots._end = end_and_say
 
 
-def work(job, cache):
+def work(request, cache):
     """What a worker's process does; the exit code."""
-    devices = f"--xla_force_host_platform_device_count={job['devices']}"
+    devices = f"--xla_force_host_platform_device_count={request['devices']}"
     os.environ["XLA_FLAGS"] = devices
     import jax
 
@@ -428,19 +428,19 @@ def work(job, cache):
     from nf_resnets.sweep import claims, command, grid, ledger, pool
     from nf_resnets.training.preemption import Preemption
 
-    folder = Path(job["folder"])
-    log = Log(folder, job["terminate_at"], job["terminate_by"])
+    folder = Path(request["folder"])
+    log = Log(folder, request["terminate_at"], request["terminate_by"])
     listen(log)
-    options = dict(job["options"])
+    options = dict(request["options"])
     prepared = {}
-    if job["prepare"]:
-        name, *arguments = job["prepare"]
+    if request["prepare"]:
+        name, *arguments = request["prepare"]
         module, _, function = name.partition(":")
         prepared = getattr(importlib.import_module(module), function)(*arguments) or {}
     with Preemption() as stop:
-        sweep = grid.make_sweep(grid.parse(job["axes"]), job["base"], **prepared)
+        sweep = grid.make_sweep(grid.parse(request["axes"]), request["base"], **prepared)
         call_seconds = options.pop("call_seconds")
-        with ledger.open_ledger(job["ledger"]) as book:
+        with ledger.open_ledger(request["ledger"]) as book:
             command._enter(sweep, book)
             command._clear_leftovers(folder / "checkpoints", book)
             done = pool.run_sweep(
@@ -515,7 +515,7 @@ def restore_nothing():
 # --- In the process that forks -----------------------------------------------------------------
 
 
-def forked(job, cache):
+def forked(request, cache):
     child = os.fork()
     if child:
         return child
@@ -523,13 +523,13 @@ def forked(job, cache):
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         said = os.open(
-            Path(job["folder"]) / f"{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            Path(request["folder"]) / f"{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         )
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        code = work(job, cache)
+        code = work(request, cache)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -553,7 +553,7 @@ def waited(pid, seconds, codes):
 
 
 def serve(cache):
-    """Answers `{"start": job}` by a pid, and `{"wait": pid, "seconds": s}` by an exit code."""
+    """Answers `{"start": request}` by a pid, and `{"wait": pid, "seconds": s}` by an exit code."""
     from nf_resnets import data
     from nf_resnets.sweep import command  # noqa: F401
 

@@ -121,5 +121,5 @@ def test_what_passes_costs_an_attempt_and_no_run(tmp_path, runs):
     assert sweeping.assert_nothing_twice(tmp_path) == 0
     with sweeping.opened(tmp_path) as book:
         outcomes = [each["outcome"] for each in book.attempts()]
-    # All that sit when it raises have to sit down again.
+    # All that are in a slot when it raises have to begin again.
     assert sorted(outcomes) == ["finished"] * 3 + ["raised"] * 2 * runs

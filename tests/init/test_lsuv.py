@@ -39,7 +39,7 @@ def _deviations(model, params, images):
     """The deviation of each linear layer's output without its bias, by path."""
     seen = []
 
-    def watch(next_function, args, kwargs, context):
+    def record(next_function, args, kwargs, context):
         out = next_function(*args, **kwargs)
         if isinstance(context.module, LAYERS) and context.method_name == "__call__":
             bias = context.module.variables["params"]["bias"]
@@ -49,7 +49,7 @@ def _deviations(model, params, images):
         return out
 
     def run(params):
-        with nn.intercept_methods(watch):
+        with nn.intercept_methods(record):
             return model.apply({"params": params}, images)
 
     jax.block_until_ready(quick_jit(run)(params))

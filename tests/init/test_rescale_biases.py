@@ -58,7 +58,7 @@ def _means(model, seen, of):
     loop come one after another.
     """
 
-    def watch(next_function, args, kwargs, context):
+    def record(next_function, args, kwargs, context):
         out = next_function(*args, **kwargs)
         if isinstance(context.module, ChannelBias) and context.method_name == "__call__":
             value = out if of == "output" else args[0]
@@ -68,7 +68,7 @@ def _means(model, seen, of):
         return out
 
     def run(params, images):
-        with nn.intercept_methods(watch):
+        with nn.intercept_methods(record):
             return model.apply({"params": params}, images)
 
     return quick_jit(run)

@@ -50,12 +50,12 @@ def verdict(copy: Path, mutant: Mutant) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", default="", help="mutants of files whose path contains this")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument("--workers", type=int, default=2, help="how many at a time")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.path]
     with tempfile.TemporaryDirectory() as folder:
         copies: queue.Queue[Path] = queue.Queue()
-        for number in range(arguments.jobs):
+        for number in range(arguments.workers):
             copy = Path(folder) / str(number)
             names = ("nf_resnets", "experiments", "tests")
             for name in names:
@@ -85,7 +85,7 @@ def main() -> int:
                 copies.put(copy)
 
         killed = 0
-        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
             for mutant, found, seconds in pool.map(tried, chosen):
                 killed += found == "killed"
                 print(

@@ -110,13 +110,13 @@ def test_a_run_that_is_cut_resumes_from_its_newest_checkpoint(whole, tmp_path, o
 
 
 def test_a_run_that_is_told_to_stop_saves_first(whole, tmp_path, one_step_a_call):
-    class Told:
+    class Stop:
         requested = False
 
     def tell(made, metrics):
-        Told.requested = made == 5
+        Stop.requested = made == 5
 
-    stopped = train(checkpoints=Checkpoints(tmp_path, {}), stop=Told, on_step=tell)
+    stopped = train(checkpoints=Checkpoints(tmp_path, {}), stop=Stop, on_step=tell)
     assert (stopped.status, len(stopped.curve)) == ("stopped", 5)
     assert Checkpoints(tmp_path, {}).steps() == [5]
     resumed = train(checkpoints=Checkpoints(tmp_path, {}))
