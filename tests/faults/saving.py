@@ -1,4 +1,4 @@
-"""Trees to save, damage to do to them, and a process in which saves are killed at a chosen moment.
+"""Trees to save, damage to do to them, and a process whose saves are killed at a chosen moment.
 
 Usage: python -m tests.faults.saving    a JSON list of requests on stdin, of their statuses on stdout
 """
