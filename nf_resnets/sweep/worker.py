@@ -261,7 +261,7 @@ class Slots:
                 self.claims.fail(self.coming.pop(0), error, for_good=True)
                 continue
             except Exception as error:
-                if jax.process_count() > 1 or jax.tree.leaves(self.states)[0].is_deleted():
+                if jax.process_count() > 1 or _is_donated(self.states):
                     raise
                 _blame(self.claims, [self.coming.pop(0)], error)
                 continue
@@ -512,6 +512,12 @@ class Slots:
             run.checkpoints.close()
             self.claims.release(run.claim)
             self.runs[slot] = None
+
+
+def _is_donated(states: Any) -> bool:
+    """Whether the states are gone with a call that raised."""
+    leaf = jax.tree.leaves(states)[0]
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
 def _where(progress: Progress) -> str:

@@ -32,6 +32,9 @@ ROOT = Path(__file__).parents[2]
 # Runs that take a fraction of a second: 22 steps an epoch.
 TINY = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 3.0}
 
+# As many steps of runs without a network.
+THREE_EPOCHS = {"num_steps": 66, "per_epoch": 22}
+
 # Runs of one program, which all learn; twins of few grids are shared by all tests.
 TWO = ["seed=0:2"]
 FOUR = ["peak_lr=2^-3:2^-2", "seed=0:2"]
@@ -97,6 +100,7 @@ def start(
     terminate_by=signal.SIGTERM,
     devices=1,
     ledger=None,
+    counting=None,
     **options,
 ):
     """Starts a worker on the ledger of a folder.
@@ -110,6 +114,8 @@ def start(
       terminate_by: which signal.
       devices: how many devices it has.
       ledger: the ledger's URL; by default a file in the folder.
+      counting: arguments of a :class:`tests.sweep.counting.Counting` whose runs take the place of
+        networks, which have to be compiled.
       options: of `run_sweep`, and of how it makes runs.
     """
     folder = Path(folder)
@@ -123,6 +129,7 @@ def start(
         "terminate_by": int(terminate_by),
         "devices": devices,
         "ledger": str(ledger or folder / "ledger.db"),
+        "counting": counting,
         "options": {
             "lease_seconds": 600.0,
             "call_seconds": 0.05,
@@ -425,7 +432,7 @@ def work(request, cache):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-    from nf_resnets.sweep import claims, command, grid, ledger, pool
+    from nf_resnets.sweep import claims, command, ledger, pool
     from nf_resnets.training.preemption import Preemption
 
     folder = Path(request["folder"])
@@ -438,14 +445,13 @@ def work(request, cache):
         module, _, function = name.partition(":")
         prepared = getattr(importlib.import_module(module), function)(*arguments) or {}
     with Preemption() as stop:
-        sweep = grid.make_sweep(grid.parse(request["axes"]), request["base"], **prepared)
         call_seconds = options.pop("call_seconds")
         with ledger.open_ledger(request["ledger"]) as book:
-            command._enter(sweep, book)
+            task, runs = entered(request, book, prepared)
             command._clear_leftovers(folder / "checkpoints", book)
             done = pool.run_sweep(
-                sweep.task,
-                sweep.runs,
+                task,
+                runs,
                 book,
                 folder / "checkpoints",
                 log,
@@ -459,16 +465,35 @@ def work(request, cache):
     return stop.exit_code
 
 
+def entered(request, book, prepared):
+    """The task and the runs of a request, which are in the ledger now."""
+    from nf_resnets.sweep import command, grid, pool
+
+    axes = grid.parse(request["axes"])
+    if request["counting"] is None:
+        sweep = grid.make_sweep(axes, request["base"], **prepared)
+        command._enter(sweep, book)
+        return sweep.task, sweep.runs
+    from tests.sweep.counting import Counting
+
+    task = Counting(**{**THREE_EPOCHS, **request["counting"]})
+    points = itertools.product(*axes.values())
+    runs = [task.resolve(dict(zip(axes, values, strict=True))) for values in points]
+    pool.enter(runs, book)
+    return task, runs
+
+
 def change_programs(wrap):
     """Puts `wrap(program, run)` in the place of each program that is built from now on."""
-    from nf_resnets.sweep import image_task
+    from nf_resnets.sweep.image_task import ImageTask
+    from tests.sweep.counting import Counting
 
-    build = image_task.ImageTask.build
+    def change(task):
+        build = task.build
+        task.build = lambda self, run, *args, **kwargs: wrap(build(self, run, *args, **kwargs), run)
 
-    def changed(self, run, *args, **kwargs):
-        return wrap(build(self, run, *args, **kwargs), run)
-
-    image_task.ImageTask.build = changed
+    change(ImageTask)
+    change(Counting)
 
 
 def change_steps(wrap):

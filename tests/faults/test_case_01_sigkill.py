@@ -65,40 +65,33 @@ SEAMS = {
     "finished, before its checkpoints go": (f"{LEDGER}.finish", "after", 1),
     "while the second one ends": (f"{LEDGER}.finish", "before", 2),
 }
-QUICK = ("saved, before the ledger knows",)
+NETWORKS = pytest.param(None, marks=pytest.mark.slow, id="networks")
+COUNTING = pytest.param({}, id="counting")
 
 
-def killed_at(folder, seam):
+def killed_at(folder, seam, counting):
     place, when, number = SEAMS[seam]
     prepare = ["tests.faults.sweeping:kill_at", place, when, number]
-    sweeping.run(folder, TWO, prepare=prepare, workers=1, code=-9)
-    sweeping.run(folder, TWO, workers=1)
+    sweeping.run(folder, TWO, prepare=prepare, workers=1, counting=counting, code=-9)
 
 
-@pytest.mark.parametrize(
-    "seam", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SEAMS]
-)
-def test_each_seam(tmp_path, seam):
-    killed_at(tmp_path, seam)
-    sweeping.assert_twins(tmp_path, sweeping.twin(TWO))
-    assert sweeping.assert_nothing_twice(tmp_path) <= 1
+@pytest.mark.parametrize("counting", [COUNTING, NETWORKS])
+@pytest.mark.parametrize("seam", SEAMS)
+def test_each_seam(tmp_path, seam, counting):
+    killed_at(tmp_path, seam, counting)
+    sweeping.run(tmp_path, TWO, workers=1, counting=counting)
+    sweeping.assert_twins(tmp_path, sweeping.twin(TWO, counting=counting))
+    # The epoch that was not saved yet, and the next one, which was trained meanwhile.
+    assert sweeping.assert_nothing_twice(tmp_path) <= 2
 
 
-@pytest.mark.slow
-def test_a_run_that_begins_anew_is_noticed(tmp_path):
+@pytest.mark.parametrize("counting", [COUNTING, NETWORKS])
+def test_a_run_that_begins_anew_is_noticed(tmp_path, counting):
     """Negative control: what restores nothing trains epochs again."""
-    place, when, number = SEAMS["saved"]
-    sweeping.run(
-        tmp_path,
-        TWO,
-        prepare=["tests.faults.sweeping:kill_at", place, when, number],
-        workers=1,
-        code=-9,
-    )
+    killed_at(tmp_path, "saved", counting)
     # The worker notices by itself: it does not save a step that is older than what is there.
-    process = sweeping.run(
-        tmp_path, TWO, prepare="tests.faults.sweeping:restore_nothing", workers=1, code=1
-    )
+    prepare = "tests.faults.sweeping:restore_nothing"
+    process = sweeping.run(tmp_path, TWO, prepare=prepare, workers=1, counting=counting, code=1)
     assert "holds a checkpoint" in process.said()
     with pytest.raises(AssertionError, match="began at step 0, and was saved at"):
         sweeping.assert_nothing_twice(tmp_path)

@@ -18,6 +18,9 @@ from tests.faults.sweeping import FOUR, ROOT
 
 CASE = "5 SIGTERM in the middle of an epoch (preemption)"
 CHUNKS = {"workers": 2, "call_seconds": 1e-9}  # a step at a time
+# Steps that last, so that a signal comes within a run.
+LASTING = pytest.param({"seconds": 0.004}, id="counting")
+NETWORKS = pytest.param(None, marks=pytest.mark.slow, id="networks")
 
 
 def assert_no_step_twice(folder):
@@ -34,8 +37,9 @@ def terminated(folder, number=signal.SIGTERM, **options):
     return sweeping.run(folder, FOUR, **CHUNKS, **options)
 
 
-def test_it_saves_and_leaves_and_another_one_goes_on(tmp_path):
-    process = terminated(tmp_path)
+@pytest.mark.parametrize("counting", [LASTING, NETWORKS])
+def test_it_saves_and_leaves_and_another_one_goes_on(tmp_path, counting):
+    process = terminated(tmp_path, counting=counting)
     with sweeping.opened(tmp_path) as book:
         assert book.counts()["running"] == 0 < book.counts()["waiting"]
         outcomes = {each["outcome"] for each in book.attempts()}
@@ -46,8 +50,8 @@ def test_it_saves_and_leaves_and_another_one_goes_on(tmp_path):
     assert any(saved[key] % 22 for key in left), "none was cut within an epoch"
     assert all(saved[key] == last_of[key] for key in left)
 
-    sweeping.run(tmp_path, FOUR, **CHUNKS)
-    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+    sweeping.run(tmp_path, FOUR, counting=counting, **CHUNKS)
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR, counting=counting))
     assert sweeping.assert_nothing_twice(tmp_path) == 0
     assert_no_step_twice(tmp_path)
 
@@ -66,12 +70,13 @@ def leave_without_saving():
     worker.Slots._leave = leave_only
 
 
-@pytest.mark.slow
-def test_what_is_not_saved_is_noticed(tmp_path):
-    terminated(tmp_path, prepare="tests.faults.test_case_05_sigterm:leave_without_saving")
-    sweeping.run(tmp_path, FOUR, **CHUNKS)
+@pytest.mark.parametrize("counting", [LASTING, NETWORKS])
+def test_what_is_not_saved_is_noticed(tmp_path, counting):
+    prepare = "tests.faults.test_case_05_sigterm:leave_without_saving"
+    terminated(tmp_path, prepare=prepare, counting=counting)
+    sweeping.run(tmp_path, FOUR, counting=counting, **CHUNKS)
     # The numbers are the same all the same.
-    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR, counting=counting))
     with pytest.raises(AssertionError, match="made step .* 2 times"):
         assert_no_step_twice(tmp_path)
 

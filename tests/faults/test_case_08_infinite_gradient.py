@@ -94,6 +94,12 @@ def test_they_diverge_at_that_step(tmp_path, runs):
     assert math.isnan(last[2]["update_norm"])
     assert rows[1]["message"].startswith("grad_norm")
     assert rows[2]["message"] == "update_norm nan at step 13"
+
+
+@pytest.mark.slow
+def test_the_others_are_as_without_them(tmp_path):
+    sweeping.run(tmp_path, AXES, prepare=f"{HERE}:poison", workers=1)
+    rows = assert_diverged(tmp_path)
     # The program is another one, with the poison in it: numbers to tolerance of its rounding.
     twin = sweeping.rows_by(sweeping.twin(TWO))
     assert rows[0]["test_loss"] == pytest.approx(twin[0]["test_loss"], rel=1e-3)

@@ -13,11 +13,16 @@ from tests.faults import sweeping
 from tests.faults.sweeping import ROOT
 
 CASE = "9 all runs of a sweep diverge"
-AXES = ["peak_lr=2^20,2^30", "seed=0:2"]
+AXES = ["scheme=fixup", "batch_size=64", "peak_lr=2^20,2^30", "seed=0:2"]
 
 
-def test_there_is_no_best(tmp_path, record_property):
-    process = sweeping.run(tmp_path, AXES, workers=1)
+# Rates that no network stands, and runs that diverge as they are told.
+NETWORKS = pytest.param(None, marks=pytest.mark.slow, id="networks")
+
+
+@pytest.mark.parametrize("counting", [{"diverges_at": 30}, NETWORKS])
+def test_there_is_no_best(tmp_path, record_property, counting):
+    process = sweeping.run(tmp_path, AXES, workers=1, counting=counting)
     record_property("tries", 4)
     (left,) = process.events("left")
     assert {state: n for state, n in left["counts"].items() if n} == {"diverged": 4}

@@ -70,7 +70,8 @@ def attempts(folder, seed):
 @pytest.mark.parametrize(
     ("axes", "options"),
     [
-        (TWO, {}),
+        (TWO, {"counting": {}}),
+        (AXES, {"counting": {}, "workers": 1, "runs_per_device": 3}),
         pytest.param(AXES, {"workers": 1, "runs_per_device": 3}, marks=pytest.mark.slow),
     ],
 )
@@ -98,28 +99,33 @@ def test_it_fails_alone_after_three_attempts_and_can_be_retried(tmp_path, axes, 
     assert len(attempts(tmp_path, 1)) == 4
 
 
-@pytest.mark.slow
-def test_it_fails_where_it_goes_on(tmp_path):
-    """The run that raises is another one than those that sit and train."""
-    process = sweeping.start(tmp_path, AXES, workers=1, runs_per_device=3)
+# Steps that last, so that a kill comes within the runs.
+LASTING = pytest.param({"seconds": 0.004}, id="counting")
+COUNTING = pytest.param({}, id="counting")
+NETWORKS = pytest.param(None, marks=pytest.mark.slow, id="networks")
+
+
+@pytest.mark.parametrize("counting", [LASTING, NETWORKS])
+def test_it_fails_where_it_goes_on(tmp_path, counting):
+    """The run that raises is another one than those that train."""
+    options = {"workers": 1, "runs_per_device": 3, "counting": counting}
+    process = sweeping.start(tmp_path, AXES, **options)
     process.until("saved", 3)
     process.kill()
-    sweeping.run(
-        tmp_path, AXES, prepare=RAISING.format("put"), workers=1, runs_per_device=3, seconds=60
-    )
+    sweeping.run(tmp_path, AXES, prepare=RAISING.format("put"), seconds=60, **options)
     assert seeds(tmp_path, "failed") == [1]
     assert seeds(tmp_path, "finished") == [0, 2]
     assert [len(attempts(tmp_path, seed)) for seed in (0, 2)] == [2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("counting", [COUNTING, NETWORKS])
 @pytest.mark.parametrize("runs", [1, 3])
-def test_what_passes_costs_an_attempt_and_no_run(tmp_path, runs):
-    options = {"workers": 1, "runs_per_device": runs}
+def test_what_passes_costs_an_attempt_and_no_run(tmp_path, runs, counting):
+    options = {"workers": 1, "runs_per_device": runs, "counting": counting}
     sweeping.run(tmp_path, AXES, prepare=[RAISING.format("steps"), 2], seconds=60, **options)
     sweeping.assert_twins(tmp_path, sweeping.twin(AXES, **options))
     assert sweeping.assert_nothing_twice(tmp_path) == 0
     with sweeping.opened(tmp_path) as book:
         outcomes = [each["outcome"] for each in book.attempts()]
-    # All that are in a slot when it raises have to begin again.
+    # All that are in slots when it raises have to begin again.
     assert sorted(outcomes) == ["finished"] * 3 + ["raised"] * 2 * runs

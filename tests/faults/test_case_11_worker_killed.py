@@ -15,8 +15,11 @@ HERE = "tests.faults.test_case_11_worker_killed"
 AXES = ["scheme=fixup,skipinit", "seed=0:2"]
 
 
-def killed_with_two_at_work(folder, axes):
-    process = sweeping.start(folder, axes, workers=2)
+LASTING = {"seconds": 0.01}
+
+
+def killed_with_two_at_work(folder, axes, counting):
+    process = sweeping.start(folder, axes, workers=2, counting=counting)
     process.until("saved", 2)
     process.kill()
     with sweeping.opened(folder) as book:
@@ -25,14 +28,21 @@ def killed_with_two_at_work(folder, axes):
     return process
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("axes", [FOUR, AXES])
-def test_nothing_twice_nothing_lost(tmp_path, axes):
-    first = killed_with_two_at_work(tmp_path, axes)
+@pytest.mark.parametrize(
+    ("axes", "counting"),
+    [
+        (FOUR, LASTING),
+        pytest.param(FOUR, None, marks=pytest.mark.slow),
+        pytest.param(AXES, None, marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_twice_nothing_lost(tmp_path, axes, counting):
+    first = killed_with_two_at_work(tmp_path, axes, counting)
     # At once, although the leases last for ten minutes.
-    second = sweeping.run(tmp_path, axes, workers=2, seconds=60)
-    sweeping.assert_twins(tmp_path, sweeping.twin(axes))
-    sweeping.assert_moved(tmp_path)
+    second = sweeping.run(tmp_path, axes, workers=2, counting=counting, seconds=60)
+    sweeping.assert_twins(tmp_path, sweeping.twin(axes, counting=counting))
+    if counting is None:
+        sweeping.assert_moved(tmp_path)
     assert sweeping.assert_nothing_twice(tmp_path) <= 2
     with sweeping.opened(tmp_path) as book:
         attempts = book.attempts()
@@ -52,8 +62,9 @@ def believe_all_alive():
 
 @pytest.mark.slow
 def test_it_is_because_the_worker_is_known_dead(tmp_path):
-    killed_with_two_at_work(tmp_path, FOUR)
-    second = sweeping.start(tmp_path, FOUR, workers=2, prepare=f"{HERE}:believe_all_alive")
+    killed_with_two_at_work(tmp_path, FOUR, LASTING)
+    prepare = f"{HERE}:believe_all_alive"
+    second = sweeping.start(tmp_path, FOUR, workers=2, counting=LASTING, prepare=prepare)
     time.sleep(15)
     with sweeping.opened(tmp_path) as book:
         assert book.counts()["running"] == 2

@@ -14,15 +14,26 @@ CASE = "12 two workers on one ledger; one killed, or stopped beyond its lease an
 HERE = "tests.faults.test_case_12_two_workers"
 
 
+# Steps that last: two workers are at work at the same time.
+LASTING = {"seconds": 0.004}
+EITHER = pytest.mark.parametrize(
+    "counting",
+    [
+        pytest.param(LASTING, id="counting"),
+        pytest.param(None, marks=pytest.mark.slow, id="networks"),
+    ],
+)
+
+
 def begun_once(folder):
     keys = [event["key"] for event in sweeping.events(folder, "run_begin")]
     assert len(keys) == len(set(keys)), "a run was begun twice"
 
 
-@pytest.mark.slow
-def test_side_by_side_each_point_is_made_once(tmp_path, record_property):
-    twin = sweeping.twin(FOUR)
-    workers = [sweeping.start(tmp_path, FOUR, workers=1) for _ in range(2)]
+@EITHER
+def test_side_by_side_each_point_is_made_once(tmp_path, record_property, counting):
+    twin = sweeping.twin(FOUR, counting=counting)
+    workers = [sweeping.start(tmp_path, FOUR, workers=1, counting=counting) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
     begun_once(tmp_path)
     record_property("tries", len(sweeping.events(tmp_path, "run_begin")))
@@ -47,11 +58,10 @@ def claim_carelessly():
     ledger.Ledger.claim = claim
 
 
-@pytest.mark.slow
 def test_claims_without_compare_and_set_are_noticed(tmp_path):
     """Negative control."""
-    prepare = f"{HERE}:claim_carelessly"
-    workers = [sweeping.start(tmp_path, TWO, workers=1, prepare=prepare) for _ in range(2)]
+    options = {"workers": 1, "prepare": f"{HERE}:claim_carelessly", "counting": LASTING}
+    workers = [sweeping.start(tmp_path, TWO, **options) for _ in range(2)]
     for worker in workers:
         worker.until("run_begin")
         worker.kill()
@@ -59,11 +69,11 @@ def test_claims_without_compare_and_set_are_noticed(tmp_path):
         begun_once(tmp_path)
 
 
-@pytest.mark.slow
-def test_the_runs_of_a_killed_one_are_taken_up_at_once(tmp_path):
+@EITHER
+def test_the_runs_of_a_killed_one_are_taken_up_at_once(tmp_path, counting):
     """The lease would last for ten minutes more."""
-    twin = sweeping.twin(FOUR)
-    first, second = (sweeping.start(tmp_path, FOUR, workers=1) for _ in range(2))
+    twin = sweeping.twin(FOUR, counting=counting)
+    first, second = (sweeping.start(tmp_path, FOUR, workers=1, counting=counting) for _ in range(2))
     first.until("saved")
     first.kill()
     assert second.wait(60) == 0
@@ -131,12 +141,12 @@ def never_beat():
     claims.Claims.beat = lambda self: None
 
 
-@pytest.mark.slow
-def test_a_worker_does_not_take_its_runs_from_itself(tmp_path):
+@EITHER
+def test_a_worker_does_not_take_its_runs_from_itself(tmp_path, counting):
     """Two threads, whose leases have run out by the time at which they claim."""
-    prepare = f"{HERE}:never_beat"
-    sweeping.run(tmp_path, FOUR, workers=2, lease_seconds=0.05, prepare=prepare, seconds=60)
-    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR))
+    options = {"workers": 2, "lease_seconds": 0.05, "prepare": f"{HERE}:never_beat"}
+    sweeping.run(tmp_path, FOUR, counting=counting, seconds=60, **options)
+    sweeping.assert_twins(tmp_path, sweeping.twin(FOUR, counting=counting))
     begun_once(tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_one_number_is_one_point_however_it_is_written(tmp_path):
     assert enter(tmp_path, {"peak_lr": (np.nextafter(0.1, 1),), "seed": (0,)}) == 1
 
 
-@pytest.mark.slow  # tests/sweep/test_drive.py has a quick one
+@pytest.mark.slow  # a quick one: tests/sweep/test_command.py
 def test_a_grid_that_grew_runs_only_what_is_new(tmp_path):
     twin = sweeping.twin(TWO)
     shutil.copytree(twin, tmp_path / "grown")

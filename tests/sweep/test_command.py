@@ -13,8 +13,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import tyro
 
-from nf_resnets.sweep import command, open_ledger
+from nf_resnets.sweep import __main__ as main
+from nf_resnets.sweep import command, open_ledger, pictures
 from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.settings import RunSettings
@@ -30,6 +32,14 @@ def call(*arguments, devices=1, timeout=240, **environment):
         [sys.executable, "-m", "nf_resnets.sweep", *map(str, arguments)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
+
+
+def here(monkeypatch, capsys, *arguments):
+    """As :func:`call`, but in this process, since starting another takes seconds."""
+    monkeypatch.setattr(command, "device_name", lambda: "1 x cpu")
+    code = main.main(tyro.cli(main.Command, args=[*map(str, arguments)]))
+    assert code == 0
+    return capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -57,27 +67,26 @@ def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
     assert len(list((out / "tensorboard").iterdir())) == 12
 
 
-def test_the_same_command_again_makes_nothing_new(made):
+def test_the_same_command_again_makes_nothing_new(made, monkeypatch, capsys):
     out, _ = made
     axes = ("peak_lr=2^-5:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
     before = (out / "rows.csv").read_text()
-    again = call("--grid", *axes, *TINY, "--out", out)
-    assert again.returncode == 0, again.stderr
-    assert "compiling 0 programs" in again.stdout
+    # The figures of the first one are looked at.
+    monkeypatch.setattr(pictures.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    assert "compiling 0 programs" in here(monkeypatch, capsys, "--grid", *axes, *TINY, "--out", out)
     assert (out / "rows.csv").read_text() == before
 
 
-def test_a_dry_run_says_what_it_would_take(made):
+def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
     out, _ = made
     axes = ("peak_lr=2^-6:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
     # Of this program the ledger knows how long a step takes, so nothing has to be compiled.
-    dry = call("--grid", *axes, *TINY, "--out", out, "--dry-run")
-    assert dry.returncode == 0, dry.stderr
-    assert "Grid: 16 runs, 12 of them done" in dry.stdout
-    assert "2^-6, 2^-5, 2^-4, 2^-3" in dry.stdout
-    assert "Programs: 1, each compiled once" in dry.stdout
-    assert "4 runs of 22 steps" in dry.stdout and "as earlier runs took" in dry.stdout
-    assert re.search(r"^Time: about \d", dry.stdout, re.M)
+    said = here(monkeypatch, capsys, "--grid", *axes, *TINY, "--out", out, "--dry-run")
+    assert "Grid: 16 runs, 12 of them done" in said
+    assert "2^-6, 2^-5, 2^-4, 2^-3" in said
+    assert "Programs: 1, each compiled once" in said
+    assert "4 runs of 22 steps" in said and "as earlier runs took" in said
+    assert re.search(r"^Time: about \d", said, re.M)
 
 
 @pytest.mark.slow  # it compiles
@@ -123,11 +132,6 @@ def test_exports_are_written_beside_the_sweep(made, tmp_path):
 def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
     arguments, sentence, tmp_path, monkeypatch
 ):
-    # In this process, since starting another takes seconds; tyro reads what it is given.
-    import tyro
-
-    from nf_resnets.sweep import __main__ as main
-
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         main.main(tyro.cli(main.Command, args=[*arguments]))
@@ -157,10 +161,6 @@ SECRETS = (
 @pytest.mark.parametrize("option", ["--ledger", "--export", "--salvage"])
 def test_passwords_of_urls_are_never_shown(option, url, tmp_path, monkeypatch, capfd, caplog):
     """In what is printed or logged."""
-    import tyro
-
-    from nf_resnets.sweep import __main__ as main
-
     if option == "--export":
         pytest.importorskip("optuna", reason="Optuna is not installed")
     monkeypatch.chdir(tmp_path)

@@ -4,97 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
 from nf_resnets.sweep import enter, open_ledger, run_sweep
 from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.ledger import this_worker
-from nf_resnets.sweep.task import Resolved
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.program import Program, Steps
-from nf_resnets.training.state import TrainState
+from tests.sweep.counting import Counting, state
 from tests.sweep.small import Log
 
 STEPS, PER_EPOCH = 10, 4
-
-
-def state(seed=0, step=0):
-    return TrainState(
-        step=np.int32(step), seed=np.uint32(seed), params={"w": np.float32(seed)},
-        batch_stats={}, opt_state={}, hyper={},
-    )  # fmt: skip
-
-
-class Counting:
-    """A task without a network: the loss of step t is 1 / (t + 1), the state counts steps."""
-
-    finish = None
-
-    def __init__(self, *, seconds=0.0, diverges_at=None, stop_at=None):
-        self.seconds, self.diverges_at, self.stop_at = seconds, diverges_at, stop_at
-        self.stopped = False
-        self.probed = []
-
-    def check(self, run, devices_per_run):
-        pass
-
-    def resolve(self, settings):
-        return Resolved(
-            settings, f"seed {settings['seed']}", "counting", STEPS, PER_EPOCH,
-            evaluate_every=2, curve_points=4,
-        )  # fmt: skip
-
-    def start(self, run):
-        return SimpleNamespace(seed=run.settings["seed"])
-
-    def probe(self, program, run, state, step):
-        self.probed.append((int(state.step), step))
-        return {"w": float(state.params["w"])}
-
-    def build(self, run, mesh, *, runs_per_device=1, vectorize="auto"):
-        waited = [0.0]
-
-        def steps(states, counts):
-            count = int(counts[0])
-            first = int(states.step[0])
-            if self.diverges_at is not None and first + count > self.diverges_at:
-                count = self.diverges_at + 1 - first
-            time.sleep(self.seconds * count)
-            waited[0] += 0.5 * self.seconds * count
-            made = np.arange(first, first + count)
-            loss = 1.0 / (made + 1.0)
-            gone = self.diverges_at is not None and first + count == self.diverges_at + 1
-            if gone:
-                loss[-1] = np.nan
-            self.stopped |= self.stop_at is not None and first + count >= self.stop_at
-            curve = {"loss": loss, "accuracy": np.zeros(count), "grad_norm": loss + 1}
-            states = jax.tree.map(np.copy, states)
-            states.step[0] += count
-            return Steps(
-                states, {name: values[None] for name, values in curve.items()},
-                np.array([count]), np.array([gone]),
-            )  # fmt: skip
-
-        def stacked(one):
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[None].copy(), one)
-
-        return Program(
-            model=None, mesh=mesh, slots=1, num_steps=STEPS, steps_per_epoch=PER_EPOCH,
-            metrics=("loss", "accuracy", "grad_norm"), like=state(),
-            empty=lambda: stacked(state()),
-            begin=lambda states, slot, start: stacked(state(start.seed)),
-            put=lambda states, slot, one: stacked(one),
-            take=lambda states, slot: jax.tree.map(lambda leaf: leaf[0], states),
-            steps=steps,
-            test=lambda states: {"loss": np.array([0.5]), "accuracy": np.array([0.25])},
-            compile_seconds=0.0,
-            input_seconds=lambda: waited[0],
-        )  # fmt: skip
 
 
 def sweep(folder, task, seeds=(0,), **how):
@@ -110,24 +31,31 @@ def sweep(folder, task, seeds=(0,), **how):
 
 
 def test_an_epoch_has_a_row_and_every_second_one_a_test(tmp_path):
-    (row,), epochs, _ = sweep(tmp_path, Counting())
+    (row,), epochs, _ = sweep(tmp_path, Counting(evaluate_every=2))
     assert (row["state"], row["steps_done"]) == ("finished", STEPS), row["message"]
-    assert [(each["epoch"], each["step"]) for each in epochs] == [(0, 0), (1, 4), (2, 8), (3, 10)]
-    assert [each["test_loss"] for each in epochs] == [None, None, 0.5, 0.5]
+    assert [(each["epoch"], each["step"]) for each in epochs] == [(1, 4), (2, 8), (3, 10)]
+    assert [each["test_loss"] is None for each in epochs] == [True, False, False]
     # Harmonic sums, in float32.
-    assert epochs[1]["train_loss"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, rel=1e-6)
-    assert epochs[3]["train_loss"] == pytest.approx((1 / 9 + 1 / 10) / 2, rel=1e-6)
+    assert epochs[0]["train_loss"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, rel=1e-6)
+    assert epochs[2]["train_loss"] == pytest.approx((1 / 9 + 1 / 10) / 2, rel=1e-6)
 
 
 def test_probes_see_the_state_before_the_first_step_and_after_each_epoch(tmp_path):
-    task = Counting()
+    task, probed = Counting(), []
+
+    def probe(program, run, state, step):
+        probed.append((int(state.step), step))
+        return {"w": float(state.params["w"])}
+
+    task.probe = probe
     _, epochs, _ = sweep(tmp_path, task, seeds=(3,))
-    assert task.probed == [(0, 0), (4, 4), (8, 8), (10, 10)]
-    assert [each["measures"] for each in epochs] == [{"w": 3.0}] * 4
+    assert probed == [(0, 0), (4, 4), (8, 8), (10, 10)]
+    sums = [3 + sum(1 / (step + 1) for step in range(count)) for count, _ in probed]
+    assert [each["measures"]["w"] for each in epochs] == pytest.approx(sums, rel=1e-6)
 
 
 def test_a_run_is_measured(tmp_path):
-    task = Counting(seconds=0.001)
+    task = Counting(seconds=0.001, waits=True)
     task.finish = lambda program, run, state: {"last": int(state.step)}
     (row,), _, log = sweep(tmp_path, task)
     measures = row["measures"]
@@ -150,7 +78,7 @@ def test_a_diverged_run_keeps_its_curve_to_the_last_step(tmp_path):
     assert row["message"] == "loss nan, grad_norm nan at step 6"
     assert row["measures"]["first_loss"] == 1.0
     assert row["measures"]["last_loss"] is None or math.isnan(row["measures"]["last_loss"])
-    assert [each["epoch"] for each in epochs] == [0, 1]
+    assert [each["epoch"] for each in epochs] == [1]
 
 
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path):
