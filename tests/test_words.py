@@ -16,7 +16,8 @@ NAMES = {
     "seated": "in a slot", "watch": "callback", "several": "callbacks", "told": "on_step",
     "went": "on_step", "went_on": "on_step", "plan": "resolved", "together": "vectorize",
     "wave": "priority", "job": "group", "jobs": "groups", "usual": "default_init",
-    "beside": "branch lookup", "goes": "cond", "goes_on": "cond", "feed": "device iterator", "feeds": "device iterators", "leader": "process 0",
+    "beside": "branch lookup", "goes": "cond", "goes_on": "cond", "feed": "device iterator",
+    "feeds": "device iterators", "leader": "process 0",
     "leads": "process 0", "share": "fraction", "promised": "target", "house": "architecture",
     "ledgered": "recorded",
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Trees to save, damage to do to them, and a process whose saves are killed at a chosen moment.
 
-Usage: python -m tests.faults.saving    a JSON list of requests on stdin, of their statuses on stdout
+Usage: python -m tests.faults.saving    a JSON list of requests on stdin, of statuses on stdout
 """
 
 from __future__ import annotations
@@ -225,9 +225,9 @@ def forked(request):
 
 
 def cut_saves(requests):
-    """Runs requests, each a save in a process of its own that dies at its seam; gives the statuses.
+    """Runs requests, each a save in a process that dies at its seam; gives the statuses.
 
-    A request has folder, step, and seam: a name that `arm` knows, or the number of a file operation.
+    A request has folder, step, and seam: a name that `arm` knows, or a file operation's number.
     """
     requests = [{**request, "folder": str(request["folder"])} for request in requests]
     done = subprocess.run(
