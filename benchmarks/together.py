@@ -1,9 +1,9 @@
 """Many runs at a time: vectorised on one device, in threads on a CPU, sharded over devices.
 
-Claims: on a GPU eight small runs together are at least four times as fast as one after another. On
-a CPU of one device they come one after another in any case (``vmap`` is shown beside it); what can
-gain there is a thread for each core, as sweeps have them. Runs sharded over devices do not talk to
-each other; virtual devices of one CPU share its cores, and show what the sharding itself costs.
+Targets: on a GPU eight small runs at a time are at least four times as fast as one after another.
+On a CPU of one device they come one after another in any case (``vmap`` is shown beside it); what
+can gain there is a thread for each core, as sweeps have them. Runs on several devices do not
+communicate; virtual devices of one CPU share its cores, and show the overhead.
 
 All rows are in runs/s on the digits with batches of 64, training steps only: initialisation, tests
 and results are left to ``benchmarks.outside``.
@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -29,15 +30,15 @@ from nf_resnets import data, schemes, training
 from nf_resnets.models import architectures
 from nf_resnets.sweep.pool import default_workers
 
-TITLE = "Runs together (runs/s over those one after another, or on one device)"
+TITLE = "Runs at a time (runs/s over those one after another, or on one device)"
 LIMIT = 4.0
-"""What eight runs together are to gain on a GPU."""
+"""What eight runs at a time are to gain on a GPU."""
 MANY = 8
 """Runs that are sharded over devices, and those that the limit is for."""
 BATCH = 64
-# At the rate of the other parts, a run that goes on through all rounds diverges in the end.
+# At the rate of the other parts, a run that is continued through all rounds diverges in the end.
 STEADY = {**HYPER, "learning_rate": 1e-3}
-How = Literal["auto", "vmap", "loop"]
+Vectorize = Literal["auto", "vmap", "loop"]
 
 
 def unavailable() -> str | None:
@@ -50,12 +51,12 @@ def measure(*, quick: bool) -> Iterator[Row]:
     rounds = 3 if quick else 9
     alone = Trainer(small, 1)
     by_itself = alone.losses()
-    cases: list[tuple[int, How]] = [(runs, "auto") for runs in (1, 2, 4, 8, 16)]
+    cases: list[tuple[int, Vectorize]] = [(runs, "auto") for runs in (1, 2, 4, 8, 16)]
     if on_cpu:
         cases += [(runs, "vmap") for runs in (2, 4, 8, 16)]
-    for runs, how in cases:
-        if not quick or (runs == MANY and how == "auto"):
-            yield on_one_device(alone, by_itself, runs, how, rounds)
+    for runs, vectorize in cases:
+        if not quick or (runs == MANY and vectorize == "auto"):
+            yield on_one_device(alone, by_itself, runs, vectorize, rounds)
     devices = jax.devices()
     threads = default_workers(devices[:1])
     if threads > 1:
@@ -77,7 +78,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
 
 @dataclasses.dataclass(frozen=True)
 class Small:
-    """A small network, and how far a run goes in one call.
+    """A small network, and the steps of a call.
 
     Attributes:
       network: its name in the registry of architectures.
@@ -95,94 +96,89 @@ class Small:
 
 
 class Trainer:
-    """Runs that a program trains together; each call takes them on by as many steps.
+    """Runs of seeds 0 to R - 1 in one program; each call makes as many steps.
 
     Args:
       small: the network.
       runs: how many.
-      how: a device computes them.
+      vectorize: how a device computes them.
       devices: over which they are sharded.
+      program: compiled already for such runs.
     """
 
     def __init__(
         self,
         small: Small,
         runs: int,
-        how: How = "auto",
+        vectorize: Vectorize = "auto",
         devices: Sequence[jax.Device] | None = None,
+        program: training.Program | None = None,
     ) -> None:
         devices = jax.devices()[:1] if devices is None else devices
-        mesh = training.make_mesh(len(devices), 1, devices=devices)
-        dataset = data.load("digits")
-        model = architectures.make(
-            small.network, "fixup", num_classes=10, stem_channels=small.channels
+        start = functools.partial(training.Start, schemes.get("fixup"), hyper=STEADY)
+        self.small, self.runs = small, runs
+        self.program = program or training.image_program(
+            architectures.make(
+                small.network, "fixup", num_classes=10, stem_channels=small.channels
+            ),
+            data.load("digits"),
+            optimizer,
+            training.make_mesh(len(devices), 1, devices=devices),
+            training.ImageTraining(batch_size=BATCH, num_steps=small.steps),
+            start(0),
+            runs_per_device=runs // len(devices),
+            vectorize=vectorize,
         )
-        self.data = training.replicate(data.DeviceData.of(dataset, dataset.train), mesh)
-        self.counts = training.shard_runs(np.full(runs, small.steps, np.int32), mesh)
-        per_epoch = data.steps_per_epoch(len(dataset.train.labels), BATCH)
-        if per_epoch % small.steps:
-            raise ValueError(f"steps={small.steps} found; expected a divisor of {per_epoch}.")
-        self.states = training.shard_runs(_initial(model, dataset, runs), mesh)
-        self.small = small
-        self.steps = training.make_train_steps(
-            training.train_apply(model), optimizer, mesh,
-            batch_size=BATCH, vectorize=how, longest=small.steps,
-        )  # fmt: skip
+        if self.program.steps_per_epoch % small.steps:
+            raise ValueError(
+                f"steps={small.steps} found; expected a divisor of {self.program.steps_per_epoch}."
+            )
+        self.counts = np.full(runs, small.steps, np.int32)
+        self.states = self.program.empty()
+        for seed in range(runs):
+            self.states = self.program.begin(self.states, seed, start(seed))
 
-    def advance(self) -> training.Steps:
-        """Starts the steps of all its runs; their numbers may still be to come."""
-        found = self.steps(self.states, self.data, self.counts)
+    def call(self) -> training.Steps:
+        """Dispatches the steps of all its runs."""
+        found = self.program.steps(self.states, self.counts)
         self.states = found.states
         return found
 
     def losses(self) -> np.ndarray:
-        """Goes on, and gives each step's loss, float32 [R, K].
+        """Makes the steps, and gives each one's loss, float32 [R, K].
 
         Raises:
           RuntimeError: if a run did not make all its steps, which would have been fast.
         """
-        found = self.advance()
-        made = np.asarray(found.counts)
-        if (made != self.small.steps).any() or np.asarray(found.diverged).any():
-            raise RuntimeError(f"{made} steps found; expected {self.small.steps} of each run.")
-        return np.asarray(found.curve["loss"])
-
-
-def _initial(model: Any, dataset: data.Dataset, runs: int) -> training.TrainState:
-    """The runs' states before their first steps, ``[R, ...]``; the seeds are 0 .. R - 1."""
-    images = jax.ShapeDtypeStruct((1, *dataset.train.images.shape[1:]), np.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-
-    @jax.jit
-    def create(seed: jax.Array) -> training.TrainState:
-        params = schemes.get("fixup").init(empty, model.num_branches, key=jax.random.key(seed))
-        return training.create_state(params, optimizer, STEADY, seed=seed)
-
-    states = [create(np.uint32(seed)) for seed in range(runs)]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+        found = self.call()
+        counts = np.asarray(found.counts)
+        if (counts != self.small.steps).any() or np.asarray(found.diverged).any():
+            raise RuntimeError(f"{counts} steps found; expected {self.small.steps} of each run.")
+        return np.asarray(found.curve["loss"])[:, : self.small.steps]
 
 
 def one_after_another(trainers: Sequence[Trainer]) -> None:
-    """Each goes on once; nobody waits in between for what the device has been told to do."""
-    jax.block_until_ready([trainer.advance().counts for trainer in trainers])
+    """Calls each once, without waiting in between."""
+    jax.block_until_ready([trainer.call().counts for trainer in trainers])
 
 
-def on_one_device(alone: Trainer, by_itself: np.ndarray, runs: int, how: How, rounds: int) -> Row:
+def on_one_device(
+    alone: Trainer, by_itself: np.ndarray, runs: int, vectorize: Vectorize, rounds: int
+) -> Row:
     """The row for runs in one program against as many calls of the program for one run.
 
     Args:
       alone: of one run.
       by_itself: the losses of that run's first call.
-      runs: how many together.
-      how: a device computes them.
+      runs: how many at a time.
+      vectorize: how a device computes them.
       rounds: in which the two take turns.
     """
-    joint = Trainer(alone.small, runs, how)
-    refuse_other_losses(joint.losses()[:1], by_itself, f"{runs} runs together ({how})")
+    joint = Trainer(alone.small, runs, vectorize)
+    refuse_other_losses(joint.losses()[:1], by_itself, f"{runs} runs at a time ({vectorize})")
     seconds = interleaved(
         {
-            "together": lambda: one_after_another([joint]),
+            "joint": lambda: one_after_another([joint]),
             "one by one": lambda: one_after_another([alone] * runs),
         },
         rounds,
@@ -190,21 +186,20 @@ def on_one_device(alone: Trainer, by_itself: np.ndarray, runs: int, how: How, ro
     )
     joint.losses()  # a run that diverged on the way would have saved its time
     alone.losses()
-    limit = LIMIT if runs == MANY and jax.default_backend() == "gpu" else None
-    named = "" if how == "auto" else f" ({how})"
+    named = "" if vectorize == "auto" else f" ({vectorize})"
     return Row(
         "together",
         alone.small.title,
-        f"runs/s, {runs} together{named} / one after another",
+        f"runs/s, {runs} at a time{named} / one after another",
         # More runs a second is fewer seconds.
-        ratio(seconds["one by one"], seconds["together"]),
-        limit,
+        ratio(seconds["one by one"], seconds["joint"]),
+        LIMIT if runs == MANY and jax.default_backend() == "gpu" else None,
         at_least=True,
         numbers={
             "runs": runs,
-            "how": how,
+            "vectorize": vectorize,
             "steps_a_run": alone.small.steps,
-            "runs_per_s_together": _per_second(runs, seconds["together"]),
+            "runs_per_s_at_a_time": _per_second(runs, seconds["joint"]),
             "runs_per_s_one_by_one": _per_second(runs, seconds["one by one"]),
         },
     )
@@ -212,9 +207,9 @@ def on_one_device(alone: Trainer, by_itself: np.ndarray, runs: int, how: How, ro
 
 def in_threads(alone: Trainer, by_itself: np.ndarray, threads: int, rounds: int) -> Row:
     """The row for threads, each with a run of its own, against one thread with all of them."""
-    trainers = [Trainer(alone.small, 1) for _ in range(threads)]
+    # The threads of a sweep share what was compiled, too.
+    trainers = [Trainer(alone.small, 1, program=alone.program) for _ in range(threads)]
     for trainer in trainers:
-        trainer.steps = alone.steps  # the threads of a sweep share what was compiled, too
         refuse_other_losses(trainer.losses(), by_itself, "a thread")
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
 
@@ -222,9 +217,12 @@ def in_threads(alone: Trainer, by_itself: np.ndarray, threads: int, rounds: int)
             for done in [pool.submit(one_after_another, [trainer]) for trainer in trainers]:
                 done.result()
 
-        seconds = interleaved(
-            {"threads": side_by_side, "one": lambda: _waiting_for_each(trainers)}, rounds, warm_up=1
-        )
+        def one_thread() -> None:
+            for trainer in trainers:  # two calls under way would share the cores, too
+                one_after_another([trainer])
+
+        functions = {"threads": side_by_side, "one": one_thread}
+        seconds = interleaved(functions, rounds, warm_up=1)
     for trainer in trainers:
         trainer.losses()
     return Row(
@@ -240,11 +238,6 @@ def in_threads(alone: Trainer, by_itself: np.ndarray, threads: int, rounds: int)
     )
 
 
-def _waiting_for_each(trainers: Sequence[Trainer]) -> None:
-    for trainer in trainers:  # as one thread does: two calls would else share the cores, too
-        one_after_another([trainer])
-
-
 def over_devices(small: dict[str, Any], counts: Sequence[int], rounds: int) -> dict[str, Any]:
     """The seconds of ``MANY`` runs sharded over so many devices, in one process, taking turns."""
     devices = jax.devices()
@@ -253,13 +246,11 @@ def over_devices(small: dict[str, Any], counts: Sequence[int], rounds: int) -> d
     trainers = {
         str(count): Trainer(Small(**small), MANY, "auto", devices[:count]) for count in counts
     }
-    first = None
-    for count, trainer in trainers.items():
-        found = trainer.losses()
-        first = found if first is None else first
-        refuse_other_losses(found, first, f"{count} devices")
-    functions: dict[str, Callable[[], object]] = {
-        count: lambda trainer=trainer: one_after_another([trainer])
+    losses = {count: trainer.losses() for count, trainer in trainers.items()}
+    for count, found in losses.items():
+        refuse_other_losses(found, next(iter(losses.values())), f"{count} devices")
+    functions = {
+        count: functools.partial(one_after_another, [trainer])
         for count, trainer in trainers.items()
     }
     seconds = interleaved(functions, rounds, warm_up=1)
@@ -272,19 +263,18 @@ def device_rows(small: Small, seconds: dict[str, list[float]], kind: str) -> Ite
     one = seconds["1"]
     shows = " (shows overhead only: they share the same cores)" if kind != "devices" else ""
     for count, taken in seconds.items():
-        if count == "1":
-            continue
-        yield Row(
-            "together",
-            f"{small.title}, {MANY} runs",
-            f"runs/s, {count} {kind} / 1{shows}",
-            ratio(one, taken),
-            numbers={
-                "runs_per_s": _per_second(MANY, taken),
-                "runs_per_s_one_device": _per_second(MANY, one),
-                "virtual": kind != "devices",
-            },
-        )
+        if count != "1":
+            yield Row(
+                "together",
+                f"{small.title}, {MANY} runs",
+                f"runs/s, {count} {kind} / 1{shows}",
+                ratio(one, taken),
+                numbers={
+                    "runs_per_s": _per_second(MANY, taken),
+                    "runs_per_s_one_device": _per_second(MANY, one),
+                    "virtual": kind != "devices",
+                },
+            )
 
 
 def refuse_other_losses(found: np.ndarray, expected: np.ndarray, what: str) -> None:

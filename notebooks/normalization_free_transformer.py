@@ -40,7 +40,6 @@ import tempfile
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from IPython.display import Image
 
 from nf_resnets import models, optim, plotting, schemes, trained, training, translation
@@ -113,22 +112,11 @@ def optimizer(hyper):
 
 def train(scheme):
     model = network(scheme)
-
-    @jax.jit
-    def initial(key):
-        tokens = jnp.ones((1, 2), jnp.int32)
-        params = model.init(key, tokens, tokens)["params"]
-        return schemes.get(scheme).init(params, model.num_branches)
-
+    start = training.Start(schemes.get(scheme), seed=0, hyper={"learning_rate": 3e-3})
     mesh = training.make_mesh(devices=jax.devices()[:1])
-    return model, translation.train(
-        translation.make_train_step(model, optimizer, mesh),
-        training.create_state(initial(jax.random.key(0)), optimizer, {"learning_rate": 3e-3}),
-        corpus,
-        mesh,
-        num_steps=STEPS,
-        max_tokens=TOKENS,
-    )
+    settings = translation.TokenTraining(max_tokens=TOKENS, num_steps=STEPS)
+    program = translation.token_program(model, corpus, optimizer, mesh, settings, start)
+    return model, training.train(program, start)
 
 
 runs = {title: train(scheme) for title, scheme in VARIANTS.items()}

@@ -64,7 +64,7 @@ FOLDER = Path(tempfile.mkdtemp())
 
 # %%
 grid = sweep.make_sweep(GRID, BASE)
-print(f"{len(grid.plans)} runs, {len(grid.programs)} programs")
+print(f"{len(grid.runs)} runs, {len(grid.programs)} programs")
 
 # %% [markdown]
 # ## The runs
@@ -82,10 +82,10 @@ print(f"{len(grid.plans)} runs, {len(grid.programs)} programs")
 
 # %%
 with sweep.open_ledger(FOLDER / "ledger.db") as ledger:
-    sweep.enter(grid, ledger)
-    made = sweep.drive(grid, ledger, FOLDER / "checkpoints", Callbacks(), checkpoint_epochs=0)
+    sweep.enter(grid.runs, ledger)
+    outcome = sweep.run_sweep(grid.task, grid.runs, ledger, FOLDER / "checkpoints", Callbacks())
     rows = ledger.rows(grid.keys)
-print(", ".join(f"{count} {state}" for state, count in made.counts.items() if count))
+print(", ".join(f"{count} {state}" for state, count in outcome.counts.items() if count))
 
 # %% [markdown]
 # ## The best rates

@@ -25,7 +25,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
         BatchNorm's slices, so that the numbers are those of one device.
 
     Raises:
-      ValueError: if ``model.bn_groups`` cannot be spread over the replicas; from the function, if
+      ValueError: if ``model.bn_groups`` does not divide over the replicas; from the function, if
         the network has BatchNorm and ``batch_stats`` is empty.
     """
     if not _is_module(model):
@@ -84,7 +84,7 @@ def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:
     if not batch_stats:
         raise ValueError(
             "batch_stats is empty, and the network has BatchNorm; expected the statistics that "
-            "model.init returns beside the parameters: create_state(..., batch_stats=...)."
+            "model.init returns with the parameters: create_state(..., batch_stats=...)."
         )
     return {"params": params, "batch_stats": batch_stats}
 

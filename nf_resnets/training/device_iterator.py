@@ -1,4 +1,4 @@
-"""From the batches that a host reads to arrays on the devices, and how long that was waited for."""
+"""Batches that a host reads, as arrays on the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from nf_resnets.training.mesh import DATA
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The positions in the global batch that this process's devices hold, and that it has to read.
+    """The positions in the global batch that this process's devices hold, and that it reads.
 
-    Each process reads its own, and all together the whole batch (where the mesh's ``sweep`` axis
-    extends over processes, the batch of a run is read by all that train on it).
+    Where the mesh's ``sweep`` axis extends over processes, several read the same rows.
 
     Args:
       mesh: see :func:`nf_resnets.training.make_mesh`.
@@ -39,15 +38,15 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
             f"batch_size={batch_size} does not divide evenly over the {mesh.shape[DATA]} devices "
             "of the mesh's data axis."
         )
-    places = _sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    rows = {row for place in places if place for row in range(*place[0].indices(batch_size))}
+    slices = _sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    rows = {row for each in slices if each for row in range(*each[0].indices(batch_size))}
     if not rows:
         raise ValueError("no device of the mesh belongs to this process; expected at least one.")
     return np.array(sorted(rows))
 
 
 class DeviceIterator:
-    """Puts a host's batches on the devices of a mesh, and keeps the time that it had to wait.
+    """Puts a host's batches on the devices of a mesh, and measures how long it waits for them.
 
     Args:
       batches: this process's parts of the batches, dicts of arrays ``[b, ...]``, in the order of
@@ -87,7 +86,7 @@ class DeviceIterator:
         return {name: self._put(name, np.asarray(values)) for name, values in batch.items()}
 
     def close(self) -> None:
-        """Ends what reads ahead, if it is of a kind that has to be told."""
+        """Ends what reads ahead."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
@@ -103,8 +102,8 @@ class DeviceIterator:
             shape, self._sharding, lambda at: self._part(values, at)
         )
 
-    def _part(self, values: np.ndarray, place: Any) -> np.ndarray:
-        start, stop, _ = place[0].indices(self._batch_size)
+    def _part(self, values: np.ndarray, index: Any) -> np.ndarray:
+        start, stop, _ = index[0].indices(self._batch_size)
         first = int(np.searchsorted(self._rows, start))
         return values[first : first + stop - start]
 

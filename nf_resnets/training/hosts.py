@@ -148,7 +148,7 @@ def _wait_for(coordinator: str, address: tuple[str, int], seconds: float) -> Non
             socket.create_connection(address, timeout=5).close()
             return
         except socket.gaierror as error:
-            # A name may appear later than a process, where both are started together.
+            # A name may appear later than a process that is started at the same time.
             reason = f"the host is not known ({error.strerror})"
         except OSError as error:
             reason = str(error)
@@ -245,7 +245,7 @@ def _encode(value: Any) -> tuple[int, bytes]:
     try:
         return _JSON, json.dumps(value).encode()
     except (TypeError, ValueError) as error:
-        # The others wait for a message: that it cannot be made is what they get.
+        # The others wait for a message: they get the refusal.
         return _REFUSED, (
             f"a value of type {type(value).__name__} found; expected a JSON value or bytes "
             f"({error})."

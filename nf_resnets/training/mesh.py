@@ -1,4 +1,4 @@
-"""The mesh on which runs and batches are spread."""
+"""The mesh over which runs and batches are sharded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_mesh(
 
 
 def check_runs(runs: int, mesh: Mesh) -> None:
-    """Refuses a number of runs that does not spread evenly over the mesh's ``sweep`` axis."""
+    """Refuses a number of runs that does not divide over the mesh's ``sweep`` axis."""
     if runs < 1 or runs % mesh.shape[SWEEP]:
         raise ValueError(
             f"{runs} runs found; expected a multiple of {mesh.shape[SWEEP]}, the devices of the "

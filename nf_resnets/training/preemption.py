@@ -1,4 +1,4 @@
-"""Being told to stop, by a cloud that takes its machine back or by Ctrl-C, as a flag."""
+"""A signal to stop, from a cloud that takes its machine back or from Ctrl-C, as a flag."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import schemes
 from nf_resnets.training import hosts
+from nf_resnets.training.mesh import SWEEP
 from nf_resnets.training.sharding import unstack
 from nf_resnets.training.state import TrainState
 
@@ -133,10 +134,8 @@ def build(
     """
     if num_steps < 1:
         raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
-    per_run, shared = (
-        NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((mesh.axis_names[0],), ())
-    )
-    # What is called once a run takes milliseconds: only its compile time counts.
+    per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
+    # What is called once a run only takes time to compile.
     quickly = quick_compile(mesh)
     jit_quickly = functools.partial(jax.jit, compiler_options=quickly, out_shardings=per_run)
 

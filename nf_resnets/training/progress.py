@@ -103,12 +103,12 @@ class Progress:
 
     def measures(self, points: int) -> dict[str, Any]:
         """What the ledger keeps of the curve when the run has ended."""
-        made = self.step - self.first_step
+        steps = self.step - self.first_step
         return {
             "first_loss": float(self.column("loss")[0]),
             "last_loss": float(self.column("loss")[-1]),
             "last_grad_norm": float(self.column("grad_norm")[-1]),
-            "seconds_per_step": self.step_seconds / made if made else math.nan,
+            "seconds_per_step": self.step_seconds / steps if steps else math.nan,
             "resumed_at": self.first_step,
             "curve": self.thinned(points),
         }
@@ -162,11 +162,11 @@ def advance(
     """
     start = time.perf_counter()
     found = program.steps(states, np.asarray(counts, np.int32))
-    curve, made, diverged = hosts.gather((dict(found.curve), found.counts, found.diverged))
+    curve, steps, diverged = hosts.gather((dict(found.curve), found.counts, found.diverged))
     elapsed = time.perf_counter() - start
     running = [(slot, run) for slot, run in enumerate(runs) if run is not None]
     for slot, run in running:
-        count = int(made[slot])
+        count = int(steps[slot])
         for column, name in enumerate(run.metrics):
             run.curve[run.step : run.step + count, column] = curve[name][slot, :count]
         run.step += count

@@ -13,7 +13,7 @@ from nf_resnets.training.mesh import SWEEP, check_runs
 
 
 def stack(trees: list[Any]) -> Any:
-    """Puts trees of one structure together along a new leading axis ``[R, ...]``."""
+    """Stacks trees of one structure along a new leading axis ``[R, ...]``."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 

@@ -17,7 +17,7 @@ OptimizerFn = Any
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a run needs to go on, as one pytree.
+    """All that a run needs to continue, as one pytree.
 
     Attributes:
       step: int32 [], updates made so far.

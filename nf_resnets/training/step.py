@@ -51,7 +51,7 @@ def replica_step(
       axis_name: the mapped axis whose members share the batch; None for one replica.
       micro_batches: into how many equal parts the replica's batch is cut, of which one at a time is
         in memory; the gradients are those of the whole batch.
-      label_smoothing: how much of the label is spread over all classes.
+      label_smoothing: the fraction of a label that is spread over all classes.
 
     Returns:
       The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole

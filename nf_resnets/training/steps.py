@@ -18,6 +18,7 @@ from nf_resnets.training.program import Steps
 from nf_resnets.training.sharding import stack, unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
+    Metrics,
     Vectorize,
     check_batch,
     choose_vectorize,
@@ -48,21 +49,20 @@ def make_train_steps(
 
     The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
     They share the program and the data set, and differ in their states: parameters, seed,
-    hyper-parameters. Each run makes as many steps as it is told, fewer where its epoch ends or it
-    diverges; the other runs are not affected. The order of the examples follows from seed and step.
+    hyper-parameters. Each run makes the number of steps that it is given, fewer where its epoch ends
+    or it diverges; the others are not affected. The order of examples follows from seed and step.
 
     Args:
-      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`); with
-        BatchNorm made for ``mesh.shape["data"] * micro_batches`` shards.
+      apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`), with
+        BatchNorm's slices for ``mesh.shape["data"] * micro_batches`` shards.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: examples in a step of one run, over all its devices.
       augmentation: what is done to the training images.
-      micro_batches: into how many parts a device cuts its part of the batch, of which one at a time
-        is in memory; their gradients are accumulated.
+      micro_batches: into how many parts, one at a time in memory, a device cuts its batch.
       label_smoothing: the fraction of a label that is spread over all classes.
-      vectorize: how a device computes several runs: ``"vmap"`` vectorised, ``"loop"`` one after
-        another, which is faster on a CPU; ``"auto"`` chooses by platform.
+      vectorize: how a device computes several runs: vectorised, one after another (faster on a
+        CPU), or as the platform wants it.
       longest: the largest number of steps in one call.
 
     Returns:
@@ -86,12 +86,7 @@ def make_train_steps(
         order = epoch_order(state.seed, state.step // per_epoch, examples)
         count = jnp.minimum(count, per_epoch - state.step % per_epoch)
 
-        def unfinished(carry: Any) -> jax.Array:
-            made, _, _, finite = carry
-            return finite & (made < count)
-
-        def body(carry: Any) -> Any:
-            made, state, curve, _ = carry
+        def step(state: TrainState) -> tuple[TrainState, Metrics]:
             batch = training_batch(
                 data,
                 order,
@@ -101,7 +96,7 @@ def make_train_steps(
                 augmentation=augmentation,
                 axis_name=DATA,
             )
-            state, metrics = replica_step(
+            return replica_step(
                 state,
                 batch,
                 apply_fn=apply_fn,
@@ -110,19 +105,8 @@ def make_train_steps(
                 micro_batches=micro_batches,
                 label_smoothing=label_smoothing,
             )
-            numbers = jnp.stack([metrics[name] for name in METRICS])
-            curve = lax.dynamic_update_index_in_dim(curve, numbers, made, 0)
-            return made + 1, state, curve, jnp.isfinite(numbers).all()
 
-        start = (
-            varying(jnp.int32(0), SWEEP),
-            state,
-            varying(jnp.full((longest, len(METRICS)), jnp.nan, jnp.float32), SWEEP),
-            varying(jnp.bool_(True), SWEEP),
-        )
-        made, state, curve, finite = lax.while_loop(unfinished, body, start)
-        columns = {name: curve[:, index] for index, name in enumerate(METRICS)}
-        return Steps(state, columns, made, ~finite)
+        return _loop(step, state, count, longest)
 
     def local_runs(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
         if counts.shape[0] == 1:
@@ -147,6 +131,36 @@ def make_train_steps(
         return sharded(states, data, jnp.minimum(counts, longest))
 
     return jax.jit(steps, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+
+
+def _loop(
+    step: Callable[[TrainState], tuple[TrainState, Metrics]],
+    state: TrainState,
+    count: jax.Array,
+    longest: int,
+) -> Steps:
+    """Makes ``count`` steps of a run, fewer if it diverges."""
+
+    def cond(carry: Any) -> jax.Array:
+        index, _, _, finite = carry
+        return finite & (index < count)
+
+    def body(carry: Any) -> Any:
+        index, state, curve, _ = carry
+        state, metrics = step(state)
+        numbers = jnp.stack([metrics[name] for name in METRICS])
+        curve = lax.dynamic_update_index_in_dim(curve, numbers, index, 0)
+        return index + 1, state, curve, jnp.isfinite(numbers).all()
+
+    start = (
+        varying(jnp.int32(0), SWEEP),
+        state,
+        varying(jnp.full((longest, len(METRICS)), jnp.nan, jnp.float32), SWEEP),
+        varying(jnp.bool_(True), SWEEP),
+    )
+    index, state, curve, finite = lax.while_loop(cond, body, start)
+    columns = {name: curve[:, column] for column, name in enumerate(METRICS)}
+    return Steps(state, columns, index, ~finite)
 
 
 __all__ = ["LONGEST", "METRICS", "make_train_steps"]

@@ -38,10 +38,9 @@ def make_streamed_step(
 ) -> Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]:
     """As :func:`nf_resnets.training.make_train_steps`, but one step on a batch from the host.
 
-    The runs share the batches; what else is drawn (mixup, dropout) follows from each one's seed.
-    With mixup every image is mixed with another one of the whole batch, by the permutation and the
-    fraction of :func:`nf_resnets.data.mixture`: replicas send each other their images, as bytes,
-    so that one device and eight give the same numbers.
+    The runs share the batches; mixup and dropout follow from each one's seed. Every image is mixed
+    with another one of the whole batch, by :func:`nf_resnets.data.mixture`: replicas send each
+    other their images, as bytes, so that one device and eight give the same numbers.
 
     Args:
       apply_fn: see ``make_train_steps``, as for the arguments that are not listed here.
@@ -74,19 +73,19 @@ def make_streamed_step(
     def prepared(state: TrainState, batch: DeviceBatch) -> DeviceBatch:
         positions = local_positions(batch_size, DATA)
         images, labels = normalize(batch["image"], *colours), batch["label"]
-        made = {
+        found = {
             "image": images,
             "label": labels,
             "keys": example_keys(state.seed, state.step, positions),
         }
         if not mixup:
-            return made
+            return found
         fraction, partners = mixture(mixup, state.seed, state.step, batch_size)
         partners = partners[positions]
         # Gathered as bytes: a quarter of what they are as numbers.
         all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
         return {
-            **made,
+            **found,
             "image": mixed(images, normalize(all_images[partners], *colours), fraction),
             "other_label": all_labels[partners],
             "fraction": jnp.full(labels.shape, fraction),
@@ -129,9 +128,9 @@ def make_streamed_evaluate(
 
     Returns:
       ``evaluate(params, batch_stats, batches)`` with a leading axis ``[R, ...]`` on parameters and
-      statistics, and batches that have ``counts`` float32 [B] beside ``image`` and ``label``, 0 for
-      an example that is only there to fill the batch. It gives ``loss`` and ``accuracy`` float64
-      [R], means over all examples that count.
+      statistics, and batches of ``image``, ``label`` and ``counts`` float32 [B], 0 for an example
+      that only fills the batch. It gives ``loss`` and ``accuracy`` float64 [R], means over all
+      examples that count.
 
     Raises:
       ValueError: from the function, if no example counts, or ``R`` is no multiple of the mesh's

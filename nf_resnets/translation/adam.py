@@ -34,8 +34,8 @@ def adam(
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
-      b1: the share of the mean gradient that is kept, in ``[0, 1)``.
-      b2: the share of the mean square that is kept, in ``[0, 1)``; 0.98 by Vaswani et al.
+      b1: the fraction of the mean gradient that is kept, in ``[0, 1)``.
+      b2: the fraction of the mean square that is kept, in ``[0, 1)``; 0.98 by Vaswani et al.
       eps: what keeps the quotient finite.
       weight_decay: the coefficient of ``theta``.
       scheme: the scheme of the network, which says what is slow and what is not decayed, as in

@@ -115,7 +115,7 @@ def encode(
     return Corpus(sources, targets, max_length, dropped=len(source) - len(kept))
 
 
-class Place(NamedTuple):
+class TokenBatch(NamedTuple):
     """One batch of an epoch.
 
     Attributes:
@@ -143,11 +143,13 @@ def batch_shapes(corpus: Corpus, *, max_tokens: int, devices: int = 1) -> dict[i
     return {width: max(1, max_tokens // width // devices) * devices for width in widths}
 
 
-def epoch_batches(corpus: Corpus, seed: int, epoch: int, shapes: dict[int, int]) -> list[Place]:
+def epoch_batches(
+    corpus: Corpus, seed: int, epoch: int, shapes: dict[int, int]
+) -> list[TokenBatch]:
     """The batches of an epoch in their order, a pure function of ``(seed, epoch)``.
 
-    Every pair is in one batch. Which pairs of a width come together, and which batch comes when,
-    changes with the epoch; how many batches there are does not.
+    Every pair is in one batch. Which pairs of a width share a batch, and the order of the batches,
+    change with the epoch; how many batches there are does not.
 
     Args:
       corpus: the pairs.
@@ -157,19 +159,19 @@ def epoch_batches(corpus: Corpus, seed: int, epoch: int, shapes: dict[int, int])
     """
     order = np.asarray(epoch_order(seed, epoch, len(corpus.source)))
     widths = corpus.widths[order]
-    places = []
+    batches = []
     for width, rows in shapes.items():
         pairs = order[widths == width]
         lines = -(-len(pairs) // rows)
         filled = np.full(lines * rows, -1, order.dtype)
         filled[: len(pairs)] = pairs
-        places += [Place(width, line) for line in filled.reshape(lines, rows)]
+        batches += [TokenBatch(width, line) for line in filled.reshape(lines, rows)]
     key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _BATCHES), epoch)
-    turns = jax.random.permutation(key, jnp.arange(len(places)))
-    return [places[turn] for turn in np.asarray(turns)]
+    turns = jax.random.permutation(key, jnp.arange(len(batches)))
+    return [batches[turn] for turn in np.asarray(turns)]
 
 
-def batch_of(corpus: Corpus, place: Place) -> dict[str, np.ndarray]:
+def batch_of(corpus: Corpus, batch: TokenBatch) -> dict[str, np.ndarray]:
     """The arrays of a batch.
 
     Returns:
@@ -178,24 +180,24 @@ def batch_of(corpus: Corpus, place: Place) -> dict[str, np.ndarray]:
 
     Example:
       >>> corpus = Corpus(((5, 6, 2),), ((7, 2),), max_length=3)
-      >>> batch = batch_of(corpus, Place(3, np.array([0])))
+      >>> batch = batch_of(corpus, TokenBatch(3, np.array([0])))
       >>> [batch[name][0].tolist() for name in ("source", "inputs", "targets")]
       [[5, 6, 2], [1, 7, 0], [7, 2, 0]]
     """
-    rows = len(place.pairs)
-    pairs = [pair for pair in place.pairs if pair >= 0]
+    rows = len(batch.pairs)
+    pairs = [pair for pair in batch.pairs if pair >= 0]
     targets = [corpus.target[pair] for pair in pairs]
     return {
-        "source": padded([corpus.source[pair] for pair in pairs], rows, place.width),
-        "inputs": padded([[BEGIN, *target[:-1]] for target in targets], rows, place.width),
-        "targets": padded(targets, rows, place.width),
+        "source": padded([corpus.source[pair] for pair in pairs], rows, batch.width),
+        "inputs": padded([[BEGIN, *target[:-1]] for target in targets], rows, batch.width),
+        "targets": padded(targets, rows, batch.width),
     }
 
 
 __all__ = [
     "WIDTHS",
     "Corpus",
-    "Place",
+    "TokenBatch",
     "batch_of",
     "batch_shapes",
     "encode",

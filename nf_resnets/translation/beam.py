@@ -102,55 +102,7 @@ def _searched(
         tokens = jnp.where(position == 0, BEGIN, before)
         logits, cache = next_logits(tokens.reshape(-1), position, search.cache)
         log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32)).reshape(rows, beam, size)
-        token = jnp.arange(size)
-        never = ((token == PADDING) | (token == BEGIN)).reshape(1, 1, size)
-        # The last token that a hypothesis may have is its end.
-        last = (position + 1 >= limits).reshape(rows, 1, 1)
-        never = never | (last & (token != END).reshape(1, 1, size))
-        sums = search.alive_sums[:, :, None] + jnp.where(never, _NEVER, log_probabilities)
-
-        # Twice as many as there are hypotheses, since at most half of them can be ends.
-        found, index = lax.top_k(sums.reshape(rows, beam * size), 2 * beam)
-        origin, token = index // size, (index % size).astype(jnp.int32)
-        grown = jnp.take_along_axis(search.alive, origin[:, :, None], axis=1)
-        grown = lax.dynamic_update_index_in_dim(grown, token, position, axis=2)
-        is_end = token == END
-
-        # An end counts where it is among the best K, as in fairseq: with K = 1, where a greedy
-        # choice would end.
-        ends = is_end & (jnp.arange(2 * beam) < beam).reshape(1, -1)
-        new = jnp.where(ends, found / penalty(position + 1), _NEVER)
-        scores = jnp.concatenate([search.scores, new], axis=1)
-        scores, kept = lax.top_k(scores, beam)
-        ended = jnp.concatenate([search.ended, grown], axis=1)
-        ended = jnp.take_along_axis(ended, kept[:, :, None], axis=1)
-
-        alive_sums, kept = lax.top_k(jnp.where(is_end, _NEVER, found), beam)
-        alive = jnp.take_along_axis(grown, kept[:, :, None], axis=1)
-        origin = jnp.take_along_axis(origin, kept, axis=1)
-        row = (jnp.arange(rows)[:, None] * beam + origin).reshape(-1)
-
-        def of_origin(path: Any, leaf: jax.Array) -> jax.Array:
-            # What belongs to the source is the same for all hypotheses of a sentence.
-            across = any(getattr(part, "key", None) == "cross_attention" for part in path)
-            return leaf if across else jnp.take(leaf, row, axis=1)
-
-        cache = jax.tree_util.tree_map_with_path(of_origin, cache)
-
-        # A longer hypothesis has a lower log-probability, and no larger penalty than the longest.
-        hope = alive_sums[:, 0] / penalty(limits)
-        done = jnp.isfinite(scores[:, -1]) | (scores[:, 0] >= hope) | ~jnp.isfinite(hope)
-        # What is done stays as it is, whatever it is in one batch with.
-        frozen = search.done[:, None]
-        return _Search(
-            position=position + 1,
-            alive=alive,
-            alive_sums=alive_sums,
-            ended=jnp.where(frozen[:, :, None], search.ended, ended),
-            scores=jnp.where(frozen, search.scores, scores),
-            done=search.done | done,
-            cache=cache,
-        )
+        return _advance(search._replace(cache=cache), log_probabilities, limits, penalty)
 
     # A first call only makes the cache: the loop computes position 0 again.
     begin = jnp.full(rows * beam, BEGIN, jnp.int32)
@@ -168,6 +120,63 @@ def _searched(
     )
     end = lax.while_loop(unfinished, body, start)
     return end.ended, end.scores
+
+
+def _advance(
+    search: _Search, log_probabilities: jax.Array, limits: jax.Array, penalty: Any
+) -> _Search:
+    """Continues every alive hypothesis by the token at the position, ``[B, K, V]``."""
+    position = search.position
+    rows, beam, size = log_probabilities.shape
+    token = jnp.arange(size)
+    never = ((token == PADDING) | (token == BEGIN)).reshape(1, 1, size)
+    # The last token that a hypothesis may have is its end.
+    last = (position + 1 >= limits).reshape(rows, 1, 1)
+    never = never | (last & (token != END).reshape(1, 1, size))
+    sums = search.alive_sums[:, :, None] + jnp.where(never, _NEVER, log_probabilities)
+
+    # Twice as many as there are hypotheses, since at most half of them can be ends.
+    found, index = lax.top_k(sums.reshape(rows, beam * size), 2 * beam)
+    origin, token = index // size, (index % size).astype(jnp.int32)
+    grown = jnp.take_along_axis(search.alive, origin[:, :, None], axis=1)
+    grown = lax.dynamic_update_index_in_dim(grown, token, position, axis=2)
+    is_end = token == END
+
+    # An end counts where it is among the best K, as in fairseq: with K = 1, where a greedy
+    # choice would end.
+    ends = is_end & (jnp.arange(2 * beam) < beam).reshape(1, -1)
+    new = jnp.where(ends, found / penalty(position + 1), _NEVER)
+    scores = jnp.concatenate([search.scores, new], axis=1)
+    scores, kept = lax.top_k(scores, beam)
+    ended = jnp.concatenate([search.ended, grown], axis=1)
+    ended = jnp.take_along_axis(ended, kept[:, :, None], axis=1)
+
+    alive_sums, kept = lax.top_k(jnp.where(is_end, _NEVER, found), beam)
+    alive = jnp.take_along_axis(grown, kept[:, :, None], axis=1)
+    origin = jnp.take_along_axis(origin, kept, axis=1)
+    row = (jnp.arange(rows)[:, None] * beam + origin).reshape(-1)
+
+    def of_origin(path: Any, leaf: jax.Array) -> jax.Array:
+        # What belongs to the source is the same for all hypotheses of a sentence.
+        across = any(getattr(part, "key", None) == "cross_attention" for part in path)
+        return leaf if across else jnp.take(leaf, row, axis=1)
+
+    cache = jax.tree_util.tree_map_with_path(of_origin, search.cache)
+
+    # A longer hypothesis has a lower log-probability, and no larger penalty than the longest.
+    hope = alive_sums[:, 0] / penalty(limits)
+    done = jnp.isfinite(scores[:, -1]) | (scores[:, 0] >= hope) | ~jnp.isfinite(hope)
+    # What is done stays as it is, whatever it is in one batch with.
+    frozen = search.done[:, None]
+    return _Search(
+        position=position + 1,
+        alive=alive,
+        alive_sums=alive_sums,
+        ended=jnp.where(frozen[:, :, None], search.ended, ended),
+        scores=jnp.where(frozen, search.scores, scores),
+        done=search.done | done,
+        cache=cache,
+    )
 
 
 def beam_search(

@@ -1,4 +1,4 @@
-"""How likely a network finds the translations that are there."""
+"""The likelihood of given translations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def mean_likelihood(
     """
     shapes = batch_shapes(corpus, max_tokens=max_tokens)
     total, count = 0.0, 0
-    for place in epoch_batches(corpus, 0, 0, shapes):
-        batch = batch_of(corpus, place)
+    for rows in epoch_batches(corpus, 0, 0, shapes):
+        batch = batch_of(corpus, rows)
         total += float(_sum(model, params, batch))
         count += int(np.count_nonzero(batch["targets"]))
     return total / count

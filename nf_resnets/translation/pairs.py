@@ -157,14 +157,14 @@ def _direction(name: str, languages: tuple[str, ...], source: str | None) -> tup
         )
     # The features are in the order of the alphabet; the name says what is translated to what.
     named = name.split("/")[-1]
-    first = source or min(languages, key=lambda language: _place(named, language))
+    first = source or min(languages, key=lambda language: _position(named, language))
     second = languages[1] if first == languages[0] else languages[0]
     return first, second
 
 
-def _place(named: str, language: str) -> int:
-    place = named.find(language)
-    return place if place >= 0 else len(named)
+def _position(named: str, language: str) -> int:
+    position = named.find(language)
+    return position if position >= 0 else len(named)
 
 
 def _read(builder: Any, split: str, first: str, second: str) -> Pairs:

@@ -72,8 +72,8 @@ def token_program(
         while True:
             if index // steps_per_epoch != epoch:
                 epoch = index // steps_per_epoch
-                places = epoch_batches(corpus, seed, epoch, shapes)
-            yield batch_of(corpus, places[index % steps_per_epoch])
+                order = epoch_batches(corpus, seed, epoch, shapes)
+            yield batch_of(corpus, order[index % steps_per_epoch])
             index += 1
 
     def test(states: TrainState) -> dict[str, np.ndarray]:

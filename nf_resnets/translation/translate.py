@@ -33,7 +33,7 @@ def translate(
 ) -> list[str]:
     """Translates sentences by beam search.
 
-    Sentences of similar length are translated together; what comes out does not depend on which.
+    Sentences of similar length share a batch; a translation does not depend on the others.
     A sentence without words gives an empty one. Characters that the vocabulary does not have are
     read as its unknown token, or as bytes if it was made so.
 
@@ -45,7 +45,7 @@ def translate(
       beam: ``K``, hypotheses that are followed; 1 takes the likeliest token at every step.
       alpha: exponent of the length penalty; see :func:`beam_search`.
       offset: of the length penalty; 5 is Wu et al.'s, 0 fairseq's.
-      max_tokens: the most tokens, padding and all hypotheses counted, that are computed together.
+      max_tokens: the most tokens, padding and all hypotheses counted, in a batch.
       too_long: what is done with a sentence of more tokens than ``model.max_length``: it is
         refused, or the tokens that are too many are cut off.
 

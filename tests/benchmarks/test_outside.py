@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benchmarks import outside
 from nf_resnets import training
-from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.sweep import make_sweep
 
 TINY = {"model": "wrn-10-1", "stem_channels": 1, "epochs": 2.0}
 
 
-TASK = ImageTask()
-RUN = TASK.resolve(TINY)
+@pytest.fixture(scope="module")
+def sweep():
+    return make_sweep({"seed": (0,)}, TINY)
 
 
 @pytest.fixture(scope="module")
-def program():
+def program(sweep):
     mesh = training.make_mesh(devices=training.make_mesh().devices.flat[:1])
-    return TASK.build(RUN, mesh)
+    return sweep.task.build(sweep.runs[0], mesh)
 
 
 @pytest.mark.slow
-def test_a_worker_knows_where_the_time_went(program, tmp_path):
-    runs = outside.OneByOne(program, TINY, tmp_path / "runs", runs=2)
+def test_runs_know_where_the_time_goes(program, tmp_path):
+    runs = outside.Runs(program, TINY, tmp_path / "runs", runs=2)
     runs()
     runs()
     for wall, steps, tests, rest in zip(
@@ -31,22 +34,28 @@ def test_a_worker_knows_where_the_time_went(program, tmp_path):
     ):
         assert steps > 0 and tests > 0 and rest > 0
         assert steps + tests + rest == pytest.approx(wall)
+    assert sum(runs.saving) > 0
     runs.close()
 
 
 @pytest.mark.slow
 def test_a_run_that_ends_early_is_refused(program, tmp_path):
-    runs = outside.OneByOne(program, {**TINY, "peak_lr": 1e30}, tmp_path / "runs", runs=1)
+    runs = outside.Runs(program, {**TINY, "peak_lr": 1e30}, tmp_path / "runs", runs=1)
     runs()
-    with pytest.raises(RuntimeError, match="^0 runs of 1 came to their end"):
+    with pytest.raises(RuntimeError, match="^0 runs of 1 made all their steps"):
         runs.close()
 
 
 @pytest.mark.slow
-def test_the_bare_steps_go_on_from_call_to_call(program):
-    bare = outside.bare_epochs(TASK, RUN, program)
-    bare(1)
-    bare(2)
+def test_both_kinds_of_epochs_can_be_called_again(program, sweep):
+    for epoch in outside.epochs_of(program, sweep, sweep.runs[0]).values():
+        epoch()
+        epoch()
+    early = dataclasses.replace(
+        program, steps=lambda states, counts: program.steps(states, 0 * counts)
+    )
+    with pytest.raises(RuntimeError, match="a run that ends early is no measure"):
+        outside.epochs_of(early, sweep, sweep.runs[0])["input"]()
 
 
 def test_per_cent_of_the_time():

@@ -1,4 +1,4 @@
-"""What the rows on runs together are made of: the same work on both sides."""
+"""What the rows on runs at a time are made of: the same work on both sides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def alone():
 def test_a_row_says_which_is_faster(alone):
     row = together.on_one_device(*alone, 2, "vmap", 2)
     assert row.part == "together" and row.at_least and row.limit is None  # no GPU here
-    assert row.compared == "runs/s, 2 together (vmap) / one after another"
+    assert row.compared == "runs/s, 2 at a time (vmap) / one after another"
     assert 0 < row.ratio.low <= row.ratio.high
     assert row.numbers["runs"] == 2 and row.numbers["steps_a_run"] == 1
 
