@@ -115,13 +115,17 @@ class Trainer:
         program: training.Program | None = None,
     ) -> None:
         devices = jax.devices()[:1] if devices is None else devices
+        dataset = data.load("digits")
+        per_epoch = data.steps_per_epoch(len(dataset.train.labels), BATCH)
+        if per_epoch % small.steps:
+            raise ValueError(f"steps={small.steps} found; expected a divisor of {per_epoch}.")
         start = functools.partial(training.Start, schemes.get("fixup"), hyper=STEADY)
         self.small, self.runs = small, runs
         self.program = program or training.image_program(
             architectures.make(
                 small.network, "fixup", num_classes=10, stem_channels=small.channels
             ),
-            data.load("digits"),
+            dataset,
             optimizer,
             training.make_mesh(len(devices), 1, devices=devices),
             training.ImageTraining(batch_size=BATCH, num_steps=small.steps),
@@ -129,10 +133,6 @@ class Trainer:
             runs_per_device=runs // len(devices),
             vectorize=vectorize,
         )
-        if self.program.steps_per_epoch % small.steps:
-            raise ValueError(
-                f"steps={small.steps} found; expected a divisor of {self.program.steps_per_epoch}."
-            )
         self.counts = np.full(runs, small.steps, np.int32)
         self.states = self.program.empty()
         for seed in range(runs):

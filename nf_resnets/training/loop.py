@@ -77,16 +77,18 @@ def train(
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
 
     Example:
-      >>> import jax
-      >>> from nf_resnets import data, models, optim, schemes, training
-      >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=2)
-      >>> begin = training.Start(schemes.get("fixup"), seed=0, hyper={"learning_rate": 0.1})
+      >>> import jax, jax.numpy as jnp
+      >>> from nf_resnets import data, optim, training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
+      >>> def optimizer(hyper):
+      ...     return optim.sgd(hyper["learning_rate"])
+      >>> state = training.create_state(
+      ...     {"head": {"kernel": jnp.zeros((64, 10))}}, optimizer, {"learning_rate": 0.1})
       >>> program = training.image_program(
-      ...     model, data.load("digits"),
-      ...     lambda hyper: optim.sgd(hyper["learning_rate"], scheme="fixup"),
-      ...     training.make_mesh(devices=jax.devices()[:1]),
-      ...     training.ImageTraining(batch_size=64, num_steps=2), begin)
-      >>> run = train(program, begin)
+      ...     apply, data.load("digits"), optimizer, training.make_mesh(devices=jax.devices()[:1]),
+      ...     training.ImageTraining(batch_size=64, num_steps=2), state)
+      >>> run = train(program, state)
       >>> run.status, len(run.curve)
       ('finished', 2)
     """

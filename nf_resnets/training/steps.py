@@ -49,7 +49,7 @@ def make_train_steps(
 
     The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
     They share the program and the data set, and differ in their states: parameters, seed,
-    hyper-parameters. Each run makes the number of steps that it is given, fewer where its epoch ends
+    hyper-parameters. Each run makes the number of steps that it is given, fewer where an epoch ends
     or it diverges; the others are not affected. The order of examples follows from seed and step.
 
     Args:

@@ -14,7 +14,7 @@ def token_losses(
     r"""The loss and the negative log-likelihood of every token; 0 for padding.
 
     With ``p = softmax(logits)`` and ``V`` tokens in the vocabulary, ``loss = -(1 - eps) log p_y -
-    (eps / V) sum_v log p_v``: the cross-entropy with a target of which the fraction ``eps`` is spread
+    (eps / V) sum_v log p_v``: the cross-entropy with a target whose fraction ``eps`` is spread
     evenly over the vocabulary (the token itself included).
 
     Args:

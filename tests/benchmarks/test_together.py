@@ -26,6 +26,7 @@ def test_a_row_says_which_is_faster(alone):
     assert row.numbers["runs"] == 2 and row.numbers["steps_a_run"] == 1
 
 
+@pytest.mark.slow
 def test_threads(alone):
     row = together.in_threads(*alone, 2, 2)
     assert row.compared == "runs/s, 2 threads / 1 thread" and row.ratio.value > 0
@@ -39,6 +40,7 @@ def test_other_losses_are_refused():
             together.refuse_other_losses(losses, other, "two runs")
 
 
+@pytest.mark.slow
 def test_runs_that_stop_early_are_refused(alone):
     trainer = alone[0]
     counts = trainer.counts
