@@ -293,6 +293,24 @@ MUTANTS = [
         "training/test_step.py training/test_devices.py",
         ("(leaf / parts).astype(leaf.dtype)", "leaf.astype(leaf.dtype)"),
     ),
+    *_in(
+        "training/steps.py",
+        "training/test_step.py",
+        ("return finite & (index < count)", "return index < count"),
+        ("jnp.minimum(count, per_epoch - state.step % per_epoch)", "jnp.minimum(count, per_epoch)"),
+    ),
+    *_in(
+        "training/host_steps.py",
+        "training/test_streamed_loop.py",
+        ("if self._open is None or self._at != at:", "if self._open is None:"),
+        ("self._at = at[0], at[1] + len(rows)", "self._at = at"),
+    ),
+    *_in(
+        "training/loop.py",
+        "training/test_loop.py",
+        ('(status == "finished" and (ended', "((ended"),
+        ('status = "stopped"', "break"),
+    ),
     # Theory and diagnostics.
     *_in(
         "analysis/stable_rate.py",
