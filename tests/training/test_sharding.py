@@ -1,4 +1,4 @@
-"""What a state is made of, where it is put, how networks are called."""
+"""The state of a run, where it is sharded, how networks are called."""
 
 import jax
 import jax.numpy as jnp
@@ -42,19 +42,19 @@ def test_a_mesh_needs_a_device():
         training.make_mesh(devices=[])
 
 
-def test_placing():
+def test_sharding():
     mesh = training.make_mesh(2, 4)
     tree = {"a": np.arange(12.0).reshape(4, 3), "b": [jnp.arange(2, dtype=jnp.int32)]}
-    spread, whole = training.shard_runs(tree, mesh), training.replicate(tree, mesh)
-    assert spread["a"].sharding.spec == PartitionSpec("sweep")
-    assert {shard.data.shape for shard in spread["a"].addressable_shards} == {(2, 3)}
+    sharded, whole = training.shard_runs(tree, mesh), training.replicate(tree, mesh)
+    assert sharded["a"].sharding.spec == PartitionSpec("sweep")
+    assert {shard.data.shape for shard in sharded["a"].addressable_shards} == {(2, 3)}
     assert whole["a"].sharding.is_fully_replicated and len(whole["a"].sharding.device_set) == 8
-    for placed in (spread, whole, training.replicate(spread, mesh)):
-        small.assert_close(placed, tree, rtol=0, atol=0)
-    assert spread["b"][0].dtype == jnp.int32
+    for array in (sharded, whole, training.replicate(sharded, mesh)):
+        small.assert_close(array, tree, rtol=0, atol=0)
+    assert sharded["b"][0].dtype == jnp.int32
 
 
-def test_placing_refuses():
+def test_sharding_refuses():
     mesh = training.make_mesh(2, 4)
     with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2, the devices"):
         training.shard_runs({"a": np.zeros((3, 4))}, mesh)

@@ -1,4 +1,4 @@
-"""Feeding: each process reads its own rows, and what is waited for is measured."""
+"""The device iterator: each process reads its own rows, and what is waited for is measured."""
 
 import time
 
@@ -27,9 +27,9 @@ def test_a_batch_of_another_size_is_refused():
     mesh = make_mesh()
     with pytest.raises(ValueError, match="batch_size=12 does not divide evenly over the 8 devices"):
         local_rows(mesh, 12)
-    feed = DeviceIterator(iter([{"label": np.arange(4)}]), mesh, 8)
+    batches = DeviceIterator(iter([{"label": np.arange(4)}]), mesh, 8)
     with pytest.raises(ValueError, match=r"label of shape \(4,\) found in a batch; expected 8 exa"):
-        next(feed)
+        next(batches)
 
 
 def test_what_is_waited_for_is_measured():
@@ -38,8 +38,8 @@ def test_what_is_waited_for_is_measured():
             time.sleep(seconds)
             yield {"label": np.arange(2)}
 
-    feed = DeviceIterator(slow(), make_mesh(devices=jax.devices()[:1]), 2)
-    next(feed)
-    first = feed.last_wait
-    next(feed)
-    assert feed.last_wait >= 0.2 > first
+    batches = DeviceIterator(slow(), make_mesh(devices=jax.devices()[:1]), 2)
+    next(batches)
+    first = batches.last_wait
+    next(batches)
+    assert batches.last_wait >= 0.2 > first
