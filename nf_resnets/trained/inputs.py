@@ -37,30 +37,21 @@ class Images:
     crop: float = 1.0
 
     def __post_init__(self) -> None:
-        sizes = (
-            len(self.shape) == 3
-            and all(isinstance(n, int) and n >= 1 for n in self.shape)
-            and self.shape[-1] in (1, 3)
-        )
-        if not sizes:
-            raise ValueError(
-                f"shape={self.shape!r} found; expected (H, W, C) with 1 channel, or 3."
-            )
+        def check(name: str, fits: bool, expected: str) -> None:
+            if not fits:
+                raise ValueError(f"{name}={getattr(self, name)!r} found; expected {expected}.")
+
+        sizes = len(self.shape) == 3 and all(isinstance(n, int) and n >= 1 for n in self.shape)
+        channels = self.shape[-1] if sizes else 0
+        check("shape", channels in (1, 3), "(H, W, C) with 1 channel, or 3")
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if len(values) != self.shape[-1] or not all(map(math.isfinite, values)):
-                raise ValueError(
-                    f"{name}={values!r} found; expected a finite number for each of the "
-                    f"{self.shape[-1]} channels."
-                )
-        if not min(self.std) > 0:
-            raise ValueError(f"std={self.std!r} found; expected numbers above 0.")
-        if not 0 < self.max_value < math.inf:
-            raise ValueError(f"max_value={self.max_value!r} found; expected a number above 0.")
-        if not 0 < self.crop <= 1:
-            raise ValueError(f"crop={self.crop!r} found; expected a number above 0 and up to 1.")
-        if len(self.class_names) < 2:
-            raise ValueError(f"class_names={self.class_names!r} found; expected two or more.")
+            fits = len(values) == channels and all(map(math.isfinite, values))
+            check(name, fits, f"a finite number for each of the {channels} channels")
+        check("std", min(self.std) > 0, "numbers above 0")
+        check("max_value", 0 < self.max_value < math.inf, "a number above 0")
+        check("crop", 0 < self.crop <= 1, "a number above 0 and up to 1")
+        check("class_names", len(self.class_names) >= 2, "two or more")
 
     @classmethod
     def of(cls, dataset: Dataset, *, crop: float = 1.0) -> Images:
