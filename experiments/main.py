@@ -171,12 +171,19 @@ def wanted_rows(
     experiment: Experiment, settings: Any, rows: Sequence[Row], points: Sequence[Point]
 ) -> list[Row]:
     """The rows that the settings ask for; a folder may have more, of other seeds, say."""
+
+    def name(key: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(key[column]) for column in experiment.key)
+
+    place = {name(point.key): index for index, point in enumerate(points)}
     if experiment.measure is None:
-        keys = [{name: str(value) for name, value in point.key.items()} for point in points]
-        return [row for key in keys for row in rows if key.items() <= row.items()]
-    grid = {name.removesuffix("s"): getattr(settings, name) for name in experiment.grid}
-    asked = {name: {"", *map(str, of)} for name, of in grid.items() if name in experiment.key}
-    return [row for row in rows if all(row[name] in values for name, values in asked.items())]
+        found = [row for row in rows if name(row) in place]
+    else:
+        grid = {each.removesuffix("s"): getattr(settings, each) for each in experiment.grid}
+        asked = {each: {"", *map(str, of)} for each, of in grid.items() if each in experiment.key}
+        found = [row for row in rows if all(row[each] in of for each, of in asked.items())]
+    # Measured rows, which are no points, come first.
+    return sorted(found, key=lambda row: place.get(name(row), -1))
 
 
 def show(experiment: Experiment, results: Results, folder: ResultsFolder) -> None:
