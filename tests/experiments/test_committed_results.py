@@ -1,4 +1,4 @@
-"""Committed results folders open with today's code, and give the tables that they were kept with."""
+"""Committed results folders open with today's code, and give the tables that were kept."""
 
 from __future__ import annotations
 
