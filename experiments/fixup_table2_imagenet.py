@@ -25,7 +25,7 @@ GroupNorm and 0.7 with Fixup, Fixup's scalars at a tenth of the rate, BatchNorm'
 slices of 32 (Goyal et al.'s batch on a GPU). ResNet-50: 100 epochs, the
 rate divided by 10 after 30, 60 and 90; ResNet-101: 200 epochs, for which the paper names no
 boundaries: twice those. It is 500,000 steps a run for ResNet-50: days on a GPU. Runs are saved
-every 1,000 steps, and the same command goes on with those that were cut.
+once a minute, and the same command goes on with those that were cut.
 
 Not as published, or not known: whether Fixup without mixup had its scalars at a tenth of the rate,
 too (the paper found that "beneficial [...] when additional large regularization is used"); how

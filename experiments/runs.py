@@ -92,7 +92,19 @@ class ExperimentTask:
         return self.runs[Resolved(settings, "", "", 0, 0).key]
 
     def check(self, run: Resolved, devices_per_run: int) -> None:
-        """Any number of devices will do: as many are used as divide the batch."""
+        """Refuses a run that several processes cannot share; one alone uses fewer devices.
+
+        Raises:
+          SystemExit: with one sentence; in all processes, so that none waits for another.
+        """
+        point = self.points[run.key]
+        model, _, steps, _ = self.experiment.setup(self.settings, self.data, point)
+        parts = devices_per_run * getattr(steps, "micro_batches", 1)
+        if jax.process_count() > 1 and point.batch_size and slices_of(model, point) % parts:
+            raise SystemExit(
+                f"{run.label}: a batch of {slices_of(model, point)} parts found; expected a "
+                f"multiple of {parts}, some for each of {devices_per_run} devices."
+            )
 
     def build(
         self,
@@ -105,7 +117,7 @@ class ExperimentTask:
         """Compiles the program of a run, on as many devices as divide its batch."""
         point = self.points[run.key]
         model, optimizer, steps, data = self.experiment.setup(self.settings, self.data, point)
-        mesh = divisible_mesh(mesh, model, point.batch_size, getattr(steps, "micro_batches", 1))
+        mesh = divisible_mesh(mesh, model, point, getattr(steps, "micro_batches", 1))
         given = (model, data, optimizer, mesh, steps, point.start)
         if isinstance(steps, training.StreamedTraining):
             return training.streamed_program(*given)
@@ -147,15 +159,20 @@ class ExperimentTask:
         return {name: found[name] for name in experiment.columns}
 
 
+def slices_of(model: Any, point: Point) -> int:
+    """Into how many parts a batch can be cut: examples, or the slices that BatchNorm sees."""
+    batch_norm = schemes.get(model.scheme).anatomy.has_batch_norm
+    return math.gcd(model.bn_groups, point.batch_size) if batch_norm else point.batch_size
+
+
 def divisible_mesh(
-    mesh: jax.sharding.Mesh, model: Any, batch_size: int, micro_batches: int
+    mesh: jax.sharding.Mesh, model: Any, point: Point, micro_batches: int
 ) -> jax.sharding.Mesh:
-    """As many of a mesh's devices as divide a batch and, for BatchNorm, the batch's slices."""
-    if jax.process_count() > 1 or not batch_size:
+    """As many of a mesh's devices as divide a batch; all of them where there are processes."""
+    if jax.process_count() > 1 or not point.batch_size:
         return mesh
-    slices = model.bn_groups if schemes.get(model.scheme).anatomy.has_batch_norm else batch_size
     sweep, data = mesh.devices.shape
-    data = math.gcd(slices // micro_batches, batch_size // micro_batches, data)
+    data = math.gcd(slices_of(model, point) // micro_batches, data)
     return training.make_mesh(sweep, data, devices=mesh.devices[:, :data].flatten().tolist())
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -61,7 +62,8 @@ def test_a_run_has_as_many_devices_as_divide_its_batch_and_its_slices():
 
     def devices(scheme, batch_size, micro_batches=1, groups=1):
         model = models.CifarResNet(depth=8, scheme=scheme, bn_groups=groups)
-        return divisible_mesh(mesh, model, batch_size, micro_batches).size
+        run = dataclasses.replace(point("x", "p"), batch_size=batch_size)
+        return divisible_mesh(mesh, model, run, micro_batches).size
 
     assert devices("fixup", 64) == 8 and devices("fixup", 12) == 4
     assert devices("fixup", 64, micro_batches=16) == 4
@@ -162,6 +164,20 @@ def command(*arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.slow
+def test_two_processes_make_one_table(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        together = ("--coordinator", f"localhost:{free.getsockname()[1]}", "--num-processes", 2)
+    small = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "--out", tmp_path / "out")
+    processes = [command(*small, *together, "--process-id", index) for index in (0, 1)]
+    for process in processes:
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+    (row,) = lines_of(tmp_path / "out" / "rows.csv")
+    assert row["status"] == "finished" and row["steps"] == "4"
 
 
 LONG = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "--steps", 1500)
