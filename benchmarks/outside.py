@@ -182,7 +182,7 @@ class Runs:
             start = time.perf_counter()
             run_sweep(
                 self._task, [self._run], self.ledger, self._folder / "checkpoints", Callbacks(),
-                how=self._how, devices=jax.devices()[:1],
+                execution=self._how, devices=jax.devices()[:1],
             )  # fmt: skip
             self.walls.append(time.perf_counter() - start)
         self.in_steps.append(self._steps.seconds)

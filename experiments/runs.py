@@ -326,7 +326,7 @@ def _sweep(
             out / "checkpoints",
             Callbacks(*callbacks),
             stop=lambda: stop.requested,
-            how=command.execution,
+            execution=command.execution,
         )
 
 

@@ -155,11 +155,11 @@ def main(wanted: Command) -> int:
         name = f"skipinit_lr_batch-{wanted.scale}"
         name += "-steps" if wanted.budget == "steps" else ""
         options = dataclasses.replace(options, out=Path("runs") / name)
-    made = command.run(options, axes, base, "SkipInit, rate and batch size")
-    if made is None:
+    result = command.run(options, axes, base, "SkipInit, rate and batch size")
+    if result is None:
         return 0
     title = "The optimal learning rate against the batch size"
-    return pictures.finish(made, options, base, title=title)
+    return pictures.finish(result, options, title=title)
 
 
 if __name__ == "__main__":

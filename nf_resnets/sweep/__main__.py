@@ -57,10 +57,10 @@ def main(wanted: Command) -> int:
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
     base = command.base_of(wanted.settings, axes)
-    made = command.run(wanted.options, axes, base, "Sweep")
-    if made is None:
+    result = command.run(wanted.options, axes, base, "Sweep")
+    if result is None:
         return 0
-    return pictures.finish(made, wanted.options, base, title="Sweep of " + ", ".join(axes))
+    return pictures.finish(result, wanted.options, title="Sweep of " + ", ".join(axes))
 
 
 def _copy(wanted: Command) -> int:

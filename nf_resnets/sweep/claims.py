@@ -113,10 +113,9 @@ class Claims:
       folder: the runs' checkpoints lie in it, each in a folder of its own.
       callback: hears what happens.
       stop: tells whether to leave, with all runs saved.
-      how: how the runs are made.
+      execution: how the runs are made.
       call_seconds: about so long is a call that makes steps.
       clock: where the time goes.
-      last_beat: when the leases were last renewed.
       lost: the runs that were taken from this worker, as (key, attempt).
       held: the claims of this worker, by key.
       compiling: the programs that a thread is compiling.
@@ -132,10 +131,9 @@ class Claims:
     folder: Path
     callback: Callback
     stop: Callable[[], bool]
-    how: Execution = Execution()
+    execution: Execution = Execution()
     call_seconds: float = 1.0
     clock: Clock = dataclasses.field(default_factory=Clock)
-    last_beat: float = dataclasses.field(default_factory=time.time)
     lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
     compiling: set[str] = dataclasses.field(default_factory=set)
@@ -169,16 +167,12 @@ class Claims:
         def take(ledger: Ledger) -> list[Any]:
             if self.stop():
                 return []
-            if self.held and time.time() - self.last_beat > self.how.lease_seconds / 2:
-                # After a sleep of the machine all leases have run out, and this worker would take
-                # its own runs from itself.
-                self._renew(ledger)
             claims = ledger.claim(
                 self.worker,
                 program=program,
                 not_programs=() if program else tuple(self.compiling),
                 limit=limit,
-                lease_seconds=self.how.lease_seconds,
+                lease_seconds=self.execution.lease_seconds,
                 keys=self.keys,
             )
             return [dataclasses.asdict(claim) for claim in claims]
@@ -239,16 +233,14 @@ class Claims:
     def beat(self) -> None:
         """Renews the leases of all runs that are held, and notes which were taken away."""
         with self.lock:
-            if self.ledger is not None and self.held:
-                self._renew(self.ledger)
-
-    def _renew(self, ledger: Ledger) -> None:
-        still = ledger.heartbeat(self.worker, list(self.held), self.how.lease_seconds)
-        self.last_beat = time.time()
-        self.callback.on_counts(ledger.counts(self.keys, self.worker))
-        self.lost.update(
-            (key, claim.attempt) for key, claim in self.held.items() if key not in still
-        )
+            if self.ledger is None or not self.held:
+                return
+            seconds = self.execution.lease_seconds
+            still = self.ledger.heartbeat(self.worker, list(self.held), seconds)
+            self.callback.on_counts(self.ledger.counts(self.keys, self.worker))
+            self.lost.update(
+                (key, claim.attempt) for key, claim in self.held.items() if key not in still
+            )
 
     def record(self, claim: Claim, epochs: list[dict[str, Any]]) -> bool:
         """Writes down epochs of a run that goes on; tells whether it is still this worker's."""
@@ -296,7 +288,7 @@ class Claims:
                 self.worker,
                 "".join(traceback.format_exception(error)),
                 message=message,
-                max_attempts=1 if for_good else self.how.max_attempts,
+                max_attempts=1 if for_good else self.execution.max_attempts,
             )
             if state in ("waiting", "failed"):
                 self.callback.on_run_end(claim.key, state, {"message": message})

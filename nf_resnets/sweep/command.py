@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,12 +76,13 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """What a command has made.
+class Result:
+    """What there is of a sweep when its command ends.
 
     Attributes:
       rows: of the grid's runs, as the ledger has them.
       axes: the grid, with the rates that were added.
+      base: the other settings that are not the defaults.
       counts: how many runs are in each state.
       clock: where the time went.
       exit_code: 0; 1 if runs failed; 143 and the like after a signal.
@@ -93,6 +94,7 @@ class Made:
 
     rows: list[dict[str, Any]]
     axes: Mapping[str, tuple[Any, ...]]
+    base: Mapping[str, Any]
     counts: Mapping[str, int]
     clock: Clock
     exit_code: int
@@ -128,7 +130,7 @@ def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
-        title: str) -> Made | None:  # fmt: skip
+        title: str) -> Result | None:  # fmt: skip
     """Makes what is missing of a sweep.
 
     Args:
@@ -138,7 +140,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       title: what the first line calls it.
 
     Returns:
-      What was made; None after a dry run, and on all but process 0.
+      None after a dry run, and on all but process 0.
 
     Raises:
       SystemExit: if an option, the grid, the data or the ledger is not in order, with one sentence.
@@ -154,7 +156,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
             refuse_indivisible(each, data_devices)
         with hosts.abort_on_error():
             if not options.dry_run:
-                return _run(options, sweep, base, title)
+                return _run(options, sweep, title)
             _dry_run(options, sweep)
             return None
     except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
@@ -286,74 +288,100 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
     return ", ".join(words) if few is values else f"{', '.join(words[:5])}, ... {words[-1]}"
 
 
-def _run(options: Options, sweep: Sweep, base: Mapping[str, Any], title: str) -> Made | None:
-    leads = hosts.is_process_zero()
+def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
     _use_compilation_cache(options.out)
-    ledger = _open(options) if leads else None
-    try:
-        if ledger is not None:
-            _refuse_to_forget(options.out / "rows.csv", ledger)
-            _enter(sweep, ledger)
-            if options.retry:
-                ledger.retry(keys=sweep.keys)
-            _clear_leftovers(options.out / "checkpoints", ledger)
+    with contextlib.ExitStack() as stack:
+        ledger = None
+        if hosts.is_process_zero():
+            places.try_folder(options.out, "--out")
+            where = options.ledger or options.out / "ledger.db"
+            ledger = stack.enter_context(open_ledger(where))
+            _begin(options, sweep, ledger)
             print(
                 f"{title}: {sweep.size:,} runs, {len(sweep.programs)} programs on "
                 f"{device_name()}; results in {options.out.resolve()}",
                 flush=True,
             )
-        grown = dict.fromkeys(("lowest", "highest"), 0)
         stop = Preemption()
-        while True:
-            outcome = _drive(options, sweep, ledger, stop)
-            if outcome.stopped or (stop.requested and jax.process_count() == 1):
-                break
-            more = _agreed_growth(options, sweep, ledger, grown)
-            if more is None:
-                break
-            if ledger is not None:
-                added = values_in_words("peak_lr", more)
-                print(f"The best rate lies at the grid's edge: adding {added}.")
-            rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
-            sweep = make_sweep(
-                {**sweep.axes, "peak_lr": rates}, base, load=_loader(options.data_dir)
-            )
-            if ledger is not None:
-                _enter(sweep, ledger)
+        sweep, outcome = _train_and_grow(options, sweep, ledger, stop)
         # Another process than this one can have been told to stop.
         code = stop.exit_code or (143 if outcome.stopped else 0)
-        if ledger is None:
-            if code:
-                raise SystemExit(code)
-            return None
-        if code == 128 + signal.SIGTERM:
+        if code == 128 + signal.SIGTERM and ledger is not None:
             # Who sends it does not wait for figures.
             print(f"{states_in_words(outcome.counts)}\n{STOPPED}", flush=True)
             raise SystemExit(code)
-        rows = ledger.rows(sweep.keys)
-        faults = []
-        try:
-            _write_rows(options.out, ledger, sweep)
-        except (LedgerError, OSError) as error:  # the runs are done all the same
-            faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
-        try:
-            programs.remember(ledger, rows, outcome.programs, device_name())
-        except LedgerError as error:
-            faults.append(f"how long the runs took cannot be kept: {error}")
-        failed = {row["key"] for row in rows if row["state"] == "failed"}
-        attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
-        failures = {
-            attempt["key"]: attempt["traceback"]
-            for attempt in attempts
-            if attempt["key"] in failed and attempt["traceback"]
-        }
-        return Made(
-            rows, sweep.axes, outcome.counts, outcome.clock, code or int(bool(failed)), failures,
-            len(outcome.programs), _makers(attempts), faults,
-        )  # fmt: skip
-    finally:
         if ledger is not None:
-            ledger.close()
+            return _result(options, sweep, ledger, outcome, code)
+        if code:
+            raise SystemExit(code)
+        return None
+
+
+def _begin(options: Options, sweep: Sweep, ledger: Ledger) -> None:
+    """Enters the grid, and removes checkpoints of runs that are done.
+
+    A worker that is killed between a run's result and the removal leaves them.
+    """
+    done = {row["key"] for row in ledger.rows() if row["state"] in ("finished", "diverged")}
+    _refuse_to_forget(options.out / "rows.csv", ledger, done)
+    _enter(sweep, ledger)
+    if options.retry:
+        ledger.retry(keys=sweep.keys)
+    _clear_leftovers(options.out / "checkpoints", done)
+
+
+def _train_and_grow(
+    options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption
+) -> tuple[Sweep, pool.Outcome]:
+    """Trains what is missing, and adds rates for as long as the best one lies at an edge."""
+    grown = dict.fromkeys(("lowest", "highest"), 0)
+    while True:
+        outcome = _train(options, sweep, ledger, stop)
+        if outcome.stopped or (stop.requested and jax.process_count() == 1):
+            return sweep, outcome
+        more = None
+        if ledger is not None and options.extend:
+            rows = ledger.rows(sweep.keys)
+            more = growth(rows, sweep.axes, grown, options.extend, options.best)
+        if jax.process_count() > 1:
+            more = hosts.broadcast(more)
+        if more is None:
+            return sweep, outcome
+        rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
+        load = _loader(options.data_dir)
+        sweep = make_sweep({**sweep.axes, "peak_lr": rates}, sweep.base, load=load)
+        if ledger is not None:
+            added = values_in_words("peak_lr", more)
+            print(f"The best rate lies at the grid's edge: adding {added}.")
+            _enter(sweep, ledger)
+
+
+def _result(
+    options: Options, sweep: Sweep, ledger: Ledger, outcome: pool.Outcome, code: int
+) -> Result:
+    rows = ledger.rows(sweep.keys)
+    faults = []
+    try:
+        # Written anew each time: it can always be made from the ledger.
+        with whole_file(options.out / "rows.csv") as new:
+            to_csv(ledger, new, keys=sweep.keys)
+    except (LedgerError, OSError) as error:  # the runs are done all the same
+        faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
+    try:
+        programs.remember(ledger, rows, outcome.programs, device_name())
+    except LedgerError as error:
+        faults.append(f"how long the runs took cannot be kept: {error}")
+    failed = {row["key"] for row in rows if row["state"] == "failed"}
+    attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
+    failures = {
+        attempt["key"]: attempt["traceback"]
+        for attempt in attempts
+        if attempt["key"] in failed and attempt["traceback"]
+    }
+    return Result(
+        rows, sweep.axes, sweep.base, outcome.counts, outcome.clock, code or int(bool(failed)),
+        failures, len(outcome.programs), _makers(attempts), faults,
+    )  # fmt: skip
 
 
 def _enter(sweep: Sweep, ledger: Ledger) -> None:
@@ -375,11 +403,6 @@ def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _open(options: Options) -> Ledger:
-    places.try_folder(options.out, "--out")
-    return open_ledger(options.ledger or options.out / "ledger.db")
-
-
 def _use_compilation_cache(out: Path) -> None:
     """Keeps compiled programs in the folder, so that a worker that goes on finds them."""
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
@@ -387,13 +410,7 @@ def _use_compilation_cache(out: Path) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def _write_rows(out: Path, ledger: Ledger, sweep: Sweep) -> None:
-    """Writes the table of all runs anew: it can always be made from the ledger."""
-    with whole_file(out / "rows.csv") as new:
-        to_csv(ledger, new, keys=sweep.keys)
-
-
-def _refuse_to_forget(table: Path, ledger: Ledger) -> None:
+def _refuse_to_forget(table: Path, ledger: Ledger, done: Collection[str]) -> None:
     """Refuses a ledger without the results that the table of an earlier start has."""
     try:
         text = places.read_file(table).decode()
@@ -404,52 +421,39 @@ def _refuse_to_forget(table: Path, ledger: Ledger) -> None:
         }
     except (OSError, ValueError, csv.Error):
         return  # there is none, or none that can be read
-    over -= {row["key"] for row in ledger.rows() if row["state"] in ("finished", "diverged")}
-    if over:
+    if missing := over.difference(done):
         raise LedgerError(
-            f"the ledger {ledger.name} lacks the results of {len(over):,} runs of {table}, such as "
-            f"{min(over)[:64]}: it was deleted, emptied or replaced by an older one; put the newer "
-            "one back, or move the table away to train these runs anew"
+            f"the ledger {ledger.name} lacks the results of {len(missing):,} runs of {table}, such "
+            f"as {min(missing)[:64]}: it was deleted, emptied or replaced by an older one; put the "
+            "newer one back, or move the table away to train these runs anew"
         )
 
 
-def _clear_leftovers(folder: Path, ledger: Ledger) -> None:
-    """Removes the checkpoints of runs that are done: a worker was killed before it could."""
-    if not folder.is_dir():
-        return
-    done = {row["key"][:20] for row in ledger.rows() if row["state"] in ("finished", "diverged")}
-    for path in folder.iterdir():
-        if path.name in done:
+def _clear_leftovers(folder: Path, done: Collection[str]) -> None:
+    names = {key[:20] for key in done}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name in names:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _drive(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption) -> pool.Outcome:
-    if ledger is None:
-        return _drive_shown(options, sweep, None, stop, Callbacks())
+def _train(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption) -> pool.Outcome:
+    """Trains the runs that are missing, and shows them on process 0."""
     with contextlib.ExitStack() as stack:
-        rows = ledger.rows(sweep.keys)
-        display = stack.enter_context(Display(sweep.runs, rows=rows, swept=swept(sweep.axes)))
-        callback: Callback = display
-        if options.tensorboard:
-            folder = options.out / "tensorboard"
-            boards = stack.enter_context(TensorBoard(folder, tell=display.on_message))
-            callback = Callbacks(display, boards)
-        with warnings.catch_warnings():
+        callback: Callback = Callbacks()
+        if ledger is not None:
+            rows = ledger.rows(sweep.keys)
+            display = stack.enter_context(Display(sweep.runs, rows=rows, swept=swept(sweep.axes)))
+            callback = display
+            if options.tensorboard:
+                folder = options.out / "tensorboard"
+                boards = stack.enter_context(TensorBoard(folder, tell=display.on_message))
+                callback = Callbacks(display, boards)
+            stack.enter_context(warnings.catch_warnings())
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
             warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
-            return _drive_shown(options, sweep, ledger, stop, callback)
-
-
-def _drive_shown(
-    options: Options,
-    sweep: Sweep,
-    ledger: Ledger | None,
-    stop: Preemption,
-    callback: Callback,
-) -> pool.Outcome:
-    # Only while runs are made is there anything to save: before and after, a signal ends the
-    # process at once.
-    with stop:
+        # Only while runs are trained is there anything to save: before and after, a signal ends
+        # the process at once.
+        stack.enter_context(stop)
         return pool.run_sweep(
             sweep.task,
             sweep.runs,
@@ -457,20 +461,8 @@ def _drive_shown(
             options.out / "checkpoints",
             callback,
             stop=lambda: stop.requested,
-            how=options.execution,
+            execution=options.execution,
         )
-
-
-def _agreed_growth(
-    options: Options, sweep: Sweep, ledger: Ledger | None, grown: dict[str, int]
-) -> list[float] | None:
-    """The rates by which the grid grows, on every process; None when it is wide enough."""
-    found = None
-    if ledger is not None and options.extend:
-        found = growth(ledger.rows(sweep.keys), sweep.axes, grown, options.extend, options.best)
-    if jax.process_count() > 1:
-        found = hosts.broadcast(found)
-    return found
 
 
 def growth(
@@ -513,6 +505,6 @@ def growth(
 
 
 __all__ = [
-    "STOPPED", "Made", "Options", "base_of", "check", "end", "growth", "run", "states_in_words",
+    "STOPPED", "Options", "Result", "base_of", "check", "end", "growth", "run", "states_in_words",
     "values_in_words",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from nf_resnets import data, places, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep.command import STOPPED, Made, Options, states_in_words
+from nf_resnets.sweep.command import STOPPED, Options, Result, states_in_words
 from nf_resnets.sweep.messages import duration_text, value_text
 from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
 
@@ -23,62 +23,51 @@ METRICS = ("test_accuracy", "train_loss")
 
 
 def draw(
-    rows: Sequence[Mapping[str, Any]],
+    result: Result,
     folder: Path,
     *,
-    axes: Mapping[str, Sequence[Any]],
-    base: Mapping[str, Any],
     title: str,
-    chance: float | None = None,
-    failures: Mapping[str, str] | None = None,
-    makers: Sequence[Mapping[str, Any]] = (),
     rule: Rule = "strict",
+    chance: float | None = None,
     failed: Callable[[str, Exception], Any] | None = None,
 ) -> list[str]:
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
     Args:
-      rows: of the runs, as a ledger has them.
+      result: the runs and their grid.
       folder: where to.
-      axes: the grid.
-      base: the other settings that are not the defaults.
       title: what the sweep is.
-      chance: the accuracy of guessing, 0 to 1.
-      failures: the tracebacks of failed runs, by key.
-      makers: on what and with which versions the runs were made.
       rule: how rates are compared of which some seeds diverged.
+      chance: the accuracy of guessing, 0 to 1.
       failed: called with the name of a file that cannot be made, and why; by default that is an
         error.
 
     Returns:
       The names of the files; none if there is no run.
     """
+    rows, axes = result.rows, result.axes
     if not rows:
         return []
     best, names = _best(rows, axes, rule)
     fits = regimes_of(best) if len(axes.get("batch_size", ())) > 1 else []
-    plain_best = [dataclasses.asdict(one) for one in best]
-    plain_fits = [dataclasses.asdict(fit) for fit in fits]
-    tracebacks = failures or {}
-    files = plotting.sweep_figures(
+    return plotting.sweep_figures(
         folder,
         title=title,
-        subtitle=in_one_line(rows[0], axes, base),
+        subtitle=in_one_line(rows[0], axes, result.base),
         rows=rows,
-        optima=plain_best,
-        regimes=plain_fits,
+        optima=[dataclasses.asdict(one) for one in best],
+        regimes=[dataclasses.asdict(fit) for fit in fits],
         chance=chance,
-        facts={f"{maker['runs']} runs made": maker for maker in makers},
+        facts={f"{maker['runs']} runs made": maker for maker in result.makers},
         failures=[
             {"key": row["key"], "state": row["state"], "message": row["message"],
-             "traceback": tracebacks.get(row["key"], "")}
+             "traceback": result.failures.get(row["key"], "")}
             for row in rows
             if row["state"] in ("failed", "oom")
         ],
         names=names,
         failed=failed,
     )  # fmt: skip
-    return files
 
 
 def _best(
@@ -108,87 +97,69 @@ def in_one_line(
     return ", ".join(word for word in words if word)
 
 
-def finish(made: Made, options: Options, base: Mapping[str, Any], *, title: str) -> int:
+def finish(result: Result, options: Options, *, title: str) -> int:
     """Draws everything, prints the table and the last words; returns the exit code.
 
-    Args:
-      made: what the command made.
-      options: of the command line.
-      base: the settings that are not the defaults.
-      title: what the sweep is.
-
-    Returns:
-      1 as well if a file could not be made, of which each is said with a sentence: the runs are
-      done, and what else can be made of them is made.
+    It is 1 as well if a file could not be made, of which each is said with a sentence: the runs are
+    done, and what else can be made of them is result.
     """
     folder = places.expanded(options.out)
-    faults = list(made.faults)
+    faults = list(result.faults)
 
     def failed(name: str, error: Exception) -> None:
         what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         faults.append(f"{folder / name} cannot be made: {' '.join(what.split())}.")
 
-    datasets = {row["dataset"] for row in made.rows}
+    datasets = {row["dataset"] for row in result.rows}
     chance = None
     if len(datasets) == 1:
         with contextlib.suppress(ValueError, OSError, ImportError):
             chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
     files: list[str] = []
     try:
-        files = draw(
-            made.rows,
-            folder,
-            axes=made.axes,
-            base=base,
-            title=title,
-            chance=chance,
-            failures=made.failures,
-            makers=made.makers,
-            rule=options.best,
-            failed=failed,
-        )
+        files = draw(result, folder, title=title, rule=options.best, chance=chance, failed=failed)
     except Exception as error:  # the runs are done, and what else there is to say is said
         failed("report.html", error)
     try:
-        _write_settings(made, folder, base)
+        _write_settings(result, folder)
     except OSError as error:
         failed("settings.json", error)
     print()
     if "table.txt" in files:
         print((folder / "table.txt").read_text())
-    elif made.rows:
-        best, names = _best(made.rows, made.axes, options.best)
+    elif result.rows:
+        best, names = _best(result.rows, result.axes, options.best)
         print(table([dataclasses.asdict(one) for one in best], names=names) + "\n")
-    print(states_in_words(made.counts))
-    if made.rows and made.counts.get("diverged") == len(made.rows):
+    print(states_in_words(result.counts))
+    if result.rows and result.counts.get("diverged") == len(result.rows):
         print("All runs diverged: lower the learning rates.")
-    print(_time(made))
+    print(_time(result))
     print(f"In {folder.resolve()}:")
     for file in [*files, "settings.json", "rows.csv", *([] if options.ledger else ["ledger.db"])]:
         if (folder / file).is_file():
             print(f"  {file}")
-    if made.exit_code == 1:
+    if result.exit_code == 1:
         print("Failed runs are in the report with their tracebacks; --retry tries them again.")
-    if made.exit_code > 1:
+    if result.exit_code > 1:
         print(STOPPED)
     sys.stdout.flush()
     for fault in faults:
         print(fault, file=sys.stderr)
-    return made.exit_code or int(bool(faults))
+    return result.exit_code or int(bool(faults))
 
 
-def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
+def _write_settings(result: Result, folder: Path) -> None:
     """Keeps the grid, on what its runs were made, and what the last worker spent."""
     record: dict[str, Any] = {
-        "grid": {name: list(values) for name, values in made.axes.items()},
-        "settings": dict(base),
-        "made": made.makers,
-        "runs": dict(made.counts),
+        "grid": {name: list(values) for name, values in result.axes.items()},
+        "settings": dict(result.base),
+        "made": result.makers,
+        "runs": dict(result.counts),
     }
     file = folder / "settings.json"
-    if made.compiled:
+    if result.compiled:
         # A start that finds all done has nothing to say of what it took.
-        seconds = made.clock.seconds()
+        seconds = result.clock.seconds()
         record["seconds"] = {kind: round(spent, 1) for kind, spent in seconds.items()}
         record["cores"] = os.cpu_count()
     elif file.exists():
@@ -204,14 +175,14 @@ def _write_settings(made: Made, folder: Path, base: Mapping[str, Any]) -> None:
         new.write_text(json.dumps(record, indent=2) + "\n")
 
 
-def _time(made: Made) -> str:
-    seconds = made.clock.seconds()
+def _time(result: Result) -> str:
+    seconds = result.clock.seconds()
     computing, compiling = (duration_text(seconds[kind]) for kind in ("computing", "compiling"))
-    programs = f"{made.compiled} program{'' if made.compiled == 1 else 's'}"
+    programs = f"{result.compiled} program{'' if result.compiled == 1 else 's'}"
     text = f"{computing} of computing, {compiling} of compiling {programs}"
     if seconds["computing"]:
         text += (
-            f"; {100 * made.clock.fraction_outside():.1f}% of the time outside compiled functions"
+            f"; {100 * result.clock.fraction_outside():.1f}% of the time outside compiled functions"
         )
     return text + "."
 

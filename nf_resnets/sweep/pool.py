@@ -68,7 +68,7 @@ def run_sweep(
     callback: Callback,
     *,
     stop: Callable[[], bool] = lambda: False,
-    how: Execution = Execution(),  # noqa: B008 (a frozen value)
+    execution: Execution = Execution(),  # noqa: B008 (a frozen value)
     devices: Sequence[jax.Device] | None = None,
     call_seconds: float = 1.0,
 ) -> Outcome:
@@ -81,12 +81,12 @@ def run_sweep(
       folder: for the checkpoints of unfinished runs.
       callback: hears what happens.
       stop: is asked between calls; once it says so, all runs are saved and released.
-      how: how the runs are made.
+      execution: how the runs are made.
       devices: where; by default on all, of every process.
       call_seconds: about so long is a call that makes steps.
 
     Raises:
-      ValueError: if the devices do not divide by ``how.devices_per_run``, or a batch does not
+      ValueError: if the devices do not divide by ``execution.devices_per_run``, or a batch does not
         divide over so many.
       LedgerError: if the ledger is older than the checkpoints.
       Exception: whatever kept the worker itself from working, such as a ledger that is gone.
@@ -94,7 +94,7 @@ def run_sweep(
     if ledger is not None:
         refuse_older_ledger(runs, ledger, folder)
     devices = list(jax.devices() if devices is None else devices)
-    mesh = sweep_mesh(devices, how.devices_per_run or len(devices))
+    mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
     for run in {run.program: run for run in runs}.values():
         task.check(run, mesh.shape[training.DATA])
     # No more slots than there are runs.
@@ -110,18 +110,18 @@ def run_sweep(
             task,
             mesh,
             callback,
-            runs_per_device=min(how.runs_per_device, most),
-            vectorize=how.vectorize,
+            runs_per_device=min(execution.runs_per_device, most),
+            vectorize=execution.vectorize,
             ledger=ledger,
             device=device,
         ),
         folder=folder,
         callback=callback,
         stop=lambda: stop() or given_up.is_set(),
-        how=how,
+        execution=execution,
         call_seconds=call_seconds,
     )
-    threads = min(how.workers or default_workers(devices), len(runs))
+    threads = min(execution.workers or default_workers(devices), len(runs))
     with _heartbeat(claims, given_up):
         if jax.process_count() > 1 and threads <= 1:
             worker.work(claims)  # all processes compile together, and leave together
@@ -228,7 +228,7 @@ def _heartbeat(claims: Claims, given_up: threading.Event) -> Iterator[None]:
     failures: list[BaseException] = []
 
     def beat() -> None:
-        while not over.wait(claims.how.lease_seconds / 4):
+        while not over.wait(claims.execution.lease_seconds / 4):
             try:
                 claims.beat()
             except Exception as error:

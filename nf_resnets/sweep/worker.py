@@ -406,19 +406,19 @@ class Slots:
 
     def _is_saved_after(self, run: ActiveRun) -> bool:
         """Whether a checkpoint is due after an epoch, and may take its time."""
-        every = self.claims.how.checkpoint_epochs
+        every = self.claims.execution.checkpoint_epochs
         if not every or run.epoch - run.saved_epoch < every:
             return False
         return self._is_affordable(run, 0.0)
 
     def _is_saved_within(self, run: ActiveRun) -> bool:
         """Whether a checkpoint is due in the middle of an epoch."""
-        seconds = self.claims.how.checkpoint_seconds
+        seconds = self.claims.execution.checkpoint_seconds
         return bool(seconds) and self._is_affordable(run, seconds)
 
     def _is_affordable(self, run: ActiveRun, seconds: float) -> bool:
         """Whether the last save is so long ago that another one may take its time."""
-        fraction = self.claims.how.checkpoint_fraction
+        fraction = self.claims.execution.checkpoint_fraction
         if fraction >= 1 and not seconds:
             return True
 

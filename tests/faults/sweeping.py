@@ -448,7 +448,8 @@ def work(request, cache):
         call_seconds = options.pop("call_seconds")
         with ledger.open_ledger(request["ledger"]) as book:
             task, runs = entered(request, book, prepared)
-            command._clear_leftovers(folder / "checkpoints", book)
+            done = {row["key"] for row in book.rows() if row["state"] in ("finished", "diverged")}
+            command._clear_leftovers(folder / "checkpoints", done)
             done = pool.run_sweep(
                 task,
                 runs,
@@ -456,7 +457,7 @@ def work(request, cache):
                 folder / "checkpoints",
                 log,
                 stop=lambda: stop.requested,
-                how=claims.Execution(**options),
+                execution=claims.Execution(**options),
                 call_seconds=call_seconds,
             )
             log.write("left", counts=done.counts, programs=len(done.programs))

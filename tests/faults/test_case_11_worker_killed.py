@@ -39,7 +39,7 @@ def killed_with_two_at_work(folder, axes, counting):
 def test_nothing_twice_nothing_lost(tmp_path, axes, counting):
     first = killed_with_two_at_work(tmp_path, axes, counting)
     # At once, although the leases last for ten minutes.
-    second = sweeping.run(tmp_path, axes, workers=2, counting=counting, seconds=60)
+    second = sweeping.run(tmp_path, axes, workers=2, counting=counting)
     sweeping.assert_twins(tmp_path, sweeping.twin(axes, counting=counting))
     if counting is None:
         sweeping.assert_moved(tmp_path)
@@ -60,12 +60,13 @@ def believe_all_alive():
     ledger.is_dead = lambda worker: False
 
 
-@pytest.mark.slow
 def test_it_is_because_the_worker_is_known_dead(tmp_path):
     killed_with_two_at_work(tmp_path, FOUR, LASTING)
     prepare = f"{HERE}:believe_all_alive"
     second = sweeping.start(tmp_path, FOUR, workers=2, counting=LASTING, prepare=prepare)
-    time.sleep(15)
+    # It takes the other two, and then waits.
+    second.until("run_end", 2)
+    time.sleep(1)
     with sweeping.opened(tmp_path) as book:
         assert book.counts()["running"] == 2
     second.kill()

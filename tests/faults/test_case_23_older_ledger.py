@@ -108,6 +108,6 @@ def test_results_of_the_table_are_not_forgotten(tmp_path):
         table.writerows([("key", "state"), ("a" * 64, "finished"), ("b" * 64, "failed")])
     with open_ledger(tmp_path / "ledger.db") as book:
         with pytest.raises(LedgerError, match="lacks the results of 1 runs .* such as aaaa"):
-            command._refuse_to_forget(tmp_path / "rows.csv", book)
+            command._refuse_to_forget(tmp_path / "rows.csv", book, set())
         (tmp_path / "rows.csv").write_bytes(b"\x00\xff")
-        command._refuse_to_forget(tmp_path / "rows.csv", book)
+        command._refuse_to_forget(tmp_path / "rows.csv", book, set())

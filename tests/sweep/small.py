@@ -58,7 +58,7 @@ def run(folder, sweep, *, devices=1, callback=None, ledger=None, **options):
             folder / "checkpoints",
             log,
             devices=jax.devices()[:devices],
-            how=Execution(**how),
+            execution=Execution(**how),
         )
         return book.rows(sweep.keys), outcome, log
 
