@@ -23,6 +23,8 @@ from nf_resnets.sweep.pool import is_at_work
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 
+STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
+
 
 def run(experiment: Experiment) -> None:
     """Runs the command line of an experiment.
@@ -31,7 +33,19 @@ def run(experiment: Experiment) -> None:
       SystemExit: always.
     """
     command = tyro.cli(experiment.command, description=experiment.description)
-    raise SystemExit(main(experiment, command))
+    try:
+        code: Any = main(experiment, command)
+    except SystemExit as leaving:
+        code = leaving.code
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    if is_at_work():
+        # Nothing else ends a compilation, and Python would wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def main(experiment: Experiment, command: Any) -> int:
@@ -87,7 +101,8 @@ def make(
     if experiment.setup is not None:
         made = make_runs(ExperimentTask(experiment, settings, data), folder, curves, command)
         if made.exit_code:
-            leave(made.exit_code)
+            print(STOPPED, file=sys.stderr)
+            raise SystemExit(made.exit_code)
     if folder is None:
         return int(bool(made.failures))
     keep_failures(folder, made.failures)
@@ -235,24 +250,7 @@ def last_words(
     return 1 if failures or folder.faults else 0
 
 
-def leave(code: int) -> None:
-    """Ends the process, whose runs are saved; compilations that go on are not waited for.
-
-    Raises:
-      SystemExit: unless something is being compiled; else the process ends here.
-    """
-    print(
-        "Stopped; all runs are kept where they stood, and the same command makes what is missing.",
-        file=sys.stderr,
-    )
-    if is_at_work():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise SystemExit(code)
-
-
-def stop_at_once(word: Any = "Stopped before anything was made.") -> None:
+def stop_at_once(word: str = "Stopped before anything was made.") -> None:
     """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already.
 
     Args:
