@@ -69,7 +69,7 @@ class Progress:
         return self.curve[start : self.step if stop is None else stop, self.metrics.index(name)]
 
     def mean(self, name: str, start: int) -> float:
-        """The mean of a metric from a step on, in any division of the steps into calls the same."""
+        """The exact mean of a metric from a step on, however the steps were divided into calls."""
         values = self.column(name, start)
         return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
 

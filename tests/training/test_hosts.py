@@ -1,4 +1,4 @@
-"""Several processes: started together, told things, gathered, and dying.
+"""Several processes: joined, with values broadcast and arrays gathered, and dying.
 
 Run by hand, as ``python -m tests.training.test_hosts PORT PROCESS CASE``, the file is one of two
 processes.
