@@ -246,23 +246,25 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
-    mesh = pool.sweep_mesh(jax.devices(), options.execution.devices_per_run or len(jax.devices()))
-    workers = options.execution.workers or pool.default_workers(jax.devices())
+    execution, devices = options.execution, jax.devices()
+    mesh = pool.sweep_mesh(devices, execution.devices_per_run or len(devices))
+    workers = execution.workers or pool.default_workers(devices)
+    builder = programs.Programs(
+        sweep.task,
+        mesh,
+        Callbacks(),
+        runs_per_device=min(execution.runs_per_device or 1, sweep.size),
+        vectorize=execution.vectorize,
+        ledger=ledger,
+        device=device_name(),
+    )
     costs = programs.estimate(
         {
             name: (sweep.task.resolve(kind.settings), runs)
             for name, (kind, runs) in left.items()
             if runs > 0
         },
-        ledger,
-        device_name(),
-        sweep.task,
-        lambda run: sweep.task.build(
-            run,
-            mesh,
-            runs_per_device=min(options.execution.runs_per_device or 1, sweep.size),
-            vectorize=options.execution.vectorize,
-        ),
+        builder,
         workers=workers,
         on_message=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
     )

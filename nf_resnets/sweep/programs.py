@@ -50,7 +50,7 @@ class Programs:
         ledger: Ledger | None = None,
         device: str = "",
     ) -> None:
-        self._task, self._mesh, self._callback = task, mesh, callback
+        self.task, self._mesh, self._callback = task, mesh, callback
         self._runs_per_device, self._vectorize = runs_per_device, vectorize
         self._ledger, self._device = ledger, device
         self._lock = threading.Lock()
@@ -70,15 +70,21 @@ class Programs:
                 self._callback.on_compile_begin(run.program, run.label)
                 slots, seconds = 0, 0.0
                 try:
-                    program = self._build(run, self._choose(run))
+                    program = self.build(run, self._choose(run))
                     slots, seconds = program.slots, program.compile_seconds
                 finally:
                     self._callback.on_compile_end(run.program, seconds, slots)
                 self.built[run.program] = program
             return self.built[run.program]
 
-    def _build(self, run: Resolved, runs: int) -> Program:
-        return self._task.build(run, self._mesh, runs_per_device=runs, vectorize=self._vectorize)
+    def build(self, run: Resolved, runs: int | None = None) -> Program:
+        """Compiles the program of a run, for so many runs on a device."""
+        runs = runs or self._runs_per_device or 1
+        return self.task.build(run, self._mesh, runs_per_device=runs, vectorize=self._vectorize)
+
+    def measured(self, program: str) -> dict[str, Any] | None:
+        """What the ledger knows of a program on these devices."""
+        return None if self._ledger is None else self._ledger.measured(program, self._device)
 
     def _choose(self, run: Resolved) -> int:
         """How many runs a device carries.
@@ -88,12 +94,11 @@ class Programs:
         """
         if self._runs_per_device or self._mesh.devices.flat[0].platform == "cpu":
             return self._runs_per_device or 1
-        if self._ledger is not None:
-            known = self._ledger.measured(run.program, self._device)
-            if known is not None and known["runs_per_device"]:
-                return int(known["runs_per_device"])
-        start = self._task.start(run)
-        best, seconds, compile_seconds = measure(lambda runs: self._build(run, runs), start)
+        known = self.measured(run.program)
+        if known is not None and known["runs_per_device"]:
+            return int(known["runs_per_device"])
+        start = self.task.start(run)
+        best, seconds, compile_seconds = measure(lambda runs: self.build(run, runs), start)
         if self._ledger is not None:
             self._ledger.measure(
                 run.program,
@@ -173,11 +178,8 @@ class Cost:
 
 
 def estimate(
-    programs: Mapping[str, tuple[Resolved, int]],
-    ledger: Ledger | None,
-    device: str,
-    task: Task,
-    build: Callable[[Resolved], Program],
+    wanted: Mapping[str, tuple[Resolved, int]],
+    programs: Programs,
     *,
     workers: int = 1,
     on_message: Callable[[str], Any] = lambda text: None,
@@ -187,41 +189,35 @@ def estimate(
     As many programs are measured at a time as will be at work, since they share the cores.
 
     Args:
-      programs: of each program one of its runs, and how many runs are still to be made.
-      ledger: where measurements are looked up; nothing is written.
-      device: the devices in words.
-      task: what the runs are.
-      build: compiles a program.
+      wanted: of each program one of its runs, and how many runs are still to be made.
+      programs: compiles them, and says where measurements are looked up; nothing is written.
       workers: how many are at work at a time.
       on_message: hears what is being measured.
     """
 
     def cost(item: tuple[str, tuple[Resolved, int]]) -> Cost:
         name, (run, runs) = item
-        known = ledger.measured(name, device) if ledger is not None else None
+        known = programs.measured(name)
         if known is not None and known["seconds_per_step"]:
-            seconds, compile_seconds = known["seconds_per_step"], known["compile_seconds"]
-            return Cost(run, runs, seconds, compile_seconds, known=True)
+            return Cost(run, runs, known["seconds_per_step"], known["compile_seconds"], known=True)
         on_message(f"measuring {describe(run)}")
-        start = time.perf_counter()
-        program = build(run)
-        states: Any = program.begin(program.empty(), 0, task.start(run))
+        begun = time.perf_counter()
+        program, start = programs.build(run), programs.task.start(run)
+        states: Any = program.begin(program.empty(), 0, start)
         program.test(states)
-        compile_seconds = time.perf_counter() - start
+        compile_seconds = time.perf_counter() - begun
         tests = []
         for _ in range(3):
-            start = time.perf_counter()
+            begun = time.perf_counter()
             program.test(states)
-            tests.append(time.perf_counter() - start)
+            tests.append(time.perf_counter() - begun)
         every = min(run.steps_per_epoch * run.evaluate_every, run.num_steps)
-        seconds = (
-            seconds_per_step(program, task.start(run))
-            + statistics.median(tests) / every / program.slots
-        )
+        test_seconds = statistics.median(tests) / every / program.slots
+        seconds = seconds_per_step(program, start) + test_seconds
         return Cost(run, runs, seconds, compile_seconds, known=False)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(cost, programs.items()))
+        return list(pool.map(cost, wanted.items()))
 
 
 def total(costs: Sequence[Cost], workers: int) -> float:
