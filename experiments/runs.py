@@ -356,7 +356,13 @@ def _failures(task: ExperimentTask, ledger: Ledger, runs: Sequence[Resolved]) ->
 
 
 def use_compilation_cache(folder: ResultsFolder) -> None:
-    """Keeps compiled programs in the folder, so that a start that goes on finds them."""
+    """Keeps compiled programs in the folder, so that a start that goes on finds them.
+
+    On a CPU it would cost more than it saves: programs that call oneDNN cannot be stored, and the
+    others make slower steps.
+    """
+    if jax.devices()[0].platform == "cpu":
+        return
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         jax.config.update("jax_compilation_cache_dir", str((folder.path / "compiled").resolve()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
