@@ -99,9 +99,11 @@ class ExperimentTask:
           SystemExit: with one sentence; in all processes, so that none waits for another.
         """
         point = self.points[run.key]
+        if jax.process_count() == 1 or not point.batch_size:
+            return
         model, _, steps, _ = self.experiment.setup(self.settings, self.data, point)
         parts = devices_per_run * getattr(steps, "micro_batches", 1)
-        if jax.process_count() > 1 and point.batch_size and slices_of(model, point) % parts:
+        if slices_of(model, point) % parts:
             raise SystemExit(
                 f"{run.label}: a batch of {slices_of(model, point)} parts found; expected a "
                 f"multiple of {parts}, some for each of {devices_per_run} devices."
