@@ -32,24 +32,8 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Where programs run once and no two of them are compared bit for bit, LLVM's optimisations only
-# cost time; the others are compiled as users have them.
+# cost time; these are compiled as users have them.
 UNOPTIMIZED = "JAX_DISABLE_MOST_OPTIMIZATIONS"
-QUICKLY = (
-    "analysis",
-    "benchmarks",
-    "contracts",
-    "data",
-    "experiments",
-    "faults",
-    "init",
-    "models",
-    "optim",
-    "sweep",
-    "test_taps.py",
-    "trained",
-    "training",
-    "translation",
-)
 AS_USERS = (
     "experiments/test_skipinit_lr_batch.py",
     "training/test_checkpoint.py",
@@ -60,12 +44,11 @@ AS_USERS = (
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_quickly(request):
-    """Compiles without LLVM's optimisations in the folders where that is enough."""
+    """Compiles without LLVM's optimisations where that is enough."""
     import jax
 
     path = request.path.relative_to(request.config.rootpath).as_posix()
-    inside = path.removeprefix("tests/")
-    quickly = path != inside and inside.split("/")[0] in QUICKLY and inside not in AS_USERS
+    quickly = path.removeprefix("tests/") not in AS_USERS
     # What takes minutes runs for longer than it compiles.
     quickly = quickly and request.config.option.markexpr == "not slow"
     os.environ[UNOPTIMIZED] = str(int(quickly))

@@ -57,7 +57,7 @@ def test_a_perturbation_shifts_and_its_gradient_is_that_of_the_activation():
         np.testing.assert_array_equal(found, 2 * (2 * x) * slope)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("options", [{}, {"unroll": 9}, {"remat": True}], ids=str)
 def test_networks_record_every_branch_and_compute_the_same(options):
     model, variables = _network(**options)

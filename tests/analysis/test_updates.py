@@ -85,6 +85,7 @@ def test_a_small_step_and_the_first_order_agree():
     assert ratio == pytest.approx(2**-11.5, rel=0.02)
 
 
+@pytest.mark.slow
 def test_rates_away_from_the_small_one_are_worse():
     # Otherwise nothing would need to be derived: rounding below, the second order above.
     _, params, *_ = network()

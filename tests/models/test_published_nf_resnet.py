@@ -235,6 +235,7 @@ def test_standardised_kernels_of_each_code():
             np.testing.assert_allclose(found, size, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_timms_branches_start_at_zero_by_their_last_gains():
     model = model_of("nf_resnet_timm")
     x = images(0, 1, 32, 32, 3)

@@ -59,6 +59,7 @@ def test_a_program_that_is_given_other_shapes_does_not_compile_again(one_by_one)
         made.steps(two, np.array([1, 1]))
 
 
+@pytest.mark.slow
 def test_on_eight_devices_the_numbers_are_those_of_one(one_by_one, on_eight):
     # Each run is whole on one device, by the same operations: equal to the last bit here. The
     # tolerance is for compilers that order float32 sums otherwise.
@@ -73,6 +74,7 @@ def test_on_eight_devices_the_numbers_are_those_of_one(one_by_one, on_eight):
                 assert other[name] == pytest.approx(row[name], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_diverged_run_says_at_which_step_and_its_slot_is_refilled(one_by_one, on_eight):
     rows = one_by_one[0]
     gone = [row for row in rows if row["state"] == "diverged"]

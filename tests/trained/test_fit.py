@@ -71,6 +71,7 @@ def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
     assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_gives_no_network(digits):
     model = wide_resnet("alpha_one")
     with pytest.raises(TrainedError, match=r"the run diverged at .*; lower learning_rate=1e\+06"):

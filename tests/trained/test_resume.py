@@ -128,6 +128,7 @@ def test_before_the_first_checkpoint_nothing_is_kept(tmp_path, monkeypatch, caps
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_another_training_does_not_go_on_from_there(tmp_path, capsys):
     out, dataset = tmp_path / "net", data.load("digits", None)
     folder = tmp_path / "net.unfinished"
