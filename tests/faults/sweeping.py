@@ -372,6 +372,7 @@ class Log:
         if self.terminate_at is not None and step >= self.terminate_at:
             self.terminate_at = None
             os.kill(self.pid, self.terminate_by)
+            time.sleep(0.2)  # until the main thread has handled it
 
     def on_epoch(self, key, step, row):
         self.write("epoch", key=key, step=step, epoch=row["epoch"])
