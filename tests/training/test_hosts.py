@@ -237,7 +237,7 @@ def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):
             pair.wait_until_joined()
             pair.processes[1].send_signal(sent)
         start = time.monotonic()
-        # Where the peer leaves by itself, JAX may end the waiting process before its collective fails.
+        # Where the peer leaves by itself, JAX may end the waiting process first.
         either = [codes, [-signal.SIGABRT, 1]] if case == "raises" else [codes]
         assert pair.codes() in either, pair.said()
         # 3 s of heartbeat timeout, and what two busy cores need; for the last, the imports too.
