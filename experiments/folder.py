@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -31,13 +31,13 @@ Row = dict[str, Any]
 
 
 class ResultsFolder:
-    """The rows and settings of one experiment, held by one process at a time.
+    """The rows and settings of one experiment, held by one process until it is closed.
 
     Args:
       path: the folder; made if it is not there.
-      settings: all that the rows depend on, as JSON values. A folder of other settings is refused.
+      settings: all that the rows depend on. A folder of other settings is refused.
       grid: names of those settings that only say which rows there are to be; they may change.
-      columns: the columns of ``rows.csv``, in order.
+      columns: of ``rows.csv``, in order.
       key: the columns that name a row.
 
     Attributes:
@@ -69,49 +69,55 @@ class ResultsFolder:
             raise SystemExit(str(error)) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SystemExit(
-                f"another process is writing to {path}; wait for it, or choose another folder with "
-                "--out."
-            ) from None
-        try:
             self._check_settings(json.loads(json.dumps(dict(settings))), grid)
             self.rows = read_rows(path / "rows.csv", self._columns)
+        except BlockingIOError:
+            self._refuse(f"another process is writing to {path}; wait for it, or choose another")
         except OSError as error:
-            raise SystemExit(f"cannot use the results folder {path}: {error}.") from None
+            self._refuse(f"cannot use the results folder {path}: {error}; choose another")
+        except SystemExit:
+            self.close()
+            raise
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        self.close()
+        raise SystemExit(f"{sentence} folder with --out.") from None
+
+    def close(self) -> None:
+        """Lets other processes write there."""
+        self._lock.close()
 
     def _check_settings(self, settings: dict[str, Any], grid: Sequence[str]) -> None:
-        file = self.path / "settings.json"
+        file, now = self.path / "settings.json", machine()
+        record: dict[str, Any] = {"settings": settings, "machine": now}
         if file.exists():
             try:
                 old = json.loads(places.read_file(file))
-                old_settings = dict(old["settings"])
-                earlier = [old.get("machine"), *list(old.get("later_machines", []))]
+                there = dict(old["settings"])
+                machines = [old.get("machine"), *list(old.get("later_machines", []))]
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise SystemExit(
                     f"{file} cannot be read ({error}); expected the settings of these rows. "
                     "Move it away, or choose another folder with --out."
                 ) from None
             changed = [
-                f"{name}: {old_settings.get(name)!r} there, {settings.get(name)!r} now"
-                for name in sorted({*old_settings, *settings})
-                if name not in grid and old_settings.get(name) != settings.get(name)
+                f"{name}: {there.get(name)!r} there, {settings.get(name)!r} now"
+                for name in sorted({*there, *settings} - set(grid))
+                if there.get(name) != settings.get(name)
             ]
             if changed:
-                raise SystemExit(
+                self._refuse(
                     f"{self.path} holds results of other settings ({'; '.join(changed)}); choose "
-                    "another folder with --out."
+                    "another"
                 )
-        elif (self.path / "rows.csv").exists():
-            raise SystemExit(
-                f"{self.path} has rows.csv but no settings.json to say what they are; choose "
-                "another folder with --out."
-            )
-        record: dict[str, Any] = {"settings": settings, "machine": machine()}
-        if file.exists():
             # The rows there were made by earlier starts, whose machines stay named.
-            later = [*earlier[1:], *([] if record["machine"] in earlier else [record["machine"]])]
-            record |= {"machine": earlier[0]} | ({"later_machines": later} if later else {})
+            first, *later = machines if now in machines else [*machines, now]
+            record |= {"machine": first} | ({"later_machines": later} if later else {})
+        elif (self.path / "rows.csv").exists():
+            self._refuse(
+                f"{self.path} has rows.csv but no settings.json to say what they are; choose "
+                "another"
+            )
         write_whole(file, json.dumps(record, indent=2) + "\n")
 
     def has(self, **key: Any) -> bool:
@@ -136,12 +142,7 @@ class ResultsFolder:
         self.keep("rows.csv", csv_text(self._columns, self.rows))
 
     def keep(self, name: str, text: str) -> None:
-        """Writes a file of results, whole; one that cannot be written waits in memory until it can.
-
-        Args:
-          name: of the file.
-          text: all of it, with what was there before.
-        """
+        """Writes all of a file of results; what cannot be written waits in memory until it can."""
         try:
             write_whole(self.path / name, text)
         except OSError as error:
@@ -172,12 +173,7 @@ class ResultsFolder:
         self.draw(name, lambda new: new.write_text(text))
 
     def draw(self, name: str, make: Callable[[Path], Any]) -> None:
-        """Makes a file that can be made again from the rows; a fault is added to ``faults``.
-
-        Args:
-          name: of the file.
-          make: writes it to a path that it is given.
-        """
+        """As :meth:`write_text`, but ``make(path)`` writes it; a fault is added to ``faults``."""
         try:
             with whole_file(self.path / name) as new:
                 make(new)
@@ -188,12 +184,12 @@ class ResultsFolder:
 
 
 class CurvesFile:
-    """A file with several lines of each run, such as ``curves.csv``, written whole.
+    """A file of a results folder with several lines of each run, such as ``curves.csv``.
 
     Args:
-      folder: the folder, held by this process.
-      columns: the columns of the file, in order.
-      key: those that name a run; they are columns of the folder's rows, too.
+      folder: held by this process.
+      columns: of the file, in order; the key among them names a run.
+      key: columns of the folder's rows, too.
       name: of the file.
 
     Raises:
@@ -201,9 +197,13 @@ class CurvesFile:
     """
 
     def __init__(
-        self, folder: ResultsFolder, *, columns: Sequence[str], key: Sequence[str],
+        self,
+        folder: ResultsFolder,
+        *,
+        columns: Sequence[str],
+        key: Sequence[str],
         name: str = "curves.csv",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder = folder
         self.path = folder.path / name
         self._columns, self.key = tuple(columns), tuple(key)
@@ -299,10 +299,9 @@ def machine() -> dict[str, Any]:
     """When, on what and with which versions the results are being made."""
     versions = {}
     for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
-        try:
+        versions[package] = "not installed"
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
     devices = jax.devices()
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

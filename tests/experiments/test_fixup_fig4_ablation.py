@@ -1,6 +1,6 @@
 """Fixup's figure 4 as a user runs it, and what its variants are."""
 
-import functools
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -46,19 +46,35 @@ def test_a_variant_that_there_is_not_is_refused():
         settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", variants=("rule_4",)))
 
 
-@functools.cache
-def kernels_and_scalars(variant):
+def before_and_after(variant):
+    """ResNet-8 as it is given to a variant's scheme, and as the scheme makes it.
+
+    L = 3 branches of m = 2 layers, so that rule 2's factor is 3**-0.5.
+    """
     scheme = fig4.VARIANTS[variant]
     model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=4)
-    params = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
-    params = scheme.init(params, model.num_branches)
-    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
+
+    def drawn(path, leaf):
+        # A leaf of one name is the same in all variants.
+        name = "/".join(key.key for key in path)
+        draw = np.random.default_rng(zlib.crc32(name.encode())).normal(size=leaf.shape)
+        return np.float32(draw if name.endswith("kernel") else name.endswith("multiplier"))
+
+    before = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.broadcast_to(drawn(path, leaf), leaf.shape), shapes
+    )
+    return before, scheme.init(before, model.num_branches)
+
+
+def leaves_of(variant):
+    flat, _ = jax.tree_util.tree_flatten_with_path(before_and_after(variant)[1])
     return {"/".join(key.key for key in path): np.asarray(value) for path, value in flat}
 
 
 @pytest.mark.parametrize(("variant", "factor"), [("no_bias", 1), ("tenth", 0.1), ("tenfold", 10)])
 def test_the_ablations_differ_from_fixup_in_biases_and_scale_only(variant, factor):
-    fixup, found = kernels_and_scalars("fixup"), kernels_and_scalars(variant)
+    fixup, found = leaves_of("fixup"), leaves_of(variant)
     biases = {name for name in fixup if "/bias_" in name or name.startswith("bias_")}
     assert biases and set(found) == set(fixup) - biases
     for name in found:
@@ -78,11 +94,7 @@ def test_the_ablations_differ_from_fixup_in_biases_and_scale_only(variant, facto
     ],
 )
 def test_each_rule_changes_its_own_layers(variant, head, last, factor, scalars):
-    """ResNet-8: L = 3 branches of m = 2 layers, so that rule 2's factor is 3**-0.5."""
-    scheme = fig4.VARIANTS[variant]
-    model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=4)
-    before = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
-    after = scheme.init(before, model.num_branches)
+    before, after = before_and_after(variant)
     assert ("multiplier" in str(jax.tree.structure(before))) is scalars
     assert ("bias_stem" in before) is scalars
     np.testing.assert_array_equal(after["stem"]["kernel"], before["stem"]["kernel"])
@@ -95,6 +107,6 @@ def test_each_rule_changes_its_own_layers(variant, head, last, factor, scalars):
 
 
 def test_without_branches_there_is_no_convolution_but_the_stem():
-    names = kernels_and_scalars("no_branches")
+    names = leaves_of("no_branches")
     assert {name for name in names if name.endswith("kernel")} == {"stem/kernel", "head/kernel"}
     assert not any("multiplier" in name for name in names)

@@ -20,6 +20,7 @@ from experiments.folder import ResultsFolder
 from experiments.main import main
 from experiments.runs import ExperimentTask, RowWriter, divisible_mesh
 from nf_resnets import data, models, training
+from nf_resnets.sweep.claims import Execution
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
 
 SETTINGS = fig3.SCALES["smoke"]
@@ -121,12 +122,15 @@ def test_what_failed_is_tried_again_and_what_is_there_is_not(
     def failing(settings, dataset, point):
         if point.key["scheme"] in broken:
             raise RuntimeError("out of luck [tf-allocator] in [/device:GPU:0]")
-        return setup(settings, dataset, point)
+        # A smaller network than any of the figure.
+        model = models.CifarResNet(depth=8, scheme=point.start.scheme, stem_channels=1)
+        return setup(settings, dataset, point)._replace(model=model)
 
     out = tmp_path / "out"
     command = fig3.Command(
-        scale="smoke", depths=(10,), schemes=("fixup", "sqrt_half"), steps=2, out=out
-    )
+        scale="smoke", depths=(10,), schemes=("fixup", "sqrt_half"), steps=2, out=out,
+        execution=Execution(workers=1, devices_per_run=1, max_attempts=1),
+    )  # fmt: skip
     experiment = dataclasses.replace(fig3.EXPERIMENT, setup=failing)
     broken = ("sqrt_half",)
     assert main(experiment, command) == 1

@@ -1,7 +1,6 @@
 """The gradients of the two paths as a user measures them, and on a block that is known."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -38,9 +37,8 @@ def test_the_ratio_of_two_linear_paths_is_that_of_their_gains():
 
     params = {"block_1": (1.0, 0.5), "block_2": (0.5, 2.0)}
     images = jax.random.normal(jax.random.key(0), (3, 2, 2, 4))
-    found = theory_backward.ratios(
-        observed, params, images, np.array([1.0, 0.5]), jax.random.key(1)
-    )
+    ratios = jax.jit(theory_backward.ratios, static_argnums=0)
+    found = ratios(observed, params, images, np.array([1.0, 0.5]), jax.random.key(1))
     # The branch's part is a difference of float32 numbers of size 1 to 2.5.
     np.testing.assert_allclose(found, [0.5, 4.0], rtol=1e-5)
 
@@ -49,4 +47,3 @@ def test_a_branch_that_is_zero_has_no_gradient_through_it():
     """SkipInit: the smallest network, all of whose gradient goes through the skips."""
     settings = theory_backward.Settings(depth=1, width=4, side=2, batch_size=2, draws=1)
     assert not theory_backward.draw_ratios(settings, "skipinit").any()
-    assert jnp.all(theory_backward.draw_ratios(settings, "alpha_one") > 0.1)
