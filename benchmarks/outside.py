@@ -39,8 +39,7 @@ import numpy as np
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
 from nf_resnets import data, training
-from nf_resnets.sweep import enter, image_task, make_sweep, open_ledger, run_sweep
-from nf_resnets.sweep.callback import Callbacks
+from nf_resnets.sweep import Callbacks, enter, image_task, make_sweep, open_ledger, run_sweep
 from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.training.checkpoint import Checkpoints

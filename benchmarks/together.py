@@ -28,7 +28,7 @@ from benchmarks.rows import Row
 from benchmarks.timing import interleaved, ratio, spread
 from nf_resnets import data, schemes, training
 from nf_resnets.models import architectures
-from nf_resnets.sweep.pool import default_workers
+from nf_resnets.sweep.worker import default_workers
 
 TITLE = "Runs at a time (runs/s over those one after another, or on one device)"
 LIMIT = 4.0

@@ -19,7 +19,7 @@ from experiments.experiment import Command, Experiment, Point, Results
 from experiments.folder import CurvesFile, ResultsFolder, Row
 from experiments.runs import ExperimentTask, Made, make_runs
 from nf_resnets.sweep.ledger import LedgerError
-from nf_resnets.sweep.pool import is_at_work
+from nf_resnets.sweep.worker import is_at_work
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 

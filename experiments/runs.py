@@ -21,12 +21,12 @@ import jax
 from experiments.experiment import Experiment, Point, standard_columns
 from experiments.folder import CurvesFile, ResultsFolder, Row
 from nf_resnets import places, schemes, training, translation
-from nf_resnets.sweep.callback import Callbacks
+from nf_resnets.sweep import Callbacks
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
-from nf_resnets.sweep.pool import Outcome, enter, run_sweep
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.tensorboard import TensorBoard
+from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training import Program, Start, hosts
 from nf_resnets.training.preemption import Preemption
 

@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from nf_resnets.sweep import command, grid, pictures
+from nf_resnets.sweep import command, settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
     """
     scale = SCALES[wanted.scale]
     try:
-        axes = {**scale.axes, **grid.parse(wanted.grid)}
+        axes = {**scale.axes, **settings.parse(wanted.grid)}
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
     base = {name: value for name, value in scale.base.items() if name not in axes}
@@ -159,7 +159,7 @@ def main(wanted: Command) -> int:
     if result is None:
         return 0
     title = "The optimal learning rate against the batch size"
-    return pictures.finish(result, options, title=title)
+    return command.finish(result, options, title=title)
 
 
 if __name__ == "__main__":

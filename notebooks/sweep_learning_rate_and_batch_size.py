@@ -40,7 +40,7 @@ from pathlib import Path
 from IPython.display import Image
 
 from nf_resnets import plotting, schemes, sweep
-from nf_resnets.sweep.callback import Callbacks
+from nf_resnets.sweep import Callbacks
 
 SMOKE = "NF_RESNETS_SMOKE" in os.environ  # set by the tests: few runs, and nothing to be seen
 if SMOKE:

@@ -1,11 +1,11 @@
 """Sweeps: grids of runs that share compiled programs, a ledger that survives, the best rates."""
 
-from nf_resnets.sweep.callback import Callback, Callbacks
-from nf_resnets.sweep.grid import Sweep, make_sweep
+from nf_resnets.sweep.image_task import Sweep, make_sweep
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
-from nf_resnets.sweep.pool import Outcome, enter, run_sweep
 from nf_resnets.sweep.select import Optimum, Regimes, optima, optimum, regimes, regimes_of
 from nf_resnets.sweep.settings import RunSettings
+from nf_resnets.sweep.task import Callback, Callbacks
+from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 
 __all__ = [
     "Callback",

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from nf_resnets.sweep import command, grid, pictures
-from nf_resnets.sweep.export import export
-from nf_resnets.sweep.ledger import LedgerError, open_ledger, salvage
+from nf_resnets.sweep import command
+from nf_resnets.sweep.export import export, salvage
+from nf_resnets.sweep.ledger import LedgerError, open_ledger
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.settings import RunSettings
+from nf_resnets.sweep.settings import RunSettings, parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +53,14 @@ def main(wanted: Command) -> int:
     if wanted.export or wanted.salvage:
         return _copy(wanted)
     try:
-        axes = grid.parse(wanted.grid)
+        axes = parse(wanted.grid)
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
     base = command.base_of(wanted.settings, axes)
     result = command.run(wanted.options, axes, base, "Sweep")
     if result is None:
         return 0
-    return pictures.finish(result, wanted.options, title="Sweep of " + ", ".join(axes))
+    return command.finish(result, wanted.options, title="Sweep of " + ", ".join(axes))
 
 
 def _copy(wanted: Command) -> int:

@@ -1,4 +1,4 @@
-"""What the commands that make a sweep have in common: options, checks, the grid that grows."""
+"""What the commands that make a sweep share: options, the grid that grows, pictures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,20 +22,32 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from nf_resnets import data, places
+from nf_resnets import data, places, plotting, schemes
+from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep import pool, programs
-from nf_resnets.sweep.callback import Callback, Callbacks
+from nf_resnets.sweep import claims, worker
 from nf_resnets.sweep.claims import Clock, Execution, device_name
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.export import to_csv
-from nf_resnets.sweep.grid import Sweep, make_sweep, refuse_other_settings
-from nf_resnets.sweep.image_task import refuse_indivisible
+from nf_resnets.sweep.image_task import (
+    Sweep,
+    make_sweep,
+    refuse_indivisible,
+    refuse_other_settings,
+)  # fmt: skip
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
-from nf_resnets.sweep.messages import duration_text, swept, value_text
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.select import Rule, optima
-from nf_resnets.sweep.settings import FIELDS, RunSettings, shown, typed
+from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
+from nf_resnets.sweep.settings import (
+    FIELDS,
+    RunSettings,
+    duration_text,
+    shown,
+    swept,
+    typed,
+    value_text,
+)  # fmt: skip
+from nf_resnets.sweep.task import Callback, Callbacks
 from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
@@ -151,7 +164,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         hosts.initialize(options.coordinator, options.num_processes, options.process_id)
         sweep = make_sweep(axes, base, load=_loader(options.data_dir))
         data_devices = options.execution.devices_per_run or len(jax.devices())
-        pool.sweep_mesh(jax.devices(), data_devices)
+        worker.sweep_mesh(jax.devices(), data_devices)
         for each in sweep.kinds:
             refuse_indivisible(each, data_devices)
         with hosts.abort_on_error():
@@ -183,7 +196,7 @@ def end(main: Callable[[], int]) -> None:
         if not isinstance(leaving.code, int):
             raise
         code = leaving.code
-    if pool.is_at_work():
+    if worker.is_at_work():
         # Nothing else ends a compilation, and Python would wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -247,9 +260,9 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     execution, devices = options.execution, jax.devices()
-    mesh = pool.sweep_mesh(devices, execution.devices_per_run or len(devices))
-    workers = execution.workers or pool.default_workers(devices)
-    builder = programs.Programs(
+    mesh = worker.sweep_mesh(devices, execution.devices_per_run or len(devices))
+    workers = execution.workers or worker.default_workers(devices)
+    builder = claims.Programs(
         sweep.task,
         mesh,
         Callbacks(),
@@ -258,7 +271,7 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
         ledger=ledger,
         device=device_name(),
     )
-    costs = programs.estimate(
+    costs = claims.estimate(
         {
             name: (sweep.task.resolve(kind.settings), runs)
             for name, (kind, runs) in left.items()
@@ -272,11 +285,11 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     for cost in costs:
         how = "as earlier runs took" if cost.known else "measured now"
         print(
-            f"  {programs.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
+            f"  {claims.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
             f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
             f"{cost.compile_seconds:.0f} s"
         )
-    seconds = programs.total(costs, workers)
+    seconds = claims.total(costs, workers)
     print(
         f"Time: about {duration_text(seconds)} on {device_name()}"
         + (f", {workers} programs at a time" if workers > 1 else "")
@@ -334,7 +347,7 @@ def _begin(options: Options, sweep: Sweep, ledger: Ledger) -> None:
 
 def _train_and_grow(
     options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption
-) -> tuple[Sweep, pool.Outcome]:
+) -> tuple[Sweep, worker.Outcome]:
     """Trains what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
@@ -359,7 +372,7 @@ def _train_and_grow(
 
 
 def _result(
-    options: Options, sweep: Sweep, ledger: Ledger, outcome: pool.Outcome, code: int
+    options: Options, sweep: Sweep, ledger: Ledger, outcome: worker.Outcome, code: int
 ) -> Result:
     rows = ledger.rows(sweep.keys)
     faults = []
@@ -370,7 +383,7 @@ def _result(
     except (LedgerError, OSError) as error:  # the runs are done all the same
         faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
     try:
-        programs.remember(ledger, rows, outcome.programs, device_name())
+        claims.remember(ledger, rows, outcome.programs, device_name())
     except LedgerError as error:
         faults.append(f"how long the runs took cannot be kept: {error}")
     failed = {row["key"] for row in rows if row["state"] == "failed"}
@@ -388,7 +401,7 @@ def _result(
 
 def _enter(sweep: Sweep, ledger: Ledger) -> None:
     refuse_other_settings(sweep, ledger)
-    pool.enter(sweep.runs, ledger)
+    worker.enter(sweep.runs, ledger)
 
 
 def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -438,7 +451,9 @@ def _clear_leftovers(folder: Path, done: Collection[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _train(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption) -> pool.Outcome:
+def _train(
+    options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption
+) -> worker.Outcome:
     """Trains the runs that are missing, and shows them on process 0."""
     with contextlib.ExitStack() as stack:
         callback: Callback = Callbacks()
@@ -456,7 +471,7 @@ def _train(options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preempti
         # Only while runs are trained is there anything to save: before and after, a signal ends
         # the process at once.
         stack.enter_context(stop)
-        return pool.run_sweep(
+        return worker.run_sweep(
             sweep.task,
             sweep.runs,
             ledger,
@@ -506,7 +521,178 @@ def growth(
     return more or None
 
 
+# What a person looks at
+
+
+METRICS = ("test_accuracy", "train_loss")
+
+
+def draw(
+    result: Result,
+    folder: Path,
+    *,
+    title: str,
+    rule: Rule = "strict",
+    chance: float | None = None,
+    failed: Callable[[str, Exception], Any] | None = None,
+) -> list[str]:
+    """Chooses the best rates, fits the regimes, and draws everything into a folder.
+
+    Args:
+      result: the runs and their grid.
+      folder: where to.
+      title: what the sweep is.
+      rule: how rates are compared of which some seeds diverged.
+      chance: the accuracy of guessing, 0 to 1.
+      failed: called with the name of a file that cannot be made, and why; by default that is an
+        error.
+
+    Returns:
+      The names of the files; none if there is no run.
+    """
+    rows, axes = result.rows, result.axes
+    if not rows:
+        return []
+    best, names = _best(rows, axes, rule)
+    fits = regimes_of(best) if len(axes.get("batch_size", ())) > 1 else []
+    return plotting.sweep_figures(
+        folder,
+        title=title,
+        subtitle=in_one_line(rows[0], axes, result.base),
+        rows=rows,
+        optima=[dataclasses.asdict(one) for one in best],
+        regimes=[dataclasses.asdict(fit) for fit in fits],
+        chance=chance,
+        facts={f"{maker['runs']} runs made": maker for maker in result.makers},
+        failures=[
+            {"key": row["key"], "state": row["state"], "message": row["message"],
+             "traceback": result.failures.get(row["key"], "")}
+            for row in rows
+            if row["state"] in ("failed", "oom")
+        ],
+        names=names,
+        failed=failed,
+    )  # fmt: skip
+
+
+def _best(
+    rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], rule: Rule
+) -> tuple[list[Optimum], dict[str, str]]:
+    """The best rates by both metrics, and what to call the schemes."""
+    fields = [name for name in axes if name not in ("peak_lr", "seed")]
+    by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
+    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
+    return best, {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
+
+
+def in_one_line(
+    row: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
+) -> str:
+    """The settings that all runs share, as far as they matter, on one line."""
+    budget = f"{row['steps']:,} steps" if row["steps"] else f"{row['epochs']:g} epochs"
+    seeds = len(axes.get("seed", (0,)))
+    words = [
+        "" if "model" in axes else row["model"],
+        "" if "dataset" in axes else f"on {row['dataset']}",
+        "" if {"epochs", "steps"} & set(axes) else budget,
+        f"{seeds} seed{'s' if seeds > 1 else ''}",
+    ]
+    shown = ("model", "dataset", "epochs", "steps", "seed", "batch_size", "peak_lr", "scheme")
+    words += [f"{n} {value_text(n, value)}" for n, value in base.items() if n not in shown]
+    return ", ".join(word for word in words if word)
+
+
+def finish(result: Result, options: Options, *, title: str) -> int:
+    """Draws everything, prints the table and the last words; returns the exit code.
+
+    It is 1 as well if a file could not be made, of which each is said with a sentence: the runs are
+    done, and what else can be made of them is result.
+    """
+    folder = places.expanded(options.out)
+    faults = list(result.faults)
+
+    def failed(name: str, error: Exception) -> None:
+        what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        faults.append(f"{folder / name} cannot be made: {' '.join(what.split())}.")
+
+    datasets = {row["dataset"] for row in result.rows}
+    chance = None
+    if len(datasets) == 1:
+        with contextlib.suppress(ValueError, OSError, ImportError):
+            chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
+    files: list[str] = []
+    try:
+        files = draw(result, folder, title=title, rule=options.best, chance=chance, failed=failed)
+    except Exception as error:  # the runs are done, and what else there is to say is said
+        failed("report.html", error)
+    try:
+        _write_settings(result, folder)
+    except OSError as error:
+        failed("settings.json", error)
+    print()
+    if "table.txt" in files:
+        print((folder / "table.txt").read_text())
+    elif result.rows:
+        best, names = _best(result.rows, result.axes, options.best)
+        print(table([dataclasses.asdict(one) for one in best], names=names) + "\n")
+    print(states_in_words(result.counts))
+    if result.rows and result.counts.get("diverged") == len(result.rows):
+        print("All runs diverged: lower the learning rates.")
+    print(_time(result))
+    print(f"In {folder.resolve()}:")
+    for file in [*files, "settings.json", "rows.csv", *([] if options.ledger else ["ledger.db"])]:
+        if (folder / file).is_file():
+            print(f"  {file}")
+    if result.exit_code == 1:
+        print("Failed runs are in the report with their tracebacks; --retry tries them again.")
+    if result.exit_code > 1:
+        print(STOPPED)
+    sys.stdout.flush()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return result.exit_code or int(bool(faults))
+
+
+def _write_settings(result: Result, folder: Path) -> None:
+    """Keeps the grid, on what its runs were made, and what the last worker spent."""
+    record: dict[str, Any] = {
+        "grid": {name: list(values) for name, values in result.axes.items()},
+        "settings": dict(result.base),
+        "made": result.makers,
+        "runs": dict(result.counts),
+    }
+    file = folder / "settings.json"
+    if result.compiled:
+        # A start that finds all done has nothing to say of what it took.
+        seconds = result.clock.seconds()
+        record["seconds"] = {kind: round(spent, 1) for kind, spent in seconds.items()}
+        record["cores"] = os.cpu_count()
+    elif file.exists():
+        try:
+            before = dict(json.loads(places.read_file(file)))
+            record |= {name: before[name] for name in ("seconds", "cores") if name in before}
+        except (ValueError, TypeError, RecursionError):
+            kept = file.with_name(f"damaged-{uuid.uuid4().hex[:8]}-settings.json")
+            file.rename(kept)
+            print(f"{file} was damaged, and is made anew; what was there is {kept.name}.",
+                  file=sys.stderr)  # fmt: skip
+    with whole_file(file) as new:
+        new.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _time(result: Result) -> str:
+    seconds = result.clock.seconds()
+    computing, compiling = (duration_text(seconds[kind]) for kind in ("computing", "compiling"))
+    programs = f"{result.compiled} program{'' if result.compiled == 1 else 's'}"
+    text = f"{computing} of computing, {compiling} of compiling {programs}"
+    if seconds["computing"]:
+        text += (
+            f"; {100 * result.clock.fraction_outside():.1f}% of the time outside compiled functions"
+        )
+    return text + "."
+
+
 __all__ = [
-    "STOPPED", "Options", "Result", "base_of", "check", "end", "growth", "run", "states_in_words",
-    "values_in_words",
+    "METRICS", "STOPPED", "Options", "Result", "base_of", "check", "draw", "end", "finish",
+    "growth", "in_one_line", "run", "states_in_words", "values_in_words",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nf_resnets.sweep.messages import duration_text, percent, printable, value_text
+from nf_resnets.sweep.settings import duration_text, percent, printable, value_text
 
 if TYPE_CHECKING:
     from nf_resnets.sweep.task import Resolved

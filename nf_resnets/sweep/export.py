@@ -1,20 +1,38 @@
-"""A ledger as a table in CSV or Parquet, or as a study of Optuna."""
+"""A ledger as a table in CSV or Parquet, as a study of Optuna, or as what is whole of it."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import json
+import os
 import statistics
+import tempfile
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError, new_file
-from nf_resnets.sweep.schema import one_line, parse_url
+from nf_resnets import places
+from nf_resnets.sweep import schema
+from nf_resnets.sweep.ledger import COLUMNS, Ledger, LedgerError, open_ledger
+from nf_resnets.sweep.schema import (
+    COVERED,
+    Damage,
+    attempts,
+    checksum,
+    decoded,
+    epochs,
+    measurements,
+    one_line,
+    parse_url,
+    programs,
+    runs,
+    workers,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import optuna
@@ -291,4 +309,114 @@ def _write_study(
         raise LedgerError(f"the study cannot be written: {one_line(error)}") from None
 
 
-__all__ = ["export", "to_csv", "to_optuna", "to_parquet"]
+# Salvage
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A file beside `path`, which takes its name when it is whole and does not replace another.
+
+    Raises:
+      LedgerError: there is something under the name already, or it cannot be written.
+    """
+    path = places.expanded(path)
+    exists = f"{path} exists, and is not overwritten"
+    if path.exists():
+        raise LedgerError(exists)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            unfinished = Path(folder) / path.name
+            yield unfinished
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+            if path.exists():
+                raise LedgerError(exists)
+            unfinished.rename(path)
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def salvage(where: str | Path, path: str | Path) -> tuple[int, list[str]]:
+    """Copies the runs that are as they were written, with their epochs and attempts.
+
+    Args:
+      where: the damaged ledger, as for `open_ledger`; it is only read.
+      path: a file that is not there yet.
+
+    Returns:
+      How many runs were copied, and a line for everything that was left out.
+
+    Raises:
+      LedgerError: there is no ledger, its tables cannot be read at all, or the file exists.
+    """
+    url, name = schema.locate(where)
+    if url.get_backend_name() == "sqlite" and not Path(name).is_file():
+        raise LedgerError(f"there is no ledger in {name}")
+    engine = schema.open_engine(url, name, patience=30.0)
+    left: list[str] = []
+    try:
+        with new_file(path) as unfinished, open_ledger(unfinished) as new:
+            with engine.connect() as old:
+                copied = new._write(lambda connection: _copy(old, connection, left))
+            new.close()  # SQLite leaves no log beside a file that nobody has open
+    except sa.exc.SQLAlchemyError as error:
+        raise LedgerError(f"the ledger {name} failed: {schema.one_line(error)}") from error
+    finally:
+        engine.dispose()
+    return copied, left
+
+
+def _copy(old: sa.Connection, new: sa.Connection, left: list[str]) -> int:
+    """Copies what is whole, and notes in `left` what is not; returns the number of runs."""
+    keys: dict[int, str] = {}
+    there: dict[sa.Table, set[str]] = {programs: set(), workers: set()}
+    for table in (programs, workers, measurements, runs, epochs, attempts):
+        for row in _salvaged(old, table, left):
+            try:
+                if "run" in row:
+                    row["key"] = keys.get(row["run"])
+                    if row["key"] is None or row.get("worker") not in {*there[workers], None}:
+                        raise Damage(f"a row of {table.name}: its run or its worker is not there")
+                decoded(table, row)
+            except Damage as damage:
+                left.append(str(damage))
+                continue
+            if table is runs:
+                if row["program"] not in there[programs]:
+                    new.execute(sa.insert(programs), {"name": row["program"]})
+                    there[programs].add(row["program"])
+                waits = row["state"] in ("waiting", "running")
+                row |= {"state": "waiting" if waits else row["state"]}
+                row |= {"worker": None, "lease_until": None}
+                keys[row["id"]] = row["key"]
+            elif table in there:
+                there[table].add(next(iter(row.values())))
+            if table.name in COVERED:
+                row["checksum"] = checksum(table, row)
+            new.execute(sa.insert(table), {c.key: row[c.key] for c in table.c})
+    return len(keys)
+
+
+def _salvaged(old: sa.Connection, table: sa.Table, left: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a table, from both its ends where one cannot be read in the middle."""
+    there = {column["name"] for column in sa.inspect(old).get_columns(table.name)}
+    columns = [column for column in table.c if column.name in there]
+    first = list(table.primary_key.columns)
+    seen: set[tuple[Any, ...]] = set()
+    for order in (first, [column.desc() for column in first]):
+        try:
+            for values in old.execute(sa.select(*columns).order_by(*order)):
+                row = dict(zip((column.key for column in columns), values, strict=True))
+                key = tuple(row[column.key] for column in first)
+                if key not in seen:
+                    seen.add(key)
+                    yield {"measures": None, **row} if "measures" in table.c else row
+            return
+        except sa.exc.DBAPIError as error:
+            fault = f"rows of {table.name} that cannot be read: {schema.one_line(error)}"
+            if fault not in left:
+                left.append(fault)
+
+
+__all__ = ["export", "new_file", "salvage", "to_csv", "to_optuna", "to_parquet"]

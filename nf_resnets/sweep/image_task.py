@@ -9,7 +9,8 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -18,8 +19,20 @@ import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import data, models, optim, schemes, training
-from nf_resnets.sweep.messages import SINGLE, label
-from nf_resnets.sweep.settings import NUMBERS, RunSettings, canonical, make, scalar_factor, shown
+from nf_resnets.sweep.ledger import Ledger
+from nf_resnets.sweep.settings import (
+    FIELDS,
+    NUMBERS,
+    SINGLE,
+    RunSettings,
+    checked,
+    label,
+    make,
+    points,
+    scalar_factor,
+    shown,
+    swept,
+)  # fmt: skip
 from nf_resnets.sweep.task import Resolved
 
 MOST_STEPS = 2**31 // 40
@@ -254,7 +267,7 @@ def _refuse_too_large(model: Any, settings: RunSettings, image: tuple[int, ...])
 
 def _program(settings: RunSettings) -> str:
     """A short name of all that goes into the compiled program, the same in every process."""
-    values = json.loads(canonical(settings))
+    values = dict(vars(settings))
     for name in (*NUMBERS, "evaluate_every"):  # when to test is the worker's to decide
         del values[name]
     if settings.micro_batch >= settings.batch_size:
@@ -348,6 +361,155 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     )
 
 
+MOST_KINDS = 4096
+"""Combinations of settings of which most need a program of their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A grid whose every point has been checked against its data.
+
+    Attributes:
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+      kinds: one for each combination of all settings but ``NUMBERS``, of whichever numbers.
+      task: what its runs are.
+    """
+
+    axes: Mapping[str, tuple[Any, ...]]
+    base: Mapping[str, Any]
+    kinds: tuple[Kind, ...]
+    task: ImageTask
+
+    @property
+    def runs_of_a_kind(self) -> int:
+        """How many points each kind stands for."""
+        return math.prod(len(values) for name, values in self.axes.items() if name in NUMBERS)
+
+    @property
+    def size(self) -> int:
+        """How many points there are, known without making them."""
+        return len(self.kinds) * self.runs_of_a_kind
+
+    @functools.cached_property
+    def runs(self) -> tuple[Resolved, ...]:
+        """The points, those of one program together, in the order of the grid otherwise."""
+        found = [self.task.resolve(settings) for settings in points(self.axes, self.base)]
+        order: dict[str, int] = {}
+        for each in found:
+            order.setdefault(each.program, len(order))
+        return tuple(sorted(found, key=lambda each: order[each.program]))
+
+    @functools.cached_property
+    def keys(self) -> frozenset[str]:
+        """The keys of its runs."""
+        return frozenset(each.key for each in self.runs)
+
+    def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+        """Of each program how many of a ledger's rows are points of the grid."""
+        kinds = {_kind(vars(each.settings)): each for each in self.kinds}
+        swept = {name: frozenset(self.axes[name]) for name in NUMBERS if name in self.axes}
+        found: Counter[str] = Counter()
+        for row in rows:
+            kind = kinds.get(_kind(row))
+            if kind is not None and all(
+                row.get(name) in (swept.get(name) or (getattr(kind.settings, name),))
+                for name in NUMBERS
+            ):
+                found[kind.program] += 1
+        return found
+
+    @property
+    def programs(self) -> frozenset[str]:
+        """The names of its programs."""
+        return frozenset(kind.program for kind in self.kinds)
+
+
+def make_sweep(
+    axes: Mapping[str, Sequence[Any]],
+    base: Mapping[str, Any] | None = None,
+    *,
+    load: Callable[[str], data.Dataset] = data.load,
+) -> Sweep:
+    """Checks a grid, before anything starts.
+
+    Args:
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+      load: ``load(name)`` gives a data set.
+
+    Raises:
+      ValueError: if a value is not in order, or does not fit the network or the data; the sentence
+        names the field and the value.
+      OSError, ImportError: if a data set cannot be read.
+    """
+    base = dict(base or {})
+    axes = checked(axes, base)
+    if None in axes.get("scalar_factor", ()):
+        # What it stands for is the scheme's, and could be there twice.
+        raise ValueError("the axis scalar_factor has the value none; expected numbers.")
+    first = {name: values[0] for name, values in axes.items() if name in NUMBERS}
+    others = {name: values for name, values in axes.items() if name not in NUMBERS}
+    count = math.prod(len(values) for values in others.values())
+    if count > MOST_KINDS:
+        raise ValueError(
+            f"a grid of {count:,} combinations of {', '.join(others)} found, each a program to "
+            f"compile; expected at most {MOST_KINDS:,}."
+        )
+    task = ImageTask(load, tuple(swept(axes)) or SINGLE)
+    found = points(others, {**base, **first})
+    kinds = [task.kind(settings) for settings in found]
+    for name in ("alpha", "dropout"):
+        _refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
+    return Sweep(axes, base, tuple(kinds), task)
+
+
+def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The settings of a point in which no other one of its kind differs."""
+    return tuple(settings.get(name) for name in FIELDS if name not in NUMBERS)
+
+
+def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
+    """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
+    given = [value for value in values if value is not None]
+    if given and not any(getattr(schemes.get(point.scheme).anatomy, name) for point in points):
+        raise ValueError(
+            f"{name}={given[0]:g} found, but scheme={points[0].scheme!r} has no {name}, nor has "
+            "another scheme of the grid; expected none."
+        )
+
+
+def refuse_other_settings(sweep: Sweep, ledger: Ledger) -> None:
+    """Refuses a grid whose fixed settings are not those of the runs in the ledger."""
+    there: dict[str, set[Any]] = {}
+    for text in ledger.settings():
+        for name, value in json.loads(text).items():
+            there.setdefault(name, set()).add(value)
+    if not there:
+        return
+    first = sweep.kinds[0].settings
+    now = dict(vars(first))
+    if "scheme" in sweep.axes and first.scalar_factor == schemes.get(first.scheme).scalar_factor:
+        del now["scalar_factor"]  # each scheme has its own
+    changed = [
+        f"{name}: {_some(there[name])} there, {value!r} now"
+        for name, value in now.items()
+        if name not in sweep.axes and value not in there.get(name, {value})
+    ]
+    if changed:
+        raise ValueError(
+            f"the ledger {ledger.name} holds runs of other settings ({'; '.join(changed)}); make "
+            "them axes of the grid to compare them, or choose another folder."
+        )
+
+
+def _some(values: Collection[Any]) -> str:
+    """The first few of some values."""
+    words = list(map(shown, sorted(values, key=str)[:6]))
+    return ", ".join(words if len(values) <= 6 else [*words[:5], "..."])
+
+
 __all__ = [
-    "ImageTask", "Kind", "hyper_of", "kind_of", "make_model", "optimizer", "refuse_indivisible",
+    "ImageTask", "Kind", "Sweep", "hyper_of", "kind_of", "make_model", "make_sweep", "optimizer",
+    "refuse_indivisible", "refuse_other_settings",
 ]  # fmt: skip

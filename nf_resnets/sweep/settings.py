@@ -1,15 +1,15 @@
-"""What a run depends on: one flat value, its checks, and the text by which a ledger knows it."""
+"""What a run depends on: one flat value, its checks, grids of it, and all of it as text."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
-import json
+import itertools
 import math
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -204,31 +204,252 @@ def scalar_factor(settings: RunSettings) -> float:
     return schemes.get(settings.scheme).scalar_factor
 
 
-def canonical(settings: RunSettings | Mapping[str, Any]) -> str:
-    """The one text for settings, however their numbers were written.
+# Grids
+
+
+MOST = 1_000_000
+"""Points of a grid; more are a slip, such as a range of seeds written in the wrong unit."""
+
+LONGEST_NUMBER = 100
+"""Characters of a number."""
+
+
+def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Reads axes such as ``peak_lr=2^-8:2^2``.
+
+    After the equals sign stand values with commas between them, each a number, a power ``2^-3``, a
+    text, ``true``, ``false`` or ``none``, or a range: ``2^-8:2^2`` is every power from the one to
+    the other, both included; ``0:5`` is 0, 1, 2, 3, 4, as in Python.
+
+    Args:
+      axes: one text for each axis.
+
+    Returns:
+      Of each axis its values in the order given, each once.
+
+    Raises:
+      ValueError: if an axis has no values or is there twice, a setting is unknown, or a value is
+        not one for it; the sentence names the field and the value.
 
     Example:
-      >>> canonical({"peak_lr": 1e-1}) == canonical({"peak_lr": np.float32(0.1), "seed": 0.0})
-      True
+      >>> parse(["peak_lr=2^-2:2^0", "seed=0:2", "scheme=fixup,skipinit"])
+      {'peak_lr': (0.25, 0.5, 1.0), 'seed': (0, 1), 'scheme': ('fixup', 'skipinit')}
     """
-    values = settings if isinstance(settings, Mapping) else vars(settings)
-    whole = vars(make(values))
-    return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    found: dict[str, tuple[Any, ...]] = {}
+    for axis in axes:
+        name, equals, text = axis.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise ValueError(
+                f"the axis {axis!r} has no equals sign; expected NAME=VALUES, such as "
+                "peak_lr=2^-8:2^2."
+            )
+        if name in found:
+            raise ValueError(f"the axis {name} is there twice; expected all its values in one.")
+        typed_name = name if name in FIELDS else typed(name, None)  # raises for an unknown field
+        pieces = [piece.strip() for piece in text.split(",")]
+        if not text.strip() or "" in pieces:
+            raise ValueError(
+                f"{name}={text!r} has {'no values' if not text.strip() else 'an empty value'}; "
+                "expected values with commas between them."
+            )
+        values = [value for piece in pieces for value in _values(typed_name, piece)]
+        found[name] = tuple(dict.fromkeys(typed(name, value) for value in values))
+    return found
 
 
-def key(settings: RunSettings | Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical text, 64 hexadecimal digits: a run's name everywhere."""
-    return hashlib.sha256(canonical(settings).encode()).hexdigest()
+def _values(name: str, text: str) -> list[Any]:
+    kind, optional = FIELDS[name]
+    if text.lower() == "none" and optional:
+        return [None]
+    if kind is str:
+        return [text]
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{name}={text!r} found; expected true or false.")
+        return [text.lower() == "true"]
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"{name}={shown(text)} found; expected numbers of less digits.")
+    first, colon, last = text.partition(":")
+    if not colon:
+        return [_number(name, text)]
+    low, high = _power(first), _power(last)
+    if low and high and low[0] == high[0]:
+        exponents = range(low[1], high[1] + 1)
+        values: list[Any] = [_exact(low[0], exponent) for exponent in exponents]
+    else:
+        start, stop = _number(name, first), _number(name, last)
+        if not all(math.isfinite(end) and end == int(end) for end in (start, stop)):
+            raise ValueError(
+                f"{name}={text} found; expected a range of powers of one base, such as 2^-8:2^2, "
+                "or of whole numbers, such as 0:5."
+            )
+        if stop - start > MOST:
+            raise ValueError(f"{name}={text} has {stop - start:g} values; expected at most {MOST}.")
+        values = list(range(int(start), int(stop)))
+    if not values:
+        raise ValueError(f"{name}={text} has no values; expected a range that rises.")
+    return values
+
+
+def _power(text: str) -> tuple[int, int] | None:
+    match = re.fullmatch(r"\s*(\d+)\s*(?:\^|\*\*)\s*([+-]?\d+)\s*", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _exact(base: int, exponent: int) -> float | int:
+    if abs(exponent) * math.log2(max(base, 2)) > 1000:
+        raise ValueError(f"the power {base}^{exponent} found; expected one that fits a number.")
+    return base**exponent
+
+
+def _number(name: str, text: str) -> float | int:
+    power = _power(text)
+    if power:
+        return _exact(*power)
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name}={shown(text)} found; expected a number.") from None
+
+
+def checked(
+    axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None
+) -> dict[str, tuple[Any, ...]]:
+    """The axes with values of the fields' types, each once.
+
+    Args:
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+
+    Raises:
+      ValueError: if an axis has no values or is given besides, a value is not one for its field, or
+        there are too many points; the sentence names the field and the value.
+    """
+    for name, values in axes.items():
+        if not len(values):
+            raise ValueError(f"the axis {name} has no values; expected at least one.")
+    count = math.prod(len(values) for values in axes.values())
+    if count > MOST:
+        raise ValueError(f"a grid of {count:,} points found; expected at most {MOST:,}.")
+    both = sorted(set(axes) & set(base or {}))
+    if both:
+        raise ValueError(
+            f"{both[0]} is an axis of the grid and given besides; expected one of both."
+        )
+    return {
+        name: tuple(dict.fromkeys(typed(name, value) for value in values))
+        for name, values in axes.items()
+    }
+
+
+def points(
+    axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None
+) -> list[RunSettings]:
+    """Every combination of the axes' values, the last axis changing fastest.
+
+    Args:
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+
+    Raises:
+      ValueError: as :func:`checked`, or if the settings of a point do not fit each other.
+    """
+    axes, base = checked(axes, base), dict(base or {})
+    # A point is the same text however it was written, so each is there once.
+    found = {
+        make({**base, **dict(zip(axes, values, strict=True))}): None
+        for values in itertools.product(*axes.values())
+    }
+    return list(found)
+
+
+# As text
+
+
+SHORT = {"batch_size": "batch", "peak_lr": "rate"}
+"""Settings that go by another name where space is short."""
+
+SINGLE = ("scheme", "batch_size", "peak_lr", "seed")
+"""The settings that name a run where nothing is swept."""
+
+LONGEST_MESSAGE = 300
+"""Characters of a message that are shown."""
+
+
+def value_text(name: str, value: Any) -> str:
+    """A setting's value: rates that are powers of two as such.
+
+    Example:
+      >>> [value_text("peak_lr", rate) for rate in (0.125, 1.0, 4.0, 0.1)]
+      ['2^-3', '2^0', '2^2', '0.1']
+      >>> value_text("alpha", None), value_text("flip", True), value_text("momentum", 0.9)
+      ('none', 'true', '0.9')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if name == "peak_lr" and value > 0:
+        mantissa, exponent = math.frexp(value)
+        if mantissa == 0.5:
+            return f"2^{exponent - 1}"
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def swept(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The settings that tell the runs of a grid apart."""
+    return [name for name, values in axes.items() if len(values) > 1]
+
+
+def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
+    """A run's name: texts first, then the batch size, other numbers, the rate, the seed.
+
+    Example:
+      >>> label({"peak_lr": 0.125, "seed": 0, "batch_size": 64, "scheme": "fixup"})
+      'fixup, batch 64, rate 2^-3, seed 0'
+    """
+    places = {"batch_size": 1, "peak_lr": 3, "seed": 4}
+    parts = []
+    for name in names:
+        is_text = isinstance(settings[name], str)
+        text = value_text(name, settings[name])
+        place = 0 if is_text else places.get(name, 2)
+        parts.append((place, text if is_text else f"{SHORT.get(name, name)} {text}"))
+    return ", ".join(text for _, text in sorted(parts, key=lambda part: part[0]))
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds to two digits or so.
+
+    Example:
+      >>> [duration_text(seconds) for seconds in (0.0412, 1.23, 9.96, 75, 4000, 180000)]
+      ['0.041 s', '1.2 s', '10 s', '1 min 15 s', '1 h 6 min', '2 d 2 h']
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0.0):.2g} s"
+    whole = round(seconds)
+    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small} {smaller}"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def printable(text: str) -> str:
+    """One line without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST_MESSAGE]
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent; a dash where there is none."""
+    there = fraction is not None and math.isfinite(fraction)
+    return f"{fraction:.1%}" if there else "-"
 
 
 __all__ = [
-    "FIELDS",
-    "NUMBERS",
-    "RunSettings",
-    "canonical",
-    "key",
-    "make",
-    "scalar_factor",
-    "shown",
-    "typed",
-]
+    "FIELDS", "LONGEST_MESSAGE", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
+    "duration_text", "label", "make", "parse", "percent", "points", "printable", "scalar_factor",
+    "shown", "swept", "typed", "value_text",
+]  # fmt: skip

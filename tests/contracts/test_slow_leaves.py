@@ -30,7 +30,7 @@ from experiments import (
 from nf_resnets import data, models, optim, schemes, sweep, training, translation
 from nf_resnets.roles import Group, Leaf, Role
 from nf_resnets.sweep import image_task
-from nf_resnets.sweep.grid import refuse_other_settings
+from nf_resnets.sweep.image_task import refuse_other_settings
 from nf_resnets.sweep.settings import make
 from nf_resnets.trained import fit
 

@@ -18,7 +18,7 @@ import yaml
 
 from experiments.cloud import keep
 from nf_resnets.sweep import __main__ as sweep
-from nf_resnets.sweep import grid
+from nf_resnets.sweep import settings
 from nf_resnets.training.hosts import _address
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def calls_of(script, tmp_path, **environment):
 def check_sweep(words):
     """Parses what follows ``nf_resnets.sweep`` as the sweep does, and returns its options."""
     command = tyro.cli(sweep.Command, args=words[words.index("nf_resnets.sweep") + 1 :])
-    assert set(grid.parse(command.grid)) == {"peak_lr", "batch_size", "seed"}
+    assert set(settings.parse(command.grid)) == {"peak_lr", "batch_size", "seed"}
     assert command.options.out == Path("runs/lr-sweep")
     return command.options
 

@@ -34,7 +34,7 @@ def here(tmp_path, monkeypatch):
     def made(*arguments, **options):
         raise AssertionError("something was made")
 
-    for place in ("experiments.runs.run_sweep", "nf_resnets.sweep.pool.run_sweep"):
+    for place in ("experiments.runs.run_sweep", "nf_resnets.sweep.worker.run_sweep"):
         monkeypatch.setattr(place, made)
     return tmp_path
 

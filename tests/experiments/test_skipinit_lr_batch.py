@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import skipinit_lr_batch as experiment
-from nf_resnets.sweep import grid
+from nf_resnets.sweep import settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def test_smoke_makes_every_point_and_draws_it(tmp_path):
 def test_every_scale_is_a_grid_that_can_be_made(scale, budget):
     command = experiment.Command(scale=scale, budget=budget)
     axes, base = experiment.resolve(command)
-    points = grid.points(axes, base)
+    points = settings.points(axes, base)
     assert len(points) > 1
     for point in points:
         assert bool(point.steps) == (budget == "steps")

@@ -433,7 +433,7 @@ def work(request, cache):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-    from nf_resnets.sweep import claims, command, ledger, pool
+    from nf_resnets.sweep import claims, command, ledger, worker
     from nf_resnets.training.preemption import Preemption
 
     folder = Path(request["folder"])
@@ -451,7 +451,7 @@ def work(request, cache):
             task, runs = entered(request, book, prepared)
             done = {row["key"] for row in book.rows() if row["state"] in ("finished", "diverged")}
             command._clear_leftovers(folder / "checkpoints", done)
-            done = pool.run_sweep(
+            done = worker.run_sweep(
                 task,
                 runs,
                 book,
@@ -469,11 +469,11 @@ def work(request, cache):
 
 def entered(request, book, prepared):
     """The task and the runs of a request, which are in the ledger now."""
-    from nf_resnets.sweep import command, grid, pool
+    from nf_resnets.sweep import command, image_task, settings, worker
 
-    axes = grid.parse(request["axes"])
+    axes = settings.parse(request["axes"])
     if request["counting"] is None:
-        sweep = grid.make_sweep(axes, request["base"], **prepared)
+        sweep = image_task.make_sweep(axes, request["base"], **prepared)
         command._enter(sweep, book)
         return sweep.task, sweep.runs
     from tests.sweep.counting import Counting
@@ -481,7 +481,7 @@ def entered(request, book, prepared):
     task = Counting(**{**THREE_EPOCHS, **request["counting"]})
     points = itertools.product(*axes.values())
     runs = [task.resolve(dict(zip(axes, values, strict=True))) for values in points]
-    pool.enter(runs, book)
+    worker.enter(runs, book)
     return task, runs
 
 

@@ -7,19 +7,20 @@ import shutil
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import grid, pool, settings
+from nf_resnets.sweep import image_task, settings, worker
 from nf_resnets.sweep.ledger import open_ledger
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY, TWO
+from tests.sweep import small
 
 CASE = "13 settings changed on resume; a grid that grew; 0.1, 1e-1 and a NumPy float"
 
 
 def enter(folder, axes, **base):
     with open_ledger(folder / "ledger.db") as book:
-        sweep = grid.make_sweep(axes, {**TINY, **base})
-        grid.refuse_other_settings(sweep, book)
-        return pool.enter(sweep.runs, book)
+        sweep = image_task.make_sweep(axes, {**TINY, **base})
+        image_task.refuse_other_settings(sweep, book)
+        return worker.enter(sweep.runs, book)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +51,11 @@ def test_changed_settings_are_refused_with_a_diff(tmp_path, base, sentence):
 
 def test_one_number_is_one_point_however_it_is_written(tmp_path):
     numbers = [0.1, 1e-1, np.float64(0.1), np.float32(0.1), np.float16(0.1)]
-    assert len({settings.key({**TINY, "peak_lr": number}) for number in numbers}) == 1
+    assert len({small.key({**TINY, "peak_lr": number}) for number in numbers}) == 1
     assert enter(tmp_path, {"peak_lr": tuple(numbers[:2]), "seed": (0,)}) == 1
     for number in numbers:
         assert enter(tmp_path, {"peak_lr": (number,), "seed": (np.int64(0), 0.0)}) == 0
-    assert enter(tmp_path, grid.parse(["peak_lr=0.1,1e-1,.1", "seed=0"])) == 0
+    assert enter(tmp_path, settings.parse(["peak_lr=0.1,1e-1,.1", "seed=0"])) == 0
     # Negative control: the next float is another point.
     assert enter(tmp_path, {"peak_lr": (np.nextafter(0.1, 1),), "seed": (0,)}) == 1
 

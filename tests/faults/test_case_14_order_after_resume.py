@@ -12,7 +12,7 @@ import os
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import grid
+from nf_resnets.sweep import image_task
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
 
@@ -110,9 +110,9 @@ def test_cut_four_times(tmp_path, record_property):
 
 def test_batches_that_do_not_divide_the_set():
     """1,437 images: 22 batches of 64, and 29 images that are left out of each epoch."""
-    (run,) = grid.make_sweep({"batch_size": (64,)}, TINY).runs
+    (run,) = image_task.make_sweep({"batch_size": (64,)}, TINY).runs
     assert (run.steps_per_epoch, run.num_steps) == (22, 66)
-    (run,) = grid.make_sweep({"batch_size": (1437,)}, TINY).runs
+    (run,) = image_task.make_sweep({"batch_size": (1437,)}, TINY).runs
     assert (run.steps_per_epoch, run.num_steps) == (1, 3)
     with pytest.raises(ValueError, match="batch_size=1438 is larger than the training split of"):
-        grid.make_sweep({"batch_size": (64, 1438)}, TINY)
+        image_task.make_sweep({"batch_size": (64, 1438)}, TINY)

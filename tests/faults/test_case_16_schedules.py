@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import grid
+from nf_resnets.sweep import image_task
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
 from tests.faults.test_case_14_order_after_resume import BASE, CUT, cut_once
@@ -53,10 +53,10 @@ def test_every_step_has_its_rate_also_after_a_resume():
 
 
 def test_a_warm_up_longer_than_the_run_is_refused():
-    (run,) = grid.make_sweep({"warmup_epochs": (3.0,)}, TINY).runs
+    (run,) = image_task.make_sweep({"warmup_epochs": (3.0,)}, TINY).runs
     assert run.facts["warmup_steps"] == run.num_steps == 66
     with pytest.raises(ValueError, match="warmup_epochs=3.1 found, 68.2 steps; expected no more"):
-        grid.make_sweep({"warmup_epochs": (3.0, 3.1)}, TINY)
+        image_task.make_sweep({"warmup_epochs": (3.0, 3.1)}, TINY)
     steps = {**TINY, "epochs": 0.0, "steps": 10}
     with pytest.raises(ValueError, match="warmup_epochs=1 found, 22 steps; .* the run's 10"):
-        grid.make_sweep({"warmup_epochs": (0.0, 1.0)}, steps)
+        image_task.make_sweep({"warmup_epochs": (0.0, 1.0)}, steps)

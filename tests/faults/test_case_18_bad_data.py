@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import data
-from nf_resnets.sweep import grid
+from nf_resnets.sweep import image_task
 from tests.faults.sweeping import TINY
 from tests.sweep import small
 
@@ -83,20 +83,21 @@ def test_the_sweep_does_not_begin(name):
         return made(change, **options)
 
     with pytest.raises(ValueError, match=f"mine, {message}"):
-        grid.make_sweep({"seed": (0, 1)}, TINY, load=load)
+        image_task.make_sweep({"seed": (0, 1)}, TINY, load=load)
     assert read == ["digits"]
 
 
 def test_good_data_are_taken():
     """Negative control."""
-    sweep = grid.make_sweep({"seed": (0, 1)}, TINY, load=lambda name: made(lambda arrays: None))
+    dataset = made(lambda arrays: None)
+    sweep = image_task.make_sweep({"seed": (0, 1)}, TINY, load=lambda name: dataset)
     assert [run.steps_per_epoch for run in sweep.runs] == [3, 3]
 
 
 @pytest.mark.parametrize("batch_size", [201, 4096])
 def test_a_batch_larger_than_the_data_is_refused(batch_size):
     with pytest.raises(ValueError, match=f"batch_size={batch_size} is larger"):
-        grid.make_sweep(
+        image_task.make_sweep(
             {"batch_size": (batch_size,)}, TINY, load=lambda name: made(lambda arrays: None)
         )
 
@@ -114,7 +115,7 @@ def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence
         for name in ("train", "test")
     }
     dataset = dataclasses.replace(dataset, **splits)
-    sweep = grid.make_sweep(
+    sweep = image_task.make_sweep(
         {"seed": (0,)}, {**small.BASE, "epochs": 1.0}, load=lambda name: dataset
     )
     splits[split].labels[7] = label

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import init
-from nf_resnets.sweep import grid
+from nf_resnets.sweep import image_task
 from tests.faults.sweeping import TINY
 
 CASE = "19 what an initialiser is given: depth 10,000, m = 1; schemes that do not fit a sweep"
@@ -79,5 +79,5 @@ def test_branches_of_one_layer():
 )
 def test_a_sweep_refuses_what_cannot_be_initialised(axes, message):
     with pytest.raises(ValueError, match=message):
-        grid.make_sweep(axes, {name: v for name, v in TINY.items() if name not in axes})
-    assert len(grid.make_sweep({"scheme": ("fixup", "skipinit")}, TINY).runs) == 2
+        image_task.make_sweep(axes, {name: v for name, v in TINY.items() if name not in axes})
+    assert len(image_task.make_sweep({"scheme": ("fixup", "skipinit")}, TINY).runs) == 2

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 import tyro
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import grid, open_ledger, pictures, pool
+from nf_resnets.sweep import command as commands
+from nf_resnets.sweep import image_task, open_ledger, settings, worker
 from tests.faults import sweeping
 from tests.faults.sweeping import ROOT
 
@@ -36,11 +37,11 @@ def fill(folder, runs):
     """A folder whose ledger says that all runs are finished."""
     folder.mkdir()
     base = {"model": "wrn-10-1", "stem_channels": 2, "epochs": 1.0}
-    sweep = grid.make_sweep(grid.parse(command(folder, runs)[1:3]), base)
+    sweep = image_task.make_sweep(settings.parse(command(folder, runs)[1:3]), base)
     assert len(sweep.runs) == runs
     with open_ledger(folder / "ledger.db") as book:
-        pool.enter(sweep.runs, book)
-        me = pool.this_worker("cpu", {"jax": "0.10.2"})
+        worker.enter(sweep.runs, book)
+        me = worker.this_worker("cpu", {"jax": "0.10.2"})
         while claims := book.claim(me, limit=500):
             for number, claim in enumerate(claims):
                 result = {"steps": 22, "test_accuracy": number / 500, "train_loss": 1.0}
@@ -80,7 +81,7 @@ def grows_linearly(folder, few):
 
 def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
     # Figures are looked at by the slow test.
-    monkeypatch.setattr(pictures.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    monkeypatch.setattr(commands.plotting, "sweep_figures", lambda *args, **kwargs: [])
     grows_linearly(tmp_path, 20)
 
 

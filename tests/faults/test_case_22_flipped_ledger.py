@@ -16,10 +16,10 @@ import struct
 import pytest
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import grid, schema
+from nf_resnets.sweep import image_task, schema
 from nf_resnets.sweep.command import Options
-from nf_resnets.sweep.export import to_csv
-from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, salvage, this_worker
+from nf_resnets.sweep.export import salvage, to_csv
+from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
 
 CASE = "22 a flipped bit in the ledger"
 STATES = ("finished", "diverged", "oom", "failed", "running", "waiting")
@@ -248,9 +248,9 @@ def test_escape_sequences_are_not_shown(ledger, tmp_path, capsys):
     forged(ledger, message=evil, settings=json.dumps({"peak_lr": evil, "seed": 1}))
     with open_ledger(ledger) as book:
         assert book.rows()[0]["message"] == evil  # the data is what was written
-    sweep = grid.make_sweep({"seed": (0,)}, {"model": "wrn-10-1"})
+    sweep = image_task.make_sweep({"seed": (0,)}, {"model": "wrn-10-1"})
     with open_ledger(ledger) as book, pytest.raises(ValueError) as caught:
-        grid.refuse_other_settings(sweep, book)
+        image_task.refuse_other_settings(sweep, book)
     assert str(caught.value).isprintable()
     raw = sqlite3.connect(ledger, isolation_level=None)
     raw.execute("UPDATE runs SET program = ? WHERE position = 2", [evil])

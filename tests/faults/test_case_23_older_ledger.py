@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from nf_resnets.sweep import command, grid, pool
+from nf_resnets.sweep import command, image_task, settings, worker
 from nf_resnets.sweep.ledger import LedgerError, open_ledger, this_worker
 from tests.faults import sweeping
 from tests.faults.sweeping import TINY
@@ -25,7 +25,7 @@ def killed():
     """A folder whose worker was killed in the fourth epoch, and the ledger as it was before."""
     folder = sweeping.new_folder()
     with open_ledger(folder / "older.db") as book:
-        pool.enter(grid.make_sweep(grid.parse(AXES), {**TINY, **BASE}).runs, book)
+        worker.enter(image_task.make_sweep(settings.parse(AXES), {**TINY, **BASE}).runs, book)
     shutil.copy(folder / "older.db", folder / "ledger.db")
     sweeping.run(
         folder, AXES, BASE, workers=1, terminate_at=80, terminate_by=signal.SIGKILL,
@@ -82,23 +82,23 @@ def test_it_is_said_and_nothing_is_trained(killed, tmp_path, change):
 
 
 def test_epochs_that_were_saved_must_be_in_the_ledger(tmp_path):
-    runs = grid.make_sweep(grid.parse(AXES), {**TINY, **BASE}).runs
+    runs = image_task.make_sweep(settings.parse(AXES), {**TINY, **BASE}).runs
     saved = tmp_path / "checkpoints" / runs[0].key[:20] / f"step_{2 * runs[0].steps_per_epoch}"
     saved.mkdir(parents=True)
     with open_ledger(tmp_path / "ledger.db") as book:
-        pool.enter(runs, book)
+        worker.enter(runs, book)
         # Without its manifest a stray folder is no epoch.
-        pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+        worker.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
         (saved / "manifest.json").touch()
         with pytest.raises(LedgerError, match=f"lacks epoch 2 of the run {runs[0].key}, saved"):
-            pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+            worker.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
         me = this_worker("cpu", {})
         (claim,) = book.claim(me, keys=[runs[0].key])
         book.record(claim, me, [{"epoch": 1}])
         with pytest.raises(LedgerError, match="put the newer one back"):
-            pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+            worker.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
         book.record(claim, me, [{"epoch": 2}])
-        pool.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
+        worker.refuse_older_ledger(runs, book, tmp_path / "checkpoints")
 
 
 def test_results_of_the_table_are_not_forgotten(tmp_path):

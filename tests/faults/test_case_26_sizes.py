@@ -8,7 +8,7 @@ import pytest
 import tyro
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import grid, pool
+from nf_resnets.sweep import image_task, settings, worker
 from nf_resnets.sweep import ledger as sweep_ledger
 from nf_resnets.sweep.claims import device_name
 
@@ -63,17 +63,17 @@ def test_too_large_is_refused_in_one_sentence(arguments, sentence, tmp_path, mon
 def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made = []
-    check = grid.make
-    monkeypatch.setattr(grid, "make", lambda values: made.append(0) or check(values))
+    check = settings.make
+    monkeypatch.setattr(settings, "make", lambda values: made.append(0) or check(values))
     # What a step takes is known, so that nothing is compiled.
-    axes = grid.parse(["peak_lr=2^-8:2^1", "scheme=skipinit,alpha_one", "seed=0:50000"])
-    sweep = grid.make_sweep(axes, {"model": "wrn-10-1"})
+    axes = settings.parse(["peak_lr=2^-8:2^1", "scheme=skipinit,alpha_one", "seed=0:50000"])
+    sweep = image_task.make_sweep(axes, {"model": "wrn-10-1"})
     (name,) = {each.program for each in sweep.kinds}
     (tmp_path / "runs").mkdir()
     with sweep_ledger.open_ledger(tmp_path / "runs" / "ledger.db") as book:
-        one = grid.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
-        pool.enter(one.runs, book)
-        me = pool.this_worker("cpu", {})
+        one = image_task.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
+        worker.enter(one.runs, book)
+        me = worker.this_worker("cpu", {})
         (claim,) = book.claim(me)
         book.finish(claim, me, "finished", {"steps": 220})
         book.measure(

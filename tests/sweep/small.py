@@ -10,6 +10,8 @@ import jax
 from nf_resnets import data
 from nf_resnets.sweep import enter, make_sweep, open_ledger, run_sweep
 from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.settings import make as make_settings
+from nf_resnets.sweep.task import Resolved
 
 BASE = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 2.0}
 
@@ -61,6 +63,11 @@ def run(folder, sweep, *, devices=1, callback=None, ledger=None, **options):
             execution=Execution(**how),
         )
         return book.rows(sweep.keys), outcome, log
+
+
+def key(values):
+    """The key of a run, however its numbers were written."""
+    return Resolved(vars(make_settings(values)), "", "", 1, 1).key
 
 
 RESULTS = ("state", "steps_done", "test_accuracy", "test_loss", "train_loss", "train_accuracy")

@@ -17,7 +17,7 @@ import pytest
 import tyro
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import command, open_ledger, pictures
+from nf_resnets.sweep import command, open_ledger
 from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.settings import RunSettings
@@ -73,7 +73,7 @@ def test_the_same_command_again_makes_nothing_new(made, monkeypatch, capsys):
     axes = ("peak_lr=2^-5:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
     before = (out / "rows.csv").read_text()
     # The figures of the first one are looked at.
-    monkeypatch.setattr(pictures.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    monkeypatch.setattr(command.plotting, "sweep_figures", lambda *args, **kwargs: [])
     assert "compiling 0 programs" in here(monkeypatch, capsys, "--grid", *axes, *TINY, "--out", out)
     assert (out / "rows.csv").read_text() == before
 

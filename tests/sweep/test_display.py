@@ -22,12 +22,11 @@ from rich.console import Console
 from rich.live_render import LiveRender
 
 from nf_resnets.sweep import display as module
-from nf_resnets.sweep import enter, grid, open_ledger
+from nf_resnets.sweep import enter, open_ledger
 from nf_resnets.sweep.claims import Claims
 from nf_resnets.sweep.display import Display, Running, TimeLeft
 from nf_resnets.sweep.ledger import this_worker
-from nf_resnets.sweep.messages import SINGLE, label, swept
-from nf_resnets.sweep.settings import RunSettings
+from nf_resnets.sweep.settings import SINGLE, RunSettings, label, points, swept
 from tests.sweep import small
 
 PROTOCOL = {
@@ -187,15 +186,15 @@ def test_many_runs_print_a_line_a_second(monkeypatch):
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 12), (20, 5), (300, 60)])
 @pytest.mark.parametrize("slots", [0, 1, 40])
 def test_the_table_fits_the_terminal(axes, width, height, slots):
-    points = grid.points(axes, {"seed": 0} if "seed" not in axes else {})[:: 1 + len(axes)]
-    shown = Shown(axes, len(points), console=terminal(width, height))
-    for settings in points[: len(points) // 2]:
+    grid = points(axes, {"seed": 0} if "seed" not in axes else {})[:: 1 + len(axes)]
+    shown = Shown(axes, len(grid), console=terminal(width, height))
+    for settings in grid[: len(grid) // 2]:
         shown.make(settings)
-    for settings in points[len(points) // 2 :][:slots]:
+    for settings in grid[len(grid) // 2 :][:slots]:
         shown.begin(settings, 12345 - 61728, 123456)
-    for place, settings in enumerate(points[:5]):
+    for place, settings in enumerate(grid[:5]):
         shown.display.on_compile_begin(str(place), label(vars(settings)))
-    shown.display.on_counts({"finished": len(points) // 2, "running": slots + 3})
+    shown.display.on_counts({"finished": len(grid) // 2, "running": slots + 3})
     lines = shown.drawn().splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= height
@@ -346,15 +345,15 @@ def test_threads_may_report_at_once():
 
 def test_two_thousand_runs_cost_next_to_nothing():
     axes = {"peak_lr": tuple(2.0**-k for k in range(10)), "seed": tuple(range(200))}
-    points = grid.points(axes, {})
-    shown = Shown(axes, len(points), console=terminal())
+    grid = points(axes, {})
+    shown = Shown(axes, len(grid), console=terminal())
     with shown.display:
         start = time.thread_time()
-        for settings in points:
+        for settings in grid:
             shown.make(settings)
         seconds = time.thread_time() - start
     # Of runs of 50 ms 1%.
-    assert seconds / len(points) < 0.5e-3
+    assert seconds / len(grid) < 0.5e-3
     start = time.thread_time()
     for _ in range(10):
         shown.drawn()

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from nf_resnets.sweep import pictures
+from nf_resnets.sweep import command
 from nf_resnets.sweep.claims import Clock
 from nf_resnets.sweep.command import Options, Result
 
@@ -41,7 +41,7 @@ def quick_figures(monkeypatch):
 def finish(folder, capsys, **changes):
     """The exit code, and what was said on standard output and error."""
     folder.mkdir(exist_ok=True)
-    code = pictures.finish(made(**changes), Options(out=folder), title="A sweep")
+    code = command.finish(made(**changes), Options(out=folder), title="A sweep")
     out, err = capsys.readouterr()
     assert "test accuracy" in out and "3 finished" in out  # the table, whatever happens
     return code, out, err
@@ -61,7 +61,7 @@ def test_best_rates_are_chosen_by_the_rule_of_the_options(
     sweep = made()
     sweep.rows.extend({**each, "seed": 1, "key": each["key"] + "s"} for each in list(sweep.rows))
     sweep.rows[-1] |= {"state": "diverged", "test_accuracy": None, "train_loss": None}
-    pictures.finish(sweep, Options(out=tmp_path, best=rule), title="A sweep")
+    command.finish(sweep, Options(out=tmp_path, best=rule), title="A sweep")
     shown = capsys.readouterr().out
     assert best in shown and ("1 of 2" in shown) == (rule == "trimmed")
     page = (tmp_path / "report.html").read_text()
@@ -88,9 +88,9 @@ def test_a_picture_that_cannot_be_drawn_is_a_sentence(quick_figures, tmp_path, c
         f"{tmp_path / 'heat.png'} cannot be made: ValueError: no numbers.\n"
     )
     assert {path.name for path in tmp_path.iterdir()} == FILES - {"heat.png"}
-    monkeypatch.setattr(pictures, "optima", fails)
+    monkeypatch.setattr(command, "optima", fails)
     with pytest.raises(ValueError, match="no"):
-        pictures.draw(made(), tmp_path, title="")
+        command.draw(made(), tmp_path, title="")
 
 
 def test_a_full_disk_is_a_sentence_for_each_file(quick_figures, tmp_path, capsys, monkeypatch):

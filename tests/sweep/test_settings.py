@@ -9,8 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import settings
-from nf_resnets.sweep.settings import RunSettings, canonical, key, make, typed
+from nf_resnets.sweep.settings import FIELDS, RunSettings, make, typed
+from nf_resnets.sweep.task import Resolved
+from tests.sweep.small import key
 
 
 def test_numbers_written_differently_are_one_run():
@@ -33,10 +34,10 @@ def test_every_field_makes_another_run(field):
 
 
 def test_the_text_names_every_field_and_gives_the_settings_back():
-    text = canonical({"peak_lr": 0.25, "steps": 5})
-    values = json.loads(text)
-    assert set(values) == set(settings.FIELDS)
-    assert make(values) == make({"peak_lr": 0.25, "steps": 5})
+    settings = make({"peak_lr": 0.25, "steps": 5})
+    values = json.loads(Resolved(vars(settings), "", "", 1, 1).text)
+    assert set(values) == set(FIELDS)
+    assert make(values) == settings
     assert len(key({})) == 64
 
 

@@ -11,16 +11,17 @@ import sys
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.callback import Callbacks
-from nf_resnets.sweep.settings import RunSettings, key
+from nf_resnets.sweep import Callbacks
+from nf_resnets.sweep.settings import RunSettings
 from nf_resnets.sweep.tensorboard import run_name
+from tests.sweep.small import key
 
 needs_tensorboardx = pytest.mark.skipif(
     importlib.util.find_spec("tensorboardX") is None, reason="tensorboardX is not installed"
 )
 NAMES = ("loss", "accuracy", "grad_norm", "update_norm")
 SETTINGS = RunSettings(scheme="fixup", batch_size=64, peak_lr=0.125, seed=3)
-KEY = key(SETTINGS)
+KEY = key(vars(SETTINGS))
 
 
 @pytest.fixture
@@ -210,9 +211,9 @@ def test_no_file_stays_open(board, state):
     before = len(os.listdir("/proc/self/fd"))
     for seed in range(20):
         settings = dataclasses.replace(SETTINGS, seed=seed)
-        board.on_run_begin(key(settings), "a run", vars(settings), 0, 25)
+        board.on_run_begin(key(vars(settings)), "a run", vars(settings), 0, 25)
         assert len(os.listdir("/proc/self/fd")) == before + 1
-        board.on_run_end(key(settings), state, {})
+        board.on_run_end(key(vars(settings)), state, {})
     assert len(os.listdir("/proc/self/fd")) == before
     board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
     board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)  # again, without an end
@@ -227,10 +228,10 @@ def test_what_cannot_be_written_is_told_once_and_stops_nothing(tmp_path):
     board = make_board(tmp_path, tell=told.append)
     for seed in range(3):
         settings = dataclasses.replace(SETTINGS, seed=seed)
-        board.on_run_begin(key(settings), "a run", vars(settings), 0, 25)
-        board.on_step(key(settings), 2, curve(1, 2))
-        board.on_epoch(key(settings), 2, row(1, 2))
-        board.on_run_end(key(settings), "finished", {})
+        board.on_run_begin(key(vars(settings)), "a run", vars(settings), 0, 25)
+        board.on_step(key(vars(settings)), 2, curve(1, 2))
+        board.on_epoch(key(vars(settings)), 2, row(1, 2))
+        board.on_run_end(key(vars(settings)), "finished", {})
     assert len(told) == 1 and "incomplete" in told[0] and "logs" in told[0]
 
 

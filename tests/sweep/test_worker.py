@@ -11,9 +11,9 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.sweep import LedgerError, enter, image_task, open_ledger, worker
-from nf_resnets.sweep.grid import refuse_other_settings
+from nf_resnets.sweep.image_task import refuse_other_settings
 from nf_resnets.sweep.ledger import this_worker
-from nf_resnets.sweep.settings import FIELDS, key, make
+from nf_resnets.sweep.settings import FIELDS, make
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep import small
 
@@ -216,7 +216,7 @@ def test_memory_that_ran_out_is_told_from_other_errors():
 
 def test_the_ledger_has_the_settings_as_they_are(one_by_one):
     row = one_by_one[0][0]
-    assert key({name: row[name] for name in FIELDS}) == row["key"]
+    assert small.key({name: row[name] for name in FIELDS}) == row["key"]
 
 
 def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():
