@@ -19,7 +19,7 @@ from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.trained.networks import drawn, saved
 
 ROOT = Path(__file__).parents[2]
-QUICK = Recipe(epochs=6.0, batch_size=32)
+QUICK = Recipe(epochs=4.0, batch_size=32)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ def digits():
     return dataclasses.replace(whole, train=train)
 
 
+@pytest.mark.slow
 def test_it_learns(digits):
     model = wide_resnet("fixup", stem_channels=8)
     start = initial(model, digits, seed=0)
@@ -46,6 +47,7 @@ def test_statistics_of_batch_norm_come_along(digits):
     assert any(np.abs(leaf).max() > 0 for leaf in means)
 
 
+@pytest.mark.slow
 def test_what_is_frozen_stays(digits):
     model = wide_resnet("skipinit")
     start = initial(model, digits, seed=0)

@@ -225,12 +225,17 @@ def test_two_processes(tmp_path):
         # A process that is ended by JAX for a peer's death, in a collective or out of one, ends
         # long before the 60 s for which the peer, or its leaving, would be waited for.
         ("waits_in_a_collective", signal.SIGKILL, [1, -signal.SIGKILL]),
-        ("waits_by_itself", signal.SIGKILL, [-signal.SIGABRT, -signal.SIGKILL]),
+        pytest.param(
+            "waits_by_itself", signal.SIGKILL, [-signal.SIGABRT, -signal.SIGKILL],
+            marks=pytest.mark.slow,
+        ),
         # SIGTERM is not swallowed: JAX's preemption service would.
-        ("waits_in_a_collective", signal.SIGTERM, [1, -signal.SIGTERM]),
+        pytest.param(
+            "waits_in_a_collective", signal.SIGTERM, [1, -signal.SIGTERM], marks=pytest.mark.slow
+        ),
         ("raises", None, [1, 1]),
     ],
-)
+)  # fmt: skip
 def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):
     with Pair(case, tmp_path) as pair:
         if sent is not None:

@@ -162,6 +162,7 @@ def test_a_loop_that_is_preempted_saves_and_goes_on_from_there(tmp_path, number,
             assert process.first == last + 1
 
 
+@pytest.mark.slow
 def test_a_loop_that_heeds_nothing_is_ended_without_a_checkpoint(tmp_path):
     """Negative control."""
     with loop(tmp_path / "run", "heeds nothing") as process:
@@ -171,6 +172,7 @@ def test_a_loop_that_heeds_nothing_is_ended_without_a_checkpoint(tmp_path):
     assert restored_step(tmp_path / "run") is None
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_a_step_that_takes_long(tmp_path):
     with loop(tmp_path / "run", "heeds", seconds=60) as process:
         process.terminate()

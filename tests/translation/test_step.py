@@ -55,9 +55,9 @@ def after_steps(model, devices, *, optimizer=sgd, steps=2, runs=1, sweep=1):
     return jax.device_get((states, metrics))
 
 
-def test_one_step_is_the_gradient_of_the_mean_over_tokens():
+def test_one_step_is_the_gradient_of_the_mean_over_tokens_and_moves_the_average():
     model = transformer()
-    state, metrics = alone(model)(state_of(model), BATCH)
+    state, metrics = alone(model)(state_of(model, average_decay=0.75), BATCH)
     params = random_params(model, 1)
 
     def mean_loss(params):
@@ -69,6 +69,8 @@ def test_one_step_is_the_gradient_of_the_mean_over_tokens():
     expected = jax.tree.map(lambda p, g: p - RATE * g, params, grads)
     # The same float32 arithmetic in another order.
     assert_close(state.params, expected, 1e-5)
+    average = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, params, state.params)
+    assert_close(state.average.params, average, 1e-6)
     assert float(metrics["loss"]) == pytest.approx(float(loss), rel=1e-5)
     assert float(metrics["tokens"]) == 24
     assert int(state.step) == 1
@@ -122,14 +124,6 @@ def test_runs_of_a_sweep_are_those_by_themselves():
     together = after_steps(model, 2, runs=4, sweep=2)[0].params
     for run in range(4):
         assert_close(training.unstack(together, run), by_itself, 2e-5)
-
-
-def test_the_average_moves():
-    model = transformer()
-    state = state_of(model, average_decay=0.75)
-    new, _ = alone(model)(state, BATCH)
-    expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, state.params, new.params)
-    assert_close(new.average.params, expected, 1e-6)
 
 
 def test_the_scalars_learn_slower():
