@@ -143,9 +143,10 @@ class Lines:
     of: Callable[[Any, Point, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 
 
-def load_dataset(settings: Any, command: Any) -> data.Dataset:
-    """Loads the data set that the settings name."""
-    return data.load(settings.dataset, command.data_dir)
+def load_dataset(settings: Any, command: Any) -> Any:
+    """Loads the data set that the settings name; None where they name none."""
+    name = getattr(settings, "dataset", None)
+    return None if name is None else data.load(name, command.data_dir)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,12 +158,12 @@ class Experiment:
       title: what the first line of its output calls it.
       description: what ``--help`` says of it.
       scales: the settings of each scale, a frozen dataclass.
-      grid: the settings that only say which runs there are; a results folder may have others.
       key: the columns that name a row.
       columns: of ``rows.csv``, the key among them.
       table: ``table(results)`` is the table as text.
       plot: ``plot(results, path)`` draws the figure.
       heading: ``heading(results)`` stands above the table when it is printed.
+      grid: the settings that only say which runs there are; a results folder may have others.
       points: ``points(settings, data, rows)`` are all runs that there are to be; it is asked again
         until it asks for no more.
       setup: ``setup(settings, data, point)`` is what the runs of equal ``point.program`` share.
@@ -193,7 +194,7 @@ class Experiment:
     columns: tuple[str, ...]
     table: Callable[[Results], str]
     plot: Callable[[Results, Path], None]
-    heading: Callable[[Results], str]
+    heading: Callable[[Results], str] = lambda results: ""
     grid: tuple[str, ...] = ("seeds",)
     points: Callable[[Any, Any, Sequence[Row]], Sequence[Point]] = lambda *_: ()
     setup: Callable[[Any, Any, Point], Setup] | None = None
@@ -221,13 +222,7 @@ OUTCOME = (
 
 
 def standard_columns(point: Point, model: Any, run: Mapping[str, Any]) -> Row:
-    """The columns that need not be declared: key, title, network, and the ledger's results.
-
-    Args:
-      point: the run.
-      model: its network.
-      run: its row in the ledger.
-    """
+    """The columns that need not be declared: key, title, network, and the ledger's results."""
     measures = run["measures"]
     return {
         "title": point.title,
@@ -246,19 +241,16 @@ def standard_columns(point: Point, model: Any, run: Mapping[str, Any]) -> Row:
 
 
 def mean_curves(results: Results, *columns: str, of: str = "accuracy") -> list[Curve]:
-    """The mean over the seeds of a column of ``curves.csv``, as far as all of them went.
+    """A curve for all rows that are alike in some columns: the mean of a column of ``curves.csv``.
 
-    Args:
-      results: of the experiment.
-      columns: the rows of a curve are alike in these.
-      of: the column; accuracies are drawn in percent.
+    It goes as far as all of them went; accuracies are in percent.
     """
+    factor = 100 if of == "accuracy" else 1
     found = []
     for rows in grouped(results.rows, *columns).values():
         steps, means = results.curves["curves.csv"].mean(rows, of)
-        values = [(100 if of == "accuracy" else 1) * value for value in means]
         gone = any(row["status"] == "diverged" for row in rows)
-        found.append(Curve(rows[0]["title"], steps, values, diverged=gone))
+        found.append(Curve(rows[0]["title"], steps, [factor * each for each in means], gone))
     return found
 
 
@@ -268,14 +260,9 @@ def number(value: float | None) -> float:
 
 
 def thinned(curve: Mapping[str, Sequence[float]], points: int) -> list[dict[str, float]]:
-    """A curve with at most so many points, each the mean of as many, but for the last.
+    """A curve as lines, at most so many, each the mean of as many points, but for the last.
 
-    Args:
-      curve: ``step`` and other columns, of equal lengths.
-      points: how many, at most.
-
-    Returns:
-      A line for each point: ``step`` is the last one of those that it is the mean of.
+    The ``step`` of a line is the last one of those that it is the mean of.
 
     Example:
       >>> curve = {"step": [1, 2, 3, 4, 5], "loss": [0.0, 1.0, 2.0, 3.0, 4.0]}
@@ -291,17 +278,15 @@ def thinned(curve: Mapping[str, Sequence[float]], points: int) -> list[dict[str,
     return found
 
 
+def curve_lines(of: Callable[[Any], int]) -> Lines:
+    """Loss and accuracy on the training batches, as at most ``of(settings)`` lines of a run."""
+    return Lines(
+        ("step", "loss", "accuracy"),
+        lambda settings, point, run: thinned(run["measures"]["curve"], of(settings)),
+    )
+
+
 __all__ = [
-    "OUTCOME",
-    "Command",
-    "Experiment",
-    "Lines",
-    "Point",
-    "Results",
-    "Setup",
-    "load_dataset",
-    "mean_curves",
-    "number",
-    "standard_columns",
-    "thinned",
-]
+    "OUTCOME", "Command", "Experiment", "Lines", "Point", "Results", "Setup", "curve_lines",
+    "load_dataset", "mean_curves", "number", "standard_columns", "thinned",
+]  # fmt: skip

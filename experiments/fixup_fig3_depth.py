@@ -4,27 +4,24 @@ Claim (section 4.1): Fixup trains networks of up to 10,000 layers with the learn
 normalisation, while LSUV and scaling each block by sqrt(1/2) fail past 100 layers. The SkipInit
 paper (table 1) adds that `alpha = 0` trains at 1,000 layers and `alpha = 1` does not.
 
-Setting: WRN-n-1, learning rate 0.1, momentum 0.9, weight decay 5e-4, one seed. `--scale paper` is
-the published one: CIFAR-10, batch 128 (64 from 10,000 layers), one epoch; with crop and flip.
-Expected (read off the figure): Fixup and BatchNorm near 50% at every depth, of which others
-reproduced about 40% for Fixup; LSUV and sqrt(1/2) near chance past 100 layers. Nobody here has run
-it yet; it needs a GPU.
+Setting: WRN-n-1, momentum 0.9, weight decay 5e-4. `--scale paper` is the published one: CIFAR-10,
+one epoch, with crop and flip. Expected (read off the figure): Fixup and BatchNorm near 50% at every
+depth, of which others reproduced about 40% for Fixup; LSUV and sqrt(1/2) near chance past 100
+layers. Nobody here has run it yet; it needs a GPU.
 
-`--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: batch 64, 44 steps
-(two epochs), two to five minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above
-70%, BatchNorm above 50%, `alpha = 1`, LSUV and sqrt(1/2) diverged or at
-chance, 10%; these fail from 34 layers on here. `--scale smoke` takes seconds a run and shows
-nothing.
+`--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: 44 steps (two
+epochs), two to five minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above 70%,
+BatchNorm above 50%, `alpha = 1`, LSUV and sqrt(1/2) diverged or at chance, 10%; these fail from 34
+layers on here. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: all schemes but LSUV, which is a draw of its own, start from one draw, He
 (fan_in), which for a network of one grey input channel keeps the stem's signal four times as large
-as fan_out would; SkipInit and `alpha = 1` are added; crop and flip are the usual ones, which the
-paper does not spell out. In `laptop` and `smoke` SkipInit's alpha trains at a tenth of the rate, as
-Fixup's scalars do: at the full 0.1, the alphas of 150 branches or more swing so far in the first
-steps that some seeds diverge (its paper chose the best rate for each depth, and trains alpha at the
-full one, as `paper` does; here all schemes share one). And `laptop` tests BatchNorm with the
-statistics of four training batches at the final weights, since after 44 steps of a deep network the
-running ones are those of a network that is gone.
+as fan_out would; SkipInit and `alpha = 1` are added; crop and flip are the usual ones. In `laptop`
+and `smoke` SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1,
+the alphas of 150 branches or more swing so far in the first steps that some seeds diverge (its
+paper chose the best rate for each depth; here all schemes share one). And `laptop` tests BatchNorm
+with the statistics of four training batches at the final weights, since after 44 steps of a deep
+network the running ones are those of a network that is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from pathlib import Path
 from experiments import experiment
 from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import Row
-from experiments.images import epoch_steps, image_setup
+from experiments.images import image_setup, lengths, network
 from experiments.main import run
 from experiments.table import accuracy_cell, counted, grouped, text_table
 from nf_resnets import data, models, plotting, schemes
@@ -111,17 +108,14 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
         scheme, batch_size = schemes.get(name), settings.batch_size
         if depth >= 10_000:
             batch_size = min(batch_size, settings.batch_size_from_10000_layers)
-        epoch = epoch_steps(dataset, batch_size)
         found.append(
             Point(
                 key={"scheme": name, "depth": depth, "seed": seed},
                 title=scheme.title,
                 start=Start(scheme, seed, hyper),
                 program=(depth, scheme.compiles_as),
-                num_steps=settings.steps or epoch,
-                steps_per_epoch=epoch,
-                batch_size=batch_size,
                 priority=depth,
+                **lengths(dataset, batch_size, settings.steps),
             )
         )
     return found
@@ -129,17 +123,9 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one depth and one anatomy."""
-    scheme = point.start.scheme
-    model = models.WideResNet(
-        depth=point.key["depth"],
-        width=settings.width,
-        scheme=scheme,
-        num_classes=dataset.num_classes,
-        stem_channels=settings.stem_channels,
-        bn_groups=settings.bn_groups,
-        remat=point.key["depth"] >= settings.remat_from,
-    )
-    slow = scheme.scalars | Group((Role.ALPHA,)) if settings.slow_alpha else None
+    remat = point.key["depth"] >= settings.remat_from
+    model = network(models.WideResNet, settings, dataset, point, remat=remat)
+    slow = point.start.scheme.scalars | Group((Role.ALPHA,)) if settings.slow_alpha else None
     factor = settings.scalar_factor
     return image_setup(model, dataset, settings, point, scalars=slow, scalar_factor=factor)
 
@@ -178,20 +164,15 @@ EXPERIMENT = Experiment(
     name="fixup_fig3_depth",
     title="Fixup figure 3",
     description="Redraw Fixup's figure 3: test accuracy against depth, one curve for each scheme.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check,
     grid=("depths", "schemes", "seeds"),
     key=("scheme", "depth", "seed"),
     columns=("scheme", "title", "depth", "branches", "seed", *OUTCOME),
-    command=Command,
-    check=check,
-    points=points,
-    setup=setup,
-    table=table,
-    plot=plot,
+    points=points, setup=setup, table=table, plot=plot,
     heading=lambda results: (
         f"Test accuracy (%) by depth in layers, chance {100 * results.chance:.0f}%:"
     ),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

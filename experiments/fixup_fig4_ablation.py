@@ -7,10 +7,10 @@ training minibatches, a moving average over 10 steps, of BatchNorm, Fixup, and f
 bias; no bias and 0.1x or 10x the suggested scale of the branch layers that are not zero; no
 residual branches at all.
 
-Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, the first three epochs, and from
-section 4.2 learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip, scalars at a tenth
-of the rate. Expected order at the end, read off the figure: BatchNorm and Fixup first, then no
-bias, then 0.1x; no branches low, 10x at chance. Nobody here has run it yet; it needs a GPU.
+Setting, `--scale paper`: ResNet-110 on CIFAR-10, the first three epochs, and from section 4.2
+learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip, scalars at a tenth of the rate.
+Expected order at the end, read off the figure: BatchNorm and Fixup first, then no bias, then 0.1x;
+no branches low, 10x at chance. Nobody here has run it yet; it needs a GPU.
 
 `--scale rules` trains what the figure does not have: each rule's part, at 110 layers. Claim
 (section 3): "using Rule 2 alone is sufficient and necessary for training extremely deep residual
@@ -21,13 +21,12 @@ Beside it: that option with the other rules; rules 1 and 3 without rule 2; none 
 (SkipInit's authors hold that rule 2 is not necessary.) Expected, if the claim holds: rule 2 alone
 trains; without it nothing does. Both show at this one rate; that the other rules help does not:
 rule 2 alone is faster than Fixup here, and equation 5's first option as fast. A narrow ResNet-110
-on the digits: batch 64, 120 steps, three seeds, two minutes on two cores.
+on the digits, two minutes on two cores.
 
-`--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn:
-batch 64, 120 steps, the mean of three seeds, two to four minutes on two cores. The order of the
-last ten steps is that of the paper; between Fixup and no bias three seeds do not decide (94.5% and
-93.6% on the training batches, 94.2% and 95.2% on the test set). `--scale smoke` takes seconds a run
-and shows nothing.
+`--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn, the
+mean of three seeds, two to four minutes on two cores. The order of the last ten steps is that of
+the paper; between Fixup and no bias three seeds do not decide (94.5% and 93.6% on the training
+batches, 94.2% and 95.2% on the test set). `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: without branches nothing is left for Fixup to rescale, so that network keeps a
 standard head, as BatchNorm's does.
@@ -47,15 +46,14 @@ from experiments import experiment
 from experiments.experiment import (
     OUTCOME,
     Experiment,
-    Lines,
     Point,
     Results,
     Setup,
+    curve_lines,
     mean_curves,
-    thinned,
 )
 from experiments.folder import Row
-from experiments.images import epoch_steps, image_setup
+from experiments.images import image_setup, lengths, network
 from experiments.main import run
 from experiments.table import accuracy_cell, counted, grouped, text_table
 from nf_resnets import data, init, models, roles, schemes
@@ -69,7 +67,6 @@ warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
 FIXUP = schemes.get("fixup")
 NO_BIAS = dataclasses.replace(FIXUP.anatomy, scalar_biases=False)
 NO_BRANCHES = dataclasses.replace(FIXUP.anatomy, branches=False, multiplier=False)
-
 NO_RULE_3 = dataclasses.replace(NO_BIAS, multiplier=False)
 
 
@@ -83,15 +80,15 @@ def some_rules(
     key: Any = None,
     rules: Any = None,
 ) -> Any:
-    """Fixup's rules 1 and 2, each or not: of a standard initialisation, which must be given.
+    """Fixup's rules 1 and 2, each or not, applied to weights that are drawn already.
 
     Args:
-      params: a parameter tree of this library's models, its weights drawn.
+      params: a parameter tree of this library's models.
       depth: ``L``.
       zero_head: whether the head becomes 0 (rule 1).
       zero_last: whether the last layer of a branch becomes 0 (rule 1).
       rescaled: whether a branch's layers are multiplied by ``L**(-1/(2m-2))`` (rule 2).
-      key: none; the weights are not drawn here.
+      key: none.
       rules: what the paths of the tree mean.
     """
 
@@ -109,7 +106,6 @@ def some_rules(
 
 
 def _of_fixup(name: str, title: str, **changes: Any) -> schemes.Scheme:
-    """Fixup with something changed; its slow leaves are the same."""
     return dataclasses.replace(FIXUP, name=name, title=title, **changes)
 
 
@@ -192,9 +188,7 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
             title=VARIANTS[name].title,
             start=Start(VARIANTS[name], seed, {"learning_rate": settings.learning_rate}),
             program=VARIANTS[name].compiles_as,
-            num_steps=settings.steps,
-            steps_per_epoch=epoch_steps(dataset, settings.batch_size),
-            batch_size=settings.batch_size,
+            **lengths(dataset, settings.batch_size, settings.steps),
         )
         for name, seed in itertools.product(settings.variants, settings.seeds)
     ]
@@ -202,24 +196,16 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one anatomy."""
-    model = models.CifarResNet(
-        depth=settings.depth,
-        scheme=point.start.scheme,
-        num_classes=dataset.num_classes,
-        stem_channels=settings.stem_channels,
-    )
-    factor = settings.scalar_factor
+    model, factor = network(models.CifarResNet, settings, dataset, point), settings.scalar_factor
     return image_setup(model, dataset, settings, point, draw="fan_out", scalar_factor=factor)
 
 
-def curve(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Loss and accuracy of every step's batch."""
-    return thinned(run["measures"]["curve"], settings.steps)
+CURVES = curve_lines(lambda settings: settings.steps)
 
 
 def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
     """The accuracy on the training batches: of all steps, which tells how fast, and the last."""
-    accuracy = [line["accuracy"] for line in curve(settings, point, run)]
+    accuracy = [line["accuracy"] for line in CURVES.of(settings, point, run)]
     last = accuracy[-settings.window :]
     return {
         "mean_accuracy": sum(accuracy) / len(accuracy),
@@ -272,20 +258,14 @@ EXPERIMENT = Experiment(
     name="fixup_fig4_ablation",
     title="Fixup figure 4",
     description="Redraw Fixup's figure 4: what each part is for.",
-    scales=SCALES,
+    scales=SCALES, command=Command,
     grid=("variants", "seeds"),
     choices={"variants": tuple(VARIANTS)},
     key=("variant", "seed"),
     columns=(
         "variant", "title", "depth", "branches", "seed", "mean_accuracy", "last_accuracy", *OUTCOME
     ),
-    command=Command,
-    points=points,
-    setup=setup,
-    row=row,
-    lines={"curves.csv": Lines(("step", "loss", "accuracy"), curve)},
-    table=table,
-    plot=plot,
+    points=points, setup=setup, row=row, lines={"curves.csv": CURVES}, table=table, plot=plot,
     heading=lambda results: (
         f"Training and test accuracy (%), chance {100 * results.chance:.0f}%:"
     ),

@@ -14,14 +14,14 @@ Published, test error in percent, mean or median of five runs:
 
 Setting, `--scale paper`: batch 128, 200 epochs, learning rate 0.1, a tenth of it from epoch 100
 and a hundredth from 150, momentum 0.9, weight decay 1e-4, crop and flip, Fixup's scalars at a tenth
-of the rate, five seeds. Xavier is trained at a tenth of the rate, where it failed, and at a
-hundredth. Nobody here has run it yet; it needs a GPU. `--depth 20 --steps 7800` makes a smaller
-network and a shorter run of it, in which the rate falls after the same parts of the run.
+of the rate. Xavier is trained at a tenth of the rate, where it failed, and at a hundredth. Nobody
+here has run it yet; it needs a GPU. `--depth 20 --steps 7800` makes a smaller network and a shorter
+run of it, in which the rate falls after the same parts of the run.
 
 `--scale laptop` takes a ResNet-110 with half the channels to the 8x8 digits inside scikit-learn:
-batch 64, 220 steps (ten epochs), three seeds, three minutes on two cores. It can show which
-networks train and at which rate, the third column of the table, and no more: the errors on the
-digits say nothing about those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
+220 steps (ten epochs), three seeds, three minutes on two cores. It can show which networks train
+and at which rate, the third column of the table, and no more: the errors on the digits say nothing
+about those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
 
 Tried besides, one seed: at fewer layers BatchNorm is ahead early. With `--depth 20 --seeds 0
 --variants batchnorm fixup` it has 96% of the training batches of steps 46 to 50, Fixup 39%, and
@@ -48,17 +48,16 @@ from experiments import experiment
 from experiments.experiment import (
     OUTCOME,
     Experiment,
-    Lines,
     Point,
     Results,
     Setup,
+    curve_lines,
     mean_curves,
-    thinned,
 )
 from experiments.folder import Row
-from experiments.images import epoch_steps, image_setup
+from experiments.images import image_setup, lengths, network
 from experiments.main import run
-from experiments.table import counted, error_cells, grouped, text_table
+from experiments.table import counted, error_cells, grouped, published_cell, text_table
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting.curves import Panel, curves_figure
 from nf_resnets.training import Start
@@ -83,9 +82,10 @@ class Recipe:
     bn_estimate_batches: int = 0  # 0: test with the running statistics
 
 
-def num_steps(recipe: Recipe, dataset: data.Dataset) -> int:
-    """The steps of the whole run."""
-    return recipe.epochs * epoch_steps(dataset, recipe.batch_size)
+def run_lengths(recipe: Recipe, dataset: data.Dataset, steps: int | None) -> dict[str, int]:
+    """The lengths of a run, by default of the recipe's epochs."""
+    epoch = lengths(dataset, recipe.batch_size)["steps_per_epoch"]
+    return lengths(dataset, recipe.batch_size, steps or recipe.epochs * epoch)
 
 
 def boundaries(recipe: Recipe, steps: int) -> tuple[int, ...]:
@@ -103,31 +103,17 @@ def recipe_setup(model: Any, recipe: Recipe, dataset: data.Dataset, point: Point
     def schedule(rate: Any) -> Any:
         return optim.step_decay(rate, boundaries(recipe, point.num_steps), recipe.factor)
 
-    return image_setup(
-        model,
-        dataset,
-        recipe,
-        point,
-        schedule=schedule,
-        draw="fan_out",
-        scalar_factor=recipe.scalar_factor,
-    )
+    more = {"draw": "fan_out", "scalar_factor": recipe.scalar_factor}
+    return image_setup(model, dataset, recipe, point, schedule=schedule, **more)
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A row of the table.
-
-    Attributes:
-      title: how table and figure call it.
-      scheme: its initialisation and anatomy.
-      rate: what the recipe's learning rate is multiplied by.
-      published: the test error in percent that was published for it, if any was.
-    """
+    """A row of the table: its scheme, and the published test error in percent, if there is one."""
 
     title: str
     scheme: str
-    rate: float = 1.0
+    rate: float = 1.0  # times the recipe's learning rate
     published: float | None = None
 
 
@@ -192,9 +178,7 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
                 title=variant.title,
                 start=Start(scheme, seed, {"learning_rate": rate}),
                 program=scheme.compiles_as,
-                num_steps=settings.steps or num_steps(settings.recipe, dataset),
-                steps_per_epoch=epoch_steps(dataset, settings.recipe.batch_size),
-                batch_size=settings.recipe.batch_size,
+                **run_lengths(settings.recipe, dataset, settings.steps),
             )
         )
     return found
@@ -202,50 +186,34 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one anatomy."""
-    model = models.CifarResNet(
-        depth=settings.depth,
-        scheme=point.start.scheme,
-        num_classes=dataset.num_classes,
-        stem_channels=settings.stem_channels,
-    )
+    model = network(models.CifarResNet, settings, dataset, point)
     return recipe_setup(model, settings.recipe, dataset, point)
 
 
-CURVES = Lines(
-    ("step", "loss", "accuracy"),
-    lambda settings, point, run: thinned(run["measures"]["curve"], settings.points),
-)
+CURVES = curve_lines(lambda settings: settings.points)
 
 
 def table(results: Results) -> str:
     """Mean and median test error over the seeds, beside what was published on CIFAR-10."""
     cells = [["ResNet", "rate", "mean", "median", "runs", "diverged", "published"]]
     for (name,), rows in grouped(results.rows, "variant").items():
-        published = VARIANTS[name].published
-        cells.append(
-            [
-                VARIANTS[name].title,
-                rows[0]["learning_rate"],
-                *error_cells(rows),
-                "-" if published is None else f"{published:.2f}",
-            ]
-        )
+        rate, published = rows[0]["learning_rate"], published_cell(VARIANTS[name].published, 2)
+        cells.append([VARIANTS[name].title, rate, *error_cells(rows), published])
     return text_table(cells)
 
 
 def plot(results: Results, path: Path) -> None:
     """Draws the mean training accuracy over the seeds, as far as all of them went."""
     settings, chance = results.settings, 100 * results.chance
+    panel = Panel(
+        "step",
+        "training accuracy (%)",
+        mean_curves(results, "variant"),
+        y_limits=(0, 100),
+        level=(chance, f"chance ({chance:.0f}%)"),
+    )
     curves_figure(
-        [
-            Panel(
-                "step",
-                "training accuracy (%)",
-                mean_curves(results, "variant"),
-                y_limits=(0, 100),
-                level=(chance, f"chance ({chance:.0f}%)"),
-            )
-        ],
+        [panel],
         path,
         title=f"ResNet-{settings.depth} with and without normalisation",
         subtitle=(
@@ -265,29 +233,23 @@ SHOWS = {
     "paper": "Published are the means or medians of five runs on CIFAR-10.",
 }
 
-
 EXPERIMENT = Experiment(
     name="fixup_table1_resnet110",
     title="Fixup table 1",
     description="Redraw Fixup's table 1: ResNet-110 without BatchNorm.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check,
     grid=("variants", "seeds"),
     choices={"variants": tuple(VARIANTS)},
     key=("variant", "seed"),
     columns=("variant", "title", "depth", "branches", "learning_rate", "seed", *OUTCOME),
-    command=Command,
-    check=check,
-    points=points,
-    setup=setup,
+    points=points, setup=setup, table=table, plot=plot,
     row=lambda settings, point, run: {"learning_rate": f"{point.start.hyper['learning_rate']:g}"},
     lines={"curves.csv": CURVES},
-    table=table,
-    plot=plot,
     heading=lambda results: (
         f"Test error (%) of ResNet-{results.settings.depth} on {results.settings.dataset}:"
     ),
     note=lambda results: SHOWS[results.command.scale],
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

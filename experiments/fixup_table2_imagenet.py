@@ -18,14 +18,12 @@ the use of GroupNorm". `--tests` tests every run after each epoch and draws them
 with `--tests --depths 26 --epochs 8 --variants batchnorm fixup fixup_mixup`, neither shows, for
 Fixup is only on its way after so few steps.
 
-Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
-of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; batch 256,
-learning rate 0.1, momentum 0.9, weight decay 1e-4, mixup of alpha 0.2 with BatchNorm, 0.1 with
-GroupNorm and 0.7 with Fixup, Fixup's scalars at a tenth of the rate, BatchNorm's statistics over
-slices of 32 (Goyal et al.'s batch on a GPU). ResNet-50: 100 epochs, the
-rate divided by 10 after 30, 60 and 90; ResNet-101: 200 epochs, for which the paper names no
-boundaries: twice those. It is 500,000 steps a run for ResNet-50: days on a GPU. Runs are saved
-once a minute, and the same command goes on with those that were cut.
+Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), the usual crops of
+224 pixels; mixup of alpha 0.2 with BatchNorm, 0.1 with GroupNorm and 0.7 with Fixup, Fixup's
+scalars at a tenth of the rate, BatchNorm's statistics over slices of 32 (Goyal et al.'s batch on a
+GPU). ResNet-50: 100 epochs, the rate divided by 10 after 30, 60 and 90; ResNet-101: 200 epochs, for
+which the paper names no boundaries: twice those. It is 500,000 steps a run for ResNet-50: days on a
+GPU. Runs are saved once a minute, and the same command goes on with those that were cut.
 
 Not as published, or not known: whether Fixup without mixup had its scalars at a tenth of the rate,
 too (the paper found that "beneficial [...] when additional large regularization is used"); how
@@ -59,26 +57,20 @@ from experiments import imagenet
 from experiments.experiment import Experiment, Lines, Point, Results, Setup
 from experiments.folder import Row
 from experiments.imagenet import OUTCOME, Images, Streamed
+from experiments.images import network
 from experiments.main import run
-from experiments.table import accuracy_cell, grouped, text_table
+from experiments.table import accuracy_cell, grouped, published_cell, text_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.training import Start
 
 
 class Variant(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-      title: how the table calls it.
-      scheme: how its network is made and initialised.
-      mixup: ``alpha``; 0 for none.
-      published: test error (%) by the number of layers.
-    """
+    """A row of the table, with the published test errors (%) by the number of layers."""
 
     title: str
     scheme: str
-    mixup: float
+    mixup: float  # alpha; 0 for none
     published: dict[int, float]
 
 
@@ -168,10 +160,8 @@ def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[
                     title=variant.title,
                     start=Start(schemes.get(variant.scheme), seed, rate),
                     program=(name, depth),
-                    num_steps=settings.steps or streamed.steps(settings.batch_size, epochs),
-                    steps_per_epoch=streamed.steps(settings.batch_size),
-                    batch_size=settings.batch_size,
                     label=f"{variant.title}, ResNet-{depth}, seed {seed}",
+                    **imagenet.lengths(streamed, settings.batch_size, epochs, settings.steps),
                 )
             )
     return found
@@ -179,27 +169,16 @@ def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[
 
 def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
     """Network, optimizer and steps of one variant and depth."""
-    variant = VARIANTS[point.key["variant"]]
-    boundaries = sorted({max(1, round(drop * point.num_steps)) for drop in settings.drops})
-    model = models.ResNet(
-        depth=point.key["depth"],
-        scheme=variant.scheme,
-        num_classes=streamed.num_classes,
-        stem_channels=settings.stem_channels,
-        bn_groups=max(1, settings.batch_size // settings.slice_size),
-    )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
-            optim.step_decay(hyper["learning_rate"], boundaries, 0.1),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=variant.scheme,
-            scalar_factor=settings.scalar_factor,
-        )
-
+    slices = max(1, settings.batch_size // settings.slice_size)
+    boundaries = imagenet.drops_at(settings.drops, point.num_steps)
     return imagenet.streamed_setup(
-        model, optimizer, settings.images, streamed, point, mixup=variant.mixup
+        network(models.ResNet, settings, streamed, point, bn_groups=slices),
+        settings,
+        streamed,
+        point,
+        schedule=lambda rate: optim.step_decay(rate, boundaries, 0.1),
+        mixup=VARIANTS[point.key["variant"]].mixup,
+        scalar_factor=settings.scalar_factor,
     )
 
 
@@ -234,17 +213,11 @@ def table(results: Results) -> str:
     """Test errors: the mean over the seeds, and what was published on ImageNet."""
     cells = [["network", "method", "mixup", "train accuracy", "test error", "published"]]
     for (depth, name), rows in grouped(results.rows, "depth", "variant").items():
-        published = VARIANTS[name].published.get(int(depth))
-        cells.append(
-            [
-                f"ResNet-{depth}",
-                VARIANTS[name].title,
-                f"{VARIANTS[name].mixup:g}",
-                accuracy_cell(rows, "train_accuracy"),
-                accuracy_cell(rows, "test_accuracy", error=True),
-                "-" if published is None else f"{published:.1f}",
-            ]
-        )
+        variant = VARIANTS[name]
+        train, test = accuracy_cell(rows, "train_accuracy"), accuracy_cell(rows, error=True)
+        published = published_cell(variant.published.get(int(depth)))
+        method = (f"ResNet-{depth}", variant.title, f"{variant.mixup:g}")
+        cells.append([*method, train, test, published])
     return text_table(cells)
 
 
@@ -321,24 +294,16 @@ EXPERIMENT = Experiment(
     name="fixup_table2_imagenet",
     title="Fixup table 2",
     description="Make Fixup's table 2: ImageNet without BatchNorm.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check, load=imagenet.load,
+    adapt=lambda settings: WITH_TESTS if settings.tests else {},
     grid=("depths", "variants", "seeds"),
     choices={"variants": tuple(VARIANTS)},
     key=("variant", "depth", "seed"),
     columns=("variant", "depth", "seed", "title", "mixup", "published_accuracy", *OUTCOME),
-    command=Command,
-    check=check,
-    load=imagenet.load,
-    adapt=lambda settings: WITH_TESTS if settings.tests else {},
-    points=points,
-    setup=setup,
-    row=row,
-    lines={"curves.csv": imagenet.CURVES},
-    table=table,
-    plot=plot,
-    heading=imagenet.heading,
+    points=points, setup=setup, row=row, lines={"curves.csv": imagenet.CURVES},
+    table=table, plot=plot, heading=imagenet.heading,
     note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

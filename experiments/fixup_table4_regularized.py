@@ -12,21 +12,20 @@ Published, test error in percent; the other lines of the table are of other netw
     BatchNorm + mixup + cutout              2.5   1.4
     Fixup + mixup + cutout                  2.3   1.4
 
-Setting, `--scale paper`: batch 128, momentum 0.9, weight decay 5e-4, mixup with alpha 1, Fixup's
-scalars at a tenth of the rate. CIFAR-10: crop and flip, a square of 16 pixels cut out, 200 epochs,
-learning rate 0.1, a fifth of the rate before from epochs 60, 120 and 160 on. SVHN, with its 531,131
-extra images: neither crop nor flip, a square of 20 pixels, 160 epochs, learning rate 0.01, a tenth
-from epochs 80 and 120 on. One seed; `--variants` adds the networks without mixup and cutout.
-Nobody here has run it yet; it needs a GPU. `--parts cifar10 --depth 16 --width 4 --steps 11700` is
-a smaller network for 30 epochs, in which the rate falls after the same parts of the run.
+Setting, `--scale paper`: mixup with alpha 1, Fixup's scalars at a tenth of the rate. CIFAR-10: crop
+and flip, a square of 16 pixels cut out, 200 epochs, learning rate 0.1, a fifth of the rate before
+from epochs 60, 120 and 160 on. SVHN, with its 531,131 extra images: neither crop nor flip, a square
+of 20 pixels, 160 epochs, learning rate 0.01, a tenth from epochs 80 and 120 on. `--variants` adds
+the networks without mixup and cutout. Nobody here has run it yet; it needs a GPU. `--parts cifar10
+--depth 16 --width 4 --steps 11700` is a smaller network for 30 epochs, in which the rate falls
+after the same parts of the run.
 
-`--scale laptop` takes a narrow WRN-16-2 to the 8x8 digits inside scikit-learn: batch 64, 1,320
-steps (60 epochs), crop by one pixel, a square of 3 pixels cut out, three seeds of the twins with
-and without mixup and cutout, in nine minutes on two cores. It can show what mixup and cutout do to
-the training loss, and that Fixup trains under them as BatchNorm does, some hundred steps later; 360
-test images, of which one is 0.28%, do not decide between errors that lie close together, and say
-nothing about overfitting on CIFAR-10 and SVHN. `--scale smoke` takes seconds a run and shows
-nothing.
+`--scale laptop` takes a narrow WRN-16-2 to the 8x8 digits inside scikit-learn: 1,320 steps (60
+epochs), three seeds of the twins with and without mixup and cutout, in nine minutes on two cores.
+It can show what mixup and cutout do to the training loss, and that Fixup trains under them as
+BatchNorm does, some hundred steps later; 360 test images, of which one is 0.28%, do not decide
+between errors that lie close together, and say nothing about overfitting on CIFAR-10 and SVHN.
+`--scale smoke` takes seconds a run and shows nothing.
 
 Tried first, and changed because Fixup had only begun: `--epochs 20 --seeds 0 1 2 3 4`, 440 steps,
 with test errors of 0.94% with BatchNorm and 1.83% with mixup and cutout besides, 7.94% with Fixup
@@ -55,19 +54,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments import experiment
-from experiments.experiment import (
-    OUTCOME,
-    Experiment,
-    Point,
-    Results,
-    Setup,
-    mean_curves,
-)
-from experiments.fixup_table1_resnet110 import CURVES, Recipe, num_steps, recipe_setup
+from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, mean_curves
+from experiments.fixup_table1_resnet110 import CURVES, Recipe, recipe_setup, run_lengths
 from experiments.folder import Row
-from experiments.images import epoch_steps
+from experiments.images import network
 from experiments.main import run
-from experiments.table import counted, error_cells, grouped, text_table
+from experiments.table import counted, error_cells, grouped, published_cell, text_table
 from nf_resnets import data, models, schemes
 from nf_resnets.plotting.curves import Panel, curves_figure
 from nf_resnets.training import Start
@@ -75,20 +67,12 @@ from nf_resnets.training import Start
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A line of the table.
-
-    Attributes:
-      title: how table and figure call it.
-      scheme: its initialisation and anatomy.
-      regularized: whether it is trained with mixup and cutout.
-      slow_scalars: whether the scalars train at the recipe's lower rate.
-      published: the test errors in percent that were published for it, by part.
-    """
+    """A line of the table, with the test errors in percent that were published, by part."""
 
     title: str
     scheme: str
-    regularized: bool
-    slow_scalars: bool = True
+    regularized: bool  # with mixup and cutout
+    slow_scalars: bool = True  # at the recipe's lower rate
     published: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -110,15 +94,7 @@ VARIANTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A data set, the network that is trained on it, and how; mixup and cutout where they are on.
-
-    Attributes:
-      dataset: its name.
-      depth: ``n`` of WRN-n-k.
-      width: ``k``.
-      stem_channels: channels of the stem.
-      recipe: with mixup and cutout.
-    """
+    """A data set, the WRN-depth-width that is trained on it, and how, with mixup and cutout."""
 
     dataset: str
     depth: int
@@ -247,10 +223,8 @@ def points(
                 title=variant.title,
                 start=Start(scheme, seed, {"learning_rate": recipe.learning_rate}),
                 program=(part, name),
-                num_steps=settings.steps or num_steps(recipe, datasets[part]),
-                steps_per_epoch=epoch_steps(datasets[part], recipe.batch_size),
-                batch_size=recipe.batch_size,
                 priority=settings.parts.index(part),
+                **run_lengths(recipe, datasets[part], settings.steps),
             )
         )
     return found
@@ -258,16 +232,9 @@ def points(
 
 def setup(settings: Settings, datasets: dict[str, data.Dataset], point: Point) -> Setup:
     """Network, optimizer and steps of one variant."""
-    part, variant = settings.networks[point.key["part"]], VARIANTS[point.key["variant"]]
-    dataset = datasets[point.key["part"]]
-    model = models.WideResNet(
-        depth=part.depth,
-        width=part.width,
-        scheme=variant.scheme,
-        num_classes=dataset.num_classes,
-        stem_channels=part.stem_channels,
-    )
-    return recipe_setup(model, recipe_of(part, variant), dataset, point)
+    part, dataset = settings.networks[point.key["part"]], datasets[point.key["part"]]
+    recipe = recipe_of(part, VARIANTS[point.key["variant"]])
+    return recipe_setup(network(models.WideResNet, part, dataset, point), recipe, dataset, point)
 
 
 def row(settings: Settings, point: Point, run: Any) -> Row:
@@ -286,15 +253,9 @@ def table(results: Results) -> str:
     """Mean and median test error over the seeds, beside what was published for the part."""
     cells = [["data, network", "variant", "mean", "median", "runs", "diverged", "published"]]
     for (part, name), rows in grouped(results.rows, "part", "variant").items():
-        published = VARIANTS[name].published.get(part)
-        cells.append(
-            [
-                f"{part}, {rows[0]['network']}",
-                VARIANTS[name].title,
-                *error_cells(rows),
-                "-" if published is None else f"{published:.1f}",
-            ]
-        )
+        variant, where = VARIANTS[name], f"{part}, {rows[0]['network']}"
+        published = published_cell(variant.published.get(part))
+        cells.append([where, variant.title, *error_cells(rows), published])
     return text_table(cells)
 
 
@@ -323,27 +284,18 @@ SHOWS = {
     "paper": "Published are single numbers for CIFAR-10 and for SVHN with its extra images.",
 }
 
-
 EXPERIMENT = Experiment(
     name="fixup_table4_regularized",
     title="Fixup table 4",
     description="Redraw Fixup's table 4: mixup and cutout instead of BatchNorm.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check, load=load,
     grid=("parts", "variants", "seeds"),
     choices={"variants": tuple(VARIANTS)},
     key=("part", "variant", "seed"),
     columns=(
         "part", "variant", "title", "network", "branches", "mixup", "cutout", "seed", *OUTCOME
     ),
-    command=Command,
-    check=check,
-    load=load,
-    points=points,
-    setup=setup,
-    row=row,
-    lines={"curves.csv": CURVES},
-    table=table,
-    plot=plot,
+    points=points, setup=setup, row=row, lines={"curves.csv": CURVES}, table=table, plot=plot,
     heading=lambda results: "Test error (%):",
     note=lambda results: SHOWS[results.command.scale],
 )  # fmt: skip

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments import experiment
-from experiments.experiment import Lines, Point, Results, Setup, number, thinned
+from experiments.experiment import Point, Results, Setup, curve_lines, number
 from experiments.folder import Row
-from nf_resnets import data
+from nf_resnets import data, optim
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
@@ -50,23 +50,14 @@ class Command(experiment.Command):
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """What is streamed, and how the images are cut.
+    """What is streamed, and how the images are cut."""
 
-    Attributes:
-      dataset: a data set of ImageNet's format, or the digits.
-      size: pixels on a side of what the network sees.
-      short_side: what the shorter side is resized to before the test's central crop.
-      lowest_area: the smallest share of the area that a training crop has.
-      flip: whether half of the training images are mirrored.
-      most: examples of each split, at most; 0 for all.
-    """
-
-    dataset: str = imagenet.IMAGENET
-    size: int = 224
-    short_side: int = 256
-    lowest_area: float = 0.08
-    flip: bool = True
-    most: int = 0
+    dataset: str = imagenet.IMAGENET  # or another of its format, or the digits
+    size: int = 224  # pixels on a side of what the network sees
+    short_side: int = 256  # what is resized to this before the test's central crop
+    lowest_area: float = 0.08  # of a training crop, as a share of the image's
+    flip: bool = True  # half of the training images
+    most: int = 0  # examples of each split; 0 for all
 
 
 SMALL_IMAGES = Images(DIGITS, size=32, short_side=32, lowest_area=0.6, flip=False)
@@ -94,12 +85,14 @@ class Streamed:
         return epochs * data.steps_per_epoch(self.encoded.split("train").num_examples, batch_size)
 
 
-def load(settings: Any, command: Command) -> Streamed:
-    """Opens the data set that the settings name.
+def lengths(streamed: Streamed, batch_size: int, epochs: int, steps: int | None) -> dict[str, int]:
+    """The lengths of a :class:`Point`: its steps, by default those of the epochs, and its batch."""
+    num_steps, epoch = steps or streamed.steps(batch_size, epochs), streamed.steps(batch_size)
+    return {"num_steps": num_steps, "steps_per_epoch": epoch, "batch_size": batch_size}
 
-    Raises:
-      ValueError: if there are fewer than 0 readers.
-    """
+
+def load(settings: Any, command: Command) -> Streamed:
+    """Opens the data set that the settings name, to be read as the command says."""
     for option in ("reading_threads", "reading_processes"):
         if (value := getattr(command, option)) < 0:
             flag = option.replace("_", "-")
@@ -110,11 +103,7 @@ def load(settings: Any, command: Command) -> Streamed:
 
 
 def open_images(images: Images, data_dir: str | None) -> imagenet.EncodedDataset:
-    """Opens the data set that the settings name; the digits are written to a temporary folder.
-
-    Raises:
-      ValueError, OSError, ImportError: if it is not there, or cannot be used.
-    """
+    """Opens the data set that the settings name; the digits are written to a temporary folder."""
     import grain  # noqa: F401 (asked for before the first run, not in it)
 
     if images.dataset == DIGITS:
@@ -129,12 +118,7 @@ def open_images(images: Images, data_dir: str | None) -> imagenet.EncodedDataset
 
 
 def write_digits(folder: Path, *, most: int = 0) -> None:
-    """Writes the digits as JPEG files of 32 x 32 pixels, in ImageNet's format.
-
-    Args:
-      folder: where the data set's own folder is made.
-      most: digits of each split, at most; 0 for all.
-    """
+    """Writes the digits as JPEG files of 32 x 32 pixels into a data set of ImageNet's format."""
     import tensorflow_datasets as tfds
     from PIL import Image
 
@@ -181,25 +165,37 @@ def write_digits(folder: Path, *, most: int = 0) -> None:
 
 def streamed_setup(
     model: Any,
-    optimizer: Callable[[Any], Any],
-    images: Images,
+    settings: Any,
     streamed: Streamed,
     point: Point,
     *,
+    schedule: Callable[[Any], Any],
     mixup: float = 0.0,
-    micro_batches: int = 1,
+    micro_batch: int = 0,
+    **groups: Any,
 ) -> Setup:
-    """Network, optimizer and steps on streamed images.
+    """A network that is trained by SGD on streamed images.
 
     Args:
       model: the network.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      images: how they are cut.
-      streamed: how they are read.
+      settings: ``images``, ``momentum`` and ``weight_decay``.
+      streamed: how the images are read.
       point: one of the runs.
+      schedule: ``schedule(rate)`` is the learning rate, a function of the step.
       mixup: ``alpha`` of the Beta distribution of the mixture; 0 for no mixing.
-      micro_batches: into how many parts a device cuts its part of the batch.
+      micro_batch: examples of a step in memory at a time, at most; 0 for all.
+      groups: other arguments of :func:`nf_resnets.optim.sgd`.
     """
+
+    def optimizer(hyper: dict[str, Any]) -> Any:
+        return optim.sgd(
+            schedule(hyper["learning_rate"]),
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            **{"scheme": model.scheme, **groups},
+        )
+
+    images = settings.images
     training = StreamedTraining(
         batch_size=point.batch_size,
         num_steps=point.num_steps,
@@ -207,9 +203,14 @@ def streamed_setup(
         short_side=images.short_side,
         reading=streamed.reading,
         mixup=mixup,
-        micro_batches=micro_batches,
+        micro_batches=-(-point.batch_size // (micro_batch or point.batch_size)),
     )
     return Setup(model, optimizer, training, streamed.encoded)
+
+
+def drops_at(drops: Sequence[float], num_steps: int) -> list[int]:
+    """The steps after which parts of a run are over."""
+    return sorted({max(1, round(drop * num_steps)) for drop in drops})
 
 
 OUTCOME = (
@@ -234,10 +235,7 @@ def row(settings: Any, point: Point, run: Mapping[str, Any]) -> Row:
     }
 
 
-CURVES = Lines(
-    ("step", "loss", "accuracy"),
-    lambda settings, point, run: thinned(run["measures"]["curve"], 200),
-)
+CURVES = curve_lines(lambda settings: 200)
 
 
 def heading(results: Results) -> str:
@@ -246,12 +244,7 @@ def heading(results: Results) -> str:
 
 
 def note(shows: Mapping[str, str], results: Results) -> str:
-    """What a scale can show, and how long the runs waited for their input.
-
-    Args:
-      shows: of each scale.
-      results: of the experiment.
-    """
+    """What a scale can show, and how long the runs waited for their input."""
     waited = sum(float(row["input_wait"]) for row in results.rows)
     seconds = sum(float(row["seconds"]) for row in results.rows)
     stalls = (
@@ -264,15 +257,7 @@ def note(shows: Mapping[str, str], results: Results) -> str:
 def plot_panels(
     results: Results, panels: Mapping[str, Sequence[Row]], path: Path, *, title: str, subtitle: str
 ) -> None:
-    """Draws the training accuracy of runs.
-
-    Args:
-      results: of the experiment.
-      panels: the rows that each panel shows, by its name; one without rows is left out.
-      path: of the figure.
-      title: of the figure.
-      subtitle: of the figure.
-    """
+    """Draws the training accuracy of runs, the rows of a panel by its name; of none, no panel."""
 
     def curve(row: Row) -> Curve:
         steps, accuracies = results.curves["curves.csv"].mean([row], "accuracy")
@@ -288,6 +273,7 @@ def plot_panels(
 
 
 __all__ = [
-    "CURVES", "DIGITS", "OUTCOME", "SMALL_IMAGES", "Command", "Images", "Streamed", "heading",
-    "load", "note", "open_images", "plot_panels", "row", "streamed_setup", "write_digits",
+    "CURVES", "DIGITS", "OUTCOME", "SMALL_IMAGES", "Command", "Images", "Streamed", "drops_at",
+    "heading", "lengths", "load", "note", "open_images", "plot_panels", "row", "streamed_setup",
+    "write_digits",
 ]  # fmt: skip

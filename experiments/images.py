@@ -1,7 +1,8 @@
-"""Experiments on images in memory: how their networks are trained."""
+"""Experiments on images in memory: their networks, and how these are trained."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,18 @@ AUGMENTATION = ("padding", "flip", "mixup", "cutout")
 TRAINING = ("bn_estimate_batches", "eval_batch_size")
 
 
-def epoch_steps(dataset: data.Dataset, batch_size: int) -> int:
-    """The steps of one epoch."""
-    return data.steps_per_epoch(len(dataset.train.labels), batch_size)
+def lengths(dataset: data.Dataset, batch_size: int, num_steps: int | None = None) -> dict[str, int]:
+    """The lengths of a :class:`Point`: its steps, by default an epoch's, those and its batch."""
+    epoch = data.steps_per_epoch(len(dataset.train.labels), batch_size)
+    return {"num_steps": num_steps or epoch, "steps_per_epoch": epoch, "batch_size": batch_size}
+
+
+def network(of: Callable[..., Any], settings: Any, dataset: Any, point: Point, **more: Any) -> Any:
+    """A network of a run's scheme, its fields those of the settings, the run's key or ``more``."""
+    given = {**vars(settings), **point.key, "scheme": point.start.scheme}
+    given |= {"num_classes": dataset.num_classes, **more}
+    names = [field.name for field in dataclasses.fields(of)]
+    return of(**{name: given[name] for name in names if name in given})
 
 
 def image_setup(
@@ -61,4 +71,4 @@ def image_setup(
     return Setup(model, optimizer, training, dataset)
 
 
-__all__ = ["epoch_steps", "image_setup"]
+__all__ = ["image_setup", "lengths", "network"]

@@ -22,7 +22,7 @@ from typing import Any
 from experiments import experiment
 from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import Row
-from experiments.images import epoch_steps, image_setup
+from experiments.images import image_setup, lengths, network
 from experiments.table import counted, edge_mark, grouped, rate_table
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting import depth_figure
@@ -42,17 +42,11 @@ class Command(experiment.Command):
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One line of a table.
-
-    Attributes:
-      title: what table and figure call it.
-      scheme: the scheme, or its name.
-      l2: whether it is trained with weight decay.
-    """
+    """One line of a table."""
 
     title: str
     scheme: str | schemes.Scheme
-    l2: bool = True
+    l2: bool = True  # trained with weight decay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +102,9 @@ def points(
                     title=line.title,
                     start=Start(scheme, seed, {"learning_rate": rate, "weight_decay": decay}),
                     program=(depth, scheme.compiles_as),
-                    num_steps=settings.steps,
-                    steps_per_epoch=epoch_steps(dataset, settings.batch_size),
-                    batch_size=settings.batch_size,
                     priority=depth,
                     label=label + (f", seed {seed}" if len(settings.seeds) > 1 else ""),
+                    **lengths(dataset, settings.batch_size, settings.steps),
                 )
             )
     return found
@@ -120,15 +112,8 @@ def points(
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one line at one depth."""
-    model = models.WideResNet(
-        depth=point.key["depth"],
-        width=settings.width,
-        scheme=point.start.scheme,
-        num_classes=dataset.num_classes,
-        stem_channels=settings.stem_channels,
-        bn_groups=settings.bn_groups,
-        remat=point.key["depth"] >= settings.remat_from,
-    )
+    remat = point.key["depth"] >= settings.remat_from
+    model = network(models.WideResNet, settings, dataset, point, remat=remat)
     schedule = functools.partial(optim.halving, num_steps=settings.steps)
     return image_setup(model, dataset, settings, point, schedule=schedule)
 
@@ -153,20 +138,16 @@ def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "s
       >>> best_rate(rows, lambda row: float(row["rate"])).best
       0.1
     """
-    return optimum(
-        [
-            {
-                "peak_lr": rate(row),
-                "seed": row["seed"],
-                "state": row["status"],
-                "test_accuracy": (
-                    float(row["test_accuracy"]) if row["status"] == "finished" else None
-                ),
-            }
-            for row in rows
-        ],
-        rule=rule,
-    )
+    runs = [
+        {
+            "peak_lr": rate(row),
+            "seed": row["seed"],
+            "state": row["status"],
+            "test_accuracy": float(row["test_accuracy"]) if row["status"] == "finished" else None,
+        }
+        for row in rows
+    ]
+    return optimum(runs, rule=rule)
 
 
 def widened(
@@ -213,16 +194,6 @@ def widened(
             found = [*found, found[-1] * up]
         else:
             return found
-
-
-def counts(rows: Sequence[Row]) -> str:
-    """How many of the runs at the best rate diverged, for a cell; nothing if none did.
-
-    >>> counts([{"status": "finished"}, {"status": "diverged"}])
-    ', 1 of 2 diverged'
-    """
-    gone = sum(row["status"] == "diverged" for row in rows)
-    return f", {gone} of {len(rows)} diverged" if gone else ""
 
 
 def rows_at(best: float | None, rows: Sequence[Row], rate: Callable[[Row], float]) -> list[Row]:
@@ -294,18 +265,15 @@ def rate_experiment(
         name=name,
         title=title,
         description=description,
-        scales=scales,
+        scales=scales, command=Command,
         grid=("depths", "lines", "log2_rates", "seeds", "extend", "best"),
         key=("line", "depth", "log2_rate", "seed"),
         columns=(
             "line", "depth", "log2_rate", "seed", "title", "branches", "weight_decay", *OUTCOME
         ),
-        command=Command,
-        points=functools.partial(points, lines),
-        setup=setup,
+        points=functools.partial(points, lines), setup=setup,
         row=lambda settings, point, run: {"weight_decay": point.start.hyper["weight_decay"]},
-        table=functools.partial(table, lines),
-        plot=plot,
+        table=functools.partial(table, lines), plot=plot,
         heading=lambda results: (
             f"Test accuracy (%) at the best learning rate, chance {100 * results.chance:.0f}%:"
         ),

@@ -55,7 +55,7 @@ from experiments.experiment import Experiment, Point, Results, Setup
 from experiments.folder import Row
 from experiments.imagenet import OUTCOME, Images, Streamed
 from experiments.main import run
-from experiments.table import accuracy_cell, grouped, spread_cell, text_table
+from experiments.table import accuracy_cell, grouped, published_cell, spread_cell, text_table
 from nf_resnets import init, models, optim, schemes
 from nf_resnets.training import Start
 
@@ -88,16 +88,11 @@ class Published:
 
     All rows have dropout, each the weight decay of its own scheme; RescaleNet's weights are scaled
     for dropout; and VGG-19 has a recipe of its own, with He (fan_out).
-
-    Attributes:
-      vgg_rate: at batch 256; in proportion to the batch.
-      vgg_drops: where the rate is divided by 10; with BatchNorm it is where the ResNets have it.
-      vgg_dropout: after the hidden dense layers.
     """
 
-    vgg_rate: float = 0.01
-    vgg_drops: tuple[float, ...] = after_warmup(60, 90)
-    vgg_dropout: float = 0.5
+    vgg_rate: float = 0.01  # at batch 256; in proportion to the batch
+    vgg_drops: tuple[float, ...] = after_warmup(60, 90)  # with BatchNorm those of the ResNets
+    vgg_dropout: float = 0.5  # after the hidden dense layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,20 +158,15 @@ def check(settings: Settings, command: Command) -> Settings:
 def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:
     """The runs of the table."""
     grid = itertools.product(settings.networks, settings.variants, settings.seeds)
+    rates = {each: {"learning_rate": rate_of(settings, each)} for each in settings.networks}
     return [
         Point(
             key={"network": network, "variant": name, "seed": seed},
             title=VARIANTS[name].title,
-            start=Start(
-                scheme_of(settings, network, name),
-                seed,
-                {"learning_rate": rate_of(settings, network)},
-            ),
+            start=Start(scheme_of(settings, network, name), seed, rates[network]),
             program=(network, name),
-            num_steps=settings.steps or streamed.steps(settings.batch_size, settings.epochs),
-            steps_per_epoch=streamed.steps(settings.batch_size),
-            batch_size=settings.batch_size,
             label=f"{NETWORKS[network]}, {VARIANTS[name].title}, seed {seed}",
+            **imagenet.lengths(streamed, settings.batch_size, settings.epochs, settings.steps),
         )
         for network, name, seed in grid
     ]
@@ -244,22 +234,21 @@ def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
     """Network, optimizer and steps of one network and variant."""
     network, name = point.key["network"], point.key["variant"]
     model = make_model(settings, network, name, streamed.num_classes)
-    drops = drops_of(settings, network, name)
-    boundaries = sorted({max(1, round(drop * point.num_steps)) for drop in drops})
+    boundaries = imagenet.drops_at(drops_of(settings, network, name), point.num_steps)
     warmup = round(settings.warmup_epochs * streamed.steps(settings.batch_size))
 
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        schedule = optim.step_decay(hyper["learning_rate"], boundaries, 0.1)
-        return optim.sgd(
-            optim.warmup(schedule, min(point.num_steps, warmup), point.num_steps),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=RESCALENET if settings.published is None else model.scheme,
-        )
+    def schedule(rate: Any) -> Any:
+        decayed = optim.step_decay(rate, boundaries, 0.1)
+        return optim.warmup(decayed, min(point.num_steps, warmup), point.num_steps)
 
-    micro_batches = -(-settings.batch_size // settings.micro_batch)
     return imagenet.streamed_setup(
-        model, optimizer, settings.images, streamed, point, micro_batches=micro_batches
+        model,
+        settings,
+        streamed,
+        point,
+        schedule=schedule,
+        micro_batch=settings.micro_batch,
+        scheme=RESCALENET if settings.published is None else model.scheme,
     )
 
 
@@ -278,16 +267,9 @@ def table(results: Results) -> str:
     """Test accuracies: mean and spread over the seeds, and what was published on ImageNet."""
     cells = [["network", "method", "train accuracy", "test accuracy", "published"]]
     for (network, name), rows in grouped(results.rows, "network", "variant").items():
-        known = published(network, name)
-        cells.append(
-            [
-                NETWORKS[network],
-                VARIANTS[name].title,
-                accuracy_cell(rows, "train_accuracy"),
-                spread_cell(rows),
-                "-" if known is None else f"{known:.2f}",
-            ]
-        )
+        train, known = accuracy_cell(rows, "train_accuracy"), published(network, name)
+        which = (NETWORKS[network], VARIANTS[name].title)
+        cells.append([*which, train, spread_cell(rows), published_cell(known, 2)])
     return text_table(cells)
 
 
@@ -325,23 +307,15 @@ EXPERIMENT = Experiment(
     name="rescale_imagenet",
     title="RescaleNet on ImageNet",
     description="Train RescaleNet on ImageNet, its biases calibrated.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check, load=imagenet.load,
     grid=("networks", "variants", "seeds"),
     choices={"networks": tuple(NETWORKS), "variants": tuple(VARIANTS)},
     key=("network", "variant", "seed"),
     columns=("network", "variant", "seed", "title", "published_accuracy", *OUTCOME),
-    command=Command,
-    check=check,
-    load=imagenet.load,
-    points=points,
-    setup=setup,
-    row=row,
-    lines={"curves.csv": imagenet.CURVES},
-    table=table,
-    plot=plot,
-    heading=imagenet.heading,
+    points=points, setup=setup, row=row, lines={"curves.csv": imagenet.CURVES},
+    table=table, plot=plot, heading=imagenet.heading,
     note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

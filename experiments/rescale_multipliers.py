@@ -17,18 +17,17 @@ block's sum (the channels' variance over images and positions, before the ReLU, 
 neither vanishes nor explodes: within a factor of 10 of its start, we expected. Numbers like the
 feedback's need its number of steps; that the deeper blocks get larger ones may need its network.
 
-Setting, `--scale paper`: ResNet-110 on CIFAR-10, batch 128, 200 epochs, learning rate
-0.1 B / 256 = 0.05, momentum 0.9, weight decay 5e-4, crop and flip. On ImageNet, where the paper has
-it, `rescale_imagenet` trains the networks, and does not draw this. Nobody here has run it yet; it
-needs a GPU.
+Setting, `--scale paper`: ResNet-110 on CIFAR-10, 200 epochs, learning rate 0.1 B / 256 = 0.05,
+weight decay 5e-4, crop and flip. On ImageNet, where the paper has it, `rescale_imagenet` trains the
+networks, and does not draw this. Nobody here has run it yet; it needs a GPU.
 
-`--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: batch 64, 1,200
-steps, weight decay 5e-3, ten times as large, since its effect grows with the number of steps; one
-to two minutes on two cores. There the largest multipliers are those of the blocks that begin stages
-2 and 3, not the deepest ones; `Var` of the last block starts at 0.003, grows 1,100-fold in the
-first 200 steps (550-fold without multipliers) and threefold more by the end, to 11 with multipliers
-and 5 without: the final model is in a proper range, but 3,500 and 1,600 times above its start,
-where we expected a factor of 10. `--scale smoke` takes seconds a run and shows nothing.
+`--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: 1,200 steps, weight
+decay 5e-3, ten times as large, since its effect grows with the number of steps; one to two minutes
+on two cores. There the largest multipliers are those of the blocks that begin stages 2 and 3, not
+the deepest ones; `Var` of the last block starts at 0.003, grows 1,100-fold in the first 200 steps
+(550-fold without multipliers) and threefold more by the end, to 11 with multipliers and 5 without:
+the final model is in a proper range, but 3,500 and 1,600 times above its start, where we expected a
+factor of 10. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: CIFAR-10, and its usual weight decay instead of 1e-4; basic blocks of two layers
 instead of bottlenecks of three; a constant rate, without warm-up; no dropout.
@@ -51,7 +50,7 @@ import numpy as np
 
 from experiments.experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
 from experiments.folder import Row
-from experiments.images import image_setup
+from experiments.images import image_setup, network
 from experiments.main import run
 from experiments.table import counted, text_table
 from nf_resnets import analysis, data, models, roles, schemes
@@ -72,6 +71,11 @@ VARIANTS = {
         anatomy=dataclasses.replace(RESCALENET.anatomy, multiplier=False),
     ),
 }
+
+
+MEASURED = (
+    "mean_multiplier", "mean_norm_ratio", "mean_gain_ratio", "first_variance", "last_variance"
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +107,8 @@ SCALES = {
 def blocks_of(params: Any) -> list[dict[str, float]]:
     """Looks at every residual branch ``k = 1..L`` of a tree of this library's models.
 
-    Returns:
-      For each branch its ``multiplier``, 1 if it has none, its ``weight_norm``, the Frobenius norm
-      of its weights together, and its ``gain``, the multiplier times the product of the norms of
-      its ``m`` weights.
+    For each branch its ``multiplier``, 1 if it has none, its ``weight_norm``, the Frobenius norm of
+    its weights together, and its ``gain``, the multiplier times the product of their norms.
     """
     role_map = roles.assign(params)
     blocks = [
@@ -177,12 +179,7 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of one variant."""
-    model = models.CifarResNet(
-        depth=settings.depth,
-        scheme=point.start.scheme,
-        num_classes=dataset.num_classes,
-        stem_channels=settings.stem_channels,
-    )
+    model = network(models.CifarResNet, settings, dataset, point)
     return image_setup(model, dataset, settings, point, draw="own")
 
 
@@ -196,13 +193,9 @@ def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
         pairs = zip(first, last, strict=True)
         return float(np.mean([after[name] / before[name] for before, after in pairs]))
 
-    return {
-        "mean_multiplier": ratio("multiplier"),
-        "mean_norm_ratio": ratio("weight_norm"),
-        "mean_gain_ratio": ratio("gain"),
-        "first_variance": first[-1]["variance"],
-        "last_variance": last[-1]["variance"],
-    }
+    means = map(ratio, ("multiplier", "weight_norm", "gain"))
+    ends = (first[-1]["variance"], last[-1]["variance"])
+    return dict(zip(MEASURED, (*means, *ends), strict=True))
 
 
 def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -260,17 +253,15 @@ def table(results: Results) -> str:
         ["variant", "seed", "multiplier", "weight norm", "gain", "Var, last block", "at the end",
          "test accuracy (%)"]
     ]  # fmt: skip
-    numbers = (
-        "mean_multiplier", "mean_norm_ratio", "mean_gain_ratio", "first_variance", "last_variance"
-    )  # fmt: skip
     for row in results.rows:
         gone = row["status"] == "diverged"
         test = "diverged" if gone else f"{100 * float(row['test_accuracy']):.1f}"
-        values = (f"{float(row[name]):.3g}" for name in numbers)
+        values = (f"{float(row[name]):.3g}" for name in MEASURED)
         cells.append([row["title"], row["seed"], *values, test])
     return text_table(cells)
 
 
+CURVES = Lines(("step", "block", "multiplier", "weight_norm", "gain", "variance"), lines)
 EXPERIMENT = Experiment(
     name="rescale_multipliers",
     title="RescaleNet's multipliers",
@@ -278,21 +269,9 @@ EXPERIMENT = Experiment(
     scales=SCALES,
     grid=("variants", "seeds"),
     key=("variant", "seed"),
-    columns=(
-        "variant", "title", "depth", "branches", "seed", "mean_multiplier", "mean_norm_ratio",
-        "mean_gain_ratio", "first_variance", "last_variance", *OUTCOME,
-    ),
-    points=points,
-    setup=setup,
-    row=row,
-    lines={
-        "curves.csv": Lines(
-            ("step", "block", "multiplier", "weight_norm", "gain", "variance"), lines
-        )
-    },
-    probe=probe,
-    table=table,
-    plot=plot,
+    columns=("variant", "title", "depth", "branches", "seed", *MEASURED, *OUTCOME),
+    points=points, setup=setup, probe=probe, row=row, lines={"curves.csv": CURVES},
+    table=table, plot=plot,
     heading=lambda results: "At the end, relative to the start, means over the blocks:",
 )  # fmt: skip
 

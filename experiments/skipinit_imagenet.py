@@ -10,11 +10,10 @@ learning rate of each); nobody here has reproduced them:
     BatchNorm              75.0 / 74.9 / 74.9      SkipInit with biases   74.9 / 74.6 / 70.8
     Fixup                  74.8 / 74.6 / 73.0      regularised SkipInit   75.6 / 75.5 / 72.7
 
-Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), random resized crops
-of 224 pixels and flips, the central crop of 224 from a shorter side of 256 in the test; ResNet-50
-version 2 (pre-activation); learning rates 0.05, 0.1 and 0.2 at batch 256, in
-proportion to the batch, of which the table takes the best by test accuracy; dropout of 0.2 before
-the head where SkipInit is regularised. It is 36 runs, each of them days on a GPU.
+Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), the usual crops of
+224 pixels; ResNet-50 version 2 (pre-activation); three learning rates in proportion to the batch,
+of which the table takes the best by test accuracy; dropout of 0.2 before the head where SkipInit is
+regularised. It is 36 runs, each of them days on a GPU.
 
 Not as published, or not known: how long the networks were trained, with which schedule, momentum
 and weight decay, the text at hand does not say. Here it is what the same paper has for CIFAR:
@@ -45,9 +44,10 @@ from experiments import imagenet
 from experiments.experiment import Experiment, Point, Results, Setup
 from experiments.folder import Row
 from experiments.imagenet import OUTCOME, Images, Streamed
+from experiments.images import network
 from experiments.main import run
 from experiments.rates import best_rate, rows_at, widened
-from experiments.table import accuracy_cell, edge_mark, grouped, rate_table
+from experiments.table import accuracy_cell, edge_mark, grouped, published_cell, rate_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Rule
@@ -133,10 +133,8 @@ def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[
                     title=scheme.title,
                     start=Start(scheme, seed, hyper),
                     program=(name, batch),
-                    num_steps=settings.steps or streamed.steps(batch, settings.epochs),
-                    steps_per_epoch=streamed.steps(batch),
-                    batch_size=batch,
                     label=f"{scheme.title}, batch {batch}, rate {rate:g}, seed {seed}",
+                    **imagenet.lengths(streamed, batch, settings.epochs, settings.steps),
                 )
             )
     return found
@@ -150,29 +148,16 @@ def learning_rate(rate: float, batch: int) -> float:
 def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
     """Network, optimizer and steps of one variant and batch size."""
     batch, steps = point.batch_size, point.num_steps
-    model = models.ResNet(
-        depth=settings.depth,
-        scheme=point.key["variant"],
-        version=2,
-        num_classes=streamed.num_classes,
-        stem_channels=settings.stem_channels,
-        bn_groups=max(1, batch // settings.slice_size),
-    )
+    slices = max(1, batch // settings.slice_size)
     warmup = min(steps, round(settings.warmup_epochs * streamed.steps(batch)))
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        schedule = optim.halving(hyper["learning_rate"], steps)
-        return optim.sgd(
-            optim.warmup(schedule, warmup, steps),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=point.key["variant"],
-            scalar_factor=settings.scalar_factor,
-        )
-
-    micro_batches = -(-batch // settings.micro_batch)
     return imagenet.streamed_setup(
-        model, optimizer, settings.images, streamed, point, micro_batches=micro_batches
+        network(models.ResNet, settings, streamed, point, version=2, bn_groups=slices),
+        settings,
+        streamed,
+        point,
+        schedule=lambda rate: optim.warmup(optim.halving(rate, steps), warmup, steps),
+        scalar_factor=settings.scalar_factor,
+        micro_batch=settings.micro_batch,
     )
 
 
@@ -205,23 +190,15 @@ def table(results: Results) -> str:
         rows = of.get((name, str(batch)), [])
         if not rows:
             continue
-        chosen = best(rows, settings.best)
-        passed = best_rate(rows, rate_of, settings.best).passed_over
+        chosen, tried = best(rows, settings.best), set(map(rate_of, rows))
+        rate = f"{float(chosen[0]['learning_rate']):g}" + edge_mark(rate_of(chosen[0]), tried)
+        if best_rate(rows, rate_of, settings.best).passed_over:
+            rate += PASSED
         gone = {row["rate"] for row in rows if row["status"] == "diverged"}
-        tried = set(map(rate_of, rows))
-        published = PUBLISHED.get(name, {}).get(batch)
-        cells.append(
-            [
-                chosen[0]["title"],
-                str(batch),
-                accuracy_cell(chosen, "test_accuracy"),
-                f"{float(chosen[0]['learning_rate']):g}"
-                + edge_mark(rate_of(chosen[0]), tried)
-                + (PASSED if passed else ""),
-                f"{len(gone)} of {len(tried)}",
-                "-" if published is None else f"{published:.1f}",
-            ]
-        )
+        diverged = f"{len(gone)} of {len(tried)}"
+        published = published_cell(PUBLISHED.get(name, {}).get(batch))
+        which = (chosen[0]["title"], str(batch))
+        cells.append([*which, accuracy_cell(chosen), rate, diverged, published])
     return rate_table(cells)
 
 
@@ -254,22 +231,15 @@ EXPERIMENT = Experiment(
     name="skipinit_imagenet",
     title="SkipInit on ImageNet",
     description="Train ResNet-50 without BatchNorm at large batches.",
-    scales=SCALES,
+    scales=SCALES, command=Command, load=imagenet.load,
     grid=("batches", "rates", "extend", "best", "variants", "seeds"),
     choices={"variants": VARIANTS},
     key=("variant", "batch", "rate", "seed"),
     columns=(
         "variant", "batch", "rate", "seed", "title", "learning_rate", "published_accuracy", *OUTCOME
     ),
-    command=Command,
-    load=imagenet.load,
-    points=points,
-    setup=setup,
-    row=row,
-    lines={"curves.csv": imagenet.CURVES},
-    table=table,
-    plot=plot,
-    heading=imagenet.heading,
+    points=points, setup=setup, row=row, lines={"curves.csv": imagenet.CURVES},
+    table=table, plot=plot, heading=imagenet.heading,
     note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
 )  # fmt: skip
 

@@ -50,4 +50,5 @@ def test_the_published_epochs():
     assert table1.boundaries(svhn, 160 * 4_721) == (80 * 4_721, 120 * 4_721)
     assert (cifar.factor, svhn.factor) == (0.2, 0.1)
     digits = data.load("digits")
-    assert table1.num_steps(table1.Recipe(batch_size=64, epochs=3), digits) == 3 * 22
+    found = table1.run_lengths(table1.Recipe(batch_size=64, epochs=3), digits, None)
+    assert found == {"num_steps": 3 * 22, "steps_per_epoch": 22, "batch_size": 64}
