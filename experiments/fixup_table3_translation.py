@@ -4,16 +4,14 @@ Claim (section 4.3): with LayerNorm replaced by Fixup, training is "very stable 
 baseline model", and reaches BLEU 34.5 against 34.2 on IWSLT German-English, 29.3 against 29.3 on
 WMT English-German. Others had found that removing LayerNorm "results in unstable training runs".
 
-Setting, `--scale paper`: IWSLT'14, fairseq's `transformer_iwslt_de_en` (6 + 6 layers, 512 channels,
-1,024 in the feed-forward branches, 4 heads), 10,000 joint byte pairs, batches of 4,000 tokens,
-Adam(0.9, 0.98), rate 5e-4 with 4,000 steps of warm-up and the inverse square root after, dropout
-0.5, label smoothing 0.1, weight decay 1e-4, 200,000 steps, beam 5. TensorFlow Datasets
-does not have IWSLT'14: prepare it as `iwslt14_translate/de-en` with a `Translation` feature, or
-name another set by `--dataset`. `--scale paper_wmt`: WMT English-German, tested on newstest2014,
-the big Transformer of Ott et al. (2018), dropout 0.4, 32,000 joint byte pairs, beam 4 with
-exponent 0.6; the size of a batch is not in the paper, 32,000 tokens here. Nobody here has run
-either; they need GPUs. The published BLEU is of tokenised text, ours sacrebleu's of whole sentences
-with the signature printed: the order is comparable, the second digit is not.
+Setting, `--scale paper`: IWSLT'14, fairseq's `transformer_iwslt_de_en`, 10,000 joint byte pairs,
+Adam(0.9, 0.98) with 4,000 steps of warm-up and the inverse square root after, 200,000 steps, beam
+5. TensorFlow Datasets does not have IWSLT'14: prepare it as `iwslt14_translate/de-en` with a
+`Translation` feature, or name another set by `--dataset`. `--scale paper_wmt`: WMT English-German,
+tested on newstest2014, the big Transformer of Ott et al. (2018), beam 4 with exponent 0.6; the size
+of a batch is not in the paper, 32,000 tokens here. Nobody here has run either; they need GPUs. The
+published BLEU is of tokenised text, ours sacrebleu's of whole sentences with the signature printed:
+the order is comparable, the second digit is not.
 
 `--scale laptop` shows three things in one figure, with 18 layers (9 + 9, 45 branches) of 64
 channels and the same recipe, shorter, in ten minutes: Fixup's loss ends where that of LayerNorm
@@ -76,6 +74,7 @@ CEILING = 10.0
 """The largest loss that the figure shows: an untrained network's may be tens of thousands."""
 
 MULTI30K = "multi30k_translate/de-en"
+SIZES = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +129,9 @@ SCALES = {
     ),
 }  # fmt: skip
 ON_MULTI30K = {
-    "dataset": MULTI30K,
-    "vocabulary": 2_000,
-    "max_length": 32,
-    "test_pairs": 100,
-    "beam": 1,
+    "dataset": MULTI30K, "vocabulary": 2_000, "max_length": 32, "test_pairs": 100, "beam": 1,
     "looks": 2,
-}
+}  # fmt: skip
 """What `laptop` changes where it has Multi30k: long sentences and beams take most of the time, to
 be translated and to be compiled for every length."""
 
@@ -173,14 +168,7 @@ def check(settings: Settings, command: Command) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Sentence pairs, and what is made of them.
-
-    Attributes:
-      pairs: for training, validation and the test.
-      vocabulary: of the training pairs.
-      train: the training pairs as tokens.
-      test: the test pairs as tokens.
-    """
+    """Sentence pairs, the vocabulary of those for training, and two splits as tokens."""
 
     pairs: translation.PairSet
     vocabulary: translation.Vocabulary
@@ -243,18 +231,15 @@ def points(settings: Settings, sentences: Sentences, rows: Sequence[Row]) -> lis
 def setup(settings: Settings, sentences: Sentences, point: Point) -> Setup:
     """Network, optimizer and steps of one variant."""
     scheme = point.start.scheme
+    sizes = {name: getattr(settings, name) for name in SIZES}
     model = models.Transformer(
         vocab_size=sentences.vocabulary.target_size,
         source_vocab_size=sentences.vocabulary.source_size,
-        num_layers=settings.num_layers,
-        d_model=settings.d_model,
-        num_heads=settings.num_heads,
-        d_ff=settings.d_ff,
         scheme=scheme,
         padding_id=translation.PADDING,
         # Room for a translation that is longer than its source.
         max_length=settings.max_length + translation.LONGER,
-        dropout=settings.dropout,
+        **sizes,
     )
 
     def optimizer(hyper: dict[str, Any]) -> Any:
@@ -282,15 +267,9 @@ def bleu_of(
     count: int | None,
 ) -> translation.Bleu:
     """BLEU on the first pairs of a split."""
+    search = {"beam": settings.beam, "alpha": settings.alpha, "offset": settings.offset}
     found = translation.translate(
-        model,
-        params,
-        sentences.vocabulary,
-        pairs.source[:count],
-        beam=settings.beam,
-        alpha=settings.alpha,
-        offset=settings.offset,
-        too_long="cut",
+        model, params, sentences.vocabulary, pairs.source[:count], too_long="cut", **search
     )
     return translation.bleu(found, pairs.target[:count])
 
@@ -355,17 +334,16 @@ def plot(results: Results, path: Path) -> None:
     """Draws the training loss and the validation BLEU of every run against its steps."""
     settings, losses, scores = results.settings, [], []
     for row in results.rows:
-        lines = results.curves["curves.csv"].of(row)
-        gone = row["status"] == "diverged"
-        steps = [line for line in lines if line["loss"]]
-        cut = [min(float(line["loss"]), CEILING) for line in steps]
-        at = [int(line["step"]) for line in steps]
-        average = moving_average(cut, settings.window)
-        losses.append(Curve(row["title"], at, average, diverged=gone))
-        looks = [line for line in lines if line["bleu"]]
-        at = [int(line["step"]) for line in looks]
-        bleu = [float(line["bleu"]) for line in looks]
-        scores.append(Curve(row["title"], at, bleu, diverged=gone, marked=True))
+        title, gone = row["title"], row["status"] == "diverged"
+        at, values = {"loss": [], "bleu": []}, {"loss": [], "bleu": []}
+        for line in results.curves["curves.csv"].of(row):
+            for name in at:
+                if line[name]:
+                    at[name].append(int(line["step"]))
+                    values[name].append(float(line[name]))
+        cut = [min(loss, CEILING) for loss in values["loss"]]
+        losses.append(Curve(title, at["loss"], moving_average(cut, settings.window), gone))
+        scores.append(Curve(title, at["bleu"], values["bleu"], gone, marked=True))
     average = f", mean of {settings.window} steps" if settings.window > 1 else ""
     curves_figure(
         [
@@ -393,15 +371,9 @@ def table(results: Results) -> str:
             values = [float(row[name]) for row in among]
             return f"{sum(values) / len(values):.{digits}f}" if values else "-"
 
-        cells.append(
-            [
-                rows[0]["title"],
-                mean("bleu", finished, 1) + (f" ({gone} diverged)" if gone else ""),
-                mean("untrained_bleu", rows, 1),
-                mean("copy_bleu", rows, 1),
-                mean("test_likelihood", finished, 3),
-            ]
-        )
+        bleu = mean("bleu", finished, 1) + (f" ({gone} diverged)" if gone else "")
+        others = (mean("untrained_bleu", rows, 1), mean("copy_bleu", rows, 1))
+        cells.append([rows[0]["title"], bleu, *others, mean("test_likelihood", finished, 3)])
     signatures = dict.fromkeys(row["signature"] for row in results.rows)
     return "\n\n".join([text_table(cells), *signatures])
 
@@ -410,7 +382,7 @@ EXPERIMENT = Experiment(
     name="fixup_table3_translation",
     title="Fixup table 3",
     description="Redraw Fixup's table 3: translation with LayerNorm, with Fixup, with neither.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check, load=load,
     grid=("variants", "seeds"),
     choices={"variants": tuple(VARIANTS)},
     key=("variant", "seed"),
@@ -419,19 +391,10 @@ EXPERIMENT = Experiment(
         "signature", "untrained_bleu", "copy_bleu", "test_likelihood", "first_loss", "last_loss",
         "seconds", "seconds_per_step",
     ),
-    command=Command,
-    check=check,
-    load=load,
-    measure=keep_vocabulary,
-    points=points,
-    setup=setup,
-    probe=probe,
-    finish=finish,
-    row=row,
+    measure=keep_vocabulary, points=points, setup=setup, probe=probe, finish=finish, row=row,
     lines={"curves.csv": Lines(("step", "loss", "likelihood", "grad_norm", "bleu"), lines)},
     describe=lambda result: f"BLEU {result['measures']['bleu']:.1f}",
-    table=table,
-    plot=plot,
+    table=table, plot=plot,
     heading=lambda results: (
         f"Test BLEU of {results.settings.test_pairs or len(results.data.pairs.test.source):,} "
         "sentences:"

@@ -27,11 +27,7 @@ STOPPED = "Stopped; all runs are kept where they stood, and the same command mak
 
 
 def run(experiment: Experiment) -> None:
-    """Runs the command line of an experiment.
-
-    Raises:
-      SystemExit: always.
-    """
+    """Runs the command line of an experiment, and exits."""
     command = tyro.cli(experiment.command, description=experiment.description)
     try:
         code: Any = main(experiment, command)
@@ -49,9 +45,7 @@ def run(experiment: Experiment) -> None:
 
 
 def main(experiment: Experiment, command: Any) -> int:
-    """Makes what is missing, prints the table, draws the figure; returns the exit code.
-
-    Of several processes that work as one the first writes and prints.
+    """As :func:`run`, but returns the exit code; of several processes the first writes and prints.
 
     Raises:
       SystemExit: if an option, the data or the results folder is not in order, with one sentence.
@@ -76,15 +70,7 @@ def main(experiment: Experiment, command: Any) -> int:
 def make(
     experiment: Experiment, command: Any, settings: Any, data: Any, folder: ResultsFolder | None
 ) -> int:
-    """Makes what is missing, and shows it; returns the exit code.
-
-    Args:
-      experiment: the experiment.
-      command: the command line.
-      settings: of the experiment.
-      data: what it loaded.
-      folder: where the results go; None on all processes but the first.
-    """
+    """Makes what is missing, and shows it; there is a folder on the first process only."""
     start = time.monotonic()
     curves: Mapping[str, CurvesFile] = {}
     if folder is not None:
@@ -112,11 +98,7 @@ def make(
 
 
 def settings_of(experiment: Experiment, command: Any) -> Any:
-    """The settings of the scale with what the command line changes, checked.
-
-    Raises:
-      SystemExit: if an option is not in order, with one sentence that says which.
-    """
+    """The settings of the scale with what the command line changes, checked."""
     settings = experiment.scales[command.scale]
     names = {field.name for field in dataclasses.fields(settings)}
     options = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
@@ -169,11 +151,9 @@ def say_what_is_made(
     experiment: Experiment, command: Any, settings: Any, points: Sequence[Point], folder: Any
 ) -> None:
     """Prints what is going to be made, on what, and where it goes."""
-    devices = jax.devices()
-    words = [
-        *([settings.dataset] if hasattr(settings, "dataset") else []),
-        *([f"{len(points)} runs"] if points else []),
-    ]
+    devices, words = jax.devices(), [f"{len(points)} runs"] if points else []
+    if hasattr(settings, "dataset"):
+        words.insert(0, settings.dataset)
     about = f"{', '.join(words)} on " if words else ""
     print(
         f"{experiment.title}, scale {command.scale}: {about}{len(devices)} "
@@ -226,14 +206,7 @@ def keep_failures(folder: ResultsFolder, failures: Mapping[str, str]) -> None:
 def last_words(
     experiment: Experiment, folder: ResultsFolder, failures: Mapping[str, str], start: float
 ) -> int:
-    """Prints which files there are now; returns the exit code.
-
-    Args:
-      experiment: the experiment.
-      folder: where they are.
-      failures: the tracebacks of failed runs, by label.
-      start: by ``time.monotonic()``, when the first run began.
-    """
+    """Prints which files there are now; returns the exit code."""
     folder.settle()
     print(f"\n{time.monotonic() - start:.0f} s. In {folder.path.resolve()}:")
     for file in (
@@ -251,11 +224,7 @@ def last_words(
 
 
 def stop_at_once(word: str = "Stopped before anything was made.") -> None:
-    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already.
-
-    Args:
-      word: the sentence to leave with.
-    """
+    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already."""
 
     def leave(number: int, _: Any) -> None:
         try:

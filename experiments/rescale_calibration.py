@@ -16,10 +16,9 @@ a larger one.
 Setting: (1) ResNet-50 with an eighth of the channels, the digits inside scikit-learn at 32 pixels,
 at initialisation: dead units among the stem's and the branches' layers that a ReLU follows, of 360
 test images, `Var` of the last block's sum, the norm of the gradient of the first 128 training
-images' loss. (2) A ResNet-32 of 8 channels on the 8x8 digits, 220 steps at batch 64 as there,
-momentum 0.9, weight decay 1e-4 on weights, multipliers at the full rate, constant rates; three
-seeds. `--scale laptop` takes four minutes on two cores, `--scale smoke` seconds; there is no larger
-scale.
+images' loss. (2) A ResNet-32 on the 8x8 digits, 220 steps at batch 64 as there, multipliers at the
+full rate, constant rates. `--scale laptop` takes four minutes on two cores, `--scale smoke`
+seconds; there is no larger scale.
 
 Found: two images are enough, the gradient is a fourth to a sixth of that with biases at 0, and in
 the second part calibrated biases are ahead all the same, at the smallest rate, too; at 0.1 one of
@@ -46,10 +45,10 @@ import optax
 from experiments import experiment
 from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
 from experiments.folder import ResultsFolder, Row
-from experiments.images import image_setup
+from experiments.images import image_setup, network
 from experiments.main import run
 from experiments.table import spread_cell, text_table
-from experiments.untrained import initial, quick_jit
+from experiments.untrained import initial, normalized, quick_jit
 from nf_resnets import analysis, data, init, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
@@ -103,21 +102,11 @@ def calibrated_on(images: int) -> schemes.Scheme:
     return dataclasses.replace(RESCALENET, calibrate=calibrate if images else None)
 
 
-def pixels(dataset: data.Dataset, split: data.Split, size: int) -> jax.Array:
-    """The images of a split, normalised and resized: ``[B, S, S, C]``."""
-    images = data.normalize(
-        jnp.asarray(split.images), jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
-    )
-    shape = (len(images), size, size, images.shape[-1])
-    return images if images.shape == shape else jax.image.resize(images, shape, "linear")
-
-
 def dead_units(gradients: Any) -> tuple[int, int]:
     """How many units in front of a ReLU got no gradient, and how many there are.
 
-    Args:
-      gradients: of any number that all logits of a batch enter, a tree like the parameters'. A
-        unit whose ReLU is 0 for all images and positions gives its weights none.
+    The gradients are of a number that all logits of a batch enter: a unit whose ReLU is 0 for all
+    images and positions gives its weights none.
     """
     dead = total = 0
     leaves = roles.assign(gradients).leaves
@@ -136,7 +125,9 @@ def dead_units(gradients: Any) -> tuple[int, int]:
 def make_look(model: Any, size: int) -> Callable[[Any], dict[str, float]]:
     """``look(params) -> {"dead", "variance", "gradient"}`` of a network on the digits."""
     dataset = data.load("digits")
-    test, train = (pixels(dataset, split, size) for split in (dataset.test, dataset.train))
+    test, train = (
+        normalized(dataset, split.images, size) for split in (dataset.test, dataset.train)
+    )
     train, labels = train[:128], jnp.asarray(dataset.train.labels[:128])
     observed = analysis.observe(model)
 
@@ -174,7 +165,7 @@ def measure_start(settings: Settings, dataset: data.Dataset, folder: ResultsFold
     model = models.ResNet(
         settings.start_depth, RESCALENET, num_classes=10, stem_channels=settings.stem_channels
     )
-    train = pixels(dataset, dataset.train, settings.start_size)
+    train = normalized(dataset, dataset.train.images, settings.start_size)
     start = quick_jit(lambda key: initial(model, key, train)[0])
     for point in missing:
         scheme, params = calibrated_on(point["images"]), start(jax.random.key(point["seed"]))
@@ -202,12 +193,7 @@ def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> li
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
     """Network, optimizer and steps of all runs of the second part."""
-    model = models.CifarResNet(
-        depth=settings.depth,
-        scheme=RESCALENET,
-        num_classes=dataset.num_classes,
-        stem_channels=settings.stem_channels,
-    )
+    model = network(models.CifarResNet, settings, dataset, point, scheme=RESCALENET)
     return image_setup(model, dataset, settings, point, draw="own")
 
 
@@ -238,6 +224,10 @@ def mean(rows: Sequence[Row], column: str, factor: float = 1.0) -> tuple[float, 
     return (statistics.fmean(values), spread) if values else (float("nan"), 0.0)
 
 
+def biases_of(images: int) -> str:
+    return f"{images} images" if images else "nothing, 0"
+
+
 def table(results: Results) -> str:
     """Both parts: what the biases do at the start, and to the training."""
     return f"{start_table(results)}\n\n{training_table(results)}"
@@ -251,14 +241,8 @@ def start_table(results: Results) -> str:
         found = of(rows, "start", images)
         if found:
             dead, spread = mean(found, "dead", 100)
-            cells.append(
-                [
-                    f"{images} images" if images else "nothing, 0",
-                    f"{dead:.1f} ± {spread:.1f}",
-                    f"{mean(found, 'variance')[0]:.3g}",
-                    f"{mean(found, 'gradient')[0]:.3g}",
-                ]
-            )
+            sizes = (f"{mean(found, name)[0]:.3g}" for name in ("variance", "gradient"))
+            cells.append([biases_of(images), f"{dead:.1f} ± {spread:.1f}", *sizes])
     return text_table(cells)
 
 
@@ -275,15 +259,10 @@ def training_table(results: Results) -> str:
         by_rate = [of(rows, "training", images, rate) for rate in settings.rates]
         found = [row for own in by_rate for row in own]
         if found:
-            cells.append(
-                [
-                    f"{images} images" if images else "nothing, 0",
-                    *map(spread_cell, by_rate),
-                    f"{mean(found, 'gradient')[0]:.3g}",
-                    f"{mean(found, 'dead', 100)[0]:.1f}",
-                    f"{mean(by_rate[0], 'dead_after', 100)[0]:.1f}",
-                ]
-            )
+            gradient, dead = mean(found, "gradient")[0], mean(found, "dead", 100)[0]
+            after = mean(by_rate[0], "dead_after", 100)[0]
+            shown = (f"{gradient:.3g}", f"{dead:.1f}", f"{after:.1f}")
+            cells.append([biases_of(images), *map(spread_cell, by_rate), *shown])
     return text_table(cells)
 
 
@@ -291,33 +270,23 @@ def plot(results: Results, path: Path) -> None:
     """Draws dead units against images, and test accuracy against the rate."""
     rows, settings = results.rows, results.settings
     at = [images for images in settings.start_images if images]
-    dead = [mean(of(rows, "start", images), "dead", 100)[0] for images in at]
-    none = mean(of(rows, "start", 0), "dead", 100)[0]
+    logs = np.log2(at).tolist()
+    dead = [mean(of(rows, "start", images), "dead", 100)[0] for images in [0, *at]]
+    starts = [
+        Curve("calibrated biases", logs, dead[1:], marked=True),
+        Curve("biases at 0", logs, dead[:1] * len(at)),
+    ]
+    trainings = []
+    for images in settings.images:
+        by_rate = [of(rows, "training", images, rate) for rate in settings.rates]
+        accuracies = [mean(own, "test_accuracy", 100)[0] for own in by_rate]
+        title = "calibrated biases" if images else "biases at 0"
+        trainings.append(Curve(title, np.log2(settings.rates).tolist(), accuracies, marked=True))
+    of_start = f"log2 of the images (ResNet-{settings.start_depth} at its start)"
+    of_training = f"log2 of the rate (ResNet-{settings.depth}, {settings.steps} steps)"
     panels = [
-        Panel(
-            f"log2 of the images (ResNet-{settings.start_depth} at its start)",
-            "dead units (%)",
-            [
-                Curve("calibrated biases", np.log2(at).tolist(), dead, marked=True),
-                Curve("biases at 0", np.log2(at).tolist(), [none] * len(at)),
-            ],
-        ),
-        Panel(
-            f"log2 of the rate (ResNet-{settings.depth}, {settings.steps} steps)",
-            "test accuracy (%)",
-            [
-                Curve(
-                    "calibrated biases" if images else "biases at 0",
-                    np.log2(settings.rates).tolist(),
-                    [
-                        mean(of(rows, "training", images, rate), "test_accuracy", 100)[0]
-                        for rate in settings.rates
-                    ],
-                    marked=True,
-                )
-                for images in settings.images
-            ],
-        ),
+        Panel(of_start, "dead units (%)", starts),
+        Panel(of_training, "test accuracy (%)", trainings),
     ]
     curves_figure(
         panels,
@@ -334,21 +303,15 @@ EXPERIMENT = Experiment(
     name="rescale_calibration",
     title="RescaleNet's calibration",
     description="RescaleNet's biases from more and fewer images.",
-    scales=SCALES,
+    scales=SCALES, command=Command,
+    load=lambda settings, command: data.load("digits"),
     grid=("images", "rates", "start_images", "seeds"),
     key=("part", "images", "rate", "seed"),
     columns=(
         "part", "images", "rate", "seed", "dead", "variance", "gradient", "dead_after", *OUTCOME
     ),
-    command=Command,
-    load=lambda settings, command: data.load("digits"),
-    measure=measure_start,
-    points=points,
-    setup=setup,
-    probe=probe,
-    row=row,
-    table=table,
-    plot=plot,
+    measure=measure_start, points=points, setup=setup, probe=probe, row=row,
+    table=table, plot=plot,
     heading=lambda results: "At the start, and the test accuracy (%) after training:",
 )  # fmt: skip
 

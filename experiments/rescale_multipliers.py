@@ -45,7 +45,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
@@ -53,6 +52,7 @@ from experiments.folder import Row
 from experiments.images import image_setup, network
 from experiments.main import run
 from experiments.table import counted, text_table
+from experiments.untrained import normalized
 from nf_resnets import analysis, data, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
@@ -144,9 +144,7 @@ def probe(
     settings: Settings, dataset: data.Dataset, point: Point, program: Any, state: Any, step: int
 ) -> dict[str, Any]:
     """Looks at every block on the way: multiplier, norm of the weights, gain and variance."""
-    images = data.normalize(
-        jnp.asarray(dataset.test.images[:128]), jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
-    )
+    images = normalized(dataset, dataset.test.images[:128], dataset.test.images.shape[1])
     variances = np.asarray(last_variances(program.model)(state.params, images))
     blocks = zip(blocks_of(state.params), variances.tolist(), strict=True)
     return {"blocks": [{**block, "variance": variance} for block, variance in blocks]}

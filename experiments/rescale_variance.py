@@ -25,17 +25,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from experiments import untrained
 from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
 from experiments.main import run
 from experiments.table import counted, text_table
-from experiments.untrained import digits, fill, initial, quick_jit
+from experiments.untrained import digits, fill, initial, normalized, quick_jit
 from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
 
@@ -64,35 +64,20 @@ MEASURED = ("variance", "second_moment", "share", "eta", "form")
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Command(untrained.Command):
     """The options of the measurement."""
 
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: a minute on two cores; paper: full width at 224 pixels."""
     dataset: str = ""
     """digits, cifar10, ...; by default that of the scale."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
     seeds: tuple[int, ...] = ()
     """Seeds of the weights, with spaces between; by default those of the scale."""
-    out: Path | None = None
-    """The results folder; by default runs/rescale_variance-SCALE."""
-
-
-def first_images(settings: Settings, dataset: data.Dataset) -> jax.Array:
-    """The first training images, normalised and resized: ``[B, S, S, C]``."""
-    images = data.normalize(
-        jnp.asarray(dataset.train.images[: settings.batch_size]),
-        jnp.asarray(dataset.mean),
-        jnp.asarray(dataset.std),
-    )
-    side = settings.image_size
-    return jax.image.resize(images, (len(images), side, side, images.shape[-1]), "linear")
 
 
 def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
     """Adds the rows of calibrated networks, looked at with the batch that they are from."""
-    images = first_images(settings, dataset)
+    images = normalized(dataset, dataset.train.images[: settings.batch_size], settings.image_size)
     model = models.ResNet(
         settings.depth, SCHEME, num_classes=10, stem_channels=settings.stem_channels
     )
@@ -106,17 +91,15 @@ def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) ->
         found = jax.tree.map(np.asarray, analysis.signal_of(taps))
         eta = np.asarray(analysis.eta(taps))
         form = analysis.predicted(params, scheme, taps, family="post_activation")
+        sizes = (found.sum.variance, found.sum.second, found.share, eta, form.sum)
+        measured = dict(zip(MEASURED, sizes, strict=True))
         for at, block in enumerate(analysis.branches(taps)):
             yield {
                 "seed": seed,
                 "k": at + 1,
                 "name": block["name"],
                 "transition": block["input"].shape != block["sum"].shape,
-                "variance": digits(found.sum.variance[at]),
-                "second_moment": digits(found.sum.second[at]),
-                "share": digits(found.share[at]),
-                "eta": digits(eta[at]),
-                "form": digits(form.sum[at]),
+                **{name: digits(values[at]) for name, values in measured.items()},
             }
 
     for seed in settings.seeds:
@@ -142,34 +125,21 @@ def plot(results: Results, path: Path) -> None:
     """Draws the feedback's figures (a) and (b)."""
     settings, means = results.settings, averaged(results.rows)
 
-    def curve(title: str, column: str, form: str = "") -> list[Row]:
+    def curve(title: str, column: str, form: Any = None) -> list[Row]:
+        shown = {"value": column, "error": f"{column}_error", "form": form}
         return [
-            {
-                "k": row["k"],
-                "transition": row["transition"],
-                "title": title,
-                "value": row[column],
-                "error": row[f"{column}_error"],
-                "form": row[form] if form else "",
-            }
+            row | {"title": title} | {name: row.get(of, "") for name, of in shown.items()}
             for row in means
         ]
 
-    variances = curve("channel variance", "variance") + curve(
-        "second moment", "second_moment", "form"
-    )
+    variances = curve("channel variance", "variance")
+    variances += curve("second moment", "second_moment", "form")
+    var = Quantity("value", r"Var[$x_k$]", "form", scale="log10", error="error")
+    eta = Quantity("value", r"$\eta_k$ (%)", scale="linear", error="error")
     signal_figure(
         [
-            (
-                "(a) Output variance, before the ReLU",
-                variances,
-                Quantity("value", r"Var[$x_k$]", "form", scale="log10", error="error"),
-            ),
-            (
-                "(b) Error of adding up variances",
-                curve(r"$\eta_k$", "eta"),
-                Quantity("value", r"$\eta_k$ (%)", scale="linear", error="error"),
-            ),
+            ("(a) Output variance, before the ReLU", variances, var),
+            ("(b) Error of adding up variances", curve(r"$\eta_k$", "eta"), eta),
         ],
         path,
         title=f"RescaleNet-{settings.depth} with calibrated biases, at initialisation",
@@ -186,14 +156,9 @@ def table(results: Results) -> str:
     """One line for each block."""
     cells = [["block", "Var[x_k]", "second moment", "recursion", "share (%)", "eta (%)"]]
     for row in averaged(results.rows):
-        cells.append(
-            [
-                f"{row['k']} {row['name']}" + (" *" if str(row["transition"]) == "True" else ""),
-                *(f"{row[name]:.3g}" for name in ("variance", "second_moment", "form")),
-                f"{100 * row['share']:.2f}",
-                f"{row['eta']:.2f}",
-            ]
-        )
+        block = f"{row['k']} {row['name']}" + (" *" if str(row["transition"]) == "True" else "")
+        sizes = (f"{row[name]:.3g}" for name in ("variance", "second_moment", "form"))
+        cells.append([block, *sizes, f"{100 * row['share']:.2f}", f"{row['eta']:.2f}"])
     return text_table(cells)
 
 
@@ -201,16 +166,12 @@ EXPERIMENT = Experiment(
     name="rescale_variance",
     title="RescaleNet's variance",
     description="RescaleNet's variance, block by block.",
-    scales=SCALES,
-    grid=("seeds",),
+    scales=SCALES, command=Command,
     key=("seed", "k"),
     columns=("seed", "k", "name", "transition", *MEASURED),
-    command=Command,
-    measure=measure,
-    table=table,
-    plot=plot,
+    measure=measure, table=table, plot=plot,
     heading=lambda results: "Means over the seeds; * down-samples or changes the width:",
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -38,13 +38,7 @@ CURVE_POINTS = 2_000
 
 
 class ExperimentTask:
-    """What a sweep trains for an experiment; a :class:`nf_resnets.sweep.task.Task`.
-
-    Args:
-      experiment: the experiment.
-      settings: its settings.
-      data: what it loaded.
-    """
+    """What a sweep trains for an experiment; a :class:`nf_resnets.sweep.task.Task`."""
 
     def __init__(self, experiment: Experiment, settings: Any, data: Any) -> None:
         self.experiment, self.settings, self.data = experiment, settings, data
@@ -71,12 +65,9 @@ class ExperimentTask:
             # The same in every process, whatever else there is to be made.
             name = json.dumps([self.experiment.name, self._fixed, repr(group[0].program)])
             for point in group:
+                named = {"experiment": self.experiment.name, "settings": self._fixed}
                 run = Resolved(
-                    settings={
-                        "experiment": self.experiment.name,
-                        "settings": self._fixed,
-                        **point.key,
-                    },
+                    settings={**named, **point.key},
                     label=point.name,
                     program=hashlib.sha256(name.encode()).hexdigest()[:12],
                     num_steps=point.num_steps,
@@ -95,8 +86,7 @@ class ExperimentTask:
     def check(self, run: Resolved, devices_per_run: int) -> None:
         """Refuses a run that several processes cannot share; one alone uses fewer devices.
 
-        Raises:
-          SystemExit: with one sentence; in all processes, so that none waits for another.
+        All processes leave, so that none waits for another.
         """
         point = self.points[run.key]
         if jax.process_count() == 1 or not point.batch_size:
@@ -150,12 +140,7 @@ class ExperimentTask:
         return self.experiment.finish(self.settings, self.data, point, program, state)
 
     def row(self, key: str, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of a run.
-
-        Args:
-          key: of the run.
-          run: its row in the ledger, with ``epochs``.
-        """
+        """The row of a run, of its row in the ledger with ``epochs``."""
         point, experiment = self.points[key], self.experiment
         model = experiment.setup(self.settings, self.data, point).model
         found = standard_columns(point, model, run) | experiment.row(self.settings, point, run)
@@ -182,14 +167,7 @@ def divisible_mesh(
 class RowWriter:
     """A callback that writes the row of each run as it ends, and hears nothing else.
 
-    Args:
-      task: what the runs are.
-      ledger: where their results are.
-      folder: where the rows go.
-      curves: the files with several lines of each run.
-
-    Attributes:
-      failures: the traceback of each run of which no row could be made, by its label.
+    ``failures`` has the traceback of each run of which no row could be made, by its label.
     """
 
     def __init__(
@@ -242,17 +220,11 @@ class RowWriter:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """What came of an attempt to make all runs.
+    """What came of an attempt to make all runs."""
 
-    Attributes:
-      points: all runs that there are to be.
-      failures: the tracebacks of those that failed, by label.
-      exit_code: 128 + the signal that stopped it; 0 if none did.
-    """
-
-    points: Sequence[Point]
-    failures: Mapping[str, str]
-    exit_code: int = 0
+    points: Sequence[Point]  # all that there are to be
+    failures: Mapping[str, str]  # tracebacks, by label
+    exit_code: int = 0  # 128 + the signal that stopped it
 
 
 def make_runs(
@@ -263,14 +235,8 @@ def make_runs(
 ) -> Made:
     """Makes the runs that are missing, those that other runs ask for included.
 
-    Runs that were cut off go on from their checkpoints.
-
-    Args:
-      task: what the runs are.
-      folder: where their rows go; ledger and checkpoints lie in it. None on all processes but the
-        first, which writes.
-      curves: the files with several lines of each run.
-      command: the command line.
+    Runs that were cut off go on from their checkpoints. The folder, in which ledger and checkpoints
+    lie, is None on all processes but the first, which writes.
     """
     out = Path() if folder is None else folder.path
     failures: dict[str, str] = {}

@@ -54,29 +54,23 @@ class Scale:
 SCHEMES = ("batchnorm", "skipinit", "regularized_skipinit", "fixup")
 
 
-def powers(low: int, high: int) -> tuple[float, ...]:
-    """2^low to 2^high, both included."""
-    return tuple(2.0**exponent for exponent in range(low, high + 1))
+def axes(schemes: tuple[str, ...], sizes: tuple[int, ...], low: int, high: int, seeds: int) -> Any:
+    """Schemes, batch sizes, the rates 2^low to 2^high, and so many seeds."""
+    rates = tuple(2.0**exponent for exponent in range(low, high + 1))
+    return {
+        "scheme": schemes, "batch_size": sizes, "peak_lr": rates, "seed": tuple(range(seeds))
+    }  # fmt: skip
 
 
+CIFAR10 = {"dataset": "cifar10", "model": "wrn-16-4", "padding": 4, "flip": True}
 SCALES = {
     "smoke": Scale(
-        {
-            "scheme": ("skipinit",),
-            "batch_size": (64, 256),
-            "peak_lr": powers(-4, -3),
-            "seed": (0,),
-        },
+        axes(("skipinit",), (64, 256), -4, -3, seeds=1),
         {"dataset": "digits", "model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0},
         steps=8,
     ),
     "laptop": Scale(
-        {
-            "scheme": SCHEMES,
-            "batch_size": (8, 32, 128, 512),
-            "peak_lr": powers(-8, 1),
-            "seed": (0, 1),
-        },
+        axes(SCHEMES, (8, 32, 128, 512), -8, 1, seeds=2),
         {
             "dataset": "digits", "model": "wrn-10-1", "stem_channels": 8, "epochs": 10.0,
             "bn_estimate_batches": 4, "dropout": 0.1,
@@ -84,26 +78,13 @@ SCALES = {
         steps=110,
     ),
     "reduced": Scale(
-        {
-            "scheme": SCHEMES,
-            "batch_size": (64, 256, 1024, 4096),
-            "peak_lr": powers(-7, 2),
-            "seed": (0, 1),
-        },
-        {
-            "dataset": "cifar10", "model": "wrn-16-4", "epochs": 10.0, "padding": 4, "flip": True,
-            "bn_estimate_batches": 8,
-        },
+        axes(SCHEMES, (64, 256, 1024, 4096), -7, 2, seeds=2),
+        {**CIFAR10, "epochs": 10.0, "bn_estimate_batches": 8},
         steps=1_950,
     ),
     "paper": Scale(
-        {
-            "scheme": SCHEMES,
-            "batch_size": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
-            "peak_lr": powers(-9, 3),
-            "seed": (0, 1, 2, 3, 4),
-        },
-        {"dataset": "cifar10", "model": "wrn-16-4", "epochs": 200.0, "padding": 4, "flip": True},
+        axes(SCHEMES, tuple(2**exponent for exponent in range(4, 13)), -9, 3, seeds=5),
+        {**CIFAR10, "epochs": 200.0},
         steps=200 * 390,
     ),
 }  # fmt: skip

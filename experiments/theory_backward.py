@@ -77,12 +77,7 @@ def ratios(
 ) -> jax.Array:
     """The gradient through each branch relative to that through its skip, float32 ``[L]``.
 
-    Args:
-      observed: the network, whose shortcuts are the identity (see :func:`analysis.observe`).
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      identity: ``[L]``, what the skip paths are multiplied by.
-      key: from which the direction of the logits is drawn.
+    The shortcuts are the identity, times ``identity``; the key draws the logits' direction.
     """
     _, taps = observed(params, images)
     flat = flax.traverse_util.flatten_dict(taps)
@@ -174,18 +169,12 @@ def plot(results: Results, path: Path) -> None:
         for block in range(1, settings.depth + 1)
         if (ratio := float(row["ratio"]) * (settings.depth / block) ** 0.5)
     ]
+    panel = Curves(
+        "Gradient through the branch / through the skip", [*drawn, *expected], "block", "ratio",
+        "block $l$, from the input", "ratio of root mean squares", dotted="line",
+    )  # fmt: skip
     theory_figure(
-        [
-            Curves(
-                "Gradient through the branch / through the skip",
-                [*drawn, *expected],
-                "block",
-                "ratio",
-                "block $l$, from the input",
-                "ratio of root mean squares",
-                dotted="line",
-            )
-        ],
+        [panel],
         path,
         title="BatchNorm downweights the branch backward, too",
         subtitle=(
@@ -199,17 +188,11 @@ EXPERIMENT = Experiment(
     name="theory_backward",
     title="Gradients of the two paths",
     description="Gradients through branch and skip, block by block.",
-    scales=SCALES,
-    grid=(),
-    key=KEY,
+    scales=SCALES, command=Command,
+    key=KEY, grid=(),
     columns=(*KEY, "title", "ratio", "error"),
-    command=Command,
-    load=lambda settings, command: None,
-    measure=measure,
-    heading=lambda results: "",
-    table=table,
-    plot=plot,
-)
+    measure=measure, table=table, plot=plot,
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -22,23 +22,18 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import untrained
 from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
 from experiments.main import run
 from experiments.table import text_table
-from experiments.untrained import (
-    digits,
-    digits_batch,
-    fill,
-    in_order,
-    quick_jit,
-)
+from experiments.untrained import digits, digits_batch, fill, in_order, quick_jit
 from nf_resnets import analysis, init, models
 from nf_resnets.analysis.bounds import Bound, block_bounds, parameter_bounds
 from nf_resnets.analysis.head import random_head
@@ -68,17 +63,13 @@ SLACK = 1e-4  # relative: float32 through hundreds of layers
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Command(untrained.Command):
     """The options of the command line."""
 
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: two minutes on two cores; paper: to 1,000 layers."""
     depths: tuple[int, ...] = ()
     """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
     inits: tuple[str, ...] = ()
     """Of he, xavier, lsuv, fixup; by default all."""
-    out: Path | None = None
-    """The results folder; by default runs/theory_bounds-SCALE."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,15 +111,13 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
             init.fixup(standard, L, key=key), jax.random.fold_in(key, 1)
         ),
     }
-    one = quick_jit(compiled[name]) if name != "lsuv" else None
-    for key in keys:
-        if one is not None:
-            yield one(key)
-        else:
+    if name == "lsuv":
+        for key in keys:
             # Not compiled: a program of many stacked QR decompositions hangs on a CPU of two cores
             # (jaxlib 0.10.2, the orthogonal draw of 40 layers).
-            params = init.orthogonal(standard, key)
-            yield init.lsuv(network.model.apply, params, network.images)
+            yield init.lsuv(network.model.apply, init.orthogonal(standard, key), network.images)
+    else:
+        yield from map(quick_jit(compiled[name]), keys)
 
 
 def rows_of(settings: Settings, get_network: Callable[[], Network], name: str) -> list[Row]:
@@ -238,21 +227,15 @@ EXPERIMENT = Experiment(
     name="theory_bounds",
     title="Theorems 1 and 2",
     description="Fixup's Theorems 1 and 2, measured.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check,
     grid=("depths", "inits"),
+    choices={"inits": tuple(TITLES)},
     key=KEY,
     columns=(
         *KEY, "title", "branches", "k", "gradient_norm", "lower_bound", "largest_ratio",
         "violations",
     ),
-    command=Command,
-    choices={"inits": tuple(TITLES)},
-    check=check,
-    load=lambda settings, command: None,
-    measure=measure,
-    heading=lambda results: "",
-    table=table,
-    plot=plot,
+    measure=measure, table=table, plot=plot,
 )  # fmt: skip
 
 if __name__ == "__main__":

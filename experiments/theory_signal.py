@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
+from experiments import untrained
 from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
 from experiments.main import run
@@ -70,15 +71,11 @@ KEY = ("family", "scheme", "k")
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Command(untrained.Command):
     """The options of the command line."""
 
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: two minutes on two cores; paper: wide and deep, for a GPU."""
     schemes: tuple[str, ...] = ()
     """Schemes, with spaces between; by default those of the claim."""
-    out: Path | None = None
-    """The results folder; by default runs/theory_signal-SCALE."""
 
 
 def rows_of(settings: Settings, name: str, family: str) -> list[Row]:
@@ -150,16 +147,10 @@ def table(results: Results) -> str:
     cells = [["scheme", "ReLU after sum", "Var", "form", "share", "form"]]
     settings = results.settings
     for row in in_order(results.rows, scheme=settings.schemes, k=[settings.depth]):
-        cells.append(
-            [
-                row["title"],
-                "yes" if row["family"] == "post_activation" else "no",
-                f"{float(row['var']):.3g} ± {float(row['var_error']):.1g}",
-                f"{float(row['form']):.3g}",
-                f"{float(row['share']):.3f}",
-                f"{float(row['form_share']):.3f}",
-            ]
-        )
+        after = "yes" if row["family"] == "post_activation" else "no"
+        var = f"{float(row['var']):.3g} ± {float(row['var_error']):.1g}"
+        share, form_share = (f"{float(row[name]):.3f}" for name in ("share", "form_share"))
+        cells.append([row["title"], after, var, f"{float(row['form']):.3g}", share, form_share])
     return text_table(cells)
 
 
@@ -193,20 +184,15 @@ EXPERIMENT = Experiment(
     name="theory_signal",
     title="Signal propagation",
     description="Signal propagation against its closed forms.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check,
     grid=("schemes",),
     key=KEY,
     columns=(
         *KEY, "title", "var", "var_error", "share", "share_error", "form", "form_share",
         "form_without_relu",
     ),
-    command=Command,
-    check=check,
-    load=lambda settings, command: None,
-    measure=measure,
+    measure=measure, table=table, plot=plot,
     heading=lambda results: f"At block {results.settings.depth}:",
-    table=table,
-    plot=plot,
 )  # fmt: skip
 
 if __name__ == "__main__":

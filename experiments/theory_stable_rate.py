@@ -41,12 +41,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import untrained
 from experiments.experiment import Experiment, Results
 from experiments.folder import ResultsFolder, Row
 from experiments.main import run
@@ -98,17 +99,13 @@ MOST_OCTAVES = 64  # beyond those of the settings, while even the highest rate t
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Command(untrained.Command):
     """The options of the command line."""
 
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: half a minute; laptop: five minutes on two cores; paper: to 100 layers."""
     depths: tuple[int, ...] = ()
     """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
     seeds: tuple[int, ...] = ()
     """Seeds, with spaces between; by default those of the scale."""
-    out: Path | None = None
-    """The results folder; by default runs/theory_stable_rate-SCALE."""
 
 
 def title_of(name: str, factor: float) -> str:
@@ -118,17 +115,11 @@ def title_of(name: str, factor: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network of one scheme and depth: what is compiled once for all seeds and rates.
+    """A network of one scheme and depth: what is compiled once for all seeds and rates."""
 
-    Attributes:
-      draw: ``draw(key)`` gives the parameters at initialisation.
-      losses: ``losses(start, scales, batches, rate)``, of a run of training.
-      curvature: ``curvature(start, scales, batch, key)``, at initialisation.
-    """
-
-    draw: Callable[..., Any]
-    losses: Callable[..., jax.Array]
-    curvature: Callable[..., analysis.Eigenvalue]
+    draw: Callable[..., Any]  # (key): the parameters at initialisation
+    losses: Callable[..., jax.Array]  # (start, scales, batches, rate): of a run of training
+    curvature: Callable[..., analysis.Eigenvalue]  # (start, scales, batch, key): at the start
 
 
 def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: int) -> Network:
@@ -335,20 +326,15 @@ def table(results: Results) -> str:
     for line in lines:
         largest, best = line["largest"], line["best"]
         reference = reference_of.get(line["depth"])
-        cells.append(
-            [
-                line["title"],
-                str(line["depth"]),
-                f"{line['curvature']:.3g}",
-                f"{line['bound']:.3g}",
-                f"{largest:.3g}" if largest else "none",
-                *([f"{rate:.3g}" for rate in line["range"]] if largest else ["-", "-"]),
-                line["seeds"],
-                f"{largest / reference:.3g}" if largest and reference else "-",
-                f"{best:.3g}{edge_mark(best, line['tried'])}" if best else "-",
-                f"{best / largest:.2g}" if best and largest else "-",
-            ]
-        )
+        cells.append([
+            line["title"], str(line["depth"]), f"{line['curvature']:.3g}", f"{line['bound']:.3g}",
+            f"{largest:.3g}" if largest else "none",
+            *([f"{rate:.3g}" for rate in line["range"]] if largest else ["-", "-"]),
+            line["seeds"],
+            f"{largest / reference:.3g}" if largest and reference else "-",
+            f"{best:.3g}{edge_mark(best, line['tried'])}" if best else "-",
+            f"{best / largest:.2g}" if best and largest else "-",
+        ])  # fmt: skip
     return rate_table(cells)
 
 
@@ -402,18 +388,13 @@ EXPERIMENT = Experiment(
     name="theory_stable_rate",
     title="Largest stable rates",
     description="The largest stable rate, measured.",
-    scales=SCALES,
+    scales=SCALES, command=Command, check=check,
+    load=lambda settings, command: data.load("digits"),
     grid=("variants", "depths", "seeds"),
     key=KEY,
     columns=(*KEY, "value"),
-    command=Command,
-    check=check,
-    load=lambda settings, command: data.load("digits"),
-    measure=measure,
-    heading=lambda results: "",
-    table=table,
-    plot=plot,
-)
+    measure=measure, table=table, plot=plot,
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

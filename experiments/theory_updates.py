@@ -235,17 +235,11 @@ EXPERIMENT = Experiment(
     name="theory_updates",
     title="Update sizes",
     description="Fixup's section 3, measured.",
-    scales=SCALES,
-    grid=(),
-    key=KEY,
+    scales=SCALES, command=Command,
+    key=KEY, grid=(),
     columns=(*KEY, "value"),
-    command=Command,
-    load=lambda settings, command: None,
-    measure=measure,
-    heading=lambda results: "",
-    table=table,
-    plot=plot,
-)
+    measure=measure, table=table, plot=plot,
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -73,6 +73,14 @@ def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(images), jnp.asarray(dataset.train.labels[:batch_size])
 
 
+def normalized(dataset: data.Dataset, images: np.ndarray, side: int) -> jax.Array:
+    """Images, normalised and resized where that changes them: ``[B, side, side, C]``."""
+    mean, std = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
+    found = data.normalize(jnp.asarray(images), mean, std)
+    shape = (len(images), side, side, images.shape[-1])
+    return found if found.shape == shape else jax.image.resize(found, shape, "linear")
+
+
 def random_signs(batch_size: int, side: int) -> jax.Array:
     """Images ``[B, side, side, 3]`` of -1 and 1."""
     values = np.random.default_rng(0).choice([-1.0, 1.0], (batch_size, side, side, 3))
@@ -123,13 +131,6 @@ class OneStage(nn.Module):
 
 
 __all__ = [
-    "Command",
-    "OneStage",
-    "digits",
-    "digits_batch",
-    "fill",
-    "in_order",
-    "initial",
-    "quick_jit",
-    "random_signs",
-]
+    "Command", "OneStage", "digits", "digits_batch", "fill", "in_order", "initial", "normalized",
+    "quick_jit", "random_signs",
+]  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from experiments import rescale_calibration as calibration
+from experiments.untrained import normalized
 from nf_resnets import data, models
 from tests.experiments.as_a_user import lines_of, make
 
@@ -54,7 +55,7 @@ def test_units_whose_relu_is_never_on_are_dead(network):
 def test_the_images_that_the_biases_are_set_from_are_the_first_ones(network):
     model, params = network
     digits = data.load("digits")
-    images = calibration.pixels(digits, digits.train, 8)
+    images = normalized(digits, digits.train.images, 8)
     few, many = (
         jax.jit(calibration.calibrated_on(count).calibrate, static_argnums=0)(
             model.apply, params, images[:64]
