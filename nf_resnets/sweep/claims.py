@@ -14,10 +14,11 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+import tyro
 from jax.sharding import Mesh
 
 from nf_resnets.sweep.ledger import Claim, Ledger, Worker
@@ -32,6 +33,37 @@ CANDIDATES = (1, 2, 4, 8, 16)
 GAIN = 1.1
 """Twice as many runs must be faster by this factor a run, or the search ends."""
 
+FORMAT = 2
+"""Of what a run's checkpoint holds; another one is refused."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How runs are made; nothing of it changes a run's numbers."""
+
+    workers: int = 0
+    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
+    devices_per_run: int = 1
+    """Over how many devices a run's batch is sharded; 0 for all."""
+    runs_per_device: int = 0
+    """How many runs a device carries at a time; 0 to measure what pays."""
+    vectorize: Literal["auto", "vmap", "loop"] = "auto"
+    """How a device computes several runs: vectorised, or one after another."""
+    checkpoint_epochs: int = 1
+    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between two checkpoints of a run within an epoch; 0 for none."""
+    checkpoint_fraction: float = 0.02
+    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
+    short, the next one waits until it does. 1 for no such limit."""
+    lease_seconds: float = 60.0
+    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
+    checkpoints are free: those of a process that is stopped, and not dead, are not."""
+    max_attempts: int = 3
+    """How often a run may raise before it counts as failed."""
+    call_seconds: Annotated[float, tyro.conf.Suppress] = 1.0
+    """About so long is a call that makes steps."""
+
 
 class Programs:
     """The programs of a sweep: each is compiled once, by whichever thread comes first.
@@ -40,33 +72,20 @@ class Programs:
       task: what the runs are.
       mesh: the devices.
       callback: hears of every compilation.
-      runs_per_device: how many runs a device carries; 0 to measure what pays.
-      vectorize: how a device computes several runs.
+      execution: how many runs a device carries, and how it computes them.
       ledger: where measurements are kept; None to keep none.
       device: the devices in words.
     """
 
     def __init__(
-        self,
-        task: Task,
-        mesh: Mesh,
-        callback: Callback,
-        *,
-        runs_per_device: int = 1,
-        vectorize: Literal["auto", "vmap", "loop"] = "auto",
-        ledger: Ledger | None = None,
-        device: str = "",
-    ) -> None:
-        self.task, self._mesh, self._callback = task, mesh, callback
-        self._runs_per_device, self._vectorize = runs_per_device, vectorize
+        self, task: Task, mesh: Mesh, callback: Callback, execution: Execution,
+        ledger: Ledger | None = None, device: str = "",
+    ) -> None:  # fmt: skip
+        self.task, self._mesh, self._callback, self._execution = task, mesh, callback, execution
         self._ledger, self._device = ledger, device
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self.built: dict[str, Program] = {}
-
-    def has(self, program: str) -> bool:
-        """Whether a program has been built."""
-        return program in self.built
 
     def get(self, run: Resolved) -> Program:
         """The program of a run."""
@@ -86,8 +105,8 @@ class Programs:
 
     def build(self, run: Resolved, runs: int | None = None) -> Program:
         """Compiles the program of a run, for so many runs on a device."""
-        runs = runs or self._runs_per_device or 1
-        return self.task.build(run, self._mesh, runs_per_device=runs, vectorize=self._vectorize)
+        runs, how = runs or self._execution.runs_per_device or 1, self._execution.vectorize
+        return self.task.build(run, self._mesh, runs_per_device=runs, vectorize=how)
 
     def measured(self, program: str) -> dict[str, Any] | None:
         """What the ledger knows of a program on these devices."""
@@ -99,21 +118,16 @@ class Programs:
         On a CPU one: several runs on one device come one after another there anyway, or, under
         ``vmap``, more slowly than that.
         """
-        if self._runs_per_device or self._mesh.devices.flat[0].platform == "cpu":
-            return self._runs_per_device or 1
+        wanted = self._execution.runs_per_device
+        if wanted or self._mesh.devices.flat[0].platform == "cpu":
+            return wanted or 1
         known = self.measured(run.program)
         if known is not None and known["runs_per_device"]:
             return int(known["runs_per_device"])
         start = self.task.start(run)
         best, seconds, compile_seconds = measure(lambda runs: self.build(run, runs), start)
         if self._ledger is not None:
-            self._ledger.measure(
-                run.program,
-                self._device,
-                runs_per_device=best,
-                seconds_per_step=seconds,
-                compile_seconds=compile_seconds,
-            )
+            self._ledger.measure(run.program, self._device, best, seconds, compile_seconds)
         return best
 
 
@@ -245,13 +259,8 @@ def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Mappin
     for name, program in programs.items():
         times = times_of.get(name)
         if times:
-            ledger.measure(
-                name,
-                device,
-                runs_per_device=program.slots * len(program.mesh.devices[0]) // len(jax.devices()),
-                seconds_per_step=statistics.median(times),
-                compile_seconds=program.compile_seconds,
-            )
+            runs = program.slots * len(program.mesh.devices[0]) // len(jax.devices())
+            ledger.measure(name, device, runs, statistics.median(times), program.compile_seconds)
 
 
 def describe(run: Resolved) -> str:
@@ -260,17 +269,16 @@ def describe(run: Resolved) -> str:
     return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
-KINDS = ("computing", "compiling", "idle")
-"""In compiled functions; making them; waiting for runs that others hold. The rest is overhead."""
-
-
 class Clock:
-    """Adds up seconds by kind, over all threads."""
+    """Adds up seconds by kind, over all threads.
+
+    The kinds are ``computing`` (in compiled functions), ``compiling`` (making them), ``idle``
+    (waiting for runs that others hold), and ``working``, of which these are parts.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seconds = dict.fromkeys(KINDS, 0.0)
-        self._working = 0.0
+        self._seconds = dict.fromkeys(("computing", "compiling", "idle", "working"), 0.0)
 
     @contextlib.contextmanager
     def spent(self, kind: str) -> Iterator[None]:
@@ -282,57 +290,18 @@ class Clock:
             with self._lock:
                 self._seconds[kind] += time.perf_counter() - start
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """Counts the time inside as that of a thread, of whichever kind."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._working += time.perf_counter() - start
-
     def seconds(self) -> dict[str, float]:
-        """Seconds of threads by kind, with ``outside``: in no compiled function, nor waiting."""
+        """Seconds by kind, with ``outside``, the rest, in place of ``working``."""
         with self._lock:
             known = dict(self._seconds)
-            return {**known, "outside": max(0.0, self._working - sum(known.values()))}
+        working = known.pop("working")
+        return {**known, "outside": max(0.0, working - sum(known.values()))}
 
     def fraction_outside(self) -> float:
         """Of the time in which there was work, the fraction outside compiled functions."""
         seconds = self.seconds()
         busy = seconds["computing"] + seconds["outside"]
         return seconds["outside"] / busy if busy else 0.0
-
-
-FORMAT = 2
-"""Of what a run's checkpoint holds; another one is refused."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """How runs are made; nothing of it changes a run's numbers."""
-
-    workers: int = 0
-    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
-    devices_per_run: int = 1
-    """Over how many devices a run's batch is sharded; 0 for all."""
-    runs_per_device: int = 0
-    """How many runs a device carries at a time; 0 to measure what pays."""
-    vectorize: Literal["auto", "vmap", "loop"] = "auto"
-    """How a device computes several runs: vectorised, or one after another."""
-    checkpoint_epochs: int = 1
-    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
-    checkpoint_seconds: float = 60.0
-    """Seconds between two checkpoints of a run within an epoch; 0 for none."""
-    checkpoint_fraction: float = 0.02
-    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
-    short, the next one waits until it does. 1 for no such limit."""
-    lease_seconds: float = 60.0
-    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
-    checkpoints are free: those of a process that is stopped, and not dead, are not."""
-    max_attempts: int = 3
-    """How often a run may raise before it counts as failed."""
 
 
 @dataclasses.dataclass
@@ -351,9 +320,8 @@ class Claims:
       callback: hears what happens.
       stop: tells whether to leave, with all runs saved.
       execution: how the runs are made.
-      call_seconds: about so long is a call that makes steps.
       clock: where the time goes.
-      lost: the runs that were taken from this worker, as (key, attempt).
+      lost: the claims that were taken from this worker.
       held: the claims of this worker, by key.
       compiling: the programs that a thread is compiling.
       compilers: the threads that are compiling, and for which runs.
@@ -369,9 +337,8 @@ class Claims:
     callback: Callback
     stop: Callable[[], bool]
     execution: Execution = Execution()
-    call_seconds: float = 1.0
     clock: Clock = dataclasses.field(default_factory=Clock)
-    lost: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+    lost: set[Claim] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
     compiling: set[str] = dataclasses.field(default_factory=set)
     compilers: dict[threading.Thread, list[Claim]] = dataclasses.field(default_factory=dict)
@@ -418,7 +385,7 @@ class Claims:
         with self.lock:
             claims = [Claim(**values) for values in self.agree(take)]
             self.held.update({claim.key: claim for claim in claims})
-            if claims and not self.programs.has(claims[0].program):
+            if claims and claims[0].program not in self.programs.built:
                 self.compiling.add(claims[0].program)
         return claims
 
@@ -456,7 +423,7 @@ class Claims:
 
     def is_lost(self, claim: Claim) -> bool:
         """Whether the run was taken from this worker."""
-        return (claim.key, claim.attempt) in self.lost
+        return claim in self.lost
 
     def let_go(self, claim: Claim) -> None:
         """Forgets a run that this worker does not hold any more."""
@@ -465,7 +432,7 @@ class Claims:
         with self.lock:
             if self.held.get(claim.key) == claim:
                 del self.held[claim.key]
-            self.lost.discard((claim.key, claim.attempt))
+            self.lost.discard(claim)
 
     def beat(self) -> None:
         """Renews the leases of all runs that are held, and notes which were taken away."""
@@ -475,9 +442,7 @@ class Claims:
             seconds = self.execution.lease_seconds
             still = self.ledger.heartbeat(self.worker, list(self.held), seconds)
             self.callback.on_counts(self.ledger.counts(self.keys, self.worker))
-            self.lost.update(
-                (key, claim.attempt) for key, claim in self.held.items() if key not in still
-            )
+            self.lost.update(claim for key, claim in self.held.items() if key not in still)
 
     def record(self, claim: Claim, epochs: list[dict[str, Any]]) -> bool:
         """Writes down epochs of a run that goes on; tells whether it is still this worker's."""
@@ -491,7 +456,7 @@ class Claims:
         """Notes that a run was taken from this worker; its thread leaves it alone."""
         with self.lock:
             if self.held.get(claim.key) == claim:
-                self.lost.add((claim.key, claim.attempt))
+                self.lost.add(claim)
 
     def checkpoints(self, claim: Claim) -> Checkpoints:
         """The checkpoints of a run."""

@@ -262,15 +262,9 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     execution, devices = options.execution, jax.devices()
     mesh = worker.sweep_mesh(devices, execution.devices_per_run or len(devices))
     workers = execution.workers or worker.default_workers(devices)
-    builder = claims.Programs(
-        sweep.task,
-        mesh,
-        Callbacks(),
-        runs_per_device=min(execution.runs_per_device or 1, sweep.size),
-        vectorize=execution.vectorize,
-        ledger=ledger,
-        device=device_name(),
-    )
+    most = min(execution.runs_per_device or 1, sweep.size)
+    carried = dataclasses.replace(execution, runs_per_device=most)
+    builder = claims.Programs(sweep.task, mesh, Callbacks(), carried, ledger, device_name())
     costs = claims.estimate(
         {
             name: (sweep.task.resolve(kind.settings), runs)

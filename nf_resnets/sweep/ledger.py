@@ -795,14 +795,9 @@ class Ledger:
     # Facts
 
     def measure(
-        self,
-        program: str,
-        device: str,
-        *,
-        runs_per_device: int,
-        seconds_per_step: float,
+        self, program: str, device: str, runs_per_device: int, seconds_per_step: float,
         compile_seconds: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Keeps what a program costs on a device, instead of what was kept before.
 
         The device carried so many runs at once; a step is one of one run.

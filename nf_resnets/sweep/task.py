@@ -133,54 +133,10 @@ class Callback(Protocol):
         """Anything else worth a line."""
 
 
-class Callbacks:
-    """Passes each event on to several callbacks.
+def _passed_on(event: str) -> Any:
+    """A method of `Callbacks` that passes an event on."""
 
-    One that raises disturbs neither the sweep nor the others, which are sent one message about it.
-
-    Args:
-      callbacks: in the order in which they are called.
-    """
-
-    def __init__(self, *callbacks: Callback) -> None:
-        self._callbacks = callbacks
-        self._raised: set[int] = set()
-
-    def on_compile_begin(self, program: str, label: str) -> None:
-        """Passed on."""
-        self._call("on_compile_begin", program, label)
-
-    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
-        """Passed on."""
-        self._call("on_compile_end", program, seconds, slots)
-
-    def on_run_begin(
-        self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
-    ) -> None:
-        """Passed on."""
-        self._call("on_run_begin", key, label, settings, step, num_steps)
-
-    def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
-        """Passed on."""
-        self._call("on_step", key, step, curve)
-
-    def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
-        """Passed on."""
-        self._call("on_epoch", key, step, row)
-
-    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
-        """Passed on."""
-        self._call("on_run_end", key, state, result)
-
-    def on_counts(self, counts: Mapping[str, int]) -> None:
-        """Passed on."""
-        self._call("on_counts", counts)
-
-    def on_message(self, text: str) -> None:
-        """Passed on."""
-        self._call("on_message", text)
-
-    def _call(self, event: str, *values: Any) -> None:
+    def call(self: Callbacks, *values: Any) -> None:
         for place, callback in enumerate(self._callbacks):
             try:
                 getattr(callback, event)(*values)
@@ -188,6 +144,28 @@ class Callbacks:
                 if place not in self._raised:
                     self._raised.add(place)
                     self.on_message(f"{type(callback).__name__}.{event} raised: {error!r}")
+
+    return call
+
+
+class Callbacks:
+    """Passes each event on to several callbacks, in their order.
+
+    One that raises disturbs neither the sweep nor the others, which are sent one message about it.
+    """
+
+    def __init__(self, *callbacks: Callback) -> None:
+        self._callbacks = callbacks
+        self._raised: set[int] = set()
+
+    on_compile_begin = _passed_on("on_compile_begin")
+    on_compile_end = _passed_on("on_compile_end")
+    on_run_begin = _passed_on("on_run_begin")
+    on_step = _passed_on("on_step")
+    on_epoch = _passed_on("on_epoch")
+    on_run_end = _passed_on("on_run_end")
+    on_counts = _passed_on("on_counts")
+    on_message = _passed_on("on_message")
 
 
 __all__ = ["Callback", "Callbacks", "Resolved", "Task"]

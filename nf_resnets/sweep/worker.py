@@ -29,7 +29,7 @@ from nf_resnets.training.progress import (
     refuse_labels,
     restore,
     steps_for,
-)  # fmt: skip
+)
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two looks at a ledger in which no run waits."""
@@ -117,7 +117,7 @@ class ActiveRun:
 def work(claims: Claims) -> None:
     """Trains runs until none is left: none waits, and none is in the hands of others."""
     pause = SHORTEST_PAUSE
-    with claims.clock.working():
+    with claims.clock.spent("working"):
         while not claims.is_over():
             found = claims.claim(None, 1)
             if found:
@@ -331,7 +331,7 @@ class Slots:
                 [0 if run is None else min(run.steps_left(), self.call_steps) for run in self.runs],
             )
         made = max(run.step - before[slot] for slot, run in self._active())
-        wanted = steps_for(claims.call_seconds, made, elapsed)
+        wanted = steps_for(claims.execution.call_seconds, made, elapsed)
         self.call_steps = claims.agree(lambda ledger: wanted)
         for slot, run in self._active():
             if claims.writes:
@@ -373,7 +373,7 @@ class Slots:
         tests = self._test([(slot, run) for slot, run in self._active() if run.ends_epoch])
         for slot, run in self._active():
             if not run.ends_epoch:
-                if self._is_saved_within(run):
+                if self._is_saved(run, after_epoch=False):
                     self._save(slot)
                 continue
             test = tests.get(slot, {})
@@ -389,7 +389,7 @@ class Slots:
             row["measures"] = self._probe(slot, run)
             if run.is_over:
                 self._end(slot, "finished", None)
-            elif self._is_saved_after(run):
+            elif self._is_saved(run, after_epoch=True):
                 self._save(slot)
                 run.saved_epoch = run.epoch
 
@@ -409,22 +409,15 @@ class Slots:
             run.progress.seconds += elapsed / len(due)
         return tests
 
-    def _is_saved_after(self, run: ActiveRun) -> bool:
-        """Whether a checkpoint is due after an epoch, and may take its time."""
-        every = self.claims.execution.checkpoint_epochs
-        if not every or run.epoch - run.saved_epoch < every:
+    def _is_saved(self, run: ActiveRun, *, after_epoch: bool) -> bool:
+        """Whether a checkpoint is due, after an epoch or within one, and may take its time."""
+        how = self.claims.execution
+        seconds = 0.0 if after_epoch else how.checkpoint_seconds
+        if after_epoch and not 0 < how.checkpoint_epochs <= run.epoch - run.saved_epoch:
             return False
-        return self._is_affordable(run, 0.0)
-
-    def _is_saved_within(self, run: ActiveRun) -> bool:
-        """Whether a checkpoint is due in the middle of an epoch."""
-        seconds = self.claims.execution.checkpoint_seconds
-        return bool(seconds) and self._is_affordable(run, seconds)
-
-    def _is_affordable(self, run: ActiveRun, seconds: float) -> bool:
-        """Whether the last save is so long ago that another one may take its time."""
-        fraction = self.claims.execution.checkpoint_fraction
-        if fraction >= 1 and not seconds:
+        if not after_epoch and not seconds:
+            return False
+        if how.checkpoint_fraction >= 1 and not seconds:
             return True
 
         def affordable(ledger: Any) -> bool:
@@ -432,6 +425,7 @@ class Slots:
                 return False
             since = time.perf_counter() - run.saved_at
             # Before the first one nothing is known, and 0 seconds are affordable.
+            fraction = how.checkpoint_fraction
             return since >= seconds and (fraction >= 1 or run.save_seconds <= fraction * since)
 
         return self.claims.agree(affordable)
@@ -496,9 +490,8 @@ class Slots:
         result: dict[str, Any] = {"steps": run.step, "seconds": run.progress.seconds}
         result |= {"message": message, "measures": measures}
         if state == "finished":
-            last_row = run.epochs[-1]
-            for name in ("test_accuracy", "test_loss", "train_loss", "train_accuracy"):
-                result[name] = last_row[name]
+            names = ("test_accuracy", "test_loss", "train_loss", "train_accuracy")
+            result |= {name: run.epochs[-1][name] for name in names}
         if self.claims.finish(run.claim, state, result, run.epochs):
             # Only now: a worker killed in between leaves a folder too many, and never one too few.
             run.checkpoints.delete()
@@ -563,12 +556,11 @@ def enter(runs: Sequence[Resolved], ledger: Ledger) -> int:
       How many are new.
     """
     start = sum(ledger.counts().values())
-    return ledger.add(
-        [
-            NewRun(each.text, each.program, start + position, json.dumps(dict(each.facts)))
-            for position, each in enumerate(runs)
-        ]
+    new = (
+        NewRun(each.text, each.program, position, json.dumps(dict(each.facts)))
+        for position, each in enumerate(runs, start)
     )
+    return ledger.add(list(new))
 
 
 def run_sweep(
@@ -581,7 +573,6 @@ def run_sweep(
     stop: Callable[[], bool] = lambda: False,
     execution: Execution = Execution(),  # noqa: B008 (a frozen value)
     devices: Sequence[jax.Device] | None = None,
-    call_seconds: float = 1.0,
 ) -> Outcome:
     """Makes the runs that the ledger says are missing, and waits for those of other workers.
 
@@ -594,7 +585,6 @@ def run_sweep(
       stop: is asked between calls; once it says so, all runs are saved and released.
       execution: how the runs are made.
       devices: where; by default on all, of every process.
-      call_seconds: about so long is a call that makes steps.
 
     Raises:
       ValueError: if the devices do not divide by ``execution.devices_per_run``, or a batch does not
@@ -610,6 +600,7 @@ def run_sweep(
         task.check(run, mesh.shape[training.DATA])
     # No more slots than there are runs.
     most = max(1, -(-len(runs) // mesh.shape[training.SWEEP]))
+    carried = dataclasses.replace(execution, runs_per_device=min(execution.runs_per_device, most))
     given_up = threading.Event()
     device = device_name()
     claims = Claims(
@@ -617,20 +608,11 @@ def run_sweep(
         worker=this_worker(device, versions()),
         task=task,
         keys=frozenset(run.key for run in runs),
-        programs=Programs(
-            task,
-            mesh,
-            callback,
-            runs_per_device=min(execution.runs_per_device, most),
-            vectorize=execution.vectorize,
-            ledger=ledger,
-            device=device,
-        ),
+        programs=Programs(task, mesh, callback, carried, ledger, device),
         folder=folder,
         callback=callback,
         stop=lambda: stop() or given_up.is_set(),
         execution=execution,
-        call_seconds=call_seconds,
     )
     threads = min(execution.workers or default_workers(devices), len(runs))
     with _heartbeat(claims, given_up):
@@ -668,11 +650,6 @@ def refuse_older_ledger(runs: Sequence[Resolved], ledger: Ledger, folder: Path) 
     The row of an epoch is written before the checkpoint that follows it: where the checkpoint is
     there and the row is not, the ledger was deleted, emptied or replaced, and going on would leave
     its rows out for good.
-
-    Args:
-      runs: those to make; they are in the ledger.
-      ledger: what is known.
-      folder: of the checkpoints.
 
     Raises:
       LedgerError: it does; the sentence names a run and its epochs.

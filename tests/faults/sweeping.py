@@ -439,29 +439,25 @@ def work(request, cache):
     folder = Path(request["folder"])
     log = Log(folder, request["terminate_at"], request["terminate_by"])
     listen(log)
-    options = dict(request["options"])
     prepared = {}
     if request["prepare"]:
         name, *arguments = request["prepare"]
         module, _, function = name.partition(":")
         prepared = getattr(importlib.import_module(module), function)(*arguments) or {}
-    with Preemption() as stop:
-        call_seconds = options.pop("call_seconds")
-        with ledger.open_ledger(request["ledger"]) as book:
-            task, runs = entered(request, book, prepared)
-            done = {row["key"] for row in book.rows() if row["state"] in ("finished", "diverged")}
-            command._clear_leftovers(folder / "checkpoints", done)
-            done = worker.run_sweep(
-                task,
-                runs,
-                book,
-                folder / "checkpoints",
-                log,
-                stop=lambda: stop.requested,
-                execution=claims.Execution(**options),
-                call_seconds=call_seconds,
-            )
-            log.write("left", counts=done.counts, programs=len(done.programs))
+    with Preemption() as stop, ledger.open_ledger(request["ledger"]) as book:
+        task, runs = entered(request, book, prepared)
+        done = {row["key"] for row in book.rows() if row["state"] in ("finished", "diverged")}
+        command._clear_leftovers(folder / "checkpoints", done)
+        done = worker.run_sweep(
+            task,
+            runs,
+            book,
+            folder / "checkpoints",
+            log,
+            stop=lambda: stop.requested,
+            execution=claims.Execution(**request["options"]),
+        )
+        log.write("left", counts=done.counts, programs=len(done.programs))
     handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
     assert handlers == [signal.SIG_DFL, signal.default_int_handler]
     return stop.exit_code

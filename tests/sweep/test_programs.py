@@ -60,7 +60,7 @@ def test_what_was_measured_is_remembered_and_the_user_has_the_last_word(monkeypa
         chip = SimpleNamespace(platform=platform)
         mesh = SimpleNamespace(devices=np.array([[chip]], dtype=object))
         found = claims.Programs(
-            task, mesh, None, runs_per_device=wanted, ledger=book, device=device
+            task, mesh, None, claims.Execution(runs_per_device=wanted), book, device
         )
         return found._choose(RUN)
 
@@ -108,7 +108,7 @@ def test_a_sweep_s_time_is_its_runs_spread_over_workers():
 
 def test_the_clock_tells_work_from_waiting_and_from_the_rest():
     watch = claims.Clock()
-    with watch.working():
+    with watch.spent("working"):
         with watch.spent("computing"):
             time.sleep(0.06)
         with watch.spent("idle"):

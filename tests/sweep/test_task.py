@@ -25,7 +25,7 @@ def sweep(folder, task, seeds=(0,), **how):
         enter(runs, book)
         run_sweep(
             task, runs, book, folder / "checkpoints", log, stop=lambda: task.stopped,
-            execution=Execution(workers=1, max_attempts=1, **how), call_seconds=0.01,
+            execution=Execution(workers=1, max_attempts=1, call_seconds=0.01, **how),
         )  # fmt: skip
         return book.rows(), book.epochs(), log
 

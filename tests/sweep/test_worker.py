@@ -21,6 +21,12 @@ AXES = {"scheme": ("skipinit", "alpha_one"), "peak_lr": (0.125, 2.0, 0.25), "see
 
 
 @pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    axes = {**AXES, "peak_lr": (0.125, 2.0), "seed": (0,)}
+    return small.run(tmp_path_factory.mktemp("four"), small.make(axes))
+
+
+@pytest.fixture(scope="module")
 def one_by_one(tmp_path_factory):
     """The sweep on one device, a run after another: what all others are compared with."""
     return small.run(tmp_path_factory.mktemp("one"), small.make(AXES))
@@ -31,12 +37,12 @@ def on_eight(tmp_path_factory):
     return small.run(tmp_path_factory.mktemp("eight"), small.make(AXES), devices=8)
 
 
-def test_every_run_is_made_once_and_says_what_came_of_it(one_by_one):
-    rows, outcome, log = one_by_one
-    assert len(rows) == 12
-    assert outcome.counts["finished"] + outcome.counts["diverged"] == 12
-    assert [row["attempts"] for row in rows] == [1] * 12
-    assert len(log.of("on_run_begin")) == len(log.of("on_run_end")) == 12
+def test_every_run_is_made_once_and_says_what_came_of_it(four):
+    rows, outcome, log = four
+    assert len(rows) == 4
+    assert outcome.counts["finished"] + outcome.counts["diverged"] == 4
+    assert [row["attempts"] for row in rows] == [1] * 4
+    assert len(log.of("on_run_begin")) == len(log.of("on_run_end")) == 4
     for row in rows:
         if row["state"] == "finished":
             assert row["steps_done"] == row["resolved"]["num_steps"] == 44
@@ -52,8 +58,8 @@ def test_schemes_of_one_anatomy_rates_and_seeds_share_one_compiled_program(one_b
         assert len(log.of("on_compile_end")) == 1
 
 
-def test_a_program_that_is_given_other_shapes_does_not_compile_again(one_by_one):
-    (made,) = one_by_one[1].programs.values()
+def test_a_program_that_is_given_other_shapes_does_not_compile_again(four):
+    (made,) = four[1].programs.values()
     two = jax.tree.map(lambda leaf: np.zeros((2, *leaf.shape), leaf.dtype), made.like)
     with pytest.raises(TypeError):
         made.steps(two, np.array([1, 1]))
@@ -159,8 +165,8 @@ def test_rescalenets_biases_and_multipliers_do_not_decay(scheme):
         assert bool(np.abs(update).max() > 0) == expected, jax.tree_util.keystr(path)
 
 
-def test_what_follows_from_the_settings_is_kept(one_by_one):
-    resolved = one_by_one[0][0]["resolved"]
+def test_what_follows_from_the_settings_is_kept(four):
+    resolved = four[0][0]["resolved"]
     assert resolved["steps_per_epoch"] == 22
     steps = [step for step, _ in resolved["rates"]]
     assert steps[:3] == [0, 22, 25]  # half of 44 steps, then ten parts of 2.2
@@ -214,8 +220,8 @@ def test_memory_that_ran_out_is_told_from_other_errors():
     assert not worker.is_out_of_memory(ValueError("out of memory"))
 
 
-def test_the_ledger_has_the_settings_as_they_are(one_by_one):
-    row = one_by_one[0][0]
+def test_the_ledger_has_the_settings_as_they_are(four):
+    row = four[0][0]
     assert small.key({name: row[name] for name in FIELDS}) == row["key"]
 
 
