@@ -5,12 +5,13 @@ from nf_resnets.plotting.depth import depth_figure
 from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure
-from nf_resnets.plotting.report import report
+from nf_resnets.plotting.report import SweepResults, report
 from nf_resnets.plotting.sweep import sweep_figures
 
 __all__ = [
     "Curve",
     "Panel",
+    "SweepResults",
     "curves_figure",
     "depth_figure",
     "heat_figure",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime
 import html
 import json
@@ -95,17 +96,39 @@ pre { background: var(--card); padding: .7rem; font-size: .8rem; }
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class SweepResults:
+    """What the figures, the table and the report of a sweep are made of.
+
+    Attributes:
+      title: what was swept.
+      rows: one for each run: its settings, ``state``, ``key`` and results. A setting is any field
+        but the results of a ledger's rows.
+      optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
+      regimes: plain mappings of ``nf_resnets.sweep.select.Regimes``.
+      subtitle: the settings that it was made with.
+      chance: the accuracy of guessing, 0 to 1.
+      facts: versions, devices, the command and whatever else; a mapping among them is a table.
+      failures: with ``key``, ``state``, ``message`` and ``traceback``, as far as they are there.
+      names: what to call schemes; else by their keys.
+    """
+
+    title: str
+    rows: Sequence[Row]
+    optima: Sequence[Row]
+    regimes: Sequence[Row]
+    subtitle: str = ""
+    chance: float | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    failures: Sequence[Row] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 def report(
     path: str | os.PathLike[str],
-    *,
-    title: str,
-    rows: Sequence[Row],
-    optima: Sequence[Row],
-    regimes: Sequence[Row],
+    sweep: SweepResults,
     figures: Mapping[str, bytes],
-    facts: Mapping[str, Any] | None = None,
-    failures: Sequence[Row] = (),
-    names: Mapping[str, str] | None = None,
+    *,
     batch_size: str = "batch_size",
     written: datetime.datetime | None = None,
 ) -> None:
@@ -119,15 +142,8 @@ def report(
 
     Args:
       path: where to write; the file is whole or not there.
-      title: what was swept.
-      rows: one for each run: its settings, ``state``, ``key`` and results. A setting is any field
-        but the results of a ledger's rows.
-      optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
-      regimes: plain mappings of ``nf_resnets.sweep.select.Regimes``.
+      sweep: what it tells of.
       figures: what each shows, and its SVG or PNG.
-      facts: versions, devices, the command and whatever else; a mapping among them is a table.
-      failures: with ``key``, ``state``, ``message`` and ``traceback``, as far as they are there.
-      names: what to call schemes; else by their keys.
       batch_size: the field of the batch size.
       written: when; None for now.
 
@@ -137,35 +153,40 @@ def report(
     when = written or datetime.datetime.now(datetime.UTC)
 
     def called(group: Row) -> str:
-        return _text(series_title(group, batch_size, names))
+        return _text(series_title(group, batch_size, sweep.names))
 
-    settings = _settings(rows)
-    fixed = [(name, values) for name, values in settings.items() if len(values) == 1]
-    grid = [(name, values) for name, values in settings.items() if len(values) > 1]
-    lists = [
-        _table(heads, [(_text(name), _wrapped(", ".join(_value(name, each) for each in values)))
-                       for name, values in some])
-        for heads, some in ((("field", "values"), grid), (("field", "value"), fixed))
-    ]  # fmt: skip
+    settings = _settings(sweep.rows)
+    grid = {name: values for name, values in settings.items() if len(values) > 1}
+    fixed = {name: values for name, values in settings.items() if len(values) == 1}
     parts = [
-        f"<h1>{_text(title)}</h1>",
-        f'<p class="soft">{len(rows)} runs. Written on {when:%Y-%m-%d at %H:%M} {when:%Z}</p>',
-        _states(rows),
-        _warnings(optima, called, batch_size),
+        f"<h1>{_text(sweep.title)}</h1>",
+        f'<p class="soft">{len(sweep.rows)} runs. Written on {when:%Y-%m-%d at %H:%M} {when:%Z}'
+        "</p>",
+        _states(sweep.rows),
+        _warnings(sweep.optima, called, batch_size),
         "<h2>Best learning rates</h2>",
-        *_best(optima, called, batch_size),
-        *_regimes(regimes, called),
+        *_best(sweep.optima, called, batch_size),
+        *_regimes(sweep.regimes, called),
         *_figures(figures),
         "<h2>Grid</h2>",
-        lists[0] if grid else "<p>All runs have the same settings.</p>",
-        f"<h3>The same in all runs</h3>\n{lists[1]}" if fixed else "",
-        *_facts(facts or {}),
-        *_failures(failures),
-        _runs(rows, [name for name, _ in grid]),
+        _fields("values", grid) if grid else "<p>All runs have the same settings.</p>",
+        f"<h3>The same in all runs</h3>\n{_fields('value', fixed)}" if fixed else "",
+        *_facts(sweep.facts),
+        *_failures(sweep.failures),
+        _runs(sweep.rows, list(grid)),
     ]
-    page = _PAGE.format(title=_text(title), style=_STYLE, body="\n".join(filter(None, parts)))
+    body = "\n".join(filter(None, parts))
     with whole_file(path) as new:
+        page = _PAGE.format(title=_text(sweep.title), style=_STYLE, body=body)
         new.write_text(page, encoding="utf-8")
+
+
+def _fields(head: str, settings: Mapping[str, Sequence[Any]]) -> str:
+    lines = [
+        (_text(name), _wrapped(", ".join(_value(name, each) for each in values)))
+        for name, values in settings.items()
+    ]
+    return _table(("field", head), lines)
 
 
 def _text(value: Any) -> str:
@@ -180,9 +201,8 @@ def _wrapped(inside: str) -> str:
     return f'<td class="wrap">{inside}</td>'
 
 
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table; cells are HTML already, with or without their ``<td>``."""
-    lines = list(lines)
     # A head stands over its numbers: to the right, as they do.
     first = lines[0] if lines else [""] * len(heads)
     head = "".join(
@@ -307,26 +327,22 @@ def _best(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) 
             if one["metric"] != metric:
                 continue
             spread = "" if one["std"] is None else f" ± {_metric(metric, one['std'], 2)}"
-            here: Row = {"n": 0, "diverged": 0}
-            here = next((r for r in one["rates"] if r["rate"] == one["best"]), here)
-            diverged = sum(rate["diverged"] for rate in one["rates"])
+            at_best = [rate for rate in one["rates"] if rate["rate"] == one["best"]]
+            finished, diverged = (sum(rate[name] for rate in at_best) for name in ("n", "diverged"))
+            gone = sum(rate["diverged"] for rate in one["rates"])
             size = one["group"].get(batch_size)
-            ends = {_power(one["low"]): None, _power(one["high"]): None}
-            edge = "only rate tried" if one["at_edge"] == "only" else f"{one['at_edge']} rate tried"
-            lines.append(
-                (
-                    called(one["group"]),
-                    _number("–" if size is None else size),
-                    _power(one["best"]),
-                    " to ".join(ends) + ("" if one["contiguous"] else ", with a gap"),
-                    _number(_metric(metric, one["mean"]) + spread),
-                    _number(here["n"]),
-                    _number(here["diverged"]),
-                    _number(f"{diverged} of {one['runs']}"),
-                    "–" if one["best"] is None or not size else f"{one['best'] / size:.3g}",
-                    f'<td class="edge">{_text(edge)}</td>' if one["at_edge"] else "",
-                )
-            )
+            ends = dict.fromkeys((_power(one["low"]), _power(one["high"])))
+            edge = f'<td class="edge">{_text(one["at_edge"])} rate tried</td>'
+            lines.append((
+                called(one["group"]),
+                _number("–" if size is None else size),
+                _power(one["best"]),
+                " to ".join(ends) + ("" if one["contiguous"] else ", with a gap"),
+                _number(_metric(metric, one["mean"]) + spread),
+                *map(_number, (finished, diverged, f"{gone} of {one['runs']}")),
+                "–" if one["best"] is None or not size else f"{one['best'] / size:.3g}",
+                edge if one["at_edge"] else "",
+            ))  # fmt: skip
         yield f"<h3>By {_by(metric)}</h3>"
         heads = ("runs", "B", "best rate", "as good", _head(metric), "finished", "diverged",
                  "diverged of all", "rate / B", "")  # fmt: skip
@@ -360,7 +376,7 @@ def _regimes(regimes: Sequence[Row], called: Callable[[Row], str]) -> Iterable[s
 
 def _in_words(fit: Row) -> str:
     """A fit in a few sentences."""
-    points = len(fit["residuals"])
+    points, many = len(fit["residuals"]), len(fit["residuals"]) != 1
     slope = f"rate / B = {_range(fit['slope'], fit['slope_error'])}" if fit["slope"] else ""
     largest = _range(fit["largest"], fit["largest_error"]) if fit["largest"] else ""
     if fit["shows"] == "both":
@@ -373,13 +389,13 @@ def _in_words(fit: Row) -> str:
         said = f"the same for all batch sizes, {largest}; no linear part is seen "
         said += f"(rate / B is at least {fit['slope_at_least']:.3g})"
     else:
-        said = f"{points} batch size{'s' if points != 1 else ''} with a best rate "
-        said += f"{'do' if points != 1 else 'does'} not tell a linear part from a saturated one."
+        said = f"{points} batch size{'s' if many else ''} with a best rate "
+        said += f"{'do' if many else 'does'} not tell a linear part from a saturated one."
     if fit["chi2"] is not None:
         said += f". χ² = {fit['chi2']:.2g} with {fit['freedom']} degrees of freedom."
-    other_side = '; <span class="bad">the fitted curve lies on the other side of it.</span>'
     for out in fit["left_out"]:
         said += f" B = {out['batch_size']:g} is left out: {_text(out['reason'])}"
+        other_side = '; <span class="bad">the fitted curve lies on the other side of it.</span>'
         said += other_side if out["contradicts"] else "."
     return said
 
@@ -407,12 +423,13 @@ def _facts(facts: Mapping[str, Any]) -> Iterable[str]:
         yield "<h2>How it was made</h2>"
     tables = {name: value for name, value in facts.items() if isinstance(value, Mapping)}
     plain = {name: value for name, value in facts.items() if name not in tables}
-    for name, table in [*([("", plain)] if plain else []), *tables.items()]:
+    for name, table in {"": plain, **tables}.items():
         lines = [
             (_text(fact), _wrapped(_text(v if isinstance(v, str) else json.dumps(v, default=str))))
             for fact, v in table.items()
         ]
-        yield (f"<h3>{_text(name)}</h3>" if name else "") + _table(("what", "value"), lines)
+        if lines or name:
+            yield (f"<h3>{_text(name)}</h3>" if name else "") + _table(("what", "value"), lines)
 
 
 def _failures(failures: Sequence[Row]) -> Iterable[str]:
@@ -470,4 +487,4 @@ def _runs(rows: Sequence[Row], fields: Sequence[str]) -> str:
     )
 
 
-__all__ = ["STATES", "report"]
+__all__ = ["RULES", "STATES", "SweepResults", "report"]

@@ -11,7 +11,7 @@ from typing import Any
 from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
-from nf_resnets.plotting.report import RULES, report
+from nf_resnets.plotting.report import RULES, SweepResults, report
 from nf_resnets.plotting.style import power_of_two
 from nf_resnets.plotting.whole import whole_file
 
@@ -19,44 +19,28 @@ Row = Mapping[str, Any]
 
 
 def sweep_figures(
-    folder: Path,
-    *,
-    title: str,
-    subtitle: str,
-    rows: Sequence[Row],
-    optima: Sequence[Row],
-    regimes: Sequence[Row],
-    chance: float | None = None,
-    facts: Mapping[str, Any] | None = None,
-    failures: Sequence[Row] = (),
-    names: Mapping[str, str] | None = None,
-    failed: Callable[[str, Exception], Any] | None = None,
+    folder: Path, sweep: SweepResults, *, failed: Callable[[str, Exception], Any] | None = None
 ) -> list[str]:
     """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
 
     Args:
       folder: where to; files of these names are replaced, each whole.
-      title: what the sweep is.
-      subtitle: the settings it was made with.
-      rows: one for each run.
-      optima: the best rates, as :func:`rates_figure` takes them.
-      regimes: the fits to them, as :func:`optima_figure` takes them.
-      chance: the accuracy of guessing, 0 to 1.
-      facts: versions, devices and the like, for the report.
-      failures: the runs that failed, with ``traceback``.
-      names: what to call schemes.
+      sweep: what is drawn.
       failed: called with the name of a file that cannot be made, and why; the others are made all
         the same. By default that is an error.
 
     Returns:
       The names of the files that were made.
     """
-    look: dict[str, Any] = {"title": title, "subtitle": subtitle, "names": names}
+    look: dict[str, Any] = {
+        "title": sweep.title, "subtitle": sweep.subtitle, "names": sweep.names
+    }  # fmt: skip
+    optima, chance = sweep.optima, sweep.chance
     drawings: tuple[tuple[str, str, Callable[[Path], None]], ...] = (
         ("rates", "Accuracy and training loss against the learning rate",
          lambda path: rates_figure(optima, path, chance=chance, **look)),
         ("optima", "The optimum against the batch size",
-         lambda path: optima_figure(optima, regimes, path, **look)),
+         lambda path: optima_figure(optima, sweep.regimes, path, **look)),
         ("heat", "Test accuracy by learning rate and batch size",
          lambda path: heat_figure(optima, path, **look)),
     )  # fmt: skip
@@ -76,7 +60,7 @@ def sweep_figures(
 
     # The table first: on a disk that is nearly full it is worth the most.
     with making("table.txt"), whole_file(folder / "table.txt") as new:
-        new.write_text(table(optima, names=names) + "\n")
+        new.write_text(table(optima, names=sweep.names) + "\n")
     for name, caption, draw in drawings:
         with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
             draw(new)
@@ -84,17 +68,7 @@ def sweep_figures(
             draw(Path(elsewhere, f"{name}.svg"))
             svgs[caption] = Path(elsewhere, f"{name}.svg").read_bytes()
     with making("report.html"):
-        report(
-            folder / "report.html",
-            title=title,
-            rows=rows,
-            optima=optima,
-            regimes=regimes,
-            figures=svgs,
-            facts=facts,
-            failures=failures,
-            names=names,
-        )
+        report(folder / "report.html", sweep, svgs)
     return files
 
 
@@ -143,15 +117,7 @@ def table(
         if one["low"] != one["high"]:
             rate += f" ({_power(one['low'])} to {_power(one['high'])})"
         lines[where][column : column + 3] = [value, runs, rate]
-    cells = [heads, *lines.values()]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
-    texts = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
+    texts = [text_table([heads, *lines.values()])]
     if any(one["at_edge"] for one in optima):
         texts.append(EDGE_NOTE)
     if any(one["passed_over"] for one in optima):
@@ -161,10 +127,24 @@ def table(
     return "\n".join(texts)
 
 
+def text_table(cells: Sequence[Sequence[str]]) -> str:
+    """Lays out lines of cells, the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    )
+
+
 def _power(rate: float) -> str:
     """A rate, as a power of two where it is one."""
     exponent = power_of_two(rate)
     return f"{rate:g}" if exponent is None else f"2^{exponent}"
 
 
-__all__ = ["sweep_figures", "table"]
+__all__ = [
+    "EDGE", "EDGE_NOTE", "PASSED", "PASSED_NOTE", "sweep_figures", "table", "text_table",
+]  # fmt: skip

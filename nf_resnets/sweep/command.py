@@ -549,8 +549,7 @@ def draw(
         return []
     best, names = _best(rows, axes, rule)
     fits = regimes_of(best) if len(axes.get("batch_size", ())) > 1 else []
-    return plotting.sweep_figures(
-        folder,
+    found = plotting.SweepResults(
         title=title,
         subtitle=in_one_line(rows[0], axes, result.base),
         rows=rows,
@@ -565,8 +564,8 @@ def draw(
             if row["state"] in ("failed", "oom")
         ],
         names=names,
-        failed=failed,
     )  # fmt: skip
+    return plotting.sweep_figures(folder, found, failed=failed)
 
 
 def _best(

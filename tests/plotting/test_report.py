@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nf_resnets.plotting.report import report
+from nf_resnets.plotting.report import SweepResults, report
 from nf_resnets.sweep.select import optima, regimes_of
 
 SVG = (
@@ -84,8 +84,8 @@ def plain(rows, metrics=BOTH):
 
 def written(tmp_path, rows, *, title="A sweep", figures=None, **more):
     path = tmp_path / "report.html"
-    sweep = plain(rows)
-    report(path, title=title, figures=figures or {}, written=WHEN, **{**sweep, **more})
+    sweep = SweepResults(title=title, **{**plain(rows), **more})
+    report(path, sweep, figures or {}, written=WHEN)
     page = path.read_text(encoding="utf-8")
     return page, Reader(page)
 
@@ -240,9 +240,9 @@ def test_a_file_is_replaced_whole_or_left_alone(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
     with pytest.raises(ValueError, match=r"figures\['a'\] is neither SVG nor PNG; it begins b'GIF"):
-        report(path, title="", figures={"a": b"GIF89a"}, **plain(rows_of()))
+        report(path, SweepResults(title="", **plain(rows_of())), {"a": b"GIF89a"})
     assert path.read_text() == "before"
-    report(path, title="", figures={}, **plain(rows_of()))
+    report(path, SweepResults(title="", **plain(rows_of())), {})
     assert path.read_text().startswith("<!doctype html>")
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
     other = tmp_path / "other"

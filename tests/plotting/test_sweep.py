@@ -55,10 +55,8 @@ def test_the_folder_has_every_picture_and_nothing_half_done(tmp_path):
     both = [optimum(), optimum("train_loss", mean=0.31)]
     row = {"scheme": "fixup", "batch_size": 64, "peak_lr": 0.25, "seed": 0, "key": "k",
            "state": "finished", "test_accuracy": 0.9, "train_loss": 0.3}  # fmt: skip
-    files = plotting.sweep_figures(
-        tmp_path, title="A title", subtitle="settings", rows=[row], optima=both, regimes=[],
-        chance=0.1,
-    )  # fmt: skip
+    sweep = plotting.SweepResults("A title", [row], both, [], subtitle="settings", chance=0.1)
+    files = plotting.sweep_figures(tmp_path, sweep)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/svg") + page.count("<svg") >= 3
