@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets.plotting.rates import METRICS, groups_of, power_label, series_title
+from nf_resnets.plotting.rates import METRICS, groups_of, power_label
 from nf_resnets.plotting.style import COLORS, INK, saved_figure
 
 Row = Mapping[str, Any]
@@ -49,7 +49,7 @@ def heat_figure(
         raise ValueError(f"optima has none of metric={metric!r}; expected at least one group.")
     series, sizes, _ = groups_of(optima, names, batch_size)
     rates = sorted({rate["rate"] for one in optima for rate in one["rates"]})
-    label, factor, more_is_better = METRICS[metric]
+    label, _, more_is_better = METRICS[metric]
     colors = "viridis" if more_is_better else "viridis_r"
     across = min(len(series), 4 if len(sizes) <= 4 else 2)
     down = -(-len(series) // across)
@@ -68,10 +68,8 @@ def heat_figure(
             axes.remove()
         norm, ticks = _norm(optima, metric)
         for index, (axes, name) in enumerate(zip(grid.flat, series, strict=False)):
-            for one in optima:
-                if series_title(one["group"], batch_size, names) == name:
-                    column = sizes.index(one["group"][batch_size])
-                    _draw_column(axes, one, column, rates, (norm, colors), factor, wide)
+            for one in series[name]:
+                _draw_column(axes, one, sizes.index(one["size"]), rates, (norm, colors), wide)
             axes.set_title(name, fontsize=10)
             axes.set_xlim(-0.5, len(sizes) - 0.5)
             axes.set_ylim(-0.5, len(rates) - 0.5)
@@ -104,7 +102,6 @@ def _draw_column(
     column: int,
     rates: Sequence[float],
     look_of: tuple[Any, str],
-    factor: float,
     wide: float,
 ) -> None:
     """The cells of one batch size; ``wide`` is their width over their height."""
@@ -120,6 +117,7 @@ def _draw_column(
                 axes.add_patch(Rectangle(corner, 1, 1, hatch="/////", **look))
                 axes.text(column, row, r"$\times$", color="#333333", fontsize=11, **middle)
             continue
+        factor = METRICS[one["metric"]][1]
         value = factor * rate["mean"]
         fill = colormaps[look_of[1]](float(look_of[0](value)))
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,22 +48,19 @@ def optima_figure(
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(len(metrics), 3, squeeze=False)
         for row, metric in zip(grid, metrics, strict=True):
-            here = [one for one in optima if one["metric"] == metric]
+            here = [one for curve in series.values() for one in curve if one["metric"] == metric]
             for index, (name, look) in enumerate(styles.items()):
-                points, fits = (
-                    [
-                        one
-                        for one in all_
-                        if one["metric"] == metric
-                        and series_title(one["group"], batch_size, names) == name
-                    ]
-                    for all_ in (optima, regimes)
-                )
-                points.sort(key=lambda one: one["group"][batch_size])
+                points = [one for one in series[name] if one["metric"] == metric]
+                fits = [
+                    fit
+                    for fit in regimes
+                    if fit["metric"] == metric
+                    and series_title(fit["group"], batch_size, names) == name
+                ]
                 # Curves of one batch size stand within half a doubling.
                 apart = 2 ** (0.5 * ((index + 0.5) / len(series) - 0.5))
-                _draw(row, points, fits, metric, batch_size, apart, look)
-            _finish(row, here, metric, sizes, batch_size)
+                _draw(row, points, fits, metric, apart, look)
+            _finish(row, here, metric, sizes)
         entries = [entry(name, **look, ms=6) for name, look in styles.items()]
         none = {"color": INK, "linestyle": "none"}
         if any(one["at_edge"] for one in optima):
@@ -80,7 +78,6 @@ def _draw(
     optima: Sequence[Row],
     fits: Sequence[Row],
     metric: str,
-    batch_size: str,
     apart: float,
     look: Mapping[str, Any],
 ) -> None:
@@ -90,7 +87,7 @@ def _draw(
     for panel, axes in enumerate(row):
         drawn = []
         for one in optima:
-            size = one["group"][batch_size]
+            size = one["size"]
             if one["best"] is None:
                 axes.plot(
                     size * apart, 0.03, "x", color=color, ms=8, markeredgewidth=2.2,
@@ -122,7 +119,7 @@ def _draw(
                 )  # fmt: skip
         if panel:
             for fit in fits:
-                _draw_fit(axes, fit, [one["group"][batch_size] for one in optima], panel, color)
+                _draw_fit(axes, fit, [one["size"] for one in optima], panel, color)
 
 
 def _draw_fit(axes: Any, fit: Row, sizes: Sequence[float], panel: int, color: str) -> None:
@@ -133,24 +130,19 @@ def _draw_fit(axes: Any, fit: Row, sizes: Sequence[float], panel: int, color: st
     ends = [min(sizes) / 2**0.25, max(sizes) * 2**0.25]
     if slope is not None and largest is not None and ends[0] < largest / slope < ends[1]:
         ends.insert(1, largest / slope)
-    rates = [
-        min(value for value in (slope and slope * size, largest) if value is not None)
-        for size in ends
-    ]
+    rates = [min(slope * size if slope else math.inf, largest or math.inf) for size in ends]
     y = [rate / size if panel == 2 else rate for rate, size in zip(rates, ends, strict=True)]
     axes.plot(ends, y, color=color, linestyle=_DASHES, linewidth=1.3, alpha=0.85, zorder=2)
 
 
-def _finish(
-    row: Sequence[Any], optima: Sequence[Row], metric: str, sizes: Sequence[Any], batch_size: str
-) -> None:
+def _finish(row: Sequence[Any], optima: Sequence[Row], metric: str, sizes: Sequence[Any]) -> None:
     """Scales, labels and headings of the three panels of a metric."""
     name = METRICS[metric][0]
     by = name.split(" (")[0]
     best = [one for one in optima if one["best"] is not None]
     ends = {
         1: [one[end] for one in best for end in ("low", "high")],
-        2: [one[end] / one["group"][batch_size] for one in best for end in ("low", "high")],
+        2: [one[end] / one["size"] for one in best for end in ("low", "high")],
     }
     for panel, axes in enumerate(row):
         log2_axis(axes, "x", [float(size) for size in sizes])

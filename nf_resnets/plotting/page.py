@@ -19,33 +19,16 @@ Row = Mapping[str, Any]
 
 # Heading, label and scale of the panel; column, name and closed form of each of its curves.
 _PANELS: tuple[tuple[str, str, str, tuple[tuple[str, str, str], ...]], ...] = (
-    (
-        "Forward",
-        "Var (second moment)",
-        "log2",
-        (
-            ("sum", "sum", "closed_sum"),
-            ("skip", "skip path", "closed_skip"),
-            ("branch", "branch", "closed_branch"),
-        ),
-    ),
+    ("Forward", "Var (second moment)", "log2",
+     (("sum", "sum", "closed_sum"), ("skip", "skip path", "closed_skip"),
+      ("branch", "branch", "closed_branch"))),
     ("Who contributes", "branch's fraction of the sum", "linear",
      (("share", "branch / sum", "closed_share"),)),
-    (
-        "Same for all images, or not",
-        "of the sum, mean over channels",
-        "log2",
-        (("squared_mean", "squared mean", ""), ("variance", "variance", "")),
-    ),
-    (
-        "Backward",
-        r"$\|\partial\ell/\partial x_{k-1}\|$",
-        "log10",
-        (
-            ("gradient_norm", "gradient norm", "closed_gradient"),
-            ("bound", "Theorem 1: at least", ""),
-        ),
-    ),
+    ("Same for all images, or not", "of the sum, mean over channels", "log2",
+     (("squared_mean", "squared mean", ""), ("variance", "variance", ""))),
+    ("Backward", r"$\|\partial\ell/\partial x_{k-1}\|$", "log10",
+     (("gradient_norm", "gradient norm", "closed_gradient"),
+      ("bound", "Theorem 1: at least", ""))),
     ("Skip and branch uncorrelated?", r"$\eta_k$ (%)", "linear", (("eta", r"$\eta_k$", ""),)),
     ("Learnable scalar", "multiplier or alpha", "linear", (("scalar", "scalar", ""),)),
 )  # fmt: skip

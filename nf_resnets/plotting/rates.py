@@ -71,20 +71,16 @@ def rates_figure(
         grid = figure.subplots(down, across, squeeze=False)
         unused = set(grid.flat)
         for m, metric in enumerate(metrics):
-            here = [one for one in optima if one["metric"] == metric]
-            limits = _limits(here, metric, chance, batch_size, names)
-            for index, name in enumerate(series):
+            here = {
+                name: [one for one in curves if one["metric"] == metric]
+                for name, curves in series.items()
+            }
+            limits = _limits(here, metric, chance)
+            for index, (name, curves) in enumerate(here.items()):
                 row, column = index // across * len(metrics) + m, index % across
                 axes = grid[0, m] if single else grid[row, column]
                 unused.discard(axes)
-                _draw(
-                    axes,
-                    [one for one in here if series_title(one["group"], batch_size, names) == name],
-                    metric,
-                    color,
-                    batch_size,
-                    limits,
-                )
+                _draw(axes, curves, metric, color, limits)
                 if metric.endswith("accuracy") and chance is not None:
                     axes.axhline(100 * chance, **LEVEL, zorder=1)
                 log2_axis(axes, "x", rates, room=6)
@@ -110,8 +106,10 @@ def rates_figure(
 
 def groups_of(
     optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: str
-) -> tuple[list[str], list[Any], list[str]]:
-    """The titles of the curves, the batch sizes in order, and the metrics of some optima.
+) -> tuple[dict[str, list[Row]], list[Any], list[str]]:
+    """The optima of each curve by its title, the batch sizes in order, and the metrics.
+
+    The optima are in the order of their batch sizes, which they have as ``size``.
 
     Raises:
       ValueError: if there are no optima, or one has a metric that is not known.
@@ -122,7 +120,12 @@ def groups_of(
     for metric in metrics:
         if metric not in METRICS:
             raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
-    series = list(dict.fromkeys(series_title(one["group"], batch_size, names) for one in optima))
+    series: dict[str, list[Row]] = {}
+    for one in optima:
+        title = series_title(one["group"], batch_size, names)
+        series.setdefault(title, []).append({**one, "size": one["group"][batch_size]})
+    for curve in series.values():
+        curve.sort(key=lambda one: one["size"])
     return series, sorted({one["group"][batch_size] for one in optima}), metrics
 
 
@@ -185,20 +188,15 @@ def log2_axis(axes: Any, which: str, values: Sequence[float], *, room: int = 8) 
 
 
 def _draw(
-    axes: Any,
-    optima: Sequence[Row],
-    metric: str,
-    color: Mapping[Any, Any],
-    batch_size: str,
-    limits: _Limits,
+    axes: Any, optima: Sequence[Row], metric: str, color: Mapping[Any, Any], limits: _Limits
 ) -> None:
     """One panel: the curves of a scheme."""
     _, factor, more_is_better = METRICS[metric]
     if limits.log:
         axes.set_yscale("log")
     stacks: dict[float, int] = {}
-    for one in sorted(optima, key=lambda one: one["group"][batch_size]):
-        size = one["group"][batch_size]
+    for one in optima:
+        size = one["size"]
         look = {"color": color[size], "marker": _marker(list(color), size)}
         points = [rate for rate in one["rates"] if rate["mean"] is not None]
         x = [rate["rate"] for rate in points]
@@ -247,16 +245,15 @@ class _Limits(NamedTuple):
     apart: float
 
 
-def _limits(
-    optima: Sequence[Row],
-    metric: str,
-    chance: float | None,
-    batch_size: str,
-    names: Mapping[str, str] | None,
-) -> _Limits:
+def _limits(series: Mapping[str, Sequence[Row]], metric: str, chance: float | None) -> _Limits:
     """The same axis for all panels of a metric, with room for the crosses at its bad end."""
     _, factor, more_is_better = METRICS[metric]
-    rates = [rate for one in optima for rate in one["rates"]]
+    rates = [
+        {**rate, "series": name}
+        for name, optima in series.items()
+        for one in optima
+        for rate in one["rates"]
+    ]
     means = [factor * rate["mean"] for rate in rates if rate["mean"] is not None]
     spread = [
         factor * (rate["mean"] + sign * rate["std"])
@@ -277,12 +274,7 @@ def _limits(
     else:
         low, high = 0.0, 1.06 * max([*means, *spread], default=1.0) or 1.0
 
-    stacks = Counter(
-        (series_title(one["group"], batch_size, names), rate["rate"])
-        for one in optima
-        for rate in one["rates"]
-        if rate["diverged"]
-    )
+    stacks = Counter((rate["series"], rate["rate"]) for rate in rates if rate["diverged"])
     highest = max(stacks.values(), default=0)
     apart = 0.045 if highest < 6 else 0.03
     room = (0.03 + apart * highest) if highest else 0.0
@@ -319,23 +311,14 @@ def _marks(optima: Sequence[Row]) -> list[Any]:
     bests = [one for one in optima if one["best"] is not None]
     diverged = [rate for one in optima for rate in one["rates"] if rate["diverged"]]
     dot: dict[str, Any] = {"color": INK, "marker": "o"}
+    edge = any(one["at_edge"] for one in bests)
+    inside = not all(one["at_edge"] for one in bests)
+    whole, part = not all(rate["n"] for rate in diverged), any(rate["n"] for rate in diverged)
     marks = [
-        ("best", not all(one["at_edge"] for one in bests), {**dot, **_best(None)}),
-        (
-            "best, at the grid's edge",
-            any(one["at_edge"] for one in bests),
-            {**dot, **_best("highest")},
-        ),
-        (
-            "all seeds diverged",
-            not all(rate["n"] for rate in diverged),
-            {"color": INK, **_cross(whole=True)},
-        ),
-        (
-            "some seeds diverged",
-            any(rate["n"] for rate in diverged),
-            {"color": INK, **_cross(whole=False)},
-        ),
+        ("best", inside, {**dot, **_best(None)}),
+        ("best, at the grid's edge", edge, {**dot, **_best("highest")}),
+        ("all seeds diverged", whole, {"color": INK, **_cross(whole=True)}),
+        ("some seeds diverged", part, {"color": INK, **_cross(whole=False)}),
     ]
     return [entry(label, **look) for label, there, look in marks if there]
 

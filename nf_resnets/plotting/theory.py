@@ -17,18 +17,18 @@ Row = Mapping[str, Any]
 class Curves:
     """One pair of axes with a curve for each ``title`` of its rows.
 
+    What is ``""`` or NaN, or on a logarithmic axis not positive, is not drawn.
+
     Attributes:
       heading: what it shows.
-      rows: with ``title`` and the columns below; what is ``""`` or NaN, or on a logarithmic axis
-        not positive, is not drawn.
-      x: the column of the horizontal axis, which is logarithmic if ``log_x``.
+      rows: with ``title`` and the columns below.
+      x: the column of the horizontal axis.
       solid: the column of the solid lines.
       xlabel: of the horizontal axis.
       ylabel: of the vertical axis, which is logarithmic.
       dotted: the column of the dotted lines; ``""`` for none.
       log_x: whether the horizontal axis is logarithmic.
-      own_legend: whether its curves are others than those of the rest of the figure, with colours
-        and a legend of their own.
+      own_legend: whether its curves have colours and a legend of their own.
     """
 
     heading: str
@@ -48,8 +48,7 @@ class Dots:
 
     Attributes:
       heading: what it shows.
-      rows: with ``title`` and the columns below, from the top; what is ``""``, NaN or not positive
-        is not drawn.
+      rows: with ``title`` and the two columns, from the top; see :class:`Curves`.
       filled: the column of the filled dots.
       hollow: the column of the hollow dots.
       xlabel: of the horizontal axis.
@@ -134,11 +133,9 @@ def theory_figure(
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         entries = [entry(name, **look, ms=5) for name, look in styles.items()]
-        entries += [
-            entry(label, color=INK, linestyle=dashes)
-            for label, dashes in ((solid, "-"), (dotted, ":"))
-            if label
-        ]
+        for label, dashes in ((solid, "-"), (dotted, ":")):
+            if label:
+                entries.append(entry(label, color=INK, linestyle=dashes))
         for dots in [panel for panel in panels if isinstance(panel, Dots)][:1]:
             for face, name in ((INK, dots.filled_name), ("white", dots.hollow_name)):
                 entries.append(entry(name, ls="", marker="o", color=INK, mfc=face))
