@@ -15,8 +15,12 @@ from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import replica_step
 from nf_resnets.training.steps import LONGEST, make_train_steps
-from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
-from nf_resnets.training.streamed_program import StreamedTraining, streamed_program
+from nf_resnets.training.streamed import (
+    StreamedTraining,
+    make_streamed_evaluate,
+    make_streamed_step,
+    streamed_program,
+)
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
