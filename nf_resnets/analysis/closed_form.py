@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -363,8 +362,10 @@ def _rectified(at: Floats, weight: Floats, noise: float, edges: Floats) -> tuple
     return probabilities / probabilities.sum(), float(second)
 
 
-def _normal_cdf(z: Any) -> Floats:
-    return np.asarray(jax.scipy.special.ndtr(np.asarray(z, np.float32)), np.float64)
+def _normal_cdf(z: Floats) -> Floats:
+    from scipy.special import ndtr  # imported here for the time that it takes
+
+    return ndtr(z)
 
 
 __all__ = [

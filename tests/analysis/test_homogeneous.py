@@ -10,6 +10,7 @@ import pytest
 from nf_resnets import init, models
 from nf_resnets.analysis import homogeneous
 from nf_resnets.roles import Role, Rules, assign
+from tests.analysis.batch import undrawn
 from tests.models.trees import quick_jit
 from tests.trees import haiku_tree, stacked_tree
 from tests.trees.network import by_path, replaced
@@ -20,11 +21,11 @@ IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((3, 8, 8, 1)), jnp
 @functools.cache
 def network(kind):
     if kind == "wide":
-        model = models.WideResNet(depth=16, stem_channels=4, scheme="fixup")
+        model = models.WideResNet(depth=10, stem_channels=4, scheme="fixup")
     else:
-        model = models.CifarResNet(depth=14, stem_channels=4, scheme="fixup")
-    draw = quick_jit(lambda key: init.he(model.init(key, IMAGES)["params"], key))
-    return draw(jax.random.key(1)), quick_jit(lambda p: model.apply({"params": p}, IMAGES))
+        model = models.CifarResNet(depth=8, stem_channels=4, scheme="fixup")
+    params = quick_jit(init.he)(undrawn(model), jax.random.key(1))
+    return params, quick_jit(lambda p: model.apply({"params": p}, IMAGES))
 
 
 TRANSITIONS = [
@@ -118,7 +119,7 @@ def test_each_layer_of_a_deep_stem_is_a_set_of_its_own():
     [
         ("head/bias", "'head/bias' is a bias that is not 0"),
         ("bias_head", "'bias_head' is a bias that is not 0"),
-        ("stage_2/rest/bias_3", "'stage_2/rest/bias_3' is a bias that is not 0"),
+        ("stage_2/first/bias_3", "'stage_2/first/bias_3' is a bias that is not 0"),
     ],
 )
 def test_biases_that_are_not_zero_are_refused(path, message):
@@ -133,6 +134,6 @@ def test_biases_that_are_not_zero_are_refused(path, message):
 
 def test_networks_that_normalise_are_refused():
     model = models.WideResNet(depth=10, stem_channels=4, scheme="batchnorm")
-    params = quick_jit(model.init)(jax.random.key(0), IMAGES)["params"]
+    params = undrawn(model)
     with pytest.raises(ValueError, match=r"\(norm\) found; expected a network that is positively"):
         homogeneous.refuse_inhomogeneous(params, assign(params))

@@ -7,19 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import analysis, models, schemes
+from nf_resnets import analysis, models
 from nf_resnets.models import architectures
 
 # What runs once needs no optimisation.
 quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def started(model, *inputs, scheme="plain", depth=None):
-    def start(key):
-        params = model.init(key, *inputs)["params"]
-        return schemes.get(scheme).init(params, depth or model.num_branches, key=key)
+def started(model, *inputs):
+    """Variables with random weights; nothing is compiled."""
+    rng = np.random.default_rng(0)
 
-    return quick(start)(jax.random.key(0))
+    def draw(leaf):
+        values = rng.standard_normal(leaf.shape, dtype=np.float32)
+        if leaf.ndim < 2:
+            return 1 + 0.1 * values
+        return values * (2 * leaf.shape[-1] / leaf.size) ** 0.5
+
+    return jax.tree.map(draw, dict(jax.eval_shape(model.init, jax.random.key(0), *inputs)))
 
 
 @pytest.mark.every(2)
@@ -28,7 +33,7 @@ def test_each_branch_begins_where_the_one_before_ends(name):
     architecture = architectures.ARCHITECTURES[name]
     inputs = architecture.example(2)
     model = architecture.smallest("plain")
-    params = started(model, *inputs)
+    params = started(model, *inputs)["params"]
     _, taps = quick(analysis.observe(model))(params, *inputs)
     blocks = analysis.branches(taps)
     assert len(blocks) == model.num_branches
@@ -45,7 +50,7 @@ def test_a_scan_and_an_unrolled_loop_show_the_same():
         models.WideResNet(depth=22, stem_channels=4, scheme="plain", unroll=unroll)
         for unroll in (1, 10)
     )
-    params = started(scanned, images)
+    params = started(scanned, images)["params"]
     found = [
         analysis.branches(quick(analysis.observe(model))(params, images)[1])
         for model in (scanned, unrolled)
@@ -71,9 +76,16 @@ def test_a_transformers_branches_are_in_order_and_its_inputs_a_tuple():
     architecture = architectures.ARCHITECTURES["transformer"]
     source, target = architecture.example(2)
     model = architecture.smallest("plain")
-    params = started(model, source, target)
+    params = started(model, source, target)["params"]
     observed = analysis.observe(model)
-    logits, taps = quick(observed)(params, (source, target))
+    labels = jnp.asarray(target)
+
+    @quick
+    def measured(at):
+        norms = analysis.gradient_norms(observed, at, (source, target), labels=labels)
+        return *observed(at, (source, target)), norms
+
+    logits, taps, norms = measured(params)
     blocks = analysis.branches(taps)
     assert len(blocks) == model.num_branches == 10
     assert [block["name"] for block in blocks[:4]] == [
@@ -94,28 +106,29 @@ def test_a_transformers_branches_are_in_order_and_its_inputs_a_tuple():
     assert logits.shape[:2] == target.shape
     # And the measures take them as they are.
     assert analysis.signal_of(taps).share.shape == (10,)
-    labels = jnp.asarray(target)
-    norms = quick(
-        lambda at: analysis.gradient_norms(observed, at, (source, target), labels=labels)
-    )(params)
     assert norms.shape == (10,) and bool((norms > 0).all())
 
 
 def test_dropout_is_off_unless_asked_for_and_batch_norm_uses_the_batch():
     images = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 8, 3)), jnp.float32)
-    model = models.WideResNet(depth=10, stem_channels=4, scheme="rescalenet")
-    params = started(model, images, scheme="rescalenet")
-    jax.eval_shape(analysis.observe(model), params, images)
+    model = models.CifarResNet(depth=8, stem_channels=4, scheme="rescalenet")
+    jax.eval_shape(analysis.observe(model), started(model, images)["params"], images)
 
-    model = models.WideResNet(depth=10, stem_channels=4, scheme="batchnorm")
-    variables = quick(model.init)(jax.random.key(0), images)
+    model = models.CifarResNet(depth=8, stem_channels=4, scheme="batchnorm")
+    variables = started(model, images)
     params, stats = variables["params"], variables["batch_stats"]
-    found = {
-        train: quick(analysis.observe(model, batch_stats=stats, train=train))(params, images)[0]
-        for train in (None, True, False)
-    }
-    np.testing.assert_array_equal(found[None], found[True])
-    assert not np.allclose(found[None], found[False])
+
+    @quick
+    def logits(params):
+        modes = (None, True, False)
+        return [
+            analysis.observe(model, batch_stats=stats, train=train)(params, images)[0]
+            for train in modes
+        ]
+
+    default, with_batch, with_averages = logits(params)
+    np.testing.assert_array_equal(default, with_batch)
+    assert not np.allclose(default, with_averages)
 
 
 def test_a_network_without_taps_is_refused():

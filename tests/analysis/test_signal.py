@@ -16,6 +16,7 @@ import pytest
 from experiments.untrained import OneStage
 from nf_resnets import analysis, models, schemes
 from nf_resnets.analysis import closed_form as cf
+from tests.models.trees import random_variables
 
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
 K = np.arange(1, L + 1)
@@ -27,30 +28,60 @@ INSIDE = np.convolve(np.ones(SIDE), np.ones(3), "same") / 3
 FIRST = 2 * np.multiply.outer(INSIDE, INSIDE)
 
 
-@functools.cache
-def draws(name, family="pre_activation"):
-    """``Signal`` and squared gradient norms of every draw, as arrays ``[DRAWS, L]``."""
-    scheme = schemes.get(name)
-    model = OneStage(L, WIDTH, scheme, family)
-    count = 16 if scheme.anatomy.normalized else 2
-    images = np.random.default_rng(0).choice([-1.0, 1.0], (count, SIDE, SIDE, 3))
-    images = jnp.asarray(images, jnp.float32)
+def signs(count, side):
+    images = np.random.default_rng(0).choice([-1.0, 1.0], (count, side, side, 3))
+    return images.astype(np.float32)
 
-    def one(key):
-        variables = model.init(key, images)
-        params = scheme.init(variables["params"], L, key=jax.random.fold_in(key, 1))
-        params = analysis.random_head(params, jax.random.fold_in(key, 2))
+
+def drawn(scheme, blocks, family="pre_activation"):
+    """Variables of every draw: the scheme's, from weights of He's that NumPy draws."""
+    rng = np.random.default_rng(1)
+
+    def draw(path, leaf):
+        name = path[-1].key
+        if name != "kernel":
+            return np.full((DRAWS, *leaf.shape), float(name in ("scale", "multiplier", "var")), "f")
+        values = rng.standard_normal((DRAWS, *leaf.shape), dtype=np.float32)
+        fan_in = np.prod(leaf.shape[:-1][-3:])
+        return values * np.float32((2 / fan_in) ** 0.5)
+
+    model = OneStage(blocks, WIDTH, scheme, family)
+    shapes = dict(jax.eval_shape(model.init, jax.random.key(0), signs(1, SIDE)))
+    variables = jax.tree_util.tree_map_with_path(draw, shapes)
+    start = jax.vmap(lambda params: scheme.init(params, blocks))
+    params = jax.jit(start, compiler_options=QUICKLY)(variables["params"])
+    return {**variables, "params": params}
+
+
+@functools.cache
+def measured(anatomy, family):
+    """Measures variables under many keys; one program for the schemes of an anatomy."""
+    model = OneStage(
+        L, WIDTH, schemes.Scheme("any", "", init=None, anatomy=anatomy, reference=""), family
+    )
+    images = signs(16 if anatomy.normalized else 2, SIDE)
+
+    def one(variables_and_key):
+        variables, key = variables_and_key
+        params = analysis.random_head(variables["params"], jax.random.fold_in(key, 2))
         observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
         norms = jnp.zeros(L)
-        if family == "pre_activation" and name in CASES:  # those that a test looks at
+        if family == "pre_activation":  # which a test looks at
             cotangent = jax.random.fold_in(key, 3)
             norms = analysis.gradient_norms(observed, params, images, key=cotangent)
         return analysis.signal(observed, params, images), norms**2
 
+    return jax.jit(lambda *args: jax.lax.map(one, args), compiler_options=QUICKLY)
+
+
+@functools.cache
+def draws(name, family="pre_activation"):
+    """``Signal`` and squared gradient norms of every draw, as arrays ``[DRAWS, L]``."""
+    scheme = schemes.get(name)
+    variables = drawn(scheme, L, family)
     keys = jax.random.split(jax.random.key(0), DRAWS)
-    run = jax.jit(lambda keys: jax.lax.map(one, keys), compiler_options=QUICKLY)
-    signal, squared = run(keys)
-    return jax.tree.map(lambda x: np.asarray(x, np.float64), (signal, squared))
+    found = measured(scheme.anatomy, family)(variables, keys)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
 
 def errors(values, expected):
@@ -66,7 +97,7 @@ def form(b, a=ONES, **options):
 BETA = 1 / (K + L)
 CASES = {
     # name: the closed form, and a wrong one
-    "alpha_one": (form(ONES), form((2**0.9 - 1) * ONES)),
+    "alpha_one": (form(ONES), form((2**0.85 - 1) * ONES)),
     "alpha_rsqrt_depth": (form(ONES / L), form(ONES / L**2)),
     "sqrt_half": (form(ONES / 2, ONES / 2), form(ONES / 2)),
     "batchnorm": (form(ONES, normalized=True), form(ONES)),
@@ -113,6 +144,7 @@ def test_batch_norms_branch_contributes_1_over_k_plus_1():
     np.testing.assert_allclose(added, added.mean(), rtol=0.08)
 
 
+@pytest.mark.slow
 def test_skip_and_branch_contribute_alike_where_both_are_divided_by_sqrt_2():
     signal, _ = draws("sqrt_half")
     right = CASES["sqrt_half"][0]
@@ -122,8 +154,7 @@ def test_skip_and_branch_contribute_alike_where_both_are_divided_by_sqrt_2():
     assert np.abs(ratio / (right.branch / right.skip) - 1).mean() < 0.1
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", ["skipinit", "fixup"])
+@pytest.mark.parametrize("name", ["skipinit", pytest.param("fixup", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["pre_activation", "post_activation"])
 def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
     signal, _ = draws(name, family)
@@ -151,24 +182,24 @@ def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
 def test_in_the_interior_var_doubles_without_any_correction():
     scheme, blocks, side = schemes.get("alpha_one"), 2, 14
     model = OneStage(blocks, WIDTH, scheme)
-    images = np.random.default_rng(0).choice([-1.0, 1.0], (1, side, side, 3))
-    images = jnp.asarray(images, jnp.float32)
+    images = signs(1, side)
 
-    def one(key):
-        params = scheme.init(model.init(key, images)["params"], blocks, key=key)
+    def one(params):
         observed = analysis.observe(model)
         # Five convolutions see the border no further in than five positions.
         return [analysis.signal(observed, params, images, interior=n).sum.second for n in (5, 0)]
 
-    keys = jax.random.split(jax.random.key(1), DRAWS)
-    run = jax.jit(lambda keys: jax.lax.map(one, keys), compiler_options=QUICKLY)
-    inside, everywhere = (np.asarray(values, np.float64) for values in run(keys))
+    run = jax.jit(lambda params: jax.lax.map(one, params), compiler_options=QUICKLY)
+    found = run(drawn(scheme, blocks)["params"])
+    inside, everywhere = (np.asarray(values, np.float64) for values in found)
     assert errors(inside, 2 * cf.alpha_one(blocks).sum) < 4
     ratio = inside / everywhere
     assert errors(ratio, 1.0) > 4  # the border lowers the whole image's moment
 
 
-@pytest.mark.parametrize("name", ["alpha_rsqrt_depth", "rescalenet", "batchnorm"])
+@pytest.mark.parametrize(
+    "name", ["alpha_rsqrt_depth", "rescalenet", pytest.param("batchnorm", marks=pytest.mark.slow)]
+)
 def test_with_a_relu_after_the_sum_it_is_the_other_recursion(name):
     signal, _ = draws(name, "post_activation")
     normalized = name == "batchnorm"
@@ -197,14 +228,13 @@ def test_gradients_grow_towards_the_input_by_the_closed_form(name):
 
 
 def test_a_gradient_norm_is_that_of_a_difference_quotient():
-    model = models.WideResNet(depth=10, stem_channels=4, scheme="plain")
+    model = models.CifarResNet(depth=8, stem_channels=4, scheme="plain")
     images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 4, 3)), jnp.float32)
     labels = jnp.array([1, 2, 3])
     observed = analysis.observe(model)
 
     @functools.partial(jax.jit, compiler_options=QUICKLY)
-    def both(key):
-        params = model.init(key, images[:1])["params"]
+    def both(params):
         norms = analysis.gradient_norms(observed, params, images, labels=labels)
         _, taps = observed(params, images)
 
@@ -217,7 +247,7 @@ def test_a_gradient_norm_is_that_of_a_difference_quotient():
         step = 1e-2 * gradient / jnp.linalg.norm(gradient.ravel())
         return norms, (loss(step) - loss(-step)) / 2e-2
 
-    norms, slope = both(jax.random.key(0))
+    norms, slope = both(random_variables(model, 0, branch=1.0)["params"])
     # Between kinks of the ReLUs the loss is smooth; the quotient is off by the square of its step.
     assert float(norms[1]) == pytest.approx(float(slope), rel=0.02)
     assert float(norms[0]) != pytest.approx(float(slope), rel=0.02)

@@ -13,7 +13,7 @@ from nf_resnets.analysis import updates
 from nf_resnets.analysis.head import random_head
 from nf_resnets.roles import Role, assign
 from tests.analysis.batch import digits
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_variables
 
 BATCH = 8
 
@@ -25,9 +25,9 @@ def logits_fn(model):
 @functools.cache
 def network():
     images, labels = digits(BATCH)
-    model = models.WideResNet(depth=16, stem_channels=4, scheme="fixup")
-    params = quick_jit(model.init)(jax.random.key(0), images)["params"]
-    return logits_fn(model), init.he(params, jax.random.key(1)), images, labels
+    model = models.CifarResNet(depth=8, stem_channels=4, scheme="fixup")
+    params = random_variables(model, 1, image_shape=(8, 8, 1), branch=1.0)["params"]
+    return logits_fn(model), params, images, labels
 
 
 @functools.cache
@@ -35,8 +35,14 @@ def compiled():
     """Everything this module measures of the network, in one program."""
     function, _, images, labels = network()
 
+    def loss(params):
+        each = optax.softmax_cross_entropy_with_integer_labels(function(params, images), labels)
+        return each.sum() / BATCH
+
     def measure(params, rate):
         return {
+            "gradient": updates.loss_gradient(function, params, images, labels),
+            "gradient_of_loss": jax.grad(loss)(params),
             "change": updates.update(function, params, images, labels, rate),
             "first_order": updates.first_order_update(function, params, images, labels),
             "small_rate": updates.small_rate(function, params, images, labels),
@@ -59,16 +65,23 @@ def test_of_a_linear_network_the_update_is_known():
     def matrix(at, images):
         return images @ at
 
-    arguments = (matrix, jnp.asarray(weights), jnp.asarray(x), jnp.asarray(labels))
+    @quick_jit
+    def measured(*arguments):
+        return (
+            updates.first_order_update(matrix, *arguments),
+            updates.update(matrix, *arguments, 0.5),
+            updates.update_size(matrix, *arguments),
+            updates.update_size(matrix, *arguments, 0.5),
+        )
+
+    first, half, *found_sizes = measured(weights, x, labels)
     # Float32 sums of a few products.
-    np.testing.assert_allclose(
-        updates.first_order_update(*arguments), expected, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-6)
     # Linear in the weights: any rate has the same update.
-    np.testing.assert_allclose(updates.update(*arguments, 0.5), 0.5 * expected, atol=1e-6)
+    np.testing.assert_allclose(half, 0.5 * expected, atol=1e-6)
     sizes = np.linalg.norm(expected, axis=1)
-    np.testing.assert_allclose(updates.update_size(*arguments), sizes, rtol=1e-5)
-    np.testing.assert_allclose(updates.update_size(*arguments, 0.5), sizes, rtol=1e-5)
+    for found in found_sizes:
+        np.testing.assert_allclose(found, sizes, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -77,7 +90,7 @@ def test_a_small_step_and_the_first_order_agree():
     rate = compiled()(params, 0.0)["small_rate"]
     found = compiled()(params, rate)
     change, first = np.asarray(found["change"] / rate), np.asarray(found["first_order"])
-    # Rounding and second order, each 3.5e-4, the latter times some of the network's 14 layers.
+    # Rounding and second order, each 3.5e-4, the latter times some of the network's 8 layers.
     error = np.linalg.norm(change - first) / np.linalg.norm(first)
     assert error < 5e-3
     # The rate it chose is what the docstring says: a change of sqrt(eps) of the logits.
@@ -99,14 +112,13 @@ def test_rates_away_from_the_small_one_are_worse():
 
 
 def test_with_fixups_zero_head_only_the_head_moves():
-    function, params, images, labels = network()
-    zero = init.fixup(params, 6)
+    _, params, *_ = network()
+    zero = init.fixup(params, 3)
     found = compiled()(zero, 0.0)
     assert not np.asarray(found["logits"]).any()
-    gradient = quick_jit(functools.partial(updates.loss_gradient, function))(zero, images, labels)
     moved = {
         leaf.path
-        for leaf, part in zip(assign(zero).leaves, jax.tree.leaves(gradient), strict=True)
+        for leaf, part in zip(assign(zero).leaves, jax.tree.leaves(found["gradient"]), strict=True)
         if np.asarray(part).any()
     }
     assert moved == {"head/kernel", "head/bias"}
@@ -119,7 +131,7 @@ def test_with_fixups_zero_head_only_the_head_moves():
 
 def test_the_random_head_is_the_standard_one_and_changes_nothing_else():
     _, params, *_ = network()
-    zero = init.fixup(params, 6)
+    zero = init.fixup(params, 3)
     drawn = random_head(zero, jax.random.key(0))
     for leaf, old, new in zip(
         assign(zero).leaves, jax.tree.leaves(zero), jax.tree.leaves(drawn), strict=True
@@ -171,13 +183,7 @@ def test_the_update_is_flat_in_depth_for_fixup_and_linear_without_rule_2():
 
 
 def test_the_gradient_is_that_of_the_mean_loss():
-    function, params, images, labels = network()
-
-    def loss(at):
-        each = optax.softmax_cross_entropy_with_integer_labels(function(at, images), labels)
-        return each.sum() / BATCH
-
-    one, other = quick_jit(
-        lambda p: (updates.loss_gradient(function, p, images, labels), jax.grad(loss)(p))
-    )(params)
+    _, params, *_ = network()
+    found = compiled()(params, 0.0)
+    one, other = found["gradient"], found["gradient_of_loss"]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), one, other)

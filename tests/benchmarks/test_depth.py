@@ -83,7 +83,7 @@ def test_activations_are_what_images_need():
 
 
 def test_the_plan_counts_the_state_once():
-    case = Case("wrn-10-1", batch=4, side=8)
+    case = Case("cifar-resnet-8", batch=4, side=8)
     state = depth.make_state(case, abstract=True)
     mib = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) / depth.MIB
     found = depth.planned(case)

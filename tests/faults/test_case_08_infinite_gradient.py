@@ -80,7 +80,8 @@ def assert_diverged(folder):
 
 @pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_they_diverge_at_that_step(tmp_path, runs):
-    sweeping.run(tmp_path, AXES, prepare=f"{HERE}:poison", workers=1, runs_per_device=runs)
+    short = {"model": "cifar-resnet-8", "epochs": 1.0}
+    sweeping.run(tmp_path, AXES, short, prepare=f"{HERE}:poison", workers=1, runs_per_device=runs)
     rows = assert_diverged(tmp_path)
     last = {
         seed: {
