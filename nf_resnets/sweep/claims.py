@@ -136,11 +136,6 @@ def measure(
 ) -> tuple[int, float, float]:
     """Tries numbers of runs on a device, from few to many, until more do not pay.
 
-    Args:
-      build: ``build(runs)`` compiles a program for so many runs on a device.
-      start: of a run.
-      candidates: the numbers, rising.
-
     Returns:
       The number, the seconds of one step of one run then, and the seconds of compiling it.
     """
@@ -176,21 +171,13 @@ def seconds_per_step(program: Program, start: Start, *, at_least: float = 0.2) -
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What the runs of a program cost.
+    """What the runs of a program cost."""
 
-    Attributes:
-      run: the first of them.
-      runs: how many are still to be made.
-      seconds_per_step: of one run on the devices of one program, with its part of the tests.
-      compile_seconds: of the program.
-      known: whether it comes from runs that were made, not from a few steps made for it.
-    """
-
-    run: Resolved
-    runs: int
-    seconds_per_step: float
+    run: Resolved  # the first of them
+    runs: int  # how many are still to be made
+    seconds_per_step: float  # of one run on the devices of one program, with its part of the tests
     compile_seconds: float
-    known: bool
+    known: bool  # from runs that were made, not from a few steps made for it
 
     @property
     def seconds(self) -> float:
@@ -207,11 +194,12 @@ def estimate(
 ) -> list[Cost]:
     """Says what programs cost: as measured by runs in the ledger, else by a few steps made now.
 
-    As many programs are measured at a time as will be at work, since they share the cores.
+    As many programs are measured at a time as will be at work, since they share the cores. Nothing
+    is written.
 
     Args:
       wanted: of each program one of its runs, and how many runs are still to be made.
-      programs: compiles them, and says where measurements are looked up; nothing is written.
+      programs: compiles them.
       workers: how many are at work at a time.
       on_message: hears what is being measured.
     """
@@ -310,34 +298,20 @@ class Claims:
 
     Where several processes work as one, process 0 decides and writes; the others do as it says.
 
-    Attributes:
-      ledger: where runs are claimed and their results written; None but on process 0.
-      worker: who claims.
-      task: what the runs are.
-      keys: the runs that the worker works on.
-      programs: what has been compiled.
-      folder: the runs' checkpoints lie in it, each in a folder of its own.
-      callback: hears what happens.
-      stop: tells whether to leave, with all runs saved.
-      execution: how the runs are made.
-      clock: where the time goes.
-      lost: the claims that were taken from this worker.
-      held: the claims of this worker, by key.
-      compiling: the programs that a thread is compiling.
-      compilers: the threads that are compiling, and for which runs.
-      lock: of what stands above.
     """
 
-    ledger: Ledger | None
+    ledger: Ledger | None  # None but on process 0
     worker: Worker
     task: Task
-    keys: frozenset[str]
+    keys: frozenset[str]  # the runs that the worker works on
     programs: Programs
-    folder: Path
+    folder: Path  # each run has a folder in it for its checkpoints
     callback: Callback
-    stop: Callable[[], bool]
+    stop: Callable[[], bool]  # whether to leave, with all runs saved
     execution: Execution = Execution()
     clock: Clock = dataclasses.field(default_factory=Clock)
+    # Below the lock: claims that were taken away, claims by key, programs being compiled, and by
+    # which threads for which runs.
     lost: set[Claim] = dataclasses.field(default_factory=set)
     held: dict[str, Claim] = dataclasses.field(default_factory=dict)
     compiling: set[str] = dataclasses.field(default_factory=set)
@@ -361,24 +335,19 @@ class Claims:
         return hosts.any_process(self.stop())
 
     def claim(self, program: str | None, limit: int) -> list[Claim]:
-        """Takes runs from the ledger, of one program; none once it is time to stop.
+        """Takes runs of one program from the ledger; none once it is time to stop.
 
-        Args:
-          program: of which program; None for any, best one that no other thread is compiling.
-          limit: how many at most.
+        With None as the program it is any, best one that no other thread is compiling.
         """
 
         def take(ledger: Ledger) -> list[Any]:
             if self.stop():
                 return []
+            avoid = () if program else tuple(self.compiling)
             claims = ledger.claim(
-                self.worker,
-                program=program,
-                not_programs=() if program else tuple(self.compiling),
-                limit=limit,
-                lease_seconds=self.execution.lease_seconds,
-                keys=self.keys,
-            )
+                self.worker, program=program, not_programs=avoid, limit=limit,
+                lease_seconds=self.execution.lease_seconds, keys=self.keys,
+            )  # fmt: skip
             return [dataclasses.asdict(claim) for claim in claims]
 
         # One thread at a time: the next one must see what this one is going to compile.
@@ -464,11 +433,7 @@ class Claims:
         return Checkpoints(self.folder / claim.key[:20], identity)
 
     def finish(
-        self,
-        claim: Claim,
-        state: str,
-        result: Mapping[str, Any],
-        epochs: list[dict[str, Any]],
+        self, claim: Claim, state: str, result: Mapping[str, Any], epochs: list[dict[str, Any]]
     ) -> bool:
         """Writes down how a run ended; tells whether it was still this worker's to do so."""
         held = self.ledger is not None and self.ledger.finish(
@@ -485,13 +450,9 @@ class Claims:
             # JAX adds a note to what passes through it, which says nothing of what was raised.
             message = "".join(traceback.format_exception_only(type(error), error))
             message = message.partition("\n-----")[0].strip()[:500]
-            state = self.ledger.fail(
-                claim,
-                self.worker,
-                "".join(traceback.format_exception(error)),
-                message=message,
-                max_attempts=1 if for_good else self.execution.max_attempts,
-            )
+            trace = "".join(traceback.format_exception(error))
+            most = 1 if for_good else self.execution.max_attempts
+            state = self.ledger.fail(claim, self.worker, trace, message=message, max_attempts=most)
             if state in ("waiting", "failed"):
                 self.callback.on_run_end(claim.key, state, {"message": message})
         self.let_go(claim)

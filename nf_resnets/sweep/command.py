@@ -90,31 +90,18 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What there is of a sweep when its command ends.
+    """What there is of a sweep when its command ends."""
 
-    Attributes:
-      rows: of the grid's runs, as the ledger has them.
-      axes: the grid, with the rates that were added.
-      base: the other settings that are not the defaults.
-      counts: how many runs are in each state.
-      clock: where the time went.
-      exit_code: 0; 1 if runs failed; 143 and the like after a signal.
-      failures: the tracebacks of failed runs, by key.
-      compiled: how many programs were compiled, once each.
-      makers: on what and with which versions how many of the runs were made, and when.
-      faults: what could not be written of the runs that were made.
-    """
-
-    rows: list[dict[str, Any]]
-    axes: Mapping[str, tuple[Any, ...]]
-    base: Mapping[str, Any]
-    counts: Mapping[str, int]
+    rows: list[dict[str, Any]]  # of the grid's runs, as the ledger has them
+    axes: Mapping[str, tuple[Any, ...]]  # with the rates that were added
+    base: Mapping[str, Any]  # the other settings that are not the defaults
+    counts: Mapping[str, int]  # of the runs in each state
     clock: Clock
-    exit_code: int
-    failures: Mapping[str, str]
-    compiled: int
-    makers: list[dict[str, Any]]
-    faults: Sequence[str] = ()
+    exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal
+    failures: Mapping[str, str]  # tracebacks, by key
+    compiled: int  # programs
+    makers: list[dict[str, Any]]  # devices and versions, how many of the runs they made, and when
+    faults: Sequence[str] = ()  # what could not be written of the runs that were made
 
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
@@ -266,11 +253,7 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     carried = dataclasses.replace(execution, runs_per_device=most)
     builder = claims.Programs(sweep.task, mesh, Callbacks(), carried, ledger, device_name())
     costs = claims.estimate(
-        {
-            name: (sweep.task.resolve(kind.settings), runs)
-            for name, (kind, runs) in left.items()
-            if runs > 0
-        },
+        {name: (sweep.task.resolve(k.settings), n) for name, (k, n) in left.items() if n > 0},
         builder,
         workers=workers,
         on_message=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
@@ -466,23 +449,15 @@ def _train(
         # the process at once.
         stack.enter_context(stop)
         return worker.run_sweep(
-            sweep.task,
-            sweep.runs,
-            ledger,
-            options.out / "checkpoints",
-            callback,
-            stop=lambda: stop.requested,
-            execution=options.execution,
-        )
+            sweep.task, sweep.runs, ledger, options.out / "checkpoints", callback,
+            stop=lambda: stop.requested, execution=options.execution,
+        )  # fmt: skip
 
 
 def growth(
-    rows: Sequence[Mapping[str, Any]],
-    axes: Mapping[str, Sequence[Any]],
-    grown: dict[str, int],
-    most: int,
-    rule: Rule = "strict",
-) -> list[float] | None:
+    rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], grown: dict[str, int],
+    most: int, rule: Rule = "strict",
+) -> list[float] | None:  # fmt: skip
     """Rates beyond the edges at which a best one lies, in the steps of the grid.
 
     Args:
@@ -522,14 +497,9 @@ METRICS = ("test_accuracy", "train_loss")
 
 
 def draw(
-    result: Result,
-    folder: Path,
-    *,
-    title: str,
-    rule: Rule = "strict",
-    chance: float | None = None,
-    failed: Callable[[str, Exception], Any] | None = None,
-) -> list[str]:
+    result: Result, folder: Path, *, title: str, rule: Rule = "strict",
+    chance: float | None = None, failed: Callable[[str, Exception], Any] | None = None,
+) -> list[str]:  # fmt: skip
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
     Args:

@@ -47,33 +47,19 @@ OVER = {"finished": "finished", "diverged": "diverged", "failed": "failed", "oom
 
 @dataclasses.dataclass
 class Running:
-    """A run in a slot.
-
-    Attributes:
-      label: what it is called.
-      settings: of the run.
-      program: runs of equal programs take equally long.
-      work: of the whole run, in examples.
-      began: when it entered the slot.
-      first: the step it entered with.
-      step: steps made.
-      num_steps: steps of the whole run.
-      loss: of the last step.
-      accuracy: of the last test.
-      input_fraction: of the time spent waiting for input, where images are streamed.
-    """
+    """A run in a slot."""
 
     label: str
     settings: Mapping[str, Any]
-    program: str
-    work: float
-    began: float
-    first: int
+    program: str  # runs of equal programs take equally long
+    work: float  # of the whole run, in examples
+    began: float  # when it entered the slot
+    first: int  # the step it entered with
     step: int
     num_steps: int
-    loss: float | None = None
-    accuracy: float | None = None
-    input_fraction: float | None = None
+    loss: float | None = None  # of the last step
+    accuracy: float | None = None  # of the last test
+    input_fraction: float | None = None  # of the time spent waiting for streamed images
 
     def fraction(self, step: int) -> float:
         """Which part of the run so many steps are."""
@@ -120,11 +106,7 @@ class TimeLeft:
     ) -> float | None:
         """Estimates the seconds left, None before anything is known.
 
-        Args:
-          running: the runs in slots.
-          to_go: how many runs nobody has begun.
-          now: the time.
-          elsewhere: how many runs other workers make, each taken to be as fast as here.
+        Nobody has begun ``to_go`` runs; other workers make ``elsewhere``, as fast as this one.
         """
         running, spent, made = list(running), self._seconds.copy(), self._made.copy()
         for each in running:
@@ -150,10 +132,9 @@ class TimeLeft:
 
 
 class Best:
-    """The best accuracy so far of each scheme and batch size: a mean over seeds, and its rate.
+    """The best accuracy so far of each scheme and batch size, over the settings that are swept.
 
-    Args:
-      names: the settings that are swept.
+    It is a mean over seeds; the rate stands beside it.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -44,16 +44,13 @@ STUDY = "nf_resnets"
 
 
 def export(ledger: Ledger, path: str | Path, format: str | None = None) -> int:
-    """Writes a ledger in the format that the path's ending says.
+    """Writes a ledger in a format; returns how many runs were written.
 
     Args:
       ledger: what to write.
       path: a new file that ends in .csv, .parquet, or .db or .sqlite for Optuna; or the URL of a
         storage of Optuna.
-      format: "csv", "parquet" or "optuna", whatever the ending.
-
-    Returns:
-      How many runs were written.
+      format: "csv", "parquet" or "optuna"; None for what the path's ending says.
 
     Raises:
       LedgerError: if the format is unknown, or the file exists or cannot be written.
@@ -75,15 +72,9 @@ def export(ledger: Ledger, path: str | Path, format: str | None = None) -> int:
 
 
 def to_csv(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None = None) -> int:
-    """Writes one line for each run: the settings in the order of their names, then the results.
+    """Writes a line for each run, or those of these keys; returns how many.
 
-    Args:
-      ledger: what to write.
-      path: a new file.
-      keys: none but these runs.
-
-    Returns:
-      How many runs were written.
+    In it are the settings in the order of their names, then the results.
 
     Raises:
       LedgerError: if the file exists or cannot be written.
@@ -133,12 +124,9 @@ def to_parquet(ledger: Ledger, path: str | Path, *, keys: Collection[str] | None
 
 
 def to_optuna(
-    ledger: Ledger,
-    storage: str | Path,
-    study_name: str = STUDY,
-    *,
+    ledger: Ledger, storage: str | Path, study_name: str = STUDY, *,
     keys: Collection[str] | None = None,
-) -> int:
+) -> int:  # fmt: skip
     """Writes a study in which every run is a trial, for ``optuna-dashboard sqlite:///FILE``.
 
     A trial's parameters are the settings that differ between the runs; the others are attributes

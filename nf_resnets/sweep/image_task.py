@@ -47,37 +47,21 @@ LARGE = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What follows from settings and data, whatever the run's numbers.
+    """What follows from settings and data, whatever the run's numbers."""
 
-    Attributes:
-      settings: of one run of the kind.
-      num_steps: steps of the run.
-      steps_per_epoch: full batches in an epoch.
-      warmup_steps: steps of the warm-up.
-      micro_batches: into how many parts a batch is cut.
-      bn_groups: into how many slices BatchNorm cuts a batch.
-      program: runs of equal names here share a compiled program.
-    """
-
-    settings: RunSettings
+    settings: RunSettings  # of one run of the kind
     num_steps: int
     steps_per_epoch: int
     warmup_steps: int
-    micro_batches: int
-    bn_groups: int
-    program: str
+    micro_batches: int  # into which a batch is cut
+    bn_groups: int  # into which BatchNorm cuts a batch
+    program: str  # runs of equal names share a compiled program
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a ledger keeps of it: the schedule as ``[first step, rate]``."""
         parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
-        return {
-            "num_steps": self.num_steps,
-            "steps_per_epoch": self.steps_per_epoch,
-            "warmup_steps": self.warmup_steps,
-            "micro_batches": self.micro_batches,
-            "bn_groups": self.bn_groups,
-            "rates": [[step, factor * peak_lr] for step, factor in parts],
-        }
+        own = {n: v for n, v in vars(self).items() if n not in ("settings", "program")}
+        return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
 
 
 class ImageTask:
@@ -101,11 +85,7 @@ class ImageTask:
         self._lock = threading.Lock()
 
     def kind(self, settings: RunSettings) -> Kind:
-        """The kind of a run, found once.
-
-        Raises:
-          ValueError: as :func:`kind_of`.
-        """
+        """The kind of a run, found once; raises as :func:`kind_of`."""
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
         others = dataclasses.replace(settings, **numbers)
         if others not in self._kinds:
@@ -113,11 +93,7 @@ class ImageTask:
         return self._kinds[others]
 
     def resolve(self, settings: Mapping[str, Any] | RunSettings) -> Resolved:
-        """What follows from a run's settings.
-
-        Raises:
-          ValueError: as :func:`kind_of`.
-        """
+        """What follows from a run's settings; raises as :func:`kind_of`."""
         if not isinstance(settings, RunSettings):
             settings = make(settings)
         kind = self.kind(settings)
@@ -132,11 +108,7 @@ class ImageTask:
         )
 
     def check(self, run: Resolved, devices_per_run: int) -> None:
-        """Refuses a run whose batch does not divide over its devices.
-
-        Raises:
-          ValueError: that says which number does not.
-        """
+        """Refuses a run whose batch does not divide over its devices."""
         refuse_indivisible(self.kind(make(run.settings)), devices_per_run)
 
     def build(
@@ -176,12 +148,9 @@ class ImageTask:
         """In what a run differs from others of its program."""
         settings = make(run.settings)
         return training.Start(
-            schemes.get(settings.scheme),
-            settings.seed,
-            hyper_of(settings),
-            settings.alpha,
+            schemes.get(settings.scheme), settings.seed, hyper_of(settings), settings.alpha,
             settings.branch_scale,
-        )
+        )  # fmt: skip
 
 
 @functools.lru_cache
@@ -308,13 +277,10 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
 def _schedule(
     kind: str, peak: Any, num_steps: int, warmup_steps: int
 ) -> Callable[[Any], jax.Array]:
-    if kind == "halving":
-        schedule = optim.halving(peak, num_steps)
-    else:
+    def constant(step: Any) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(peak, jnp.float32), jnp.shape(step))
 
-        def schedule(step: Any) -> jax.Array:
-            return jnp.broadcast_to(jnp.asarray(peak, jnp.float32), jnp.shape(step))
-
+    schedule = optim.halving(peak, num_steps) if kind == "halving" else constant
     return optim.warmup(schedule, warmup_steps, num_steps)
 
 
@@ -329,11 +295,7 @@ def hyper_of(settings: RunSettings) -> dict[str, float]:
 
 
 def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
-    """Refuses a run whose batch does not divide over its devices.
-
-    Raises:
-      ValueError: that says which number does not.
-    """
+    """Refuses a run whose batch does not divide over its devices, with a ``ValueError``."""
     settings, parts = kind.settings, devices_per_run * kind.micro_batches
     if settings.batch_size % parts:
         raise ValueError(
@@ -350,15 +312,9 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
 
 def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """SGD with the schedule of a kind and the numbers of a run."""
-    return optim.sgd(
-        _schedule(
-            kind.settings.schedule, hyper["learning_rate"], kind.num_steps, kind.warmup_steps
-        ),
-        momentum=hyper["momentum"],
-        weight_decay=hyper["weight_decay"],
-        scheme=kind.settings.scheme,
-        scalar_factor=hyper["scalar_factor"],
-    )
+    others = {name: value for name, value in hyper.items() if name != "learning_rate"}
+    how = kind.settings.schedule, hyper["learning_rate"], kind.num_steps, kind.warmup_steps
+    return optim.sgd(_schedule(*how), scheme=kind.settings.scheme, **others)
 
 
 MOST_KINDS = 4096
@@ -367,18 +323,11 @@ MOST_KINDS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A grid whose every point has been checked against its data.
+    """A grid whose every point has been checked against its data."""
 
-    Attributes:
-      axes: of each swept setting its values.
-      base: the other settings, where they are not the defaults.
-      kinds: one for each combination of all settings but ``NUMBERS``, of whichever numbers.
-      task: what its runs are.
-    """
-
-    axes: Mapping[str, tuple[Any, ...]]
-    base: Mapping[str, Any]
-    kinds: tuple[Kind, ...]
+    axes: Mapping[str, tuple[Any, ...]]  # of each swept setting its values
+    base: Mapping[str, Any]  # the other settings, where they are not the defaults
+    kinds: tuple[Kind, ...]  # one for each combination of all settings but ``NUMBERS``
     task: ImageTask
 
     @property
@@ -481,12 +430,10 @@ def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[Ru
 
 def refuse_other_settings(sweep: Sweep, ledger: Ledger) -> None:
     """Refuses a grid whose fixed settings are not those of the runs in the ledger."""
-    there: dict[str, set[Any]] = {}
-    for text in ledger.settings():
-        for name, value in json.loads(text).items():
-            there.setdefault(name, set()).add(value)
-    if not there:
+    rows = ledger.rows()
+    if not rows:
         return
+    there = {name: {row[name] for row in rows if name in row} for name in FIELDS}
     first = sweep.kinds[0].settings
     now = dict(vars(first))
     if "scheme" in sweep.axes and first.scalar_factor == schemes.get(first.scheme).scalar_factor:
@@ -494,7 +441,7 @@ def refuse_other_settings(sweep: Sweep, ledger: Ledger) -> None:
     changed = [
         f"{name}: {_some(there[name])} there, {value!r} now"
         for name, value in now.items()
-        if name not in sweep.axes and value not in there.get(name, {value})
+        if name not in sweep.axes and value not in (there[name] or {value})
     ]
     if changed:
         raise ValueError(

@@ -62,6 +62,7 @@ LONGEST_LEASE = 10_000_000
 CHANGED = (*COVERED["runs"], "measures")
 WHOLE = sa.select(*(runs.c[name] for name in ("id", "settings", "checksum", *CHANGED)))
 ORDER = (runs.c.position, runs.c.id)
+ENDED = ("finished", "diverged", "failed", "oom")
 IS_WAITING = runs.c.state == "waiting"
 IS_RUNNING = runs.c.state == "running"
 
@@ -71,25 +72,15 @@ IS_RUNNING = runs.c.state == "running"
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """A process that claims runs.
-
-    Attributes:
-      id: no two workers ever have the same.
-      host: the machine's name.
-      boot: tells one start of a machine, and one container on it, from all others.
-      pid: number of the process.
-      start: when the process started, in clock ticks since the boot; None where that is unknown.
-      device: what the runs run on.
-      versions: JSON of the versions of what computes.
-    """
+    """A process that claims runs; no two ever have the same id."""
 
     id: str
     host: str
-    boot: str
+    boot: str  # tells one start of a machine, and one container on it, from all others
     pid: int
-    start: int | None
+    start: int | None  # of the process, in clock ticks since the boot, where that is known
     device: str
-    versions: str
+    versions: str  # JSON
 
 
 def this_worker(device: str, versions: Mapping[str, str]) -> Worker:
@@ -152,19 +143,12 @@ def is_dead(worker: Worker) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class NewRun:
-    """A run to be added.
+    """A run to be added."""
 
-    Attributes:
-      settings: the canonical JSON text of its settings; a run exists once for each.
-      program: runs of one program share a compiled step.
-      position: runs are claimed in this order.
-      resolved: JSON of what follows from the settings.
-    """
-
-    settings: str
-    program: str
-    position: int
-    resolved: str = "{}"
+    settings: str  # canonical JSON; a run exists once for each
+    program: str  # runs of equal names share compiled functions
+    position: int  # runs are claimed in this order
+    resolved: str = "{}"  # JSON of what follows from the settings
 
     @property
     def key(self) -> str:
@@ -368,13 +352,9 @@ class Ledger:
             connection.execute(new, rows)
 
     def add(self, new: Sequence[NewRun]) -> int:
-        """Adds the runs whose keys are not there yet; returns how many were new.
-
-        Those that are there stay as they are.
-        """
+        """Adds the runs whose keys are not there yet; returns how many were new."""
         fresh = dict.fromkeys(CHANGED) | {"state": "waiting", "attempt": 0, "failures": 0}
-        # In one order, so that two workers that add at once wait for each other and not in a
-        # circle.
+        # In one order, so that two workers that add at once do not wait in a circle.
         rows = [fresh | vars(run) | {"key": run.key} for run in sorted(new, key=lambda r: r.key)]
         for row in rows:
             row["checksum"] = checksum(runs, row)
@@ -392,25 +372,12 @@ class Ledger:
 
         return self._write(work)
 
-    def settings(self) -> list[str]:
-        """The canonical settings of all runs, in order."""
-        found = self._all(WHOLE.order_by(*ORDER))
-        for row in found:
-            self._decoded(runs, row)
-        return [row["settings"] for row in found]
-
     # Claims
 
     def claim(
-        self,
-        worker: Worker,
-        *,
-        program: str | None = None,
-        not_programs: Collection[str] = (),
-        limit: int = 1,
-        lease_seconds: float = 60.0,
-        keys: Collection[str] | None = None,
-    ) -> list[Claim]:
+        self, worker: Worker, *, program: str | None = None, not_programs: Collection[str] = (),
+        limit: int = 1, lease_seconds: float = 60.0, keys: Collection[str] | None = None,
+    ) -> list[Claim]:  # fmt: skip
         """Takes waiting runs of one program; no other worker gets them.
 
         Runs of others whose lease ran out wait again, and so do those of workers that are known
@@ -542,13 +509,9 @@ class Ledger:
         return run if is_held else None, run["outcome"]
 
     def _end(
-        self,
-        connection: sa.Connection,
-        run: Row,
-        outcome: str,
-        traceback: str | None = None,
+        self, connection: sa.Connection, run: Row, outcome: str, traceback: str | None = None,
         **changes: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Changes a run that is running, and ends its attempt."""
         self._change(connection, [run], **changes)
         attempt = (attempts.c.run == run["id"]) & (attempts.c.attempt == run["attempt"])
@@ -565,11 +528,10 @@ class Ledger:
         """Writes down what epochs gave; an epoch that is there already is written anew.
 
         Args:
-          claim: of `claim`.
+          claim: of `claim`, which tells the run.
           worker: who holds the run.
-          rows: for each epoch some of epoch, step, train_loss, train_accuracy, test_loss,
-            test_accuracy, seconds and measures, a mapping that JSON can hold; epoch must be there.
-            NaN and infinity become None.
+          rows: of each epoch its number and some of `EPOCH`, and measures, a mapping that JSON can
+            hold. NaN and infinity become None.
 
         Returns:
           False, with nothing written, if the worker does not hold the run any more.
@@ -585,28 +547,23 @@ class Ledger:
         return self._write(work)
 
     def finish(
-        self,
-        claim: Claim,
-        worker: Worker,
-        state: str,
-        result: Mapping[str, Any],
+        self, claim: Claim, worker: Worker, state: str, result: Mapping[str, Any],
         epochs: Sequence[Mapping[str, Any]] = (),
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Writes down how a run ended.
 
         Args:
-          claim: of `claim`.
+          claim: of `claim`, which tells the run.
           worker: who holds the run.
           state: "finished", "diverged" or "oom".
-          result: some of steps, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
-            message and measures, a mapping that JSON can hold; NaN and infinity become None.
+          result: some of `RESULTS`, and measures, as for `record`.
           epochs: what the last epochs gave, as for `record`.
 
         Returns:
           False, with nothing written, if the worker does not hold the run any more; True also if
           this very claim had ended this way before.
         """
-        if state not in ("finished", "diverged", "oom"):
+        if state not in ENDED or state == "failed":
             raise LedgerError(f"state is {state!r}; expected 'finished', 'diverged' or 'oom'")
         columns = _columns("the result", result, RESULTS)
         values = [_columns("an epoch's row", row, EPOCH) for row in epochs]
@@ -628,18 +585,13 @@ class Ledger:
         return self._write(work)
 
     def fail(
-        self,
-        claim: Claim,
-        worker: Worker,
-        traceback: str,
-        *,
-        message: str | None = None,
+        self, claim: Claim, worker: Worker, traceback: str, *, message: str | None = None,
         max_attempts: int = 3,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Writes down that a run raised.
 
         Args:
-          claim: of `claim`.
+          claim: of `claim`, which tells the run.
           worker: who holds the run.
           traceback: what it raised; it is kept with the attempt.
           message: what is kept with the run; None for the traceback's last line.
@@ -680,20 +632,12 @@ class Ledger:
         return self._write(work)
 
     def retry(
-        self,
-        states: Collection[str] = ("failed", "oom"),
-        *,
-        keys: Collection[str] | None = None,
+        self, states: Collection[str] = ("failed", "oom"), *, keys: Collection[str] | None = None
     ) -> int:
-        """Lets runs of these states, and keys, wait again; returns how many.
-
-        Their attempts and epochs stay, and failures are counted anew.
-        """
+        """Lets runs of these states, and keys, wait again, with no failures; returns how many."""
         for state in states:
-            if state not in ("finished", "diverged", "failed", "oom"):
-                raise LedgerError(
-                    f"states has {state!r}; expected 'finished', 'diverged', 'failed' or 'oom'"
-                )
+            if state not in ENDED:
+                raise LedgerError(f"states has {state!r}; expected some of {', '.join(ENDED)}")
         nothing = dict.fromkeys((*RESULTS, "measures", "finished_at"))
 
         def work(connection: sa.Connection) -> int:
@@ -735,10 +679,9 @@ class Ledger:
         All are checked, since it can be the key itself that is damaged.
 
         Returns:
-          In each row all fields of the settings, and key, program, state, attempts (how often it
-          was claimed), steps_done, test_accuracy, test_loss, train_loss, train_accuracy, seconds,
-          message, finished_at (seconds since 1970), position, resolved and measures (mappings);
-          None for what is not there.
+          In each row all fields of the settings, and `COLUMNS`: attempts counts the claims,
+          finished_at is in seconds since 1970, resolved and measures are mappings; None for what is
+          not there.
         """
         wanted = None if keys is None else frozenset(keys)
         found = self._mappings(WHOLE.order_by(*ORDER), runs)
@@ -752,8 +695,7 @@ class Ledger:
         """What the epochs of a run gave, or those of all runs for None.
 
         Returns:
-          Rows of key, epoch, step, train_loss, train_accuracy, test_loss, test_accuracy, seconds,
-          attempt (which wrote the row) and measures (a mapping), in order.
+          Rows of key, `EPOCH`, attempt (which wrote the row) and measures (a mapping), in order.
         """
         names = (*EPOCH, "attempt", "measures", "checksum")
         query = sa.select(runs.c.key, *(epochs.c[name] for name in names)).join_from(runs, epochs)
@@ -802,18 +744,15 @@ class Ledger:
 
         The device carried so many runs at once; a step is one of one run.
         """
-        values = {
-            "program": program,
-            "device": device,
-            "runs_per_device": int(runs_per_device),
-            "seconds_per_step": _number("seconds_per_step", seconds_per_step),
-            "compile_seconds": _number("compile_seconds", compile_seconds),
-        }
-
-        def work(connection: sa.Connection) -> None:
-            self._put(connection, measurements, [{**values, "measured_at": now(connection)}])
-
-        self._write(work)
+        row: dict[str, Any] = {"program": program, "device": device}
+        row["runs_per_device"] = int(runs_per_device)
+        row["seconds_per_step"] = _number("seconds_per_step", seconds_per_step)
+        row["compile_seconds"] = _number("compile_seconds", compile_seconds)
+        self._write(
+            lambda connection: self._put(
+                connection, measurements, [{**row, "measured_at": now(connection)}]
+            )
+        )
 
     def measured(self, program: str, device: str) -> dict[str, Any] | None:
         """What `measure` kept: runs_per_device, seconds_per_step and compile_seconds; or None."""

@@ -296,9 +296,6 @@ def parse_url(text: str) -> sa.URL | None:
 def locate(where: str | Path) -> tuple[sa.URL, str]:
     """The URL of a ledger with its database driver, and a name without user and password.
 
-    Args:
-      where: the path of an SQLite file, `sqlite:///PATH` or `postgresql://...`.
-
     Raises:
       LedgerError: a URL of another scheme, or one that cannot be read.
     """
@@ -330,12 +327,8 @@ def open_engine(url: sa.URL, name: str, *, patience: float) -> sa.Engine:
 
     Transactions of SQLite that write are begun with the execution option `writes`: they wait for
     the lock at their beginning. (Begun without it, a transaction that reads and then writes fails
-    at once with "database is locked" where another one wrote in between.)
-
-    Args:
-      url: where the database is.
-      name: what it is called in errors.
-      patience: seconds to wait for a locked file.
+    at once with "database is locked" where another one wrote in between.) The patience is in
+    seconds, for a locked file.
 
     Raises:
       LedgerError: psycopg is not installed.
@@ -378,13 +371,9 @@ def now(connection: sa.Connection) -> float:
 
 
 def prepare(engine: sa.Engine, name: str, *, create: bool, patience: float) -> None:
-    """Checks that the database is a ledger; makes an empty one into a ledger.
+    """Checks that the database is a ledger; with `create`, makes an empty one into a ledger.
 
-    Args:
-      engine: of `open_engine`.
-      name: what the ledger is called in errors.
-      create: whether an empty or missing database becomes a ledger.
-      patience: seconds to wait for others that create it too.
+    The patience is in seconds, for others that create it too.
 
     Raises:
       LedgerError: there is no ledger, or what is there is none, or one of another version, or it

@@ -30,25 +30,15 @@ SHOWN = 3.84
 
 @dataclasses.dataclass(frozen=True)
 class RateSummary:
-    """The seeds of one learning rate.
-
-    Attributes:
-      rate: the learning rate.
-      n: how many runs finished with a number; the diverged are not among them.
-      mean: of their metric; None if ``n`` is 0.
-      std: sample standard deviation (``n - 1``) of their metric; None if ``n`` is below 2.
-      values: the metric of each, by seed.
-      diverged: how many runs diverged.
-      left_out: how many runs have done neither (waiting, running, failed, out of memory).
-    """
+    """The seeds of one learning rate."""
 
     rate: float
-    n: int
-    mean: float | None
-    std: float | None
-    values: tuple[float, ...]
-    diverged: int
-    left_out: int
+    n: int  # runs that finished with a number; the diverged are not among them
+    mean: float | None  # of their metric; None if ``n`` is 0
+    std: float | None  # sample standard deviation (``n - 1``); None if ``n`` is below 2
+    values: tuple[float, ...]  # the metric of each, by seed
+    diverged: int  # runs
+    left_out: int  # runs that have done neither: waiting, running, failed, out of memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +53,8 @@ class Optimum:
       left_out: how many of them have no number yet, or never will, by state.
       rule: how the rates were compared at which some runs diverged.
       best: the best rate; None if no run finished.
-      mean: of the metric at ``best``.
-      std: of the metric at ``best`` over its seeds; None with fewer than two.
-      low: the lowest of ``as_good``.
-      high: the highest of ``as_good``.
+      mean, std: of the metric at ``best`` over its seeds; no ``std`` with fewer than two.
+      low, high: the lowest and the highest of ``as_good``.
       as_good: the rates whose mean lies within ``std`` of the best's, ``best`` among them.
       passed_over: the rates with a better mean over the runs that finished, which stand behind
         ``best`` because more of their runs diverged.
@@ -74,8 +62,7 @@ class Optimum:
         ``high`` is worse.
       at_edge: whether ``best`` is the lowest or highest rate tried, so that the true best may lie
         outside the grid; ``"only"`` if no other was tried.
-      low_open: whether ``low`` is the lowest rate tried: the range may go on below it.
-      high_open: whether ``high`` is the highest rate tried.
+      low_open, high_open: whether ``low`` is the lowest rate tried, and ``high`` the highest.
     """
 
     group: dict[str, Any]
@@ -165,14 +152,9 @@ class Regimes:
 
 
 def optimum(
-    rows: Sequence[Row],
-    *,
-    metric: str = "test_accuracy",
-    rate: str = "peak_lr",
-    seed: str = "seed",
-    group: Mapping[str, Any] | None = None,
-    rule: Rule = "strict",
-) -> Optimum:
+    rows: Sequence[Row], *, metric: str = "test_accuracy", rate: str = "peak_lr",
+    seed: str = "seed", group: Mapping[str, Any] | None = None, rule: Rule = "strict",
+) -> Optimum:  # fmt: skip
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
     The best rate has the best mean over its seeds; as good is every rate whose mean lies within one
@@ -232,14 +214,10 @@ def optimum(
 
 
 def optima(
-    rows: Sequence[Row],
-    *,
-    by: Sequence[str] = ("scheme", "batch_size"),
-    metric: str = "test_accuracy",
-    rate: str = "peak_lr",
-    seed: str = "seed",
+    rows: Sequence[Row], *, by: Sequence[str] = ("scheme", "batch_size"),
+    metric: str = "test_accuracy", rate: str = "peak_lr", seed: str = "seed",
     rule: Rule = "strict",
-) -> list[Optimum]:
+) -> list[Optimum]:  # fmt: skip
     """As :func:`optimum`, but for each group of runs that share the fields of ``by``.
 
     With ``rate`` and ``seed`` these fields must tell all runs apart. Each in turn puts the results
@@ -266,15 +244,9 @@ def optima(
             for field, (value, number) in enumerate(zip(values, is_number, strict=True))
         ]
 
+    how: dict[str, Any] = {"metric": metric, "rate": rate, "seed": seed, "rule": rule}
     return [
-        optimum(
-            groups[values],
-            metric=metric,
-            rate=rate,
-            seed=seed,
-            group=dict(zip(by, values, strict=True)),
-            rule=rule,
-        )
+        optimum(groups[values], group=dict(zip(by, values, strict=True)), **how)
         for values in sorted(groups, key=order)
     ]
 

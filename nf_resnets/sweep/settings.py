@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -86,27 +87,18 @@ for _name, _hint in typing.get_type_hints(RunSettings).items():
     _parts = typing.get_args(_hint) if isinstance(_hint, types.UnionType) else (_hint,)
     FIELDS[_name] = (next(p for p in _parts if p is not type(None)), type(None) in _parts)
 
-# Of each number its smallest value, whether that itself is allowed, and what it must stay below.
+# Of a number its smallest value, whether that itself is allowed, and what it must stay below.
 _RANGES: dict[str, tuple[float, bool, float]] = {
-    "stem_channels": (0, True, math.inf),
     "batch_size": (1, True, math.inf),
-    "micro_batch": (0, True, math.inf),
-    "epochs": (0, True, math.inf),
     "steps": (0, True, 2**31 / 40),
     "peak_lr": (0, False, 1e38),
-    "warmup_epochs": (0, True, math.inf),
     "momentum": (0, True, 1),
-    "weight_decay": (0, True, math.inf),
-    "scalar_factor": (0, True, math.inf),
     "alpha": (-math.inf, False, math.inf),
-    "branch_scale": (0, True, math.inf),
     "dropout": (0, True, 1),
-    "ghost_batch": (0, True, math.inf),
-    "bn_estimate_batches": (0, True, math.inf),
-    "padding": (0, True, math.inf),
     "evaluate_every": (1, True, math.inf),
     "seed": (0, True, 2**32),
 }
+_RANGE = (0, True, math.inf)  # of all others
 _CHOICES = {"schedule": ("halving", "constant")}
 
 
@@ -164,7 +156,7 @@ def typed(name: str, value: Any) -> Any:
         raise ValueError(
             f"{name}={shown(value)} found; expected a {'whole' if whole else 'finite'} number."
         )
-    low, inclusive, high = _RANGES[name]
+    low, inclusive, high = _RANGES.get(name, _RANGE)
     if number < low or (number == low and not inclusive) or number >= high:
         expected = f"{'of at least' if inclusive else 'above'} {low:g}"
         if high < math.inf:
@@ -215,17 +207,11 @@ LONGEST_NUMBER = 100
 
 
 def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Reads axes such as ``peak_lr=2^-8:2^2``.
+    """Reads axes such as ``peak_lr=2^-8:2^2``, and gives the values of each in order, each once.
 
     After the equals sign stand values with commas between them, each a number, a power ``2^-3``, a
     text, ``true``, ``false`` or ``none``, or a range: ``2^-8:2^2`` is every power from the one to
     the other, both included; ``0:5`` is 0, 1, 2, 3, 4, as in Python.
-
-    Args:
-      axes: one text for each axis.
-
-    Returns:
-      Of each axis its values in the order given, each once.
 
     Raises:
       ValueError: if an axis has no values or is there twice, a setting is unknown, or a value is
@@ -307,24 +293,16 @@ def _number(name: str, text: str) -> float | int:
     power = _power(text)
     if power:
         return _exact(*power)
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{name}={shown(text)} found; expected a number.") from None
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    raise ValueError(f"{name}={shown(text)} found; expected a number.")
 
 
 def checked(
     axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None
 ) -> dict[str, tuple[Any, ...]]:
     """The axes with values of the fields' types, each once.
-
-    Args:
-      axes: of each swept setting its values.
-      base: the other settings, where they are not the defaults.
 
     Raises:
       ValueError: if an axis has no values or is given besides, a value is not one for its field, or

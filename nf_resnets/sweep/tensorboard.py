@@ -43,17 +43,11 @@ def run_name(key: str, label: str) -> str:
 
 @dataclasses.dataclass
 class _Log:
-    """The log of a run in a slot.
-
-    Attributes:
-      writer: of its file.
-      every: of how many steps one is logged.
-      last: the newest step that was not logged, with its values.
-    """
+    """The log of a run in a slot."""
 
     writer: Any
-    every: int
-    last: tuple[int, dict[str, float]] | None = None
+    every: int  # of how many steps one is logged
+    last: tuple[int, dict[str, float]] | None = None  # the newest step that was not logged
 
 
 class TensorBoard:
@@ -79,12 +73,9 @@ class TensorBoard:
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        most_points: int = MOST_POINTS,
+        self, folder: str | Path, *, most_points: int = MOST_POINTS,
         tell: Callable[[str], Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         try:
             # Any, as its protocol buffers have no types.
             self._x: dict[str, Any] = {

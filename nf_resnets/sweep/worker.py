@@ -47,35 +47,21 @@ class HopelessError(Exception):
 
 @dataclasses.dataclass
 class ActiveRun:
-    """A run in a slot.
-
-    Attributes:
-      claim: of the run.
-      settings: resolved.
-      progress: how far it is.
-      checkpoints: of the run; its folder is this worker's as long as the run is in the slot.
-      epoch_start: the first step of this epoch.
-      epoch_seconds: ``progress.seconds`` then.
-      epochs: rows that the ledger does not have yet.
-      saved_epoch: the epoch after which it was last saved.
-      saving: the save that is under way while the run goes on.
-      save_seconds: how long the last save took.
-      saved_at: when it ended, by ``time.perf_counter``.
-      waited: ``program.input_seconds()`` when the run entered the slot.
-    """
+    """A run in a slot."""
 
     claim: Claim
     settings: Resolved
     progress: Progress
-    checkpoints: Checkpoints
-    epoch_start: int = 0
-    epoch_seconds: float = 0.0
+    checkpoints: Checkpoints  # the folder is this worker's as long as the run is in the slot
+    epoch_start: int = 0  # the first step of this epoch
+    epoch_seconds: float = 0.0  # ``progress.seconds`` then
+    # Rows that the ledger does not have yet.
     epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    saved_epoch: int = 0
-    saving: concurrent.futures.Future[None] | None = None
-    save_seconds: float = 0.0
-    saved_at: float = dataclasses.field(default_factory=time.perf_counter)
-    waited: float = 0.0
+    saved_epoch: int = 0  # after which it was last saved
+    saving: concurrent.futures.Future[None] | None = None  # while the run goes on
+    save_seconds: float = 0.0  # of the last save
+    saved_at: float = dataclasses.field(default_factory=time.perf_counter)  # when it ended
+    waited: float = 0.0  # ``program.input_seconds()`` when the run entered the slot
 
     @property
     def step(self) -> int:
@@ -175,13 +161,7 @@ def _blame(claims: Claims, failed: list[Claim], error: Exception) -> None:
 
 
 class Slots:
-    """A program's slots, and the runs in them.
-
-    Args:
-      claims: of the worker.
-      program: what the runs share.
-      name: of the program.
-    """
+    """A program's slots, and the runs in them."""
 
     def __init__(self, claims: Claims, program: Program, name: str) -> None:
         self.claims = claims
@@ -534,19 +514,12 @@ _THREAD = "worker of a sweep"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a worker did.
+    """What a worker did."""
 
-    Attributes:
-      counts: how many of the runs are in each state.
-      clock: where the time went.
-      programs: what was compiled, by name.
-      stopped: whether it was told to stop before all was done.
-    """
-
-    counts: dict[str, int]
+    counts: dict[str, int]  # of the runs in each state
     clock: Clock
-    programs: dict[str, Program]
-    stopped: bool
+    programs: dict[str, Program]  # that were compiled, by name
+    stopped: bool  # whether it was told to stop before all was done
 
 
 def enter(runs: Sequence[Resolved], ledger: Ledger) -> int:
@@ -603,17 +576,11 @@ def run_sweep(
     carried = dataclasses.replace(execution, runs_per_device=min(execution.runs_per_device, most))
     given_up = threading.Event()
     device = device_name()
+    programs = Programs(task, mesh, callback, carried, ledger, device)
     claims = Claims(
-        ledger=ledger,
-        worker=this_worker(device, versions()),
-        task=task,
-        keys=frozenset(run.key for run in runs),
-        programs=Programs(task, mesh, callback, carried, ledger, device),
-        folder=folder,
-        callback=callback,
-        stop=lambda: stop() or given_up.is_set(),
-        execution=execution,
-    )
+        ledger, this_worker(device, versions()), task, frozenset(run.key for run in runs), programs,
+        folder, callback, lambda: stop() or given_up.is_set(), execution,
+    )  # fmt: skip
     threads = min(execution.workers or default_workers(devices), len(runs))
     with _heartbeat(claims, given_up):
         if jax.process_count() > 1 and threads <= 1:

@@ -41,7 +41,7 @@ def test_changed_settings_are_refused_with_a_diff(tmp_path, base, sentence):
         enter(tmp_path, axes, **base)
     assert f"({sentence})" in str(refused.value)
     with open_ledger(tmp_path / "ledger.db") as book:
-        assert len(book.settings()) == 4
+        assert len(book.rows()) == 4
     # Negative controls: as an axis it is welcome, and in another folder.
     (tmp_path / "other").mkdir()
     assert enter(tmp_path / "other", axes, **base) > 0
