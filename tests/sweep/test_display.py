@@ -262,7 +262,7 @@ def test_claimed_runs_that_wait_for_their_program_are_not_at_other_workers(tmp_p
         here, there = (this_worker("cpu", {}) for _ in range(2))
         claims = Claims(
             ledger=book, worker=here, task=sweep.task, keys=sweep.keys,
-            programs=types.SimpleNamespace(has=lambda name: True), folder=tmp_path,
+            programs=types.SimpleNamespace(built=sweep.programs), folder=tmp_path,
             callback=shown.display, stop=lambda: False,
         )  # fmt: skip
         assert len(claims.claim(None, 3)) == 3
