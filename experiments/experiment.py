@@ -55,29 +55,17 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run that an experiment asks for.
+    """One run that an experiment asks for."""
 
-    Attributes:
-      key: the columns that name its row, and their values.
-      title: what table and figure call its curve.
-      start: scheme, seed and the optimizer's numbers.
-      program: runs of equal values here share a compiled program.
-      num_steps: steps of the run.
-      steps_per_epoch: after so many steps the run is probed, recorded and saved.
-      batch_size: examples in a step.
-      priority: runs of a lower one are made first.
-      label: what the display calls it; by default the title and the rest of the key.
-    """
-
-    key: Mapping[str, Any]
-    title: str
-    start: Start
-    program: Hashable
+    key: Mapping[str, Any]  # the columns that name its row, and their values
+    title: str  # what table and figure call its curve
+    start: Start  # scheme, seed and the optimizer's numbers
+    program: Hashable  # runs of equal values share a compiled program
     num_steps: int
-    steps_per_epoch: int
+    steps_per_epoch: int  # after so many steps the run is probed, recorded and saved
     batch_size: int = 0
-    priority: int = 0
-    label: str = ""
+    priority: int = 0  # runs of a lower one are made first
+    label: str = ""  # what the display calls it; by default the title and the rest of the key
 
     @property
     def name(self) -> str:
@@ -91,36 +79,21 @@ class Point:
 
 
 class Setup(NamedTuple):
-    """What the runs of one program share, before it is compiled.
-
-    Attributes:
-      model: the network.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      training: how the steps are made, such as :class:`nf_resnets.training.ImageTraining`.
-      data: what the steps are made on, such as :class:`nf_resnets.data.Dataset`.
-    """
+    """What the runs of one program share, before it is compiled."""
 
     model: Any
-    optimizer: Callable[[Any], Any]
-    training: Any
-    data: Any
+    optimizer: Callable[[Any], Any]  # (hyper): the optax transformation
+    training: Any  # how the steps are made, such as nf_resnets.training.ImageTraining
+    data: Any  # what they are made on, such as nf_resnets.data.Dataset
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What a table and a figure are made from.
-
-    Attributes:
-      settings: of the experiment.
-      data: what it loaded.
-      rows: of the points that the settings ask for, as far as they are there, in their order.
-      curves: the files of lines that runs leave, by name.
-      command: the command line.
-    """
+    """What a table and a figure are made from."""
 
     settings: Any
-    data: Any
-    rows: Sequence[Row]
+    data: Any  # what was loaded
+    rows: Sequence[Row]  # of the points that the settings ask for, as far as there are, in order
     curves: Mapping[str, CurvesFile] = dataclasses.field(default_factory=dict)
     command: Any = Command()
 
@@ -132,15 +105,10 @@ class Results:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """A file with several lines of each run, such as ``curves.csv``.
+    """A file with several lines of each run that has ended, such as ``curves.csv``."""
 
-    Attributes:
-      columns: behind those of the experiment's key.
-      of: ``of(settings, point, run)`` gives the lines of a run that has ended.
-    """
-
-    columns: tuple[str, ...]
-    of: Callable[[Any, Point, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+    columns: tuple[str, ...]  # behind those of the experiment's key
+    of: Callable[[Any, Point, Mapping[str, Any]], Sequence[Mapping[str, Any]]]  # as Experiment.row
 
 
 def load_dataset(settings: Any, command: Any) -> Any:

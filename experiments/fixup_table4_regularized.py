@@ -38,11 +38,10 @@ helps with them, and more than without. (It does by 0.37 and 0.18 points, which 
 test images do not decide.)
 
 Not as published: the paper says no more than "default hyperparameters" of mixup, cutout and Wide
-ResNets; those above are those of the papers it refers to (mixup's alpha 1, cutout's 16 and 20
-pixels, the rates of Wide ResNets), but for the momentum, which is Nesterov's in Wide ResNets and
-the usual one here, as in Fixup's published code; for dropout inside of the blocks, which cutout's
-code has (0.3 and 0.4) and this has not; and for the margins of the crop, zeros here. The pixels are
-divided by their standard deviation, as table 1 says.
+ResNets; those here are of the papers it refers to, but for the momentum, which is Nesterov's in
+Wide ResNets and the usual one here, as in Fixup's published code; for dropout inside of the blocks,
+which cutout's code has (0.3 and 0.4) and this has not; and for the margins of the crop, zeros here.
+The pixels are divided by their standard deviation, as table 1 says.
 """
 
 from __future__ import annotations

@@ -169,11 +169,11 @@ class ResultsFolder:
                 self.faults.append(f"{self.path / name} cannot be written; it is {where}.")
 
     def write_text(self, name: str, text: str) -> None:
-        """Writes a file that can be made again from the rows."""
+        """Writes a file that can be made again from the rows; a fault is added to ``faults``."""
         self.draw(name, lambda new: new.write_text(text))
 
     def draw(self, name: str, make: Callable[[Path], Any]) -> None:
-        """As :meth:`write_text`, but ``make(path)`` writes it; a fault is added to ``faults``."""
+        """As :meth:`write_text`, but ``make(path)`` writes the file."""
         try:
             with whole_file(self.path / name) as new:
                 make(new)

@@ -8,10 +8,9 @@ Published top-1 test accuracies of RescaleNet (%): ResNet-50 76.57 +- 0.084, Res
 0.110 (six runs each); nobody here has reproduced them. Of VGG-19 none is at hand.
 
 Setting, `--scale paper`, the paper's and its authors' scripts: ImageNet through TensorFlow Datasets
-(`--data-dir`), random resized crops of 224 pixels and flips, the central crop of 224 from a shorter
-side of 256 in the test; batch 1,024, 5 epochs of warm-up and 100 after it, momentum 0.9, weight
-decay 1e-4, in RescaleNet on weights only, not on biases and multipliers; the biases are set from
-128 training images; six seeds. It is 131,355 steps a run: days on a GPU, for VGG-19 more.
+(`--data-dir`), the usual crops of 224 pixels; 5 epochs of warm-up and 100 after it, weight decay in
+RescaleNet on weights only, not on biases and multipliers; the biases are set from 128 training
+images; six seeds. It is 131,355 steps a run: days on a GPU, for VGG-19 more.
 
 - ResNets: learning rate 0.1 times batch / 256, divided by 10 when 30, 60 and 90 of the 100 epochs
   are over; dropout of 0.03, of whole channels, after the convolutions of the last two stages, and

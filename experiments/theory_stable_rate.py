@@ -16,13 +16,12 @@ initialisation. It is no prediction: where the branches or the head start from z
 does not see the layers behind them yet, and the bound is several times too high; where it starts
 large (plain), or where weights can grow without harm (BatchNorm), larger rates train, too.
 
-Setting: WRN-n-1 on the 8x8 digits, batches of 64, two epochs of SGD with momentum 0.9, constant
-rate, no warm-up, no L2. A rate trains if all losses are finite and their last quarter's mean is
-below `ln 10 - 0.2`: chance less a margin. Rates are tried in octaves; the border between the
-largest that trains and the next is halved. All schemes start from one draw (He, fan_in). Fixup's
-scalar biases and multipliers and SkipInit's alpha learn at the full rate, and at a tenth of it (as
-Fixup's code has it; SkipInit's paper does not). The curvature is that along rescaled scalars, which
-is what a step at two rates sees. "Best" is the octave of the lowest training loss.
+Setting: WRN-n-1 on the 8x8 digits, SGD with momentum at a constant rate for two epochs, no warm-up,
+no L2. A rate trains if all losses are finite and their last quarter's mean is below `ln 10` less a
+margin. Rates are tried in octaves; the border between the largest that trains and the next is
+halved. All schemes start from one draw (He, fan_in). Scalars learn at the full rate, and at a tenth
+of it (as Fixup's code has it; SkipInit's paper does not); the curvature is that along rescaled
+scalars, which is what a step at two rates sees. "Best" is the octave of the lowest training loss.
 
 Not as published: the network, the data and the length of training; the papers sweep whole
 trainings by test accuracy. Batches of 64 out of 1,437 images are not small, and two epochs favour
