@@ -10,6 +10,7 @@ import pytest
 
 from nf_resnets import models
 from nf_resnets.taps import PERTURBATIONS, TAPS, merge, tap
+from tests.models.trees import quick_jit, random_variables
 
 NAMES = {"input", "skip", "branch", "sum"}
 
@@ -28,9 +29,12 @@ def _images():
 
 
 @functools.cache
-def _network(**options):
+def _recorded(**options):
+    """Variables, the function that records, and what it returns without perturbations."""
     model = models.WideResNet(depth=22, scheme="plain", stem_channels=2, **options)
-    return model, model.init(jax.random.key(0), _images())
+    variables = random_variables(model, 0)
+    record = quick_jit(lambda variables: model.apply(variables, _images(), mutable=[TAPS]))
+    return model, variables, record, record(variables)
 
 
 def test_a_users_block():
@@ -60,10 +64,9 @@ def test_a_perturbation_shifts_and_its_gradient_is_that_of_the_activation():
 @pytest.mark.every(3)
 @pytest.mark.parametrize("options", [{}, {"unroll": 9}, {"remat": True}], ids=str)
 def test_networks_record_every_branch_and_compute_the_same(options):
-    model, variables = _network(**options)
+    model, variables, _, (logits, found) = _recorded(**options)
     assert TAPS not in variables
-    plain = model.apply(variables, _images())
-    logits, found = model.apply(variables, _images(), mutable=[TAPS])
+    plain = quick_jit(model.apply)(variables, _images())
     np.testing.assert_array_equal(logits, plain)
     for stage in (1, 2, 3):
         first, rest = (found[TAPS][f"stage_{stage}"][part] for part in ("first", "rest"))
@@ -78,10 +81,9 @@ def test_networks_record_every_branch_and_compute_the_same(options):
 
 
 def test_perturbations_reach_a_block_inside_the_loop():
-    model, variables = _network()
-    _, found = model.apply(variables, _images(), mutable=[TAPS])
+    _, variables, record, (_, found) = _recorded()
     shift = {"stage_2": {"rest": {"branch": -found[TAPS]["stage_2"]["rest"]["branch"]}}}
-    _, without = model.apply({**variables, PERTURBATIONS: shift}, _images(), mutable=[TAPS])
+    _, without = record({**variables, PERTURBATIONS: shift})
     rest = without[TAPS]["stage_2"]["rest"]
     # The first of the two branches is taken away exactly; the second's input changes by that.
     np.testing.assert_array_equal(rest["branch"][0], 0)

@@ -56,8 +56,9 @@ def lsuv(
       >>> from nf_resnets import models
       >>> images = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
       >>> model = models.WideResNet(depth=10, scheme="lsuv", stem_channels=2)
-      >>> params = model.init(jax.random.key(0), images)["params"]
-      >>> logits = model.apply({"params": lsuv(model.apply, params, images)}, images)
+      >>> params = jax.jit(model.init)(jax.random.key(0), images)["params"]
+      >>> params = lsuv(model.apply, params, images)
+      >>> logits = jax.jit(model.apply)({"params": params}, images)
       >>> round(float(logits.std()), 4)
       1.0
     """

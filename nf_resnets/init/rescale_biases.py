@@ -46,7 +46,7 @@ def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, par
       >>> from nf_resnets import models
       >>> images = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
       >>> model = models.WideResNet(depth=10, scheme="rescalenet", stem_channels=2)
-      >>> params = model.init(jax.random.key(0), images)["params"]
+      >>> params = jax.jit(model.init)(jax.random.key(0), images)["params"]
       >>> rescale_biases(model.apply, params, images)["stage_1"]["first"]["bias_2"]["vector"].shape
       (2,)
     """

@@ -79,8 +79,8 @@ def test_every_leaf(name, scheme):
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
     dropout = model.branch_dropout if options else 0.0
-    start = schemes.get(scheme).init
-    result = start(params, model.num_branches, dropout=dropout, key=jax.random.key(3))
+    start = functools.partial(schemes.get(scheme).init, dropout=dropout, key=jax.random.key(3))
+    result = quick_jit(lambda tree: start(tree, model.num_branches))(params)
     first, checked = int(scheme == "rescalenet"), 0
     for (path, given), leaf in zip(
         jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
@@ -92,7 +92,7 @@ def test_every_leaf(name, scheme):
             assert np.all(leaf == 1), path
         else:
             stds = _deviation(path, given.shape, *SHAPES[name], first=first, dropout=rate)
-            values = leaf.reshape(len(stds), -1)
+            values = np.asarray(leaf).reshape(len(stds), -1)
             for std, own in zip(stds, values, strict=True):
                 measured = np.sqrt(np.mean(np.square(own, dtype="f8")))
                 # Five times the standard error of a sample's standard deviation.
@@ -135,7 +135,9 @@ def test_without_a_key_every_weight_gets_the_deviation_of_the_recipe(given, name
         lambda leaf: jnp.asarray(draw(leaf.shape) if leaf.ndim > 1 else 0.5 + np.zeros(leaf.shape)),
         shapes,
     )
-    result = start(params, model.num_branches)
+    # Numbers whose squares XLA takes for 0 are for NumPy's double precision.
+    run = (lambda start: start) if name == "vgg" else quick_jit
+    result = run(lambda tree: start(tree, model.num_branches))(params)
     first, checked = int(scheme == "rescalenet"), 0
     for (path, before), after in zip(
         jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
@@ -151,9 +153,6 @@ def test_without_a_key_every_weight_gets_the_deviation_of_the_recipe(given, name
             np.testing.assert_allclose(own / own[0], old / old[0], rtol=1e-5)  # one factor
             checked += 1
     assert checked >= 11
-    if name == "wrn":
-        jitted = quick_jit(lambda tree: start(tree, model.num_branches))(params)
-        jax.tree.map(lambda *each: np.testing.assert_allclose(*each, rtol=3e-6), jitted, result)
 
 
 def test_a_default_network_starts_as_a_drawn_one():
@@ -167,11 +166,12 @@ def test_a_default_network_starts_as_a_drawn_one():
         _, found = model.apply({"params": params}, images, mutable=["taps"])
         return jnp.square(found["taps"]["stage_3"]["rest"]["sum"]).mean()
 
-    ours = last_sum(init.rescalenet(params, model.num_branches))
-    draws = [
-        last_sum(init.rescalenet(params, model.num_branches, key=jax.random.key(seed)))
-        for seed in range(5)
-    ]
+    @quick_jit
+    def drawn(key):
+        return init.rescalenet(params, model.num_branches, key=key)
+
+    ours = last_sum(quick_jit(lambda tree: init.rescalenet(tree, model.num_branches))(params))
+    draws = [last_sum(drawn(jax.random.key(seed))) for seed in range(5)]
     # Within what draws differ by; as given, for He (fan_in), it is a sixth.
     assert 0.7 * min(draws) < ours < 1.4 * max(draws)
 

@@ -10,7 +10,7 @@ from nf_resnets.analysis.observe import branches, observe
 from nf_resnets.init import Rules
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import path_name
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_variables
 
 
 @pytest.mark.every(2)
@@ -18,8 +18,11 @@ from tests.models.trees import quick_jit
 def test_every_branch_is_silent_and_no_other_scale_is_zero(name, last):
     architecture = ARCHITECTURES[name]
     model, (images,) = architecture.smallest("zero_gamma"), architecture.example(3)
-    variables = quick_jit(model.init)(jax.random.key(0), images)
-    params = init.zero_gamma(variables["params"], model.num_branches)
+    variables = random_variables(model, 0, images.shape[1:])
+    given = jax.tree_util.tree_map_with_path(  # the norms' offsets stay as they are, at 0
+        lambda path, leaf: leaf * (path[-1].key != "bias"), variables["params"]
+    )
+    params = init.zero_gamma(given, model.num_branches)
     zero = [
         path_name(path)
         for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
