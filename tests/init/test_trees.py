@@ -135,32 +135,42 @@ def test_skipinit_leaf_by_leaf(net_with_alpha, alpha):
     assert np.isfinite(net.logits(init.skipinit(net.params, net.branches, rules=net.rules))).all()
 
 
-def _standards(net, key):
-    options = {"key": key, "rules": net.rules}
-    yield init.he(net.params, **options)
-    yield init.he(net.params, mode="fan_out", **options)
-    yield init.xavier(net.params, **options)
-    yield init.xavier(net.params, distribution="normal", **options)
-    yield init.orthogonal(net.params, **options)
-    yield init.standard(net.params, net.branches, **options)
+STANDARDS = {
+    "he": init.he,
+    "he, fan_out": functools.partial(init.he, mode="fan_out"),
+    "xavier": init.xavier,
+    "xavier, normal": functools.partial(init.xavier, distribution="normal"),
+    "orthogonal": init.orthogonal,
+    "standard": lambda params, key, rules: init.standard(
+        params, roles.assign(params, rules).num_branches, key=key, rules=rules
+    ),
+}
 
 
-@pytest.mark.every(3)
-def test_standard_initialisations_draw_weights_zero_biases_and_keep_the_rest(net):
-    before = by_path(net.params)
-    for result in _standards(net, jax.random.key(5)):
-        _same_kind_of_tree(net.params, result)
-        result = by_path(result)
-        for path, value in before.items():
-            if net.kinds[path] in WEIGHTS:
-                assert not np.any(np.asarray(result[path]) == np.asarray(value)), path
-                assert np.all(np.isfinite(result[path])), path
-            elif net.kinds[path] in BIASES:
-                assert not np.any(result[path]), path
-            else:
-                np.testing.assert_array_equal(result[path], value, err_msg=path)
-        drawn = [np.asarray(result[p]).tobytes() for p in result if net.kinds[p] in WEIGHTS]
-        assert len(set(drawn)) == len(drawn), "two layers were drawn alike"
+# Quick runs have each initialiser once, and six of the seven networks.
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        pytest.param(name, network, marks=() if (i + j) % 7 == 6 else pytest.mark.slow)
+        for i, name in enumerate(STANDARDS)
+        for j, network in enumerate(NETWORKS)
+    ],
+)
+def test_standard_initialisations_draw_weights_zero_biases_and_keep_the_rest(name, network):
+    net = _network(NETWORKS[network])
+    result = STANDARDS[name](net.params, jax.random.key(5), rules=net.rules)
+    _same_kind_of_tree(net.params, result)
+    result = by_path(result)
+    for path, value in by_path(net.params).items():
+        if net.kinds[path] in WEIGHTS:
+            assert not np.any(np.asarray(result[path]) == np.asarray(value)), path
+            assert np.all(np.isfinite(result[path])), path
+        elif net.kinds[path] in BIASES:
+            assert not np.any(result[path]), path
+        else:
+            np.testing.assert_array_equal(result[path], value, err_msg=path)
+    drawn = [np.asarray(result[p]).tobytes() for p in result if net.kinds[p] in WEIGHTS]
+    assert len(set(drawn)) == len(drawn), "two layers were drawn alike"
 
 
 def test_he_has_the_std_of_each_leaf(net):

@@ -60,7 +60,7 @@ def test_channels_are_dropped_in_the_last_two_stages_only():
     variables = small.he_variables(model)
     images = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 8, 1)), "float32")
 
-    @jax.jit
+    @quick_jit
     def branches(key):
         keys = jax.random.split(key, 4)
         _, found = model.apply(variables, images, train=True, keys=keys, mutable=["taps"])

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, filled
 
 D, HEADS, HIDDEN, LAYERS, VOCABULARY = 12, 2, 20, 2, 11
@@ -163,7 +164,7 @@ def vit(**options):
     """``(params, rules, logits)`` of the Linen ViT."""
     model, images = ViT(**options), jnp.ones((2, 4, 4, 3))
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    return filled(shapes), VIT, jax.jit(lambda params: model.apply({"params": params}, images))
+    return filled(shapes), VIT, quick_jit(lambda params: model.apply({"params": params}, images))
 
 
 def gpt(**options):
@@ -175,14 +176,14 @@ def gpt(**options):
         rules = dataclasses.replace(rules, head=rf"^head/{_END}")
     if model.scanned:
         rules = dataclasses.replace(rules, stacked="^layers/")
-    return filled(shapes), rules, jax.jit(lambda params: model.apply({"params": params}, tokens))
+    return filled(shapes), rules, quick_jit(lambda params: model.apply({"params": params}, tokens))
 
 
 def nnx_vit():
     """``(params, rules, logits)`` of the NNX ViT."""
     images = jnp.ones((2, 4, 4, 3))
     graph, shapes, rest = nnx.split(nnx.eval_shape(lambda: NNXViT(nnx.Rngs(0))), nnx.Param, ...)
-    logits = jax.jit(lambda state: nnx.merge(graph, state, rest)(images))
+    logits = quick_jit(lambda state: nnx.merge(graph, state, rest)(images))
     return filled(shapes), VIT, logits
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, Network, filled, images
 
 BLOCKS = 12
@@ -54,5 +55,5 @@ def network():
         kinds |= {f"{block}/conv2_d_1/w": "last", f"{block}/conv2_d_1/b": "last_bias"}
         kinds |= {f"{block}/shift": "scalar_bias", f"{block}/gain": "multiplier"}
         kinds[f"{block}/alpha"] = "alpha"
-    apply = jax.jit(lambda params: model.apply(params, x))
+    apply = quick_jit(lambda params: model.apply(params, x))
     return Network(filled(shapes), RULES, BLOCKS, kinds, apply, order)

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, Network, filled, images
 
 BLOCKS = (11, 2)  # more than ten: block_10 is before block_2 in the alphabet
@@ -83,5 +84,5 @@ def network():
             kinds[f"{block}/conv_2/bias"] = "last_bias"
             kinds |= {f"{block}/offset_{i}": "scalar_bias" for i in (1, 2, 3)}
             kinds |= {f"{block}/gain": "multiplier", f"{block}/alpha": "alpha"}
-    apply = jax.jit(lambda params: model.apply({"params": params}, x))
+    apply = quick_jit(lambda params: model.apply({"params": params}, x))
     return Network(filled(shapes), RULES, sum(BLOCKS), kinds, apply, tuple(order))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, Network, filled, images
 
 BLOCKS = 12
@@ -66,5 +67,5 @@ def network():
         kinds[f"{block}/conv_2/kernel"] = "last"
         kinds |= {f"{block}/shift": "scalar_bias", f"{block}/gain": "multiplier"}
         kinds[f"{block}/alpha"] = "alpha"
-    apply = jax.jit(lambda state: nnx.merge(graph, state, rest)(x))
+    apply = quick_jit(lambda state: nnx.merge(graph, state, rest)(x))
     return Network(filled(shapes), RULES, BLOCKS, kinds, apply, order)

@@ -3,6 +3,7 @@
 import jax
 
 from nf_resnets import models
+from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, Network, filled, images
 
 
@@ -26,7 +27,7 @@ def _network(model, scalar_biases, blocks):
             else:
                 kinds |= {f"{block}/{name}": "scalar_bias" for name in scalar_biases}
                 kinds[f"{block}/multiplier"] = "multiplier"
-    apply = jax.jit(lambda params: model.apply({"params": params}, x))
+    apply = quick_jit(lambda params: model.apply({"params": params}, x))
     return Network(filled(shapes), None, model.num_branches, kinds, apply, tuple(order))
 
 

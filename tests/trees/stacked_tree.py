@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets.init import Rules
+from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, Network, filled, images
 
 BLOCKS = 12
@@ -67,4 +68,4 @@ def network():
         "out/b": "head_bias",
     }
     order = tuple(f"layers[{number}]" for number in range(BLOCKS))
-    return Network(filled(params), RULES, BLOCKS, kinds, jax.jit(_logits), order)
+    return Network(filled(params), RULES, BLOCKS, kinds, quick_jit(_logits), order)
