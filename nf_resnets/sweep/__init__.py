@@ -8,21 +8,7 @@ from nf_resnets.sweep.task import Callback, Callbacks
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 
 __all__ = [
-    "Callback",
-    "Callbacks",
-    "Ledger",
-    "LedgerError",
-    "Optimum",
-    "Outcome",
-    "Regimes",
-    "RunSettings",
-    "Sweep",
-    "enter",
-    "make_sweep",
-    "open_ledger",
-    "optima",
-    "optimum",
-    "regimes",
-    "regimes_of",
-    "run_sweep",
-]
+    "Callback", "Callbacks", "Ledger", "LedgerError", "Optimum", "Outcome", "Regimes",
+    "RunSettings", "Sweep", "enter", "make_sweep", "open_ledger", "optima", "optimum", "regimes",
+    "regimes_of", "run_sweep",
+]  # fmt: skip

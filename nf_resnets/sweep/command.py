@@ -39,7 +39,6 @@ from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_led
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
 from nf_resnets.sweep.settings import (
-    FIELDS,
     RunSettings,
     duration_text,
     shown,
@@ -115,11 +114,7 @@ def states_in_words(counts: Mapping[str, int]) -> str:
 def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a command line changes; refuses one that is an axis of the grid as well."""
     default = RunSettings()
-    changed = {
-        name: getattr(settings, name)
-        for name in FIELDS
-        if getattr(settings, name) != getattr(default, name)
-    }
+    changed = {n: value for n, value in vars(settings).items() if value != getattr(default, n)}
     for name in axes:
         if name in changed:
             raise SystemExit(
@@ -365,11 +360,8 @@ def _result(
         faults.append(f"how long the runs took cannot be kept: {error}")
     failed = {row["key"] for row in rows if row["state"] == "failed"}
     attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
-    failures = {
-        attempt["key"]: attempt["traceback"]
-        for attempt in attempts
-        if attempt["key"] in failed and attempt["traceback"]
-    }
+    raised = [each for each in attempts if each["key"] in failed and each["traceback"]]
+    failures = {each["key"]: each["traceback"] for each in raised}
     return Result(
         rows, sweep.axes, sweep.base, outcome.counts, outcome.clock, code or int(bool(failed)),
         failures, len(outcome.programs), _makers(attempts), faults,
@@ -460,12 +452,7 @@ def growth(
 ) -> list[float] | None:  # fmt: skip
     """Rates beyond the edges at which a best one lies, in the steps of the grid.
 
-    Args:
-      rows: of the grid's runs.
-      axes: the grid.
-      grown: how often it has grown at its lowest and highest rate; counted up here.
-      most: how often it may.
-      rule: how rates are compared of which some seeds diverged.
+    How often it has ``grown`` at its lowest and highest rate, at ``most`` so often, is counted up.
     """
     rates = sorted(axes.get("peak_lr", ()))
     if len(rates) < 2:

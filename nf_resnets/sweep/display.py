@@ -70,11 +70,8 @@ class TimeLeft:
     """Estimates the time left: the work left over the work done per second.
 
     A run costs, per unit of work, what runs of its program took, or the mean of the programs
-    measured so far. Runs side by side and compilation are part of the pace.
-
-    Args:
-      runs: of each run that is not over its program and its work, in any unit.
-      now: the time in seconds, of any origin.
+    measured so far. Runs side by side and compilation are part of the pace. It is given the program
+    and the work of each run that is not over, and the time.
     """
 
     def __init__(self, runs: Iterable[tuple[str, float]], now: float) -> None:
@@ -242,7 +239,7 @@ class Display:
                 best.add(row, row["state"], row.get("test_accuracy"))
 
     def on_compile_begin(self, program: str, label: str) -> None:
-        """A program is being compiled."""
+        """Shows what is being compiled."""
         with self._event():
             self._compiling[program] = (printable(label) or "the program", time.monotonic())
 

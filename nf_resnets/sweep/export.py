@@ -257,10 +257,7 @@ def _trials(
 
 
 def _write_study(
-    url: str,
-    study_name: str,
-    trials: Sequence[optuna.trial.FrozenTrial],
-    facts: Mapping[str, Any],
+    url: str, study_name: str, trials: Sequence[optuna.trial.FrozenTrial], facts: Mapping[str, Any]
 ) -> None:
     """Makes the study with all its trials, or leaves nothing of it."""
     import optuna
@@ -272,9 +269,8 @@ def _write_study(
     try:
         storage = optuna.storages.RDBStorage(url)
         try:
-            study = optuna.create_study(
-                storage=storage, study_name=study_name, direction="maximize"
-            )
+            named: dict[str, Any] = {"storage": storage, "study_name": study_name}
+            study = optuna.create_study(**named, direction="maximize")
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # it is called experimental
@@ -283,7 +279,7 @@ def _write_study(
                     study.set_user_attr(name, fact)
                 study.add_trials(trials)
             except BaseException:
-                optuna.delete_study(study_name=study_name, storage=storage)
+                optuna.delete_study(**named)
                 raise
         finally:
             storage.remove_session()

@@ -182,12 +182,7 @@ class Damage(Exception):
 
 
 def checksum(table: sa.Table, row: Mapping[Any, Any]) -> str:
-    """16 hexadecimal digits of the SHA-256 of a row.
-
-    Args:
-      table: `runs` or `epochs`.
-      row: its columns, as both databases give them back; an epoch's with the key of its run.
-    """
+    """16 digits of the SHA-256 of a row of `runs`, or of `epochs` with the key of its run."""
     values = [row[name] for name in COVERED[table.name]]
     # Only where there are any: rows of earlier versions keep their checksums.
     if row.get("measures") is not None:
@@ -200,10 +195,8 @@ def checksum(table: sa.Table, row: Mapping[Any, Any]) -> str:
 def decoded(table: sa.Table, row: Mapping[Any, Any]) -> dict[str, Any]:
     """A row with mappings in place of JSON, once its keys, checksum, types and JSON are checked.
 
-    Args:
-      table: whose row it is.
-      row: its columns by key, all or some; with the key of the run, and an attempt's also with
-        columns of its worker. A row of the first version has no checksum, and none is compared.
+    The row has all or some of the table's columns, and the key of its run; an attempt's also has
+    columns of its worker. A row of the first version has no checksum, and none is compared.
 
     Raises:
       Damage: it does not say what was written.

@@ -540,8 +540,7 @@ def _bent(places: Sequence[_Place]) -> _Curve:
     at the first or last batch size is a flat line, or one of slope 1. Every candidate is judged by
     its distance as a curve, so that one whose parts meet elsewhere does no harm.
     """
-    candidates = []
-    sizes = sorted({p.x for p in places})
+    candidates, sizes = [], sorted({p.x for p in places})
     for below, above in zip(sizes, sizes[1:], strict=False):
         slope = _mean((p.y - p.x, p.weight) for p in places if p.x <= below)
         largest = _mean((p.y, p.weight) for p in places if p.x >= above)

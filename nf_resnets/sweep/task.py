@@ -16,26 +16,16 @@ from nf_resnets.training.program import Program, Start
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A run's settings, and what follows from them before anything is compiled.
+    """A run's settings, and what follows from them before anything is compiled."""
 
-    Attributes:
-      settings: of the run, as JSON values.
-      label: what a display calls it.
-      program: runs of equal names share a compiled program.
-      num_steps: steps of the run.
-      steps_per_epoch: after so many steps, and at the end, the ledger gets a row.
-      evaluate_every: epochs between two tests; the last step is always followed by one.
-      curve_points: points of the curve that the ledger keeps, at most.
-      facts: what else the ledger keeps of it, as JSON values.
-    """
-
-    settings: Mapping[str, Any]
-    label: str
-    program: str
+    settings: Mapping[str, Any]  # JSON values
+    label: str  # what a display calls it
+    program: str  # runs of equal names share a compiled program
     num_steps: int
-    steps_per_epoch: int
-    evaluate_every: int = 1
-    curve_points: int = 200
+    steps_per_epoch: int  # after so many steps, and at the end, the ledger gets a row
+    evaluate_every: int = 1  # epochs between two tests; the last step is always followed by one
+    curve_points: int = 200  # of the curve that the ledger keeps, at most
+    # What else the ledger keeps of it, as JSON values.
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

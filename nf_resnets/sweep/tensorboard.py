@@ -194,9 +194,8 @@ class TensorBoard:
 
     def _scalars(self, values: Mapping[str, float]) -> Any:
         summary = self._x["proto.summary_pb2"].Summary
-        return summary(
-            value=[summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        )
+        points = [summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        return summary(value=points)
 
     def _write_last(self, log: _Log) -> None:
         if log.last is not None:

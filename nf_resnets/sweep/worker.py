@@ -260,11 +260,8 @@ class Slots:
         settings = claims.task.resolve(json.loads(claim.settings))
         checkpoints = claims.checkpoints(claim)
         found = restore(checkpoints if claims.writes else None, checkpoint_like(program))
-        if (
-            found is None
-            and claim.attempt > MOST_BEGINNINGS
-            and claims.lost_attempts(claim) >= MOST_BEGINNINGS
-        ):
+        often = found is None and claim.attempt > MOST_BEGINNINGS
+        if often and claims.lost_attempts(claim) >= MOST_BEGINNINGS:
             raise HopelessError(
                 f"the run was begun {MOST_BEGINNINGS} times and its worker never came to its end "
                 "or its first checkpoint; something in it ends the process."
@@ -500,9 +497,7 @@ def _is_donated(states: Any) -> bool:
 
 def _where(progress: Progress) -> str:
     """What was not finite at the step at which a run diverged."""
-    gone = [
-        f"{name} {value}" for name, value in progress.last().items() if not math.isfinite(value)
-    ]
+    gone = [f"{name} {x}" for name, x in progress.last().items() if not math.isfinite(x)]
     return f"{', '.join(gone)} at step {progress.step}"
 
 
