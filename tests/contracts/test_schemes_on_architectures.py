@@ -72,11 +72,17 @@ def few_steps_of_metainit(request):
 
 
 @functools.cache
+def _shapes(architecture, scheme):
+    """A small network, its logits of three examples as shapes, and so its variables."""
+    found = ARCHITECTURES[architecture]
+    model = found.smallest(scheme)
+    return model, *jax.eval_shape(model.init_with_output, KEY, *found.example(3))
+
+
 def _network(architecture, scheme, batch=3):
     """A small network, inputs for it, and its variables as shapes."""
-    found = ARCHITECTURES[architecture]
-    model, inputs = found.smallest(scheme), found.example(batch)
-    return model, inputs, jax.eval_shape(model.init, KEY, *inputs)
+    model, _, variables = _shapes(architecture, scheme)
+    return model, ARCHITECTURES[architecture].example(batch), variables
 
 
 def _drawn(shapes, seed=0):
@@ -149,12 +155,16 @@ def test_the_tree_is_kept(architecture, scheme):
 
 @every_network
 def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
-    model, _, shapes = _network(architecture, scheme)
+    """Each has blocks in the loop as well, and few weights: it compiles within seconds."""
+    model, logits, shapes = _shapes(architecture, scheme)
+    assert (logits.shape[0], logits.dtype) == (3, jnp.float32)
     role_map = roles.assign(shapes["params"])
     assert [leaf.path for leaf in role_map.leaves if leaf.role is roles.Role.KEEP] == []
     assert role_map.num_branches == model.num_branches
     assert model.num_branches > 0 or ARCHITECTURES[architecture].family == "plain"
     assert [branch.k for branch in role_map.branches] == [*range(1, model.num_branches + 1)]
+    assert model.num_branches == 0 or any(leaf.stacked for leaf in role_map.leaves)
+    assert sum(math.prod(leaf.shape) for leaf in role_map.leaves) < 60_000
 
 
 @pytest.mark.every(3)

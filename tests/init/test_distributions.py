@@ -139,9 +139,15 @@ STACKED = Rules(branch=r"^body_(\d)$", stacked="^body", head="^head")
 
 
 @pytest.mark.parametrize(
-    "initialise", [init.he, init.xavier, init.orthogonal], ids=["he", "xavier", "orthogonal"]
+    ("initialise", "shape"),
+    [
+        (init.he, (3, 3, 8, 16)),
+        (init.xavier, (16, 16)),
+        (init.orthogonal, (3, 3, 8, 16)),
+        (init.orthogonal, (16, 16)),
+        (init.orthogonal, (3, 3, 1, 12)),
+    ],
 )
-@pytest.mark.parametrize("shape", [(3, 3, 8, 16), (16, 16), (3, 3, 1, 12)])
 def test_stacked_draws_are_those_of_one_branch_and_differ(initialise, shape):
     tree = {"body_1": jnp.zeros((6, *shape)), "head": jnp.zeros((2, 2))}
     stack = np.asarray(initialise(tree, KEY, rules=STACKED)["body_1"])

@@ -86,7 +86,7 @@ def test_the_quotient_of_a_quadratic_is_the_closed_form():
         return x @ jnp.asarray(a, "float32") @ x / 2
 
     tree = {"one": theta[:2].astype("f4"), "two": theta[2:].reshape(2, 2).astype("f4")}
-    found = init.gradient_quotient(loss, tree, eps=eps)
+    found = quick_jit(lambda tree: init.gradient_quotient(loss, tree, eps=eps))(tree)
     expected = _closed_form(a @ theta, a @ a @ theta, eps)
     # Sums of six float32 products, and the smallest divisor is 0.05 of terms of order 1.
     np.testing.assert_allclose(found, expected, rtol=2e-5)
@@ -106,7 +106,7 @@ def test_the_quotient_of_softmax_regression_is_the_closed_form():
         logits = IMAGES.reshape(32, -1) @ kernel
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    found = init.gradient_quotient(loss, kernel, eps=1e-3)
+    found = quick_jit(lambda kernel: init.gradient_quotient(loss, kernel, eps=1e-3))(kernel)
     # Gradients are right to 1e-7 or so; the smallest of 60 is about 1e-2 of the largest.
     np.testing.assert_allclose(found, _closed_form(g, hg, 1e-3), rtol=1e-4)
 
@@ -133,7 +133,7 @@ def test_the_derivatives_go_through_the_convolution_for_cpus():
 def test_a_step_is_a_sign_with_momentum():
     params, rate, momentum = _linear_params(), 0.05, 0.7
     norms = [_norms(params)["head/kernel"][0]]
-    for steps in range(1, 4):
+    for steps in (1, 2):
         result = init.metainit(
             _linear, params, IMAGES, key=KEY, steps=steps, learning_rate=rate, momentum=momentum
         )

@@ -12,6 +12,7 @@ from nf_resnets import roles
 from nf_resnets.init import Rules
 from nf_resnets.init.t_fixup import SCHEME, t_fixup
 from nf_resnets.models.transformer import Transformer
+from tests.models.trees import quick_jit
 
 ROUNDING = 1.3e-7  # two roundings of float32: of the factor and of the product
 ENCODER, DECODER = 2, 3  # layers
@@ -149,7 +150,7 @@ def test_under_jit_and_eval_shape_in_half_precision():
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), transformer())
     kept = jax.tree.map(np.array, params)
     eager = t_fixup(params, DEPTH)
-    jitted = jax.jit(lambda tree: t_fixup(tree, DEPTH))(params)
+    jitted = quick_jit(lambda tree: t_fixup(tree, DEPTH))(params)
     jax.tree.map(np.testing.assert_array_equal, jitted, eager)
     jax.tree.map(np.testing.assert_array_equal, kept, params)
     shaped = jax.eval_shape(lambda tree: t_fixup(tree, DEPTH, key=jax.random.key(0)), params)

@@ -17,16 +17,8 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from nf_resnets import schemes
-from nf_resnets.models import VGG, CifarResNet, ResNet, WideResNet, conv, onednn
-from tests.models.trees import (
-    assert_close,
-    images,
-    jaxprs_within,
-    quick_jit,
-    random_variables,
-    shapes,
-)
+from nf_resnets.models import CifarResNet, WideResNet, conv, onednn
+from tests.models.trees import assert_close, images, quick_jit, random_variables
 
 FLOAT32 = 1e-5
 BFLOAT16 = 2e-2  # 2**-9 a rounding, of inputs that are exact; the sums' rounding errors add up
@@ -346,55 +338,6 @@ def test_refuses_an_unknown_form():
 
 
 # --- Nothing normalises silently ---------------------------------------------------------------
-
-BATCH = 37  # no other axis is as long, or a multiple of it
-
-
-def batch_reductions(jaxpr):
-    """Names the primitives that reduce or contract an axis over the batch, in all sub-jaxprs."""
-    found = []
-    for eqn in (eqn for inner in jaxprs_within(jaxpr) for eqn in inner.eqns):
-        name, params = eqn.primitive.name, eqn.params
-        axes = ()
-        if name == "dot_general":
-            axes = params["dimension_numbers"][0][0]
-        elif name == "conv_general_dilated":
-            axes = params["dimension_numbers"].lhs_spec[1:]  # the features, and the image's two
-        elif name.startswith("cum"):
-            axes = (params["axis"],)
-        elif name == "sort":
-            axes = (params["dimension"],)
-        elif name.startswith(("reduce", "arg")):
-            axes = params.get("axes", params.get("dimensions", ()))
-        shape = eqn.invars[0].aval.shape if axes else ()
-        if any(shape[axis] % BATCH == 0 for axis in axes):
-            found.append(name)
-    return found
-
-
-def forward_jaxpr(model, train):
-    def forward(variables, x):
-        keys = jax.random.split(jax.random.key(0), BATCH)  # for dropout, where there is any
-        return model.apply(variables, x, train=train, keys=keys, mutable=["batch_stats"])
-
-    side = 32 if isinstance(model, VGG) else 8
-    x = jax.ShapeDtypeStruct((BATCH, side, side, 3), np.float32)
-    return jax.make_jaxpr(forward)(shapes(model, x.shape[1:]), x).jaxpr
-
-
-@pytest.mark.every(4)
-@pytest.mark.parametrize(
-    ("network", "scheme"),
-    [(CifarResNet(depth=20), name) for name in schemes.names("post_activation")]
-    + [(WideResNet(depth=22), name) for name in schemes.names("pre_activation")]
-    + [(ResNet(26, stem_channels=4), name) for name in schemes.names("post_activation")]
-    + [(VGG(11, "plain", classifier=(8,)), name) for name in schemes.names("plain")],
-)
-def test_no_reduction_over_the_batch_but_in_batchnorm(network, scheme):
-    model = network.clone(scheme=scheme)
-    with_norm = schemes.get(scheme).anatomy.has_batch_norm
-    assert bool(batch_reductions(forward_jaxpr(model, train=True))) == with_norm
-    assert not batch_reductions(forward_jaxpr(model, train=False))
 
 
 @pytest.mark.parametrize("network", [CifarResNet, WideResNet])

@@ -1,5 +1,6 @@
 """Groups of blocks that the backward pass recomputes: a plain loop's numbers, in less memory."""
 
+import functools
 import math
 from functools import partial
 from typing import Any
@@ -151,6 +152,7 @@ def test_groups_are_of_the_square_root():
 CHANNELS, IMAGE = 4, 8 * 8 * 4 * 4  # bytes of an image
 
 
+@functools.cache
 def kept_images(length: int, **options: Any) -> float:
     """By how many images' sizes the plan for one more image in the batch grows.
 
