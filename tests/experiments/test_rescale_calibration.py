@@ -29,8 +29,15 @@ def test_smoke_measures_the_start_and_trains(tmp_path):
 @pytest.fixture(scope="module")
 def network():
     model = models.CifarResNet(depth=8, scheme="rescalenet", stem_channels=4)
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
-    return model, params
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
+    random = np.random.default_rng(0)
+
+    def drawn(path, leaf):
+        if path[-1].key == "kernel":
+            return jnp.float32(random.normal(scale=0.3, size=leaf.shape))
+        return jnp.full(leaf.shape, float(path[-1].key == "multiplier"))
+
+    return model, jax.tree_util.tree_map_with_path(drawn, shapes)
 
 
 def test_units_whose_relu_is_never_on_are_dead(network):
