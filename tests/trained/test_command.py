@@ -72,10 +72,10 @@ def test_predictions_are_those_of_the_network(home, capsys):
     for index in range(10):
         (file,) = (home / "digits").glob(f"test_{index}_is_*.png")
         command.run(command.Predict(home / "digits.safetensors", (file,), top=1))
-        name, share = said(capsys)[0].split()[1:3]
+        name, chance = said(capsys)[0].split()[1:3]
         assert name == str(probabilities[index].argmax())
-        # Pixels are rounded to 256 levels, shares to a tenth of a percent.
-        assert abs(float(share[:-1]) / 100 - probabilities[index].max()) < 0.02
+        # Pixels are rounded to 256 levels, probabilities to a tenth of a percent.
+        assert abs(float(chance[:-1]) / 100 - probabilities[index].max()) < 0.02
 
 
 def test_what_a_file_holds_is_shown(home, capsys):

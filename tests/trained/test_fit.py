@@ -26,12 +26,12 @@ def digits():
 def test_it_learns(digits):
     model = wide_resnet("fixup", stem_channels=8)
     start = initial(model, digits, seed=0)
-    told = []
-    made = fit(model, start, digits, SHORT, on_epoch=lambda *numbers: told.append(numbers))
+    epochs = []
+    made = fit(model, start, digits, SHORT, on_epoch=lambda *numbers: epochs.append(numbers))
     assert made.steps == 42
-    assert [(step, steps) for step, steps, *_ in told] == [(7 * n, 42) for n in range(1, 7)]
+    assert [(step, steps) for step, steps, *_ in epochs] == [(7 * n, 42) for n in range(1, 7)]
     # The first loss is ln 10 at Fixup's zero head; chance is 10%. Measured at the end: 0.66, 73%.
-    assert told[0][2] < np.log(10) and told[-1][2] < told[0][2] / 2
+    assert epochs[0][2] < np.log(10) and epochs[-1][2] < epochs[0][2] / 2
     assert made.test_accuracy > 0.5
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), start, made.variables)
     assert all(jax.tree.leaves(moved))

@@ -77,10 +77,10 @@ def test_it_survives_a_checkpoint_and_an_older_one_is_refused(tmp_path):
     _, restored = with_average.restore(state_of())
     for got, want in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(got, want)
-    went_on, _ = step()(jax.tree.map(jnp.asarray, restored), BATCH)
+    after, _ = step()(jax.tree.map(jnp.asarray, restored), BATCH)
     expected, _ = step()(state, BATCH)
     np.testing.assert_array_equal(
-        went_on.average.params["head"]["kernel"], expected.average.params["head"]["kernel"]
+        after.average.params["head"]["kernel"], expected.average.params["head"]["kernel"]
     )
 
     without = Checkpoints(tmp_path / "without", {})

@@ -261,7 +261,7 @@ def test_what_is_not_ours_outlives_a_deletion(tmp_path):
     assert ours.steps() == []
 
 
-def test_another_process_than_the_leader_does_not_save(tmp_path, monkeypatch):
+def test_no_process_but_process_0_saves(tmp_path, monkeypatch):
     """Orbax would write nothing there, without a word."""
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     with pytest.raises(CheckpointError, match="in process 1 of 1; expected process 0"):

@@ -233,7 +233,7 @@ def test_two_processes(tmp_path):
         pytest.param(
             "waits_in_a_collective", signal.SIGTERM, [1, -signal.SIGTERM], marks=pytest.mark.slow
         ),
-        ("raises", None, [1, 1]),
+        pytest.param("raises", None, [1, 1], marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):

@@ -40,9 +40,9 @@ def in_numpy(mixup, smoothing, seed=SEED):
     x = ((IMAGES.astype(np.float64) - MEAN) / STD).reshape(B, -1)
     y = np.eye(CLASSES)[LABELS]
     if mixup:
-        share, partners = mixture(mixup, seed, STEP, B)
-        share, partners = float(share), np.asarray(partners)
-        x, y = share * x + (1 - share) * x[partners], share * y + (1 - share) * y[partners]
+        fraction, partners = mixture(mixup, seed, STEP, B)
+        fraction, partners = float(fraction), np.asarray(partners)
+        x, y = (fraction * each + (1 - fraction) * each[partners] for each in (x, y))
     y = (1 - smoothing) * y + smoothing / CLASSES
     z = x @ KERNEL.astype(np.float64)
     log_p = z - np.log(np.exp(z).sum(1, keepdims=True))

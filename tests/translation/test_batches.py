@@ -54,8 +54,8 @@ def test_the_order_is_that_of_seed_and_epoch():
     # Wide and narrow ones alternate, and who meets whom changes.
     widths = [place.width for place in epoch_batches(pairs, 0, 0, shapes)]
     assert widths != sorted(widths)
-    together = [{frozenset(batch) for batch in order} for order in (first, others[0])]
-    assert together[0] != together[1]
+    batches = [{frozenset(batch) for batch in order} for order in (first, others[0])]
+    assert batches[0] != batches[1]
 
 
 def test_a_sentence_longer_than_a_batch_has_one_of_its_own():

@@ -121,9 +121,9 @@ def test_rows_seeds_and_steps_have_dropout_of_their_own():
 def test_runs_of_a_sweep_are_those_by_themselves():
     model = transformer()
     by_itself = training.unstack(after_steps(model, 1)[0].params, 0)
-    together = after_steps(model, 2, runs=4, sweep=2)[0].params
+    vectorized = after_steps(model, 2, runs=4, sweep=2)[0].params
     for run in range(4):
-        assert_close(training.unstack(together, run), by_itself, 2e-5)
+        assert_close(training.unstack(vectorized, run), by_itself, 2e-5)
 
 
 def test_the_scalars_learn_slower():
