@@ -3,12 +3,12 @@
 A network is trained and used so (its parameters are a scheme's, see :mod:`nf_resnets.init`):
 
 >>> from nf_resnets import models
->>> pairs = load_pairs("made", limit=500)
->>> vocabulary = train_vocabulary(pairs.train.source, pairs.train.target, size=200)
+>>> pairs = load_pairs("made", limit=100)
+>>> vocabulary = train_vocabulary(pairs.train.source, pairs.train.target, size=120)
 >>> corpus = encode(pairs.train.source, pairs.train.target, vocabulary, max_length=48)
 >>> model = models.Transformer(vocab_size=vocabulary.target_size, max_length=64, scheme="fixup")
 >>> len(corpus.source), model.num_branches
-(500, 30)
+(100, 30)
 """
 
 from nf_resnets.translation.adam import adam

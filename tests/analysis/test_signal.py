@@ -162,7 +162,9 @@ def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
     assert (signal.sum.second == signal.input.second[:, :1]).all()
     assert (signal.skip_share == 1).all()
     # Another scheme's is not.
-    assert not (draws("rescalenet", family)[0].sum.second == signal.input.second[:, :1]).any()
+    assert not (
+        draws("alpha_rsqrt_depth", family)[0].sum.second == signal.input.second[:, :1]
+    ).any()
 
 
 def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
@@ -198,7 +200,11 @@ def test_in_the_interior_var_doubles_without_any_correction():
 
 
 @pytest.mark.parametrize(
-    "name", ["alpha_rsqrt_depth", "rescalenet", pytest.param("batchnorm", marks=pytest.mark.slow)]
+    "name",
+    [
+        "alpha_rsqrt_depth",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("rescalenet", "batchnorm")),
+    ],
 )
 def test_with_a_relu_after_the_sum_it_is_the_other_recursion(name):
     signal, _ = draws(name, "post_activation")

@@ -126,8 +126,23 @@ def clock(monkeypatch):
     return called
 
 
-def test_the_share_of_the_peak(clock, monkeypatch):
+@pytest.fixture
+def passing(monkeypatch):
+    """A step that looks at its images, and trains nothing."""
+
+    def make_steps(model):
+        return jax.jit(lambda state, batches: (state, batches["image"].mean()))
+
+    monkeypatch.setattr(roofline.cases, "make_steps", make_steps)
     monkeypatch.setattr(roofline, "repetitions", lambda size: 3)
+
+
+@pytest.mark.slow
+def test_a_step_that_trains_is_measured(clock):
+    assert roofline.whole_step(TINY, (64,), steps=3, rounds=2).ratio.value > 0
+
+
+def test_the_share_of_the_peak(clock, passing):
     row = roofline.whole_step(TINY, (64,), steps=3, rounds=2)
     flops = roofline.training_flops(roofline.forward_products(TINY))
     best = 2 * 64**3 * roofline.repetitions(64)  # in one second
@@ -139,8 +154,7 @@ def test_the_share_of_the_peak(clock, monkeypatch):
     assert row.held is None
 
 
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_an_error(clock, monkeypatch):
+def test_a_loss_that_is_not_finite_is_an_error(clock, passing, monkeypatch):
     batches = roofline.cases.make_batches(TINY)
     batches["image"][:] = float("nan")
     monkeypatch.setattr(roofline.cases, "make_batches", lambda *_: batches)

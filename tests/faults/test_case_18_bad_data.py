@@ -115,9 +115,8 @@ def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence
         for name in ("train", "test")
     }
     dataset = dataclasses.replace(dataset, **splits)
-    sweep = image_task.make_sweep(
-        {"seed": (0,)}, {**small.BASE, "epochs": 1.0}, load=lambda name: dataset
-    )
+    base = {"model": "cifar-resnet-8", "stem_channels": 4, "epochs": 1.0}
+    sweep = image_task.make_sweep({"seed": (0,)}, base, load=lambda name: dataset)
     splits[split].labels[7] = label
     rows, _, _ = small.run(tmp_path, sweep, max_attempts=1)
     assert [row["state"] for row in rows] == ["failed"]
