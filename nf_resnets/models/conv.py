@@ -4,7 +4,9 @@ XLA brings convolutions into the form that its CPU library is fast at (batch fir
 no dilation) only outside loops. The two convolutions of a backward pass are in another form, and
 inside a scan over blocks they run 10 to 50 times slower than they could. So on a CPU we write the
 backward pass in the fast form ourselves, and 1x1 kernels and tiny images as matrix products. Where
-oneDNN can be called, it is faster yet. Elsewhere than on a CPU the plain convolution is best.
+oneDNN can be called, it is faster yet. Elsewhere than on a CPU the plain convolution is best. Which
+of them a program holds is decided where it is lowered, for the platform that it is lowered for: a
+program that is compiled on a CPU for a TPU has the TPU's form.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ def conv(
       form: ``"plain"`` is XLA's convolution; ``"canonical"`` the form for CPUs, of which
         forward-mode derivatives (``jax.jvp``) cannot be taken unless it is a matrix product;
         ``"onednn"`` the same with oneDNN's kernels in forward and backward pass of what is
-        differentiated, in float32 with stride 1 or 2; ``"auto"`` is plain elsewhere than on a CPU,
-        and there oneDNN's, or canonical where it is not available or where
-        ``jax_compilation_cache_dir`` asks for programs to be stored, which these cannot be.
+        differentiated, in float32 with stride 1 or 2; ``"auto"`` is plain in programs for other
+        platforms than CPUs, and in those for CPUs oneDNN's, or canonical where it is not available
+        or where ``jax_compilation_cache_dir`` asks for programs to be stored, which these cannot
+        be. Of ``"auto"``, too, forward-mode derivatives cannot be taken, on any platform.
 
     Returns:
       ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
@@ -78,8 +81,6 @@ def conv(
             # The plain form is slow inside loops only, and the first block of a stage, which alone
             # has a stride, stands outside.
             return _convolve(x, kernel, stride, pads)
-    if form == "auto":
-        form = _best_form()
     if form == "plain":
         return _convolve(x, kernel, stride)
     if kernel.shape[0] == 1:
@@ -87,20 +88,17 @@ def conv(
     if stride == 1 and x.shape[1] * x.shape[2] <= _TINY_IMAGE:
         return _as_matrix(x, kernel)
     x, kernel = _equally_varying(x, kernel)
-    if form == "onednn" and onednn.fits(x, kernel, stride):
-        return _by_onednn(x, kernel, stride)
-    return _canonical(x, kernel, stride)
+    called = form == "onednn" or (form == "auto" and onednn.available() and not _are_stored())
+    called = called and onednn.fits(x, kernel, stride)
+    if form == "auto":
+        return _by_platform(x, kernel, stride, called)
+    return (_by_onednn if called else _canonical)(x, kernel, stride)
 
 
-def _best_form() -> str:
-    if jax.default_backend() != "cpu":
-        return "plain"
-    # XLA cannot store a program that calls oneDNN.
-    stored = all(
-        getattr(jax.config, name, None)
-        for name in ("jax_enable_compilation_cache", "jax_compilation_cache_dir")
-    )
-    return "onednn" if onednn.available() and not stored else "canonical"
+def _are_stored() -> bool:
+    """Whether compiled programs are stored: XLA cannot store one that calls oneDNN."""
+    names = ("jax_enable_compilation_cache", "jax_compilation_cache_dir")
+    return all(getattr(jax.config, name, None) for name in names)
 
 
 def _equally_varying(*arrays: jax.Array) -> list[jax.Array]:
@@ -274,5 +272,40 @@ _called_grad_kernel = _with_derivatives_of(
     lambda x, grad, size, stride: _grad_kernel(x, _dilated(grad, stride), size),
     onednn.grad_kernel,
 )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _by_platform(x: jax.Array, kernel: jax.Array, stride: int, called: bool) -> jax.Array:
+    """On a CPU the canonical form or, if ``called``, oneDNN's; elsewhere the plain one.
+
+    The choice stands inside the two passes: were it differentiated itself, each of its branches
+    would have the other's residuals as zeros, in memory and, inside a scan, once a block.
+    """
+    return _convolve(x, kernel, stride)
+
+
+def _by_platform_fwd(
+    x: jax.Array, kernel: jax.Array, stride: int, called: bool
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    plain = partial(_convolve, stride=stride)
+    if not called:
+        return plain(x, kernel), (x, kernel)
+    on_cpu = partial(_called, stride=stride)
+    return lax.platform_dependent(x, kernel, cpu=on_cpu, default=plain), (x, kernel)
+
+
+def _by_platform_bwd(
+    stride: int, called: bool, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    def on_cpu(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (_by_onednn_bwd if called else _canonical_bwd)(stride, (x, kernel), grad)
+
+    def plain(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vjp(partial(_convolve, stride=stride), x, kernel)[1](grad)
+
+    return lax.platform_dependent(*saved, grad, cpu=on_cpu, default=plain)
+
+
+_by_platform.defvjp(_by_platform_fwd, _by_platform_bwd)
 
 __all__ = ["FORMS", "conv"]

@@ -100,8 +100,8 @@ class Conv(nn.Module):
         y = conv(x, kernel, self.stride, same_padding=self.same_padding)
         # XLA's CPU compiler of jax 0.12 may merge several bfloat16 convolutions, and a pool, into
         # one kernel that returns NaN; over a barrier it merges nothing.
-        if y.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
-            y = lax.optimization_barrier(y)
+        if y.dtype == jnp.bfloat16:
+            y = lax.platform_dependent(y, cpu=lax.optimization_barrier, default=lambda y: y)
         y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
