@@ -23,7 +23,7 @@ import numpy as np
 from experiments import experiment
 from experiments.experiment import Point, Results, Setup, curve_lines, number
 from experiments.folder import Row
-from nf_resnets import data, optim
+from nf_resnets import data, optim, schemes
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
@@ -172,6 +172,7 @@ def streamed_setup(
     schedule: Callable[[Any], Any],
     mixup: float = 0.0,
     micro_batch: int = 0,
+    scheme: schemes.Scheme | None = None,
     **groups: Any,
 ) -> Setup:
     """A network that is trained by SGD on streamed images.
@@ -184,6 +185,7 @@ def streamed_setup(
       schedule: ``schedule(rate)`` is the learning rate, a function of the step.
       mixup: ``alpha`` of the Beta distribution of the mixture; 0 for no mixing.
       micro_batch: examples of a step in memory at a time, at most; 0 for all.
+      scheme: whose scalars are slow; None for the network's.
       groups: other arguments of :func:`nf_resnets.optim.sgd`.
     """
 
@@ -192,7 +194,8 @@ def streamed_setup(
             schedule(hyper["learning_rate"]),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
-            **{"scheme": model.scheme, **groups},
+            scheme=scheme or model.scheme,
+            **groups,
         )
 
     images = settings.images

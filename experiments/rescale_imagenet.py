@@ -247,7 +247,7 @@ def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
         point,
         schedule=schedule,
         micro_batch=settings.micro_batch,
-        scheme=RESCALENET if settings.published is None else model.scheme,
+        scheme=RESCALENET if settings.published is None else None,
     )
 
 
