@@ -37,7 +37,7 @@ every_network = pytest.mark.parametrize(("architecture", "scheme"), NETWORKS)
 
 
 def _quick(architecture, scheme):
-    """Whether a pair's numbers may be computed in quick runs, which take each third of these.
+    """Whether a pair's numbers may be computed in quick runs, which take each seventh of these.
 
     The ImageNet networks compile for seconds each; of them only those with parts of their own may
     be, and of ResNets for CIFAR those and the normalised ones. All may be on wide ResNets.
@@ -144,7 +144,7 @@ def _results(architecture, scheme):
     return at_start, run(away, *inputs), (lambda *inputs: run(away, *inputs))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @every_pair_computed
 def test_the_tree_is_kept(architecture, scheme):
     params, result, _ = _initialised(architecture, scheme)
@@ -153,6 +153,7 @@ def test_the_tree_is_kept(architecture, scheme):
         assert (after.shape, after.dtype) == (before.shape, before.dtype)
 
 
+@pytest.mark.every(3)
 @every_network
 def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     """Each has blocks in the loop as well, and few weights: it compiles within seconds."""
@@ -167,7 +168,7 @@ def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     assert sum(math.prod(leaf.shape) for leaf in role_map.leaves) < 60_000
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @every_pair_computed
 def test_it_is_finite_and_moves(architecture, scheme):
     (_, logits), gradients = _results(architecture, scheme)[0]
@@ -182,7 +183,7 @@ def test_it_is_finite_and_moves(architecture, scheme):
     assert [roles.path_name(path) for path, leaf in flat if not np.any(leaf)] == []
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @every_network
 def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(architecture, scheme):
     model, inputs, shapes = _network(architecture, scheme, BATCH)
@@ -196,7 +197,7 @@ def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(archit
     assert found == [expected]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @every_pair_computed
 def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
     _, inputs, _ = _network(architecture, scheme)

@@ -28,6 +28,7 @@ def _count(architecture, scheme, role, ending=""):
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("scheme", "architecture", "norms"),
     [

@@ -180,6 +180,7 @@ def _containers(tree):
     return type(tree)
 
 
+@pytest.mark.every(3)
 @every_initialiser
 @with_and_without_key
 def test_the_input_is_not_changed(scheme, keyed):
@@ -264,6 +265,7 @@ def _mesh():
     return jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
 
 
+@pytest.mark.every(3)
 @every_initialiser
 @with_and_without_key
 def test_shardings_are_kept(scheme, keyed):
@@ -289,7 +291,7 @@ def test_a_leaf_stays_on_its_device(scheme):
             assert leaf.devices() == {device}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @every_initialiser
 @with_and_without_key
 def test_under_jit(scheme, keyed):
@@ -308,7 +310,7 @@ def test_under_eval_shape(scheme, keyed):
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == expected
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(11)
 @every_initialiser
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "NumPy float32", "NumPy float64"])
 def test_under_vmap_over_keys(scheme, dtype):

@@ -111,6 +111,7 @@ def _orthonormal(matrix, gain=1.0):
     np.testing.assert_allclose(gram, gain**2 * np.eye(min(rows, columns)), atol=gain**2 * 2e-5)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("shape", [(3, 3, 4, 8), (3, 3, 2, 40), (30, 7), (7, 30), (9, 9)])
 @pytest.mark.parametrize("gain", [1.0, 2**0.5])
 def test_orthogonal(shape, gain):
@@ -138,6 +139,7 @@ def test_orthogonal_is_uniform_over_rotations():
 STACKED = Rules(branch=r"^body_(\d)$", stacked="^body", head="^head")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("initialise", "shape"),
     [
@@ -198,6 +200,7 @@ def test_half_precision_is_the_float32_draw_rounded_once():
 
 
 # Few and small: it is the slow compilation of these draws that nf_resnets.random avoids.
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((), "float32"), ((7,), "bfloat16"), ((3, 5), "float16"), ((2, 3, 4), "float32")],

@@ -67,7 +67,7 @@ def _deviations(model, params, images):
     return seen
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layer_has_deviation_one(name):
     model, params, images = _setting(name)

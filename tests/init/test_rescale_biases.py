@@ -131,7 +131,8 @@ def test_every_mean_becomes_zero_and_weights_stay(name):
     assert min(np.abs(mean).max() for _, mean in _seen(run, seen, params, images)) > 0.1
 
 
-@pytest.mark.parametrize("name", ["wide", "vgg", pytest.param("cifar", marks=pytest.mark.slow)])
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", ["wide", "vgg", "cifar"])
 def test_one_pass_finds_what_one_pass_for_each_bias_does(name):
     """All biases set to what they just saw: each pass makes one more of them right for good."""
     model, params, images = _setting(name)

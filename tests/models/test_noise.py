@@ -112,7 +112,7 @@ def test_every_image_and_branch_draws_by_itself():
     assert len({row.tobytes() for row in np.round(np.asarray(logits), 4)}) > 8
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "model",
     [

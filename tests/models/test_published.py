@@ -44,7 +44,9 @@ def numpy_fixup_resnet(params, x):
     return pooled @ params["head"]["kernel"] + params["head"]["bias"]
 
 
-@pytest.mark.parametrize(("depth", "side"), [(20, 32), (20, 9), (110, 32)])
+@pytest.mark.parametrize(
+    ("depth", "side"), [(20, 32), (20, 9), pytest.param(110, 32, marks=pytest.mark.slow)]
+)
 def test_fixup_resnet_matches_numpy(depth, side):
     model = CifarResNet(depth=depth, scheme="fixup")
     params = random_variables(model, depth)["params"]
@@ -88,6 +90,7 @@ def numpy_wide_resnet(variables, x, scheme, train):
 SCHEMES = ("fixup", "skipinit", "sqrt_half", "batchnorm", "groupnorm")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_wide_resnet_matches_numpy(scheme):
     model = WideResNet(depth=16, width=2, scheme=scheme)
@@ -284,7 +287,7 @@ class Reference:
         return x @ params["head"]["kernel"] + params["head"]["bias"]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_wide_resnet_matches_torch(scheme):
     torch = pytest.importorskip("torch")

@@ -177,6 +177,7 @@ def numpy_transformer(scheme, params, source, target):
     return end(params["decoder"], x, "bias_head") @ params["head"]["kernel"]
 
 
+@pytest.mark.every(2)
 @every_anatomy
 def test_the_model_matches_numpy(scheme):
     model = small(scheme)
@@ -517,6 +518,7 @@ def test_fixup_of_six_and_six_layers():
     assert float(losses.mean()) == pytest.approx(math.log(V), rel=1e-6)  # float32's rounding
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", schemes.names("transformer"))
 def test_every_scheme_for_transformers(name):
     model = small(name)
@@ -581,6 +583,7 @@ def test_no_logit_depends_on_a_later_token(scheme):
         assert np.abs(after[:, t:] - before[:, t:]).max(axis=(1, 2)).min() > 1e-3
 
 
+@pytest.mark.every(2)
 @every_anatomy
 def test_padding_does_not_matter(scheme):
     model = small(scheme)

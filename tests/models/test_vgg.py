@@ -73,6 +73,7 @@ def numpy_vgg(variables, x, scheme, *, depth, pool_size, train):
     return x
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("options", [{"classifier": (12, 8)}, {"classifier": (), "pool_size": 1}])
 @pytest.mark.parametrize("scheme", ["plain", "batchnorm", "rescalenet"])
 def test_matches_numpy(scheme, options):
@@ -239,7 +240,7 @@ def test_roles():
     assert [found.count(role) for role in ("stem", "channel_bias", "head")] == [15, 15, 2]
 
 
-@pytest.mark.parametrize("width", [4, 16])
+@pytest.mark.parametrize("width", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_half_precision(width):
     """Without a barrier behind each convolution, jax 0.12 makes NaN of both on a CPU."""
     model = small(16, "rescalenet", classifier=(24,), stem_channels=width)
