@@ -36,24 +36,22 @@ NETWORKS = _pairs("anatomy")
 every_network = pytest.mark.parametrize(("architecture", "scheme"), NETWORKS)
 
 
-def _quick(architecture, scheme):
-    """Whether a pair's numbers may be computed in quick runs, which take each seventh of these.
-
-    The ImageNet networks compile for seconds each; of them only those with parts of their own may
-    be, and of ResNets for CIFAR those and the normalised ones. All may be on wide ResNets.
-    """
-    if scheme.endswith(("_published", "_timm")):  # much the same as the paper's
-        return False
-    anatomy = schemes.get(scheme).anatomy
-    own = anatomy.scalar_biases or anatomy.channel_biases or anatomy.standardized
-    if architecture == "cifar-resnet":
-        return own or anatomy.normalized
-    return own or not architecture.startswith("resnet")
-
+# Whose numbers quick runs compute, for which a network compiles for a second or two: every
+# architecture, and schemes that differ most in what their networks contain and how they start.
+QUICK = {
+    ("cifar-resnet", "zero_gamma"),
+    ("wrn", "nf_resnet"),
+    ("wrn", "lsuv"),
+    ("wrn", "regularized_skipinit"),
+    ("resnet", "fixup"),
+    ("resnet-v2", "rescalenet"),
+    ("vgg", "plain"),
+    ("transformer", "fixup"),
+}
 
 every_pair_computed = pytest.mark.parametrize(
     ("architecture", "scheme"),
-    [pytest.param(*pair, marks=() if _quick(*pair) else pytest.mark.slow) for pair in PAIRS],
+    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS],
 )
 KEY = jax.random.key(0)
 
@@ -144,7 +142,6 @@ def _results(architecture, scheme):
     return at_start, run(away, *inputs), (lambda *inputs: run(away, *inputs))
 
 
-@pytest.mark.every(7)
 @every_pair_computed
 def test_the_tree_is_kept(architecture, scheme):
     params, result, _ = _initialised(architecture, scheme)
@@ -168,7 +165,6 @@ def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     assert sum(math.prod(leaf.shape) for leaf in role_map.leaves) < 60_000
 
 
-@pytest.mark.every(7)
 @every_pair_computed
 def test_it_is_finite_and_moves(architecture, scheme):
     (_, logits), gradients = _results(architecture, scheme)[0]
@@ -197,7 +193,6 @@ def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(archit
     assert found == [expected]
 
 
-@pytest.mark.every(7)
 @every_pair_computed
 def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
     _, inputs, _ = _network(architecture, scheme)
@@ -242,5 +237,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(architecture):
 
 
 def test_every_scheme_is_on_an_architecture():
+    assert set(PAIRS) >= QUICK
+    assert {architecture for architecture, _ in QUICK} == set(ARCHITECTURES)
     names = {name for each in ARCHITECTURES.values() for name in schemes.names(each.family)}
     assert names == set(schemes.names())

@@ -87,7 +87,7 @@ def numpy_wide_resnet(variables, x, scheme, train):
     return x @ params["head"]["kernel"] + params["head"]["bias"], stats
 
 
-SCHEMES = ("fixup", "skipinit", "sqrt_half", "batchnorm", "groupnorm")
+SCHEMES = ("fixup", "skipinit", "batchnorm", "sqrt_half", "groupnorm")
 
 
 @pytest.mark.every(2)
