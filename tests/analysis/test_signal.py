@@ -105,7 +105,7 @@ CASES = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", CASES)
 def test_var_of_skip_branch_and_sum_is_the_closed_form(name):
     right, wrong = CASES[name]
@@ -128,6 +128,7 @@ def test_var_doubles_with_every_block_of_alpha_one():
     assert abs(slope) < 0.06 and not abs(slope - 0.1) < 0.06
 
 
+@pytest.mark.slow
 def test_batch_norms_branch_contributes_1_over_k_plus_1():
     signal, _ = draws("batchnorm")
     # In an interior with Var x_0 = 1 this is 1/(k+1) (test_closed_form); here the stem gives more.
@@ -220,7 +221,15 @@ def test_with_a_relu_after_the_sum_it_is_the_other_recursion(name):
         assert abs(signal.sum.second.mean(axis=0)[-1] / plain[-1] - 1) > 0.12
 
 
-@pytest.mark.parametrize("name", ["alpha_one", "alpha_rsqrt_depth", "batchnorm", "rescalenet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alpha_one",
+        "alpha_rsqrt_depth",
+        "rescalenet",
+        pytest.param("batchnorm", marks=pytest.mark.slow),
+    ],
+)
 def test_gradients_grow_towards_the_input_by_the_closed_form(name):
     _, squared = draws(name)
     right, wrong = CASES[name]

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from experiments.untrained import OneStage
 from nf_resnets import init, models
 from nf_resnets.analysis import updates
 from nf_resnets.analysis.head import random_head
@@ -16,6 +17,7 @@ from tests.analysis.batch import digits
 from tests.models.trees import quick_jit, random_variables
 
 BATCH = 8
+BLOCKS = 1  # the fewest are compiled soonest
 
 
 def logits_fn(model):
@@ -25,7 +27,7 @@ def logits_fn(model):
 @functools.cache
 def network():
     images, labels = digits(BATCH)
-    model = models.CifarResNet(depth=8, stem_channels=4, scheme="fixup")
+    model = OneStage(BLOCKS, 4, "fixup")
     params = random_variables(model, 1, image_shape=(8, 8, 1), branch=1.0)["params"]
     return logits_fn(model), params, images, labels
 
@@ -90,7 +92,7 @@ def test_a_small_step_and_the_first_order_agree():
     rate = compiled()(params, 0.0)["small_rate"]
     found = compiled()(params, rate)
     change, first = np.asarray(found["change"] / rate), np.asarray(found["first_order"])
-    # Rounding and second order, each 3.5e-4, the latter times some of the network's 8 layers.
+    # Rounding and second order, each 3.5e-4, the latter times some of the network's 4 layers.
     error = np.linalg.norm(change - first) / np.linalg.norm(first)
     assert error < 5e-3
     # The rate it chose is what the docstring says: a change of sqrt(eps) of the logits.
@@ -113,7 +115,7 @@ def test_rates_away_from_the_small_one_are_worse():
 
 def test_with_fixups_zero_head_only_the_head_moves():
     _, params, *_ = network()
-    zero = init.fixup(params, 3)
+    zero = init.fixup(params, BLOCKS)
     found = compiled()(zero, 0.0)
     assert not np.asarray(found["logits"]).any()
     moved = {
@@ -131,7 +133,7 @@ def test_with_fixups_zero_head_only_the_head_moves():
 
 def test_the_random_head_is_the_standard_one_and_changes_nothing_else():
     _, params, *_ = network()
-    zero = init.fixup(params, 3)
+    zero = init.fixup(params, BLOCKS)
     drawn = random_head(zero, jax.random.key(0))
     for leaf, old, new in zip(
         assign(zero).leaves, jax.tree.leaves(zero), jax.tree.leaves(drawn), strict=True

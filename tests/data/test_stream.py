@@ -123,6 +123,7 @@ def test_hosts_read_disjoint_parts_of_one_batch(dataset, default, hosts):
             np.testing.assert_array_equal(joined, whole[name])
 
 
+@pytest.mark.slow  # the order is pinned above
 def test_two_processes_see_the_same(dataset, default):
     code = (
         "import hashlib, sys; from tests.data import test_stream as t;"

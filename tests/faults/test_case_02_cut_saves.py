@@ -47,34 +47,35 @@ OPERATIONS = range(1, 37)
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory):
-    """By name, folders in which a save was killed, and the statuses; a process forks them all."""
-    template = saved(tmp_path_factory.mktemp("template") / "run", 9, 10)
-    jobs = {}
+def template(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("template") / "run", 9, 10)
 
-    def add(name, seam, *, step=11, start=template, folder=None):
-        folder = tmp_path_factory.mktemp("cut") / "run" if folder is None else folder
-        if start is not None and not folder.exists():
-            shutil.copytree(start, folder)
-        jobs[name] = {"folder": folder, "step": step, "seam": seam}
 
-    for seam in SEAMS:
-        add(seam, seam)
-    for seam in KEPT:
-        add(("first", seam), seam, step=1, start=None)
-    add(REPLACEMENT, REPLACEMENT, step=10)
-    add(IN_PLACE, IN_PLACE)
-    add("never", "never")
-    again = tmp_path_factory.mktemp("again") / "run"
-    for number, seam in enumerate(KEPT * 2):
-        add(("again", number), seam, folder=again)
-    for number in OPERATIONS:
-        add(number, number)
-    statuses = cut_saves(jobs.values())
+def cut_in(folder, template, seams, step=11):
+    """By seam, folders in which a save was killed, and the statuses; a process forks them all."""
+    jobs = [
+        {"folder": folder / str(number) / "run", "step": step, "seam": seam}
+        for number, seam in enumerate(seams)
+    ]
+    for job in jobs:
+        if template is not None:
+            shutil.copytree(template, job["folder"])
+    statuses = cut_saves(jobs)
     return {
-        name: (job["folder"], status)
-        for (name, job), status in zip(jobs.items(), statuses, strict=True)
+        seam: (job["folder"], status)
+        for seam, job, status in zip(seams, jobs, statuses, strict=True)
     }
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory, template):
+    return cut_in(tmp_path_factory.mktemp("cut"), template, [*SEAMS, IN_PLACE, "never"])
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """Of a first save."""
+    return cut_in(tmp_path_factory.mktemp("first"), None, KEPT, 1)
 
 
 def assert_survives(folder, newest):
@@ -97,7 +98,9 @@ def test_a_save_that_is_killed_leaves_the_last_whole_one(cut, seam):
     assert_survives(folder, SEAMS[seam])
 
 
-def test_a_save_may_be_killed_at_every_file_operation(cut, record_property):
+@pytest.mark.slow
+def test_a_save_may_be_killed_at_every_file_operation(tmp_path, template, record_property):
+    cut = cut_in(tmp_path, template, OPERATIONS)
     killed = [number for number in OPERATIONS if cut[number][1] == -signal.SIGKILL]
     # Orbax opens one file from Python; of ours there are many more, and all were tried.
     assert killed == list(range(1, len(killed) + 1))
@@ -112,26 +115,30 @@ def test_a_save_may_be_killed_at_every_file_operation(cut, record_property):
         assert_survives(cut[number][0], newest[number - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seam", KEPT)
-def test_a_first_save_that_is_killed_leaves_a_folder_where_nothing_was_saved(cut, seam):
-    folder, status = cut["first", seam]
+def test_a_first_save_that_is_killed_leaves_a_folder_where_nothing_was_saved(first, seam):
+    folder, status = first[seam]
     assert status == -signal.SIGKILL
     assert restored_step(folder) is None
     saved(folder, 1)
     assert sorted(os.listdir(folder)) == ["lock", "step_1", "used"]
 
 
-def test_a_replacement_that_is_killed_between_its_renames_loses_nothing(cut):
-    folder, status = cut[REPLACEMENT]
+@pytest.mark.slow
+def test_a_replacement_that_is_killed_between_its_renames_loses_nothing(tmp_path, template):
+    folder, status = cut_in(tmp_path, template, [REPLACEMENT], 10)[REPLACEMENT]
     assert status == -signal.SIGKILL
     assert checkpoints(folder).steps() == [9]
     assert_survives(folder, 10)
 
 
-def test_killed_again_and_again_the_last_whole_one_stays(cut):
-    again = [cut["again", number] for number in range(2 * len(KEPT))]
-    assert {status for _, status in again} == {-signal.SIGKILL}
-    assert_survives(again[0][0], 10)
+@pytest.mark.slow
+def test_killed_again_and_again_the_last_whole_one_stays(tmp_path, template):
+    folder = shutil.copytree(template, tmp_path / "run")
+    statuses = cut_saves({"folder": folder, "step": 11, "seam": seam} for seam in KEPT * 2)
+    assert set(statuses) == {-signal.SIGKILL}
+    assert_survives(folder, 10)
 
 
 def test_without_a_temporary_name_half_a_checkpoint_is_found(cut):

@@ -115,7 +115,7 @@ def failing(monkeypatch, name, nth, number):
         yield calls
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("number", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["mkdir", "open", "fsync", "rename", "listdir"])
 def test_each_call_of_the_system_may_fail(tmp_path, monkeypatch, name, number, record_property):
     template = saved(tmp_path / "template", 9, 10)

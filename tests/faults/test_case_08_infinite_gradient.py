@@ -78,7 +78,8 @@ def assert_diverged(folder):
     return rows
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow  # the same without a sweep is in tests/training/test_step.py
+@pytest.mark.parametrize("runs", [1, 3])
 def test_they_diverge_at_that_step(tmp_path, runs):
     short = {"model": "cifar-resnet-8", "epochs": 1.0}
     sweeping.run(tmp_path, AXES, short, prepare=f"{HERE}:poison", workers=1, runs_per_device=runs)

@@ -60,6 +60,7 @@ def believe_all_alive():
     ledger.is_dead = lambda worker: False
 
 
+@pytest.mark.slow
 def test_it_is_because_the_worker_is_known_dead(tmp_path):
     killed_with_two_at_work(tmp_path, FOUR, LASTING)
     prepare = f"{HERE}:believe_all_alive"

@@ -102,9 +102,8 @@ def test_a_batch_larger_than_the_data_is_refused(batch_size):
         )
 
 
-@pytest.mark.parametrize(
-    ("split", "label"), [("train", -1), pytest.param("test", 10, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # that the loop raises is in tests/training/test_loop.py
+@pytest.mark.parametrize(("split", "label"), [("train", -1), ("test", 10)])
 def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence(
     tmp_path, split, label
 ):

@@ -82,7 +82,7 @@ def grows_linearly(folder, few):
 def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
     # Figures are looked at by the slow test.
     monkeypatch.setattr(commands.plotting, "sweep_figures", lambda *args, **kwargs: [])
-    grows_linearly(tmp_path, 20)
+    grows_linearly(tmp_path, 10)
 
 
 @pytest.mark.slow

@@ -394,7 +394,7 @@ runs = [
     for n in range(400)
 ]
 with Display(runs, swept=[]) as display:
-    for run in runs[:60]:
+    for run in runs[:20]:
         key = run.key
         display.on_run_begin(key, run.label, settings, 0, 9)
         display.on_step(key, 3, {"loss": [0.5]})
@@ -460,7 +460,7 @@ def test_the_terminal_is_clean_however_it_ends(tmp_path, ending):
     assert "Traceback" not in text
     assert (tmp_path / "end").exists() == (ending is None)
     if ending is None:
-        assert "60 finished, 340 to go" in text
+        assert "20 finished, 380 to go" in text
 
 
 # Time left.

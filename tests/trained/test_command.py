@@ -1,8 +1,6 @@
 """The commands as a user meets them: what they write and say, and what they refuse."""
 
 import dataclasses
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,12 +11,12 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from nf_resnets import trained
+from nf_resnets.trained import __main__ as entry
 from nf_resnets.trained import command
 from nf_resnets.trained.fit import Recipe
 from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.trained.networks import drawn, saved
 
-ROOT = Path(__file__).parents[2]
 QUICK = Recipe(epochs=4.0, batch_size=32)
 
 
@@ -88,20 +86,37 @@ def test_what_a_file_holds_is_shown(home, capsys):
     assert "test_accuracy: 0." in out
 
 
-def test_fine_tuning(home, capsys):
-    wanted = command.Tune(home / "digits.safetensors", home / "tuned.safetensors", learn="head",
-                          recipe=Recipe(epochs=2.0, learning_rate=0.1))  # fmt: skip
+def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, capsys, monkeypatch):
+    """Its training is that of the function, and here ends where it begins."""
+    recipe = Recipe(epochs=2.0, learning_rate=0.1)
+
+    def fit(model, variables, dataset, how, *, learn, on_epoch, checkpoints):
+        assert (how, learn) == (recipe, "head")
+        return command.fit.Fit(variables, 90, 0.5, 1.0)
+
+    monkeypatch.setattr(command.fit, "fit", fit)
+    wanted = command.Tune(
+        home / "digits.safetensors", tmp_path / "tuned.safetensors", learn="head", recipe=recipe
+    )
     assert command.run(wanted) == 0
-    out = said(capsys)[0]
-    assert "2 of " in out and "leaves learn" in out
-    old, new = (trained.load(home / f"{name}.safetensors") for name in ("digits", "tuned"))
+    assert "2 of " in said(capsys)[0]
+    old, new = (trained.load(path) for path in (wanted.file, wanted.out))
     stem = [each.variables["params"]["stem"]["kernel"] for each in (old, new)]
     head = [each.variables["params"]["head"]["kernel"] for each in (old, new)]
     assert np.array_equal(*stem) and not np.array_equal(*head)
     assert new.notes["tuned_from"]["steps"] == old.notes["steps"]
-    # A new head on features of the same digits.
-    assert new.notes["test_accuracy"] > 0.6
+    assert (new.notes["learn"], new.notes["steps"], new.notes["test_accuracy"]) == ("head", 90, 0.5)
     assert "is there already" in fails(wanted, capsys)
+
+
+@pytest.mark.slow
+def test_fine_tuning(home, capsys):
+    wanted = command.Tune(home / "digits.safetensors", home / "tuned.safetensors", learn="head",
+                          recipe=Recipe(epochs=2.0, learning_rate=0.1))  # fmt: skip
+    assert command.run(wanted) == 0
+    assert "leaves learn" in said(capsys)[0]
+    # A new head on features of the same digits.
+    assert trained.load(home / "tuned.safetensors").notes["test_accuracy"] > 0.6
 
 
 def test_export(home, capsys):
@@ -283,23 +298,18 @@ def test_a_translator_is_trained_and_translates(tmp_path, capsys):
         )
 
 
-def test_the_command_line():
-    """One process for all: help, what tyro refuses, and sentences of standard input."""
-    code = (
-        "import sys; from nf_resnets.trained.__main__ import main\n"
-        "for line in (['--help'], ['predict', '--help'], ['train', '--help'], ['nonsense'],\n"
-        "             ['predict', 'gone.safetensors', 'a.png']):\n"
-        "    sys.argv = ['x', *line]\n"
-        "    try: print('code', main())\n"
-        "    except SystemExit as end: print('code', end.code)\n"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True,
-        timeout=240,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    codes = [line.split()[1] for line in process.stdout.splitlines() if line.startswith("code ")]
-    assert codes == ["0", "0", "0", "2", "2"]
+def test_the_command_line(monkeypatch, capsys):
+    """Help, and what tyro and the command refuse."""
+    codes = []
+    for line in (["--help"], ["predict", "--help"], ["train", "--help"], ["nonsense"],
+                 ["predict", "gone.safetensors", "a.png"]):  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["x", *line])
+        try:
+            codes.append(entry.main())
+        except SystemExit as end:
+            codes.append(end.code)
+    assert codes == [0, 0, 0, 2, 2]
+    out, err = said(capsys)
     for word in (
         "train",
         "predict",
@@ -310,5 +320,5 @@ def test_the_command_line():
         "--learning-rate",
         "--invert",
     ):
-        assert word in process.stdout
-    assert "gone.safetensors is not there" in process.stderr
+        assert word in out
+    assert "gone.safetensors is not there" in err

@@ -59,13 +59,19 @@ def programs():
 @pytest.fixture
 def compiled_once(monkeypatch, programs):
     """Trainings that differ in their rate alone share a program, as the runs of a sweep."""
-    real = command.fit.training.image_program
+    real, initial = command.fit.training.image_program, command.fit.initial
 
     def image_program(model, *arguments):
         if model not in programs:
             programs[model] = real(model, *arguments)
         return programs[model]
 
+    def drawn_once(model, dataset, seed):
+        if (model, seed) not in programs:
+            programs[model, seed] = initial(model, dataset, seed)
+        return dict(programs[model, seed])
+
+    monkeypatch.setattr(command.fit, "initial", drawn_once)
     monkeypatch.setattr(command.fit.training, "image_program", image_program)
 
 

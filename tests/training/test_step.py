@@ -252,6 +252,15 @@ def test_a_diverged_run_stops_at_its_step_and_leaves_its_neighbours_alone(vector
         np.testing.assert_array_equal(values[1:], expected.curve[name][1:])
 
 
+def test_an_update_that_is_not_finite_diverges_at_its_step_though_its_loss_is():
+    _, *others = different_runs()
+    found = call_four([state_of(learning_rate=3e38), *others], [3, 3, 3, 3])
+    assert found.counts.tolist() == [1, 3, 3, 3]
+    assert found.diverged.tolist() == [True, False, False, False]
+    last = {name: np.isfinite(values[0, 0]) for name, values in found.curve.items()}
+    assert last == {"loss": True, "accuracy": True, "grad_norm": True, "update_norm": False}
+
+
 def test_the_states_given_are_donated_and_what_they_were_made_from_is_not():
     params = parameters()
     state = small.state_of({"params": params})
