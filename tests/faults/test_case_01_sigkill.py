@@ -85,6 +85,7 @@ def test_each_seam(tmp_path, seam, counting):
     assert sweeping.assert_nothing_twice(tmp_path) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counting", [COUNTING, NETWORKS])
 def test_a_run_that_begins_anew_is_noticed(tmp_path, counting):
     """Negative control: what restores nothing trains epochs again."""

@@ -127,6 +127,7 @@ print("from", found[0] if found else 0)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_resumes_ends_with_the_error(tmp_path):
     folder = saved(tmp_path / "run", 9, 10)
     flip_both(folder)

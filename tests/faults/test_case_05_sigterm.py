@@ -70,6 +70,7 @@ def leave_without_saving():
     worker.Slots._leave = leave_only
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counting", [LASTING, NETWORKS])
 def test_what_is_not_saved_is_noticed(tmp_path, counting):
     prepare = "tests.faults.test_case_05_sigterm:leave_without_saving"

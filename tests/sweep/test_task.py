@@ -108,7 +108,7 @@ def test_a_long_epoch_is_saved_within(tmp_path, monkeypatch):
         return save(self, step, tree)
 
     monkeypatch.setattr(Checkpoints, "save", noted)
-    task = Counting(seconds=0.05)
+    task = Counting(seconds=0.02)
     sweep(tmp_path, task, checkpoint_seconds=0.01, checkpoint_fraction=1.0, checkpoint_epochs=0)
     assert [step for step in saved if step % PER_EPOCH], saved
     saved.clear()

@@ -224,7 +224,9 @@ def test_two_processes(tmp_path):
     [
         # A process that is ended by JAX for a peer's death, in a collective or out of one, ends
         # long before the 60 s for which the peer, or its leaving, would be waited for.
-        ("waits_in_a_collective", signal.SIGKILL, [1, -signal.SIGKILL]),
+        pytest.param(
+            "waits_in_a_collective", signal.SIGKILL, [1, -signal.SIGKILL], marks=pytest.mark.slow
+        ),
         pytest.param(
             "waits_by_itself", signal.SIGKILL, [-signal.SIGABRT, -signal.SIGKILL],
             marks=pytest.mark.slow,
