@@ -64,7 +64,7 @@ napoleon_custom_sections = [("Source", "returns_style")]
 # What our own names link to must be there; those of other projects are not looked up.
 nitpicky = True
 # (The command line's annotations are no names.)
-nitpick_ignore_regex = [("py:.*", r"(?!nf_resnets\.).*|.*Annotated\[.*")]
+nitpick_ignore_regex = [("py:.*", r"(?!nf_resnets\.).*|.*Annotated(\[.*)?")]
 
 # --- Looks -------------------------------------------------------------------------------------
 
