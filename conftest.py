@@ -37,6 +37,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 UNOPTIMIZED = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 OPTIMIZED = (
     "experiments/test_skipinit_lr_batch.py",
+    "topology/test_compiled.py",
     "training/test_checkpoint.py",
     "training/test_hosts.py",
     "training/test_preemption.py",

@@ -19,6 +19,7 @@ from nf_resnets import data, schemes
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
 from nf_resnets.models.stage import stages
+from nf_resnets.training.program import quick_compile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +62,7 @@ def in_order(rows: Iterable[Row], **values: Sequence[Any]) -> list[Row]:
 
 def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles what runs a few times: on a CPU what counts is how long it takes to compile."""
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=quickly)
+    return jax.jit(function, compiler_options=quick_compile(jax.devices()[0]))
 
 
 def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "nf_resnets"
 # A module may import its own package and those of a lower rank. Those of one rank know nothing of
 # each other: neither init of models, nor data of optim.
 RANKS = {
-    "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0,
+    "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
     "manifest": 1,
     "schemes": 1,
     "init": 2, "models": 2,
@@ -111,6 +111,29 @@ def test_imports_go_downwards(module):
 @pytest.mark.parametrize("module", SOURCES)
 def test_no_class_inherits_but_from_the_list(module):
     assert class_faults(SOURCES[module]) == []
+
+
+def asks_for_the_default_backend(source: str) -> bool:
+    """Whether a source asks where JAX computes by default, not where its program will run."""
+    names = {"default_backend", "get_backend"}
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in names)
+        or (isinstance(node, ast.ImportFrom) and any(each.name in names for each in node.names))
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def test_the_platform_comes_from_where_a_program_will_run():
+    # A program for a TPU is compiled where there is none; benchmarks may ask what they measure.
+    found = [
+        str(path)
+        for place in (PACKAGE, ROOT / "experiments", ROOT / "docs", ROOT / "notebooks")
+        for path in place.rglob("*.py")
+        if asks_for_the_default_backend(path.read_text())
+    ]
+    assert found == []
+    assert asks_for_the_default_backend("if jax.default_backend() == 'cpu': pass")
+    assert asks_for_the_default_backend("from jax import default_backend as asked")
 
 
 @pytest.mark.parametrize("module", SOURCES)

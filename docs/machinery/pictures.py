@@ -17,6 +17,7 @@ from nf_resnets import analysis, models, roles, schemes
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.signal import Quantity, signal_figure
 from nf_resnets.roles import Role
+from nf_resnets.training.program import quick_compile
 
 FAMILIES = {
     models.WideResNet: "pre_activation",
@@ -140,7 +141,7 @@ def keep(page: SchemePage, folder: Path) -> tuple[Path, str]:
 
 def _quickly() -> dict[str, Any] | None:
     """Options for programs that run once: what counts is how long they take to compile."""
-    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return quick_compile(jax.devices()[0])
 
 
 def _sentences(found: Any, gradients: np.ndarray, form: Any, *, zero_head: bool) -> list[str]:

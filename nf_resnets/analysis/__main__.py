@@ -31,6 +31,7 @@ from nf_resnets.analysis.signal import gradient_norms, signal_of
 from nf_resnets.models import architectures
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.roles import Role
+from nf_resnets.training.program import quick_compile
 
 COLUMNS = (
     "k", "name", "transition", "input", "skip", "branch", "sum", "share", "squared_mean",
@@ -99,7 +100,7 @@ def analyse(options: Options) -> Page:
     sizes = {"stem_channels": options.stem_channels} if options.stem_channels else {}
     model = architectures.make(options.model, scheme, num_classes=dataset.num_classes, **sizes)
     # Everything runs once: what counts is how long it takes to compile.
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    quickly = quick_compile(jax.devices()[0])
     keys = jax.random.split(jax.random.key(options.seed), 3)
 
     def start(key: jax.Array, draw_key: jax.Array) -> Any:

@@ -25,7 +25,7 @@ import tyro
 from nf_resnets import data, places, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep import claims, worker
+from nf_resnets.sweep import claims, for_topology, worker
 from nf_resnets.sweep.claims import Clock, Execution, device_name
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.export import to_csv
@@ -46,8 +46,9 @@ from nf_resnets.sweep.settings import (
     typed,
     value_text,
 )  # fmt: skip
-from nf_resnets.sweep.task import Callback, Callbacks
+from nf_resnets.sweep.task import Callback, Callbacks, Resolved
 from nf_resnets.sweep.tensorboard import TensorBoard
+from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 from nf_resnets.training.preemption import Preemption
@@ -66,6 +67,9 @@ class Options:
     machines."""
     dry_run: bool = False
     """Print the grid, the programs and how long it will take, from measured steps; make nothing."""
+    topology: str | None = None
+    """With --dry-run: compile every program for this TPU slice, such as v5e:4x4, on this machine,
+    which needs none, and print what it needs of the chips and the least time it can take."""
     extend: int = 0
     """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
     on each side."""
@@ -143,16 +147,20 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
     check(options)
     try:
         options = placed(options)
-        hosts.initialize(options.coordinator, options.num_processes, options.process_id)
+        # First: from then on JAX computes on the CPU, as it must where there are no such chips.
+        chips = topology_devices(options.topology) if options.topology else []
+        if not chips:
+            hosts.initialize(options.coordinator, options.num_processes, options.process_id)
         sweep = make_sweep(axes, base, load=_loader(options.data_dir))
-        data_devices = options.execution.devices_per_run or len(jax.devices())
-        worker.sweep_mesh(jax.devices(), data_devices)
+        devices = chips or jax.devices()
+        data_devices = options.execution.devices_per_run or len(devices)
+        worker.sweep_mesh(devices, data_devices)
         for each in sweep.kinds:
             refuse_indivisible(each, data_devices)
         with hosts.abort_on_error():
             if not options.dry_run:
                 return _run(options, sweep, title)
-            _dry_run(options, sweep)
+            _dry_run(options, sweep, chips)
             return None
     except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
         raise SystemExit(redacted(str(error))) from error
@@ -206,6 +214,11 @@ def check(options: Options) -> None:
         raise SystemExit(
             f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
         )
+    if options.topology and not options.dry_run:
+        raise SystemExit(
+            f"--topology {options.topology} found without --dry-run; expected both, since programs "
+            "for that slice are compiled here and cannot run here."
+        )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
 
@@ -222,13 +235,29 @@ def _loader(data_dir: str | None) -> Any:
     return lambda name: data.load(name, data_dir)
 
 
-def _dry_run(options: Options, sweep: Sweep) -> None:
-    """Prints what would be made, and how long it would take."""
+def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
+    """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
     path = options.out / "ledger.db"
     where: str | Path = options.ledger or path
     ledger = open_ledger(where, create=False) if options.ledger or path.exists() else None
+    left, done = _left(sweep, ledger, retry=options.retry)
+    of_them = f", {done:,} of them done" if done else ""
+    print(f"Grid: {sweep.size:,} runs{of_them}")
+    wide = max(map(len, sweep.axes), default=0)
+    for name, values in sweep.axes.items():
+        print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
+    if not chips:
+        _measured(options.execution, sweep, ledger, left)
+    elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
+        raise SystemExit(1)
+
+
+def _left(
+    sweep: Sweep, ledger: Ledger | None, *, retry: bool
+) -> tuple[dict[str, tuple[Resolved, int]], int]:
+    """Of each program one of its runs and how many are left, and how many runs are done."""
     done: Counter[str] = Counter()
-    to_do = {"waiting", "running"} | ({"failed", "oom"} if options.retry else set())
+    to_do = {"waiting", "running"} | ({"failed", "oom"} if retry else set())
     if ledger is not None:
         refuse_other_settings(sweep, ledger)
         done = sweep.count(row for row in ledger.rows() if row["state"] not in to_do)
@@ -236,19 +265,24 @@ def _dry_run(options: Options, sweep: Sweep) -> None:
     for each in sweep.kinds:
         first, runs = left.get(each.program, (each, -done[each.program]))
         left[each.program] = first, runs + sweep.runs_of_a_kind
-    of_them = f", {done.total():,} of them done" if done.total() else ""
-    print(f"Grid: {sweep.size:,} runs{of_them}")
-    wide = max(map(len, sweep.axes), default=0)
-    for name, values in sweep.axes.items():
-        print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
-    execution, devices = options.execution, jax.devices()
+    resolve = sweep.task.resolve
+    found = {name: (resolve(k.settings), n) for name, (k, n) in left.items() if n > 0}
+    return found, done.total()
+
+
+def _measured(
+    execution: Execution, sweep: Sweep, ledger: Ledger | None,
+    left: Mapping[str, tuple[Resolved, int]],
+) -> None:  # fmt: skip
+    """Prints what programs cost here, from earlier runs or a few steps."""
+    devices = jax.devices()
     mesh = worker.sweep_mesh(devices, execution.devices_per_run or len(devices))
     workers = execution.workers or worker.default_workers(devices)
     most = min(execution.runs_per_device or 1, sweep.size)
     carried = dataclasses.replace(execution, runs_per_device=most)
     builder = claims.Programs(sweep.task, mesh, Callbacks(), carried, ledger, device_name())
     costs = claims.estimate(
-        {name: (sweep.task.resolve(k.settings), n) for name, (k, n) in left.items() if n > 0},
+        left,
         builder,
         workers=workers,
         on_message=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),

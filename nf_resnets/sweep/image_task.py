@@ -120,29 +120,44 @@ class ImageTask:
         vectorize: Literal["auto", "vmap", "loop"] = "auto",
     ) -> training.Program:
         """Compiles the program of a run."""
-        settings = make(run.settings)
-        kind, dataset = self.kind(settings), self.dataset(settings.dataset)
-        place = settings.dataset, mesh
+        name = make(run.settings).dataset
+        place = name, mesh
         with self._lock:  # threads that compile share what is on the devices
             if place not in self._splits:
-                self._splits[place] = training.device_splits(dataset, mesh)
+                self._splits[place] = training.device_splits(self.dataset(name), mesh)
+        model, dataset, optimizer_fn, how = self._parts(run)
         return training.image_program(
-            make_model(kind, dataset),
-            dataset,
-            functools.partial(optimizer, kind),
-            mesh,
-            training.ImageTraining(
-                batch_size=settings.batch_size,
-                num_steps=kind.num_steps,
-                augmentation=data.Augmentation(settings.padding, settings.flip),
-                micro_batches=kind.micro_batches,
-                bn_estimate_batches=settings.bn_estimate_batches,
-            ),
-            self.start(run),
-            splits=self._splits[place],
-            runs_per_device=runs_per_device,
-            vectorize=vectorize,
+            model, dataset, optimizer_fn, mesh, how, self.start(run),
+            splits=self._splits[place], runs_per_device=runs_per_device, vectorize=vectorize,
+        )  # fmt: skip
+
+    def lower(
+        self,
+        run: Resolved,
+        mesh: Mesh,
+        *,
+        runs_per_device: int = 1,
+        vectorize: Literal["auto", "vmap", "loop"] = "auto",
+    ) -> jax.stages.Lowered:
+        """Lowers the steps of a run's program for devices that need not be there."""
+        model, dataset, optimizer_fn, how = self._parts(run)
+        return training.lower_image_steps(
+            model, dataset, optimizer_fn, mesh, how, self.start(run),
+            runs_per_device=runs_per_device, vectorize=vectorize,
+        )  # fmt: skip
+
+    def _parts(self, run: Resolved) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
+        """Network, data, optimizer and steps of a run's program."""
+        settings = make(run.settings)
+        kind, dataset = self.kind(settings), self.dataset(settings.dataset)
+        how = training.ImageTraining(
+            batch_size=settings.batch_size,
+            num_steps=kind.num_steps,
+            augmentation=data.Augmentation(settings.padding, settings.flip),
+            micro_batches=kind.micro_batches,
+            bn_estimate_batches=settings.bn_estimate_batches,
         )
+        return make_model(kind, dataset), dataset, functools.partial(optimizer, kind), how
 
     def start(self, run: Resolved) -> training.Start:
         """In what a run differs from others of its program."""

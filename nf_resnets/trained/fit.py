@@ -195,9 +195,10 @@ def _devices(model: Any, batch_size: int) -> list[jax.Device]:
     """As many as divide the batch; with BatchNorm, as divide its slices, by default one."""
     normalized = schemes.get(model.scheme).anatomy.has_batch_norm
     slices = model.bn_groups if normalized else batch_size
-    if jax.default_backend() == "cpu":
-        return jax.devices()[:1]  # the devices of a CPU share its cores
-    return jax.devices()[: math.gcd(slices, batch_size, len(jax.devices()))]
+    devices = jax.devices()
+    if devices[0].platform == "cpu":
+        return devices[:1]  # the devices of a CPU share its cores
+    return devices[: math.gcd(slices, batch_size, len(devices))]
 
 
 __all__ = ["Fit", "Recipe", "fit", "initial", "refuse_outside"]

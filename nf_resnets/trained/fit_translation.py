@@ -120,8 +120,9 @@ def fit_translation(
         )
 
     # The devices of a CPU share its cores.
-    on_cpu = jax.default_backend() == "cpu"
-    mesh = training.make_mesh(devices=jax.devices()[:1] if on_cpu else None)
+    devices = jax.devices()
+    on_cpu = devices[0].platform == "cpu"
+    mesh = training.make_mesh(devices=devices[:1] if on_cpu else devices)
     start = training.Start(
         schemes.get(scheme), recipe.seed, {"learning_rate": recipe.learning_rate}
     )

@@ -4,7 +4,13 @@ from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.average import Average, moved_average, start_average
 from nf_resnets.training.device_iterator import DeviceIterator, local_rows
 from nf_resnets.training.evaluate import make_evaluate
-from nf_resnets.training.images import ImageTraining, device_splits, first_images, image_program
+from nf_resnets.training.images import (
+    ImageTraining,
+    device_splits,
+    first_images,
+    image_program,
+    lower_image_steps,
+)
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
 from nf_resnets.training.loop import Run, train
 from nf_resnets.training.loss import cross_entropy
@@ -25,9 +31,9 @@ from nf_resnets.training.streamed import (
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
     "ImageTraining", "Program", "Run", "Start", "Steps", "StreamedTraining", "TrainState",
-    "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply",
-    "first_images", "image_program", "local_rows", "make_estimate_batch_stats", "make_evaluate",
-    "make_initial", "make_mesh", "make_streamed_evaluate", "make_streamed_step",
+    "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply", "first_images",
+    "image_program", "local_rows", "lower_image_steps", "make_estimate_batch_stats",
+    "make_evaluate", "make_initial", "make_mesh", "make_streamed_evaluate", "make_streamed_step",
     "make_train_steps", "moved_average", "replica_step", "replicate", "shard_runs", "stack",
     "start_average", "streamed_program", "train", "train_apply", "unstack",
 ]  # fmt: skip

@@ -10,15 +10,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data
 from nf_resnets.training import hosts
-from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
+from nf_resnets.training.apply import ApplyFn, eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_evaluate
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
 from nf_resnets.training.mesh import DATA, SWEEP
-from nf_resnets.training.program import Program, Start, Steps, build, quick_compile
+from nf_resnets.training.program import (
+    InitialFn,
+    Program,
+    Start,
+    Steps,
+    build,
+    quick_compile,
+    state_shapes,
+)
 from nf_resnets.training.sharding import replicate, shard_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.statistics import make_estimate_batch_stats
@@ -87,10 +95,97 @@ def image_program(
       ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis.
     """
     train_split, test_split = splits or device_splits(dataset, mesh)
+
+    def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
+        # An executable cannot compile again: a call with other shapes is an error.
+        executable = _lower(
+            model, optimizer, mesh, training, stacked, train_split, vectorize
+        ).compile()
+
+        def steps(states: TrainState, wanted: np.ndarray) -> Steps:
+            return executable(states, train_split, shard_runs(np.asarray(wanted, np.int32), mesh))
+
+        return steps
+
+    program = build(
+        mesh,
+        _initial(model, dataset, optimizer, training),
+        example,
+        slots=mesh.shape[SWEEP] * runs_per_device,
+        batch=lambda: first_images(dataset),
+        compile_steps=compile_steps,
+        num_steps=training.num_steps,
+        model=model,
+        steps_per_epoch=data.steps_per_epoch(len(dataset.train.labels), training.batch_size),
+        metrics=METRICS,
+        test=_test(model, mesh, training, train_split, test_split),
+    )
+    started = time.perf_counter()
+    program.test(program.empty())  # compiled before a run is timed, too
+    test_seconds = time.perf_counter() - started
+    return dataclasses.replace(program, compile_seconds=program.compile_seconds + test_seconds)
+
+
+def lower_image_steps(
+    model: Any,
+    dataset: data.Dataset,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    training: ImageTraining,
+    example: Start | TrainState,
+    *,
+    runs_per_device: int = 1,
+    vectorize: Vectorize = "auto",
+) -> jax.stages.Lowered:
+    """Lowers the ``steps`` of :func:`image_program` from shapes alone; nothing runs.
+
+    The devices of the mesh need not be there: with those of a topology,
+    :func:`nf_resnets.topology.topology_devices`, ``.compile()`` compiles for chips that this
+    machine does not have. The arguments are those of :func:`image_program`.
+    """
+    whole = NamedSharding(mesh, PartitionSpec())
+    split = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
+        data.DeviceData.of(dataset, dataset.train),
+    )
+    stacked = state_shapes(
+        mesh,
+        _initial(model, dataset, optimizer, training),
+        example,
+        mesh.shape[SWEEP] * runs_per_device,
+    )
+    return _lower(model, optimizer, mesh, training, stacked, split, vectorize)
+
+
+def _initial(
+    model: Any, dataset: data.Dataset, optimizer: OptimizerFn, training: ImageTraining
+) -> InitialFn:
+    return make_initial(
+        model,
+        (jnp.zeros((1, *dataset.train.images.shape[1:])),),
+        optimizer,
+        draw=training.draw,
+        average_decay=training.average_decay,
+    )
+
+
+def _train_apply(model: Any, mesh: Mesh, training: ImageTraining) -> ApplyFn:
+    return train_apply(model, shards=mesh.shape[DATA] * training.micro_batches)
+
+
+def _lower(
+    model: Any,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    training: ImageTraining,
+    stacked: TrainState,
+    train_split: data.DeviceData,
+    vectorize: Vectorize,
+) -> jax.stages.Lowered:
+    """Lowers many steps in one call; states and split are arrays, or shapes with shardings."""
     steps_per_epoch = data.steps_per_epoch(train_split.labels.shape[0], training.batch_size)
-    apply_fn = train_apply(model, shards=mesh.shape[DATA] * training.micro_batches)
     run_steps: Any = make_train_steps(
-        apply_fn,
+        _train_apply(model, mesh, training),
         optimizer,
         mesh,
         batch_size=training.batch_size,
@@ -100,40 +195,9 @@ def image_program(
         vectorize=vectorize,
         longest=min(steps_per_epoch, LONGEST),
     )
-
-    def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
-        counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
-        # An executable cannot compile again: a call with other shapes is an error.
-        executable = run_steps.lower(stacked, train_split, counts).compile()
-
-        def steps(states: TrainState, wanted: np.ndarray) -> Steps:
-            return executable(states, train_split, shard_runs(np.asarray(wanted, np.int32), mesh))
-
-        return steps
-
-    program = build(
-        mesh,
-        make_initial(
-            model,
-            (jnp.zeros((1, *dataset.train.images.shape[1:])),),
-            optimizer,
-            draw=training.draw,
-            average_decay=training.average_decay,
-        ),
-        example,
-        slots=mesh.shape[SWEEP] * runs_per_device,
-        batch=lambda: first_images(dataset),
-        compile_steps=compile_steps,
-        num_steps=training.num_steps,
-        model=model,
-        steps_per_epoch=steps_per_epoch,
-        metrics=METRICS,
-        test=_test(model, apply_fn, mesh, training, train_split, test_split),
-    )
-    started = time.perf_counter()
-    program.test(program.empty())  # compiled before a run is timed, too
-    test_seconds = time.perf_counter() - started
-    return dataclasses.replace(program, compile_seconds=program.compile_seconds + test_seconds)
+    counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
+    lowered: jax.stages.Lowered = run_steps.lower(stacked, train_split, counts)
+    return lowered
 
 
 def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:
@@ -153,7 +217,6 @@ def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np
 
 def _test(
     model: Any,
-    apply_fn: Any,
     mesh: Mesh,
     training: ImageTraining,
     train_split: data.DeviceData,
@@ -163,7 +226,7 @@ def _test(
     estimate: Any = None
     if training.bn_estimate_batches and has_batch_norm(model):
         estimate = make_estimate_batch_stats(
-            apply_fn,
+            _train_apply(model, mesh, training),
             mesh,
             batch_size=training.batch_size // training.micro_batches,
             batches=training.bn_estimate_batches * training.micro_batches,
@@ -171,7 +234,7 @@ def _test(
         examples = train_split.labels.shape[0]
         orders = jax.jit(
             jax.vmap(lambda seed: data.epoch_order(seed, 0, examples)),
-            compiler_options=quick_compile(mesh),
+            compiler_options=quick_compile(mesh.devices.flat[0]),
         )
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
@@ -184,4 +247,6 @@ def _test(
     return test
 
 
-__all__ = ["ImageTraining", "device_splits", "first_images", "image_program"]
+__all__ = [
+    "ImageTraining", "device_splits", "first_images", "image_program", "lower_image_steps",
+]  # fmt: skip

@@ -135,17 +135,11 @@ def build(
     if num_steps < 1:
         raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
     per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
+    stacked = state_shapes(mesh, initial, example, slots)
     # What is called once a run only takes time to compile.
-    quickly = quick_compile(mesh)
+    quickly = quick_compile(mesh.devices.flat[0])
     jit_quickly = functools.partial(jax.jit, compiler_options=quickly, out_shardings=per_run)
 
-    if isinstance(example, TrainState):
-        like = jax.eval_shape(lambda: example)
-    else:
-        like = jax.eval_shape(functools.partial(initial, example.scheme), *_numbers(example), None)
-    stacked = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=per_run), like
-    )
     empty = jit_quickly(
         lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stacked)
     )
@@ -187,7 +181,7 @@ def build(
         mesh=mesh,
         slots=slots,
         num_steps=num_steps,
-        like=like,
+        like=jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked),
         empty=empty,
         begin=begin,
         put=put,
@@ -198,10 +192,26 @@ def build(
     )
 
 
-def quick_compile(mesh: Mesh) -> dict[str, Any] | None:
-    """Compiler options for what runs rarely: on a CPU, without optimising."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return {"xla_backend_optimization_level": 0} if on_cpu else None
+def state_shapes(
+    mesh: Mesh, initial: InitialFn, example: Start | TrainState, slots: int
+) -> TrainState:
+    """Shapes, dtypes and shardings of the states of so many runs; computes nothing.
+
+    The devices of the mesh need not be there: they can be those of a topology.
+    """
+    if isinstance(example, TrainState):
+        like = jax.eval_shape(lambda: example)
+    else:
+        like = jax.eval_shape(functools.partial(initial, example.scheme), *_numbers(example), None)
+    sharding = NamedSharding(mesh, PartitionSpec(SWEEP))
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=sharding), like
+    )
+
+
+def quick_compile(device: jax.Device) -> dict[str, Any] | None:
+    """Compiler options for what runs rarely on a device: on a CPU, without optimising."""
+    return {"xla_backend_optimization_level": 0} if device.platform == "cpu" else None
 
 
 def _numbers(start: Start) -> tuple[Any, ...]:
@@ -215,4 +225,4 @@ def _numbers(start: Start) -> tuple[Any, ...]:
     )
 
 
-__all__ = ["InitialFn", "Program", "Start", "Steps", "build", "quick_compile"]
+__all__ = ["InitialFn", "Program", "Start", "Steps", "build", "quick_compile", "state_shapes"]

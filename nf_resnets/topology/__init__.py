@@ -1,0 +1,15 @@
+"""Programs compiled for chips that this machine does not have, and what they need of them."""
+
+from nf_resnets.topology.chips import CHIPS, Chip, chip_of, shortest_step
+from nf_resnets.topology.compiled import (
+    DoesNotFitError,
+    Footprint,
+    compile_footprint,
+    footprint,
+)
+from nf_resnets.topology.devices import topology_devices
+
+__all__ = [
+    "CHIPS", "Chip", "DoesNotFitError", "Footprint", "chip_of", "compile_footprint", "footprint",
+    "shortest_step", "topology_devices",
+]  # fmt: skip

@@ -1,0 +1,106 @@
+"""What a compiled program needs of a chip: memory, arithmetic, bytes, collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping
+
+import jax
+
+from nf_resnets.topology import hlo
+from nf_resnets.topology.chips import Chip, shortest_step
+
+
+class DoesNotFitError(Exception):
+    """The compiler found no room for a program; the text says how much it needs of what there is.
+
+    It is the compiler's own error in one clause.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+    """What one call of a compiled program needs of each chip.
+
+    Loops whose number of iterations is a constant count as often; the loop over training steps
+    counts once, so that these are the numbers of one step.
+
+    Attributes:
+      arguments: bytes of its arguments: states and data.
+      temporaries: bytes of its intermediate values.
+      outputs: bytes of its outputs that do not take the place of donated arguments.
+      code: bytes of the program itself.
+      flops: by the compiler's count; what loops repeat of it, by that of products.
+      bytes: read and written, by the compiler's count, wherever they lie.
+      main_bytes: those of them in the chip's main memory, read from the program's text.
+      collectives: of each kind, how many and how many bytes they give.
+      compile_seconds: how long compiling took.
+    """
+
+    arguments: int
+    temporaries: int
+    outputs: int
+    code: int
+    flops: float
+    bytes: float
+    main_bytes: float
+    collectives: Mapping[str, tuple[float, float]]
+    compile_seconds: float = 0.0
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a chip must have for it."""
+        return self.arguments + self.temporaries + self.outputs + self.code
+
+    def bound(self, chip: Chip) -> tuple[float, str]:
+        """The shortest possible time of it, in seconds, and whether compute or memory bounds it."""
+        return shortest_step(self.flops, self.main_bytes, chip)
+
+
+def compile_footprint(lowered: jax.stages.Lowered) -> Footprint:
+    """Compiles a lowered program, and says what it needs.
+
+    Raises:
+      DoesNotFitError: if the compiler finds no room for it in the chip's memory.
+    """
+    begun = time.perf_counter()
+    try:
+        compiled = lowered.compile()
+    except Exception as error:  # a type of XLA's
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise DoesNotFitError(_needed(str(error))) from None
+    return footprint(compiled, compile_seconds=time.perf_counter() - begun)
+
+
+def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) -> Footprint:
+    """What a compiled program needs, by the compiler's analyses and the program's text."""
+    text = compiled.as_text() or ""
+    cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
+    once, repeated = hlo.work(text, repeat_loops=False), hlo.work(text)
+    assert memory is not None
+    return Footprint(
+        arguments=memory.argument_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        outputs=max(0, memory.output_size_in_bytes - memory.alias_size_in_bytes),
+        code=memory.generated_code_size_in_bytes,
+        # The compiler counts every loop once.
+        flops=cost.get("flops", 0.0) + repeated.flops - once.flops,
+        bytes=cost.get("bytes accessed", 0.0) + repeated.bytes - once.bytes,
+        main_bytes=repeated.main_bytes,
+        collectives=repeated.collectives,
+        compile_seconds=compile_seconds,
+    )
+
+
+def _needed(message: str) -> str:
+    """The compiler's words about memory in one clause."""
+    found = re.findall(r"\b(\d+(?:\.\d+)?[KMGT])\b", message)
+    if len(found) > 1:
+        return f"it needs {found[0]} of {found[1]} bytes"
+    return f"the compiler says: {' '.join(message.split())[:200]}"
+
+
+__all__ = ["DoesNotFitError", "Footprint", "compile_footprint", "footprint"]

@@ -1,0 +1,101 @@
+"""The devices of a TPU slice that this machine does not have, for the compiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import platform
+import re
+from typing import Any
+
+import jax
+
+from nf_resnets.topology.chips import CHIPS
+
+ENVIRONMENT = {
+    # libtpu is to ask neither Google's metadata server nor a TPU who it is.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_LOG_DIR": "disabled",
+}
+"""What libtpu reads when it is loaded, and is set unless it is already."""
+
+INSTALL = "pip install 'nf_resnets[tpu-compiler]'"
+
+
+def topology_devices(name: str) -> list[Any]:
+    """The devices of a slice such as ``v5e:4x4``, for which programs can be compiled, not run.
+
+    It is to be called before anything is computed: JAX is told to compute on this machine's CPU.
+
+    Args:
+      name: a kind of TPU and the chips along each axis of the slice.
+
+    Raises:
+      ValueError: if there is no such slice.
+      ImportError: if the compiler is not installed, or there is none for this machine.
+    """
+    kind, shape = parse(name)
+    machine = f"{platform.system()} {platform.machine()}"
+    if machine != "Linux x86_64":
+        raise ImportError(
+            f"TPUs' compiler is made for Linux on x86-64 only, and this is {machine}; use "
+            "--topology on such a machine, or in a container or virtual machine that is one."
+        )
+    spec = importlib.util.find_spec("libtpu")
+    if spec is None or spec.origin is None:  # a mere folder of that name has no origin
+        raise ImportError(f"--topology {name} needs TPUs' compiler, libtpu: {INSTALL}")
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    jax.config.update("jax_platforms", "cpu")
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {
+        # Hosts have 2x2 chips, or what there is of a smaller slice.
+        "chips_per_host_bounds": (*(min(2, side) for side in shape[:2]), 1)
+    }
+    if kind in ("v4", "v5p"):
+        options["chip_config_name"] = "megacore"  # a chip's two cores are one device
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+    except Exception as error:  # libtpu's own types
+        what = " ".join(str(error).split())
+        raise ValueError(f"--topology {name} found, which TPUs' compiler refuses: {what}") from None
+    return list(found)
+
+
+def parse(name: str) -> tuple[str, tuple[int, ...]]:
+    """Kind and shape of a slice.
+
+    Raises:
+      ValueError: if there is no such slice.
+
+    Example:
+      >>> parse("v5e:4x4")
+      ('v5e', (4, 4))
+    """
+    kind, _, sides = name.partition(":")
+    chip = CHIPS.get(kind)
+    if chip is None or not chip.axes or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sides):
+        kinds = ", ".join(each for each in CHIPS if CHIPS[each].axes)
+        raise ValueError(
+            f"--topology {name} found; expected one of {kinds} and the chips along each axis, such "
+            "as v5e:4x4 or v4:2x2x2."
+        )
+    shape = tuple(map(int, sides.split("x")))
+    if len(shape) != chip.axes:
+        raise ValueError(
+            f"--topology {name} found, {len(shape)} axes; expected the {chip.axes} of slices of "
+            f"{kind}, such as {kind}:{'x'.join('2' * chip.axes)}."
+        )
+    if math.prod(shape) > chip.pod:
+        raise ValueError(
+            f"--topology {name} found, {math.prod(shape):,} chips; expected at most the "
+            f"{chip.pod:,} of a slice of {kind}."
+        )
+    return kind, shape
+
+
+__all__ = ["ENVIRONMENT", "INSTALL", "parse", "topology_devices"]

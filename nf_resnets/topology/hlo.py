@@ -1,0 +1,390 @@
+"""Reads a compiled program's text: loops, collectives, products, and bytes by memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+    "collective-broadcast", "ragged-all-to-all",
+)  # fmt: skip
+
+# What moves nothing, or whose work its partner is counted with.
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota",
+    "opt-barrier", "partition-id", "replica-id",
+}  # fmt: skip
+_CALLS = re.compile(r"(?:calls|to_apply|called_computations)=\{?%([\w.\-]+)")
+_ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """A line of a computation."""
+
+    name: str
+    shape: str
+    op: str
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a computation does.
+
+    Attributes:
+      flops: of its convolutions and matrix products.
+      bytes: that its instructions read and write.
+      main_bytes: those of them in the chip's main memory, and not in the one beside its cores.
+      collectives: of each kind, how many and how many bytes they give on each chip.
+    """
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    main_bytes: float = 0.0
+    collectives: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+    def __add__(self, other: Work) -> Work:
+        kinds = {**self.collectives, **other.collectives}
+        none = (0.0, 0.0)
+        return Work(
+            self.flops + other.flops,
+            self.bytes + other.bytes,
+            self.main_bytes + other.main_bytes,
+            {
+                kind: (
+                    self.collectives.get(kind, none)[0] + other.collectives.get(kind, none)[0],
+                    self.collectives.get(kind, none)[1] + other.collectives.get(kind, none)[1],
+                )
+                for kind in kinds
+            },
+        )
+
+    def times(self, count: float) -> Work:
+        """As often as a loop does it."""
+        return Work(
+            count * self.flops,
+            count * self.bytes,
+            count * self.main_bytes,
+            {kind: (count * n, count * size) for kind, (n, size) in self.collectives.items()},
+        )
+
+
+def work(text: str, *, repeat_loops: bool = True) -> Work:
+    """What a compiled program does in one call.
+
+    A loop whose number of iterations is a constant counts as often; any other once, such as the
+    loop over training steps.
+
+    Args:
+      text: of ``jax.stages.Compiled.as_text()``.
+      repeat_loops: False to count every loop once, as the compiler's own analysis does.
+
+    Raises:
+      ValueError: if there is no program in the text.
+    """
+    return _Program(text, repeat_loops).work()
+
+
+class _Program:
+    """Computations by name, and the work of each."""
+
+    def __init__(self, text: str, repeat_loops: bool) -> None:
+        self._computations, self._entry = _parse(text)
+        self._repeat = repeat_loops
+        if not self._entry:
+            raise ValueError("no ENTRY computation found; expected the text of a compiled program.")
+        self._of = functools.cache(self._computation)
+
+    def work(self) -> Work:
+        return self._of(self._entry)
+
+    def _computation(self, name: str) -> Work:
+        total = Work()
+        for instruction in self._computations.get(name, {}).values():
+            total += self._instruction(instruction, self._computations[name])
+        return total
+
+    def _instruction(self, this: Instruction, around: Mapping[str, Instruction]) -> Work:
+        op = this.op.removesuffix("-start")
+        if this.op in _FREE or this.op.endswith(("-done", "-update")):
+            return Work()
+        if op in COLLECTIVES:
+            return self._collective(op, this, around)
+        if op == "while":
+            body, condition = (_named(this.attributes, what) for what in ("body", "condition"))
+            count = self._trips(this, condition) if self._repeat else 1
+            return (self._of(body) + self._of(condition)).times(count)
+        if op == "conditional":
+            names = re.findall(r"%([\w.\-]+)", this.attributes.split("branch_computations")[-1])
+            branches = [self._of(each) for each in names if each in self._computations]
+            return max(branches, key=lambda each: each.bytes, default=Work())
+        if op in ("call", "async"):
+            called = _CALLS.search(this.attributes)
+            return self._of(called[1]) if called else Work()
+        if op == "custom-call" and "ConcatBitcast" in this.attributes:
+            return Work()
+        moved = self._moved(op, this, around)
+        inside = Work()
+        if op == "fusion" and (called := _CALLS.search(this.attributes)):
+            inside = self._of(called[1])  # of which only the products and collectives count
+        return Work(
+            inside.flops + _product_flops(this, around),
+            sum(size for size, _ in moved),
+            sum(size for size, slow in moved if slow),
+            inside.collectives,
+        )
+
+    def _collective(self, op: str, this: Instruction, around: Mapping[str, Instruction]) -> Work:
+        shapes = [around[name].shape for name in this.operands if name in around]
+        given = _sent(this.shape)
+        if this.op.endswith("-start") and op != "all-reduce":
+            given -= sum(map(_sent, shapes))  # a start's tuple has the operands in it
+        moved = [array for shape in (*shapes, this.shape) for array in _arrays(shape)]
+        return Work(
+            0.0,
+            sum(size for size, _ in moved),
+            sum(size for size, slow in moved if slow),
+            {op: (1.0, float(given))},
+        )
+
+    def _trips(self, this: Instruction, condition: str) -> int:
+        """How often a loop goes round; 1 if that is not known."""
+        known = re.search(r"known_trip_count\W+n\W+(\d+)", this.attributes)
+        if known:
+            return int(known[1])
+        lines = self._computations.get(condition, {})
+        root = next((line for line in lines.values() if line.is_root), None)
+        if root is None or root.op != "compare" or "direction=LT" not in root.attributes:
+            return 1
+        last = lines.get(root.operands[1])
+        if last is None or last.op != "constant":
+            return 1
+        found = re.match(r"\((\d+)\)", last.attributes)
+        return int(found[1]) if found else 1
+
+    def _moved(
+        self, op: str, this: Instruction, around: Mapping[str, Instruction]
+    ) -> list[tuple[int, bool]]:
+        """What an instruction reads and writes: bytes, and whether they are in main memory."""
+        inputs = [_arrays(around[name].shape) for name in this.operands if name in around]
+        outputs = _arrays(this.shape)
+        if op in ("copy", "slice", "dynamic-slice", "gather"):
+            if this.op.endswith("-start"):
+                outputs = [_target(this.shape, op)]
+            # Of what it takes from, it reads as much as it gives.
+            return [(size, slow) for size, _ in outputs for _, slow in inputs[0][:1]] + outputs
+        if op == "dynamic-update-slice":
+            return [*inputs[1], *((size, outputs[0][1]) for size, _ in inputs[1])]
+        if op == "fusion" and (called := _CALLS.search(this.attributes)):
+            return self._fused(called[1], inputs, outputs)
+        return [array for arrays in inputs for array in arrays] + outputs
+
+    def _fused(
+        self, name: str, inputs: list[list[tuple[int, bool]]], outputs: list[tuple[int, bool]]
+    ) -> list[tuple[int, bool]]:
+        """As ``_moved`` of a fusion: of an array that it takes slices from, only these count."""
+        lines = self._computations.get(name, {})
+        users: dict[str, list[Instruction]] = {}
+        for line in lines.values():
+            for operand in line.operands:
+                users.setdefault(operand, []).append(line)
+        found: list[tuple[int, bool]] = []
+        for line in lines.values():
+            if line.op != "parameter":
+                continue
+            index = int(re.match(r"\((\d+)\)", line.attributes)[1])  # type: ignore[index]
+            parts = [_part(user, origin, lines) for user, origin in _uses(line.name, users)]
+            if len(inputs[index]) == 1 and parts and None not in parts:
+                size = min(sum(filter(None, parts)), inputs[index][0][0])
+                found.append((size, inputs[index][0][1]))
+            else:
+                found.extend(inputs[index])
+        roots = _roots(lines)
+        for at, array in enumerate(outputs):
+            root = roots[at] if at < len(roots) else None
+            if root is not None and root.op == "dynamic-update-slice":
+                size = sum(each for each, _ in _arrays(lines[root.operands[1]].shape))
+                found.append((size, array[1]))
+            else:
+                found.append(array)
+        return found
+
+
+def _uses(name: str, users: Mapping[str, list[Instruction]]) -> Iterator[tuple[Instruction, str]]:
+    """The instructions that use a value, by itself or under another shape."""
+    for user in users.get(name, ()):
+        if user.op == "bitcast":
+            yield from _uses(user.name, users)
+        else:
+            yield user, name
+
+
+def _part(user: Instruction, origin: str, lines: Mapping[str, Instruction]) -> int | None:
+    """How many bytes of an array an instruction of a fusion reads; None for all."""
+    if not user.operands or user.operands[0] != origin or origin in user.operands[1:]:
+        return None
+    if user.op in ("dynamic-slice", "slice", "gather"):
+        return sum(size for size, _ in _arrays(user.shape))
+    if user.op == "dynamic-update-slice":
+        return 0
+    return None
+
+
+def _roots(lines: Mapping[str, Instruction]) -> list[Instruction]:
+    """What gives the outputs of a fusion."""
+
+    def behind(line: Instruction) -> Instruction:
+        return behind(lines[line.operands[0]]) if line.op == "bitcast" else line
+
+    root = next((line for line in lines.values() if line.is_root), None)
+    if root is None:
+        return []
+    return [behind(lines[n]) for n in root.operands] if root.op == "tuple" else [behind(root)]
+
+
+def _target(shape: str, op: str) -> tuple[int, bool]:
+    """What a copy's start writes: it gives ``(target, source, ..)``, a slice's the source first."""
+    found = _arrays(shape)
+    return found[0] if op == "copy" else found[1]
+
+
+def _arrays(shape: str) -> list[tuple[int, bool]]:
+    """The arrays of a shape: bytes with their tiles filled up, and whether in main memory."""
+    found = []
+    for kind, sides, layout in _ARRAY.findall(shape):
+        bits = re.search(r"\d+", kind)
+        width = 8 if kind == "pred" or bits is None else int(bits[0])
+        lengths = [int(side) for side in sides.split(",") if side]
+        order, _, tiles = layout.partition(":")
+        if order:
+            lengths = [lengths[int(axis)] for axis in reversed(order.split(","))]
+        tile = re.match(r"T\(([\d,]+)\)", tiles)
+        if tile and lengths:
+            # A TPU keeps the last two axes in tiles such as 8 x 128, however little is in them.
+            each = [int(side) for side in tile[1].split(",")]
+            lengths = [1] * (len(each) - len(lengths)) + lengths
+            kept = len(lengths) - len(each)
+            filled = zip(lengths[kept:], each, strict=True)
+            lengths = lengths[:kept] + [-(-length // side) * side for length, side in filled]
+        found.append((-(-math.prod(lengths) * width // 8), "S(" not in layout))
+    return found
+
+
+def _sent(shape: str) -> int:
+    """The bytes of a shape without what fills up tiles."""
+    return sum(size for size, _ in _arrays(re.sub(r"\{[^}]*\}", "", shape)))
+
+
+def _product_flops(this: Instruction, around: Mapping[str, Instruction]) -> float:
+    """Of a convolution or matrix product, a multiplication and an addition being two.
+
+    Positions of a window that lie in the padding, or in the holes of a dilated input, do not count.
+    """
+    if this.op == "dot":
+        left = _sides(around[this.operands[0]].shape)
+        over = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", this.attributes)
+        axes = [int(axis) for axis in over[1].split(",") if axis] if over else []
+        return 2.0 * math.prod(_sides(this.shape)) * math.prod(left[axis] for axis in axes)
+    if this.op != "convolution":
+        return 0.0
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", this.attributes)
+    if labels is None:
+        return 0.0
+    x, kernel = (_sides(around[name].shape) for name in this.operands[:2])
+    out = _sides(this.shape)
+    flops = 2.0 * kernel[labels[2].index("i")]
+    flops *= out[labels[3].index("b")] * out[labels[3].index("f")]
+    window = _window(this.attributes)
+    for axis in range(len(labels[1]) - 2):
+        size, stride, low, base, dilation = (window[key][axis] if key in window else default
+                                             for key, default in _WINDOW)  # fmt: skip
+        flops *= _positions(
+            x[labels[1].index(str(axis))], out[labels[3].index(str(axis))],
+            size, stride, low, base, dilation,
+        )  # fmt: skip
+    return flops
+
+
+_WINDOW = (("size", 1), ("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate", 1))
+
+
+def _window(attributes: str) -> dict[str, list[int]]:
+    """The numbers of a window by axis; of the padding, what comes before."""
+    found = re.search(r"window=\{([^}]*)\}", attributes)
+    return {
+        key: [int(each.split("_")[0]) for each in values.split("x")]
+        for key, values in re.findall(r"(\w+)=([\d_x\-]+)", found[1] if found else "")
+    }
+
+
+def _positions(x: int, out: int, size: int, stride: int, low: int, base: int, dilation: int) -> int:
+    """Pairs of an output and a kernel position that meet an input, along one axis."""
+    count = 0
+    for at in range(size):
+        offset = at * dilation - low
+        # Of the outputs o, those with o * stride + offset in the input, and not in a hole.
+        positions = (o * stride + offset for o in range(out))
+        count += sum(0 <= p <= (x - 1) * base and p % base == 0 for p in positions)
+    return count
+
+
+def _sides(shape: str) -> list[int]:
+    found = _ARRAY.search(shape)
+    return [int(side) for side in found[2].split(",") if side] if found else []
+
+
+def _named(attributes: str, what: str) -> str:
+    found = re.search(rf"{what}=%([\w.\-]+)", attributes)
+    return found[1] if found else ""
+
+
+def _parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
+    """The computations by name, and the name of the first one to run."""
+    computations: dict[str, dict[str, Instruction]] = {}
+    entry, current = "", None
+    for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
+        header = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
+        if header and " = " not in line.split("(")[0]:
+            current = computations.setdefault(header[2], {})
+            entry = header[2] if header[1] else entry
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and (found := _instruction(line)):
+            current[found.name] = found
+    return computations, entry
+
+
+def _instruction(line: str) -> Instruction | None:
+    head = re.match(r"\s*(ROOT )?%([\w.\-]+) = ", line)
+    if head is None:
+        return None
+    rest = line[head.end() :]
+    end = _closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
+    shape, rest = rest[:end], rest[end:].lstrip()
+    at = rest.index("(")
+    op, inside = rest[:at], rest[at:]
+    end = _closing(inside) + 1
+    operands = tuple(re.findall(r"%([\w.\-]+)", inside[:end]))
+    # What a constant is and which parameter it is stands in the parentheses.
+    attributes = inside if op in ("constant", "parameter") else inside[end:]
+    return Instruction(head[2], shape, op, operands, attributes, bool(head[1]))
+
+
+def _closing(text: str) -> int:
+    """Where the parenthesis that a text starts with is closed."""
+    depth = 0
+    for match in re.finditer(r"[()]", text):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.start()
+    return len(text) - 1
+
+
+__all__ = ["COLLECTIVES", "Instruction", "Work", "work"]

@@ -1,0 +1,115 @@
+"""Dry runs for a slice elsewhere, with made-up footprints in place of the TPUs' compiler."""
+
+import jax
+import pytest
+
+from nf_resnets.sweep import command, for_topology
+from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.topology import CHIPS, DoesNotFitError, Footprint
+from tests.sweep import small
+
+GIB = 2**30
+
+
+@pytest.fixture
+def reported(monkeypatch, capsys):
+    """``reported(room, execution)`` prints the report of a grid on a slice of four chips."""
+    compiled = []
+
+    def lower(self, run, mesh, *, runs_per_device, vectorize):
+        return runs_per_device, run.settings["batch_size"]
+
+    def report(room, execution, *, each=1.0, shared=0.0, axes=None):
+        def compile_footprint(lowered):
+            runs, batch = lowered
+            compiled.append(lowered)
+            if runs * batch > room:
+                raise DoesNotFitError("it needs 20G of 16G bytes")
+            work = shared + each * runs
+            return Footprint(
+                arguments=GIB, temporaries=runs * GIB // 4, outputs=1000, code=2000,
+                flops=1e9 * work, bytes=9e9 * work, main_bytes=8.19e8 * work,
+                collectives={"all-reduce": (2.0, 4096.0)}, compile_seconds=3.0,
+            )  # fmt: skip
+
+        monkeypatch.setattr(for_topology, "compile_footprint", compile_footprint)
+        sweep = small.make(axes or {"seed": tuple(range(10))}, batch_size=64)
+        left = {
+            kind.program: (sweep.task.resolve(kind.settings), sweep.runs_of_a_kind)
+            for kind in sweep.kinds
+        }
+        code = for_topology.report(sweep.task, left, jax.devices()[:4], execution, "v5e:2x2")
+        return code, capsys.readouterr().out, compiled
+
+    monkeypatch.setattr(ImageTask, "lower", lower)
+    monkeypatch.setattr(for_topology, "chip_of", lambda kind: CHIPS["v5e"])
+    return report
+
+
+def test_a_report_says_what_each_program_needs(reported):
+    code, said, compiled = reported(10**6, Execution(runs_per_device=1))
+    assert code == 0 and compiled == [(1, 64)]
+    assert "Chips: 4 of v5e:2x2, each with 16 GiB, 15.8 GiB of it for programs, 819 GB/s" in said
+    assert "wrn-10-1, fixup, batch 64: 10 runs of 44 steps" in said
+    assert "fits: 1 GiB of arguments, 256 MiB of temporaries, 1000 bytes of outputs" in said
+    assert "a step of 4 runs, 1 a chip: 1e+09 FLOP and 9e+09 bytes a chip, 8.19e+08" in said
+    assert "bound by memory: at least 1 ms a step" in said
+    assert "collectives a step: 2 all-reduce of 4 KiB" in said
+    # Three rounds of four runs, 44 steps of 1 ms each, on four chips.
+    assert f"{3 * 44e-3 / 3600 * 4:.3g} chip-hours: a lower bound" in said
+
+
+def test_more_runs_are_tried_while_they_pay(reported):
+    # Each run costs as much: two a chip are no faster than one.
+    _, said, compiled = reported(10**6, Execution())
+    assert compiled == [(1, 64), (2, 64)] and "a step of 4 runs, 1 a chip" in said
+    # What all share is paid once; ten runs on four chips are no more than two a chip.
+    compiled.clear()
+    _, said, compiled = reported(10**6, Execution(), each=0.1, shared=1.0)
+    assert compiled == [(1, 64), (2, 64)] and "a step of 8 runs, 2 a chip" in said
+
+
+def test_more_runs_end_where_they_do_not_fit(reported):
+    axes = {"seed": tuple(range(100))}
+    code, said, compiled = reported(256, Execution(), each=0.1, shared=1.0, axes=axes)
+    assert compiled == [(1, 64), (2, 64), (4, 64), (8, 64)]
+    assert code == 0 and "a step of 16 runs, 4 a chip" in said
+
+
+def test_runs_that_do_not_fit_are_halved(reported):
+    code, said, compiled = reported(200, Execution(runs_per_device=12))
+    assert compiled == [(12, 64), (6, 64), (3, 64)] and code == 1
+    assert (
+        "12 runs do not fit on a chip: it needs 20G of 16G bytes; 3 fit: --runs-per-device 3"
+        in said
+    )
+    assert "without the 1 that do not fit as asked for" in said
+
+
+def test_a_run_that_does_not_fit_names_the_batch_that_does(reported):
+    code, said, compiled = reported(20, Execution())
+    assert compiled == [(1, 64), (1, 32), (1, 16)] and code == 1
+    assert (
+        "One run does not fit on its chips: it needs 20G of 16G bytes; a batch of 16 fits: "
+        "--batch-size 16" in said
+    )
+    code, said, _ = reported(0, Execution())
+    assert code == 1 and "nor does a smaller batch" in said
+
+
+def test_the_least_time_is_that_of_full_rounds():
+    assert for_topology.least_seconds(8, 100, 4, 0.01) == pytest.approx(2.0)
+    assert for_topology.least_seconds(9, 100, 4, 0.01) == pytest.approx(3.0)
+
+
+def test_a_topology_without_a_dry_run_is_refused():
+    with pytest.raises(SystemExit, match="--topology v5e:4x4 found without --dry-run; expected"):
+        command.check(command.Options(topology="v5e:4x4"))
+    command.check(command.Options(topology="v5e:4x4", dry_run=True))
+
+
+def test_a_wrong_topology_is_one_sentence():
+    options = command.Options(topology="v5e:4", dry_run=True)
+    with pytest.raises(SystemExit, match="1 axes; expected the 2 of slices of v5e"):
+        command.run(options, {"seed": (0,)}, {}, "Sweep")
