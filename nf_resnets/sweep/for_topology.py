@@ -14,7 +14,14 @@ from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import duration_text
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.worker import sweep_mesh
-from nf_resnets.topology import Chip, DoesNotFitError, Footprint, chip_of, compile_footprint
+from nf_resnets.topology import (
+    Chip,
+    DoesNotFitError,
+    Footprint,
+    chip_of,
+    compile_footprint,
+    shortest_step,
+)
 from nf_resnets.training.mesh import DATA, SWEEP
 
 
@@ -230,11 +237,16 @@ def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
         f"{fit.most:,} runs a chip would"
     )
     yield (
-        f"a step of {slots:,} runs, {fit.runs_per_device:,} a chip: {need.flops:.3g} FLOP and "
-        f"{need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them in its main memory"
+        f"a step of {slots:,} run{'' if slots == 1 else 's'}, {fit.runs_per_device:,} a chip: "
+        f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
+        "in its main memory"
     )
     seconds, by = need.bound(chip)
-    yield f"bound by {by}: at least {1e3 * seconds:.3g} ms a step"
+    whole = 1e3 * shortest_step(need.flops, need.bytes, chip)[0]
+    yield (
+        f"bound by {by}: at least {1e3 * seconds:.3g} ms a step; {whole:.3g} ms if all bytes were "
+        "in main memory"
+    )
     each = (
         f"{count:,.0f} {kind} of {size(bytes_)}"
         for kind, (count, bytes_) in sorted(need.collectives.items())

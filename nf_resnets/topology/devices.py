@@ -17,6 +17,8 @@ ENVIRONMENT = {
     # libtpu is to ask neither Google's metadata server nor a TPU who it is.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    # Else it warns that it does not know; the slice is the one that is asked for.
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_LOG_DIR": "disabled",
 }
@@ -89,6 +91,11 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
         raise ValueError(
             f"--topology {name} found, {len(shape)} axes; expected the {chip.axes} of slices of "
             f"{kind}, such as {kind}:{'x'.join('2' * chip.axes)}."
+        )
+    if any(side > 1 and side % 2 for side in shape[:2]):
+        raise ValueError(
+            f"--topology {name} found; expected 1 or an even number of chips along the first two "
+            f"axes, since a host has 2x2 of them, such as {kind}:{'x'.join('2' * chip.axes)}."
         )
     if math.prod(shape) > chip.pod:
         raise ValueError(

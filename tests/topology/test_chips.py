@@ -42,6 +42,7 @@ def test_the_slower_of_compute_and_memory_bounds_a_step():
         ("v5e:0x2", "--topology v5e:0x2 found; expected one of"),
         ("v5e:2x2x2", "3 axes; expected the 2 of slices of v5e, such as v5e:2x2"),
         ("v4:2x2", "2 axes; expected the 3 of slices of v4, such as v4:2x2x2"),
+        ("v5e:3x5", "v5e:3x5 found; expected 1 or an even number of chips along the first two"),
         ("v5e:32x32", "1,024 chips; expected at most the 256 of a slice of v5e"),
     ],
 )
