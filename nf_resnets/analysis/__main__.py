@@ -31,6 +31,7 @@ from nf_resnets.analysis.signal import gradient_norms, signal_of
 from nf_resnets.models import architectures
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.roles import Role
+from nf_resnets.topology import topology_devices
 from nf_resnets.training.program import quick_compile
 
 COLUMNS = (
@@ -63,6 +64,9 @@ class Options:
     """Resize images to so many pixels a side; 0 leaves them. (resnet-* is made for 224.)"""
     stem_channels: int = 0
     """Channels of the stem, of which all others are multiples; 0 for the network's own."""
+    compile_for: str | None = None
+    """Instead, compile a training step of the network on this batch for this TPU slice, such as
+    v5e:4x4, all its chips together; print what it needs of them, and write nothing."""
     out: Path | None = None
     """The folder to write; by default runs/analysis/MODEL-SCHEME-DATASET. One that holds anything
     but this command's results of the same options is left alone."""
@@ -258,7 +262,11 @@ def folder_for(options: Options) -> Path:
 
 def settings_of(options: Options) -> dict[str, Any]:
     """All that the results depend on, as JSON values."""
-    return {name: value for name, value in dataclasses.asdict(options).items() if name != "out"}
+    return {
+        name: value
+        for name, value in dataclasses.asdict(options).items()
+        if name not in ("out", "compile_for")
+    }
 
 
 def write(page: Page, options: Options, folder: Path) -> None:
@@ -291,6 +299,8 @@ def write(page: Page, options: Options, folder: Path) -> None:
 def main(options: Options) -> int:
     """Measures, writes, and says where the results are; returns the exit code."""
     try:
+        if options.compile_for:
+            return _compile_for(options)
         folder = folder_for(options)
         page = analyse(options)
         write(page, options, folder)
@@ -305,6 +315,30 @@ def main(options: Options) -> int:
     for name in (FIGURE, TABLE, SETTINGS):
         print(f"  {name}")
     return 0
+
+
+def _compile_for(options: Options) -> int:
+    """Prints what a training step needs of a slice's chips; 1 if it does not fit on them."""
+    # A page needs none of it.
+    from nf_resnets.sweep import for_topology, make_sweep
+    from nf_resnets.sweep.claims import Execution
+
+    chips = topology_devices(str(options.compile_for))
+    if options.image_size:
+        raise ValueError(
+            f"--image-size {options.image_size} found beside --compile-for; expected none, since "
+            "networks train on images as they are."
+        )
+    names = ("model", "scheme", "dataset", "batch_size", "stem_channels")
+    base = {**{name: getattr(options, name) for name in names}, "epochs": 1.0}
+    grid = make_sweep(
+        {"seed": (options.seed,)}, base, load=lambda name: data.load(name, options.data_dir)
+    )
+    run = grid.task.resolve(grid.kinds[0].settings)
+    grid.task.check(run, len(chips))
+    execution = Execution(devices_per_run=0, runs_per_device=1)
+    return for_topology.report(grid.task, {run.program: (run, 1)}, chips, execution,
+                               options.compile_for)  # fmt: skip
 
 
 if __name__ == "__main__":

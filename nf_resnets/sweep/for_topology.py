@@ -74,7 +74,7 @@ def report(
     compiler = _Compiler(task, mesh, execution, chip)
     seconds, too_large = 0.0, 0
     for run, runs in left.values():
-        print(f"  {describe(run)}: {runs:,} runs of {run.num_steps:,} steps", flush=True)
+        print(f"  {describe(run)}: {_count(runs)} of {run.num_steps:,} steps", flush=True)
         fit = compiler.fit(run, runs)
         if isinstance(fit, str):
             print(f"    {fit}")
@@ -228,6 +228,10 @@ class _Compiler:
         return f"{text}; nor does a smaller batch: a smaller network or more chips a run may"
 
 
+def _count(runs: int) -> str:
+    return f"{runs:,} run{'' if runs == 1 else 's'}"
+
+
 def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
     """What a report says of a program that fits."""
     need = fit.footprint
@@ -237,7 +241,7 @@ def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
         f"{fit.most:,} runs a chip would"
     )
     yield (
-        f"a step of {slots:,} run{'' if slots == 1 else 's'}, {fit.runs_per_device:,} a chip: "
+        f"a step of {_count(slots)}, {fit.runs_per_device:,} a chip: "
         f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
         "in its main memory"
     )

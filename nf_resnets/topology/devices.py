@@ -44,11 +44,11 @@ def topology_devices(name: str) -> list[Any]:
     if machine != "Linux x86_64":
         raise ImportError(
             f"TPUs' compiler is made for Linux on x86-64 only, and this is {machine}; use "
-            "--topology on such a machine, or in a container or virtual machine that is one."
+            "such a machine, or a container or virtual machine that is one."
         )
     spec = importlib.util.find_spec("libtpu")
     if spec is None or spec.origin is None:  # a mere folder of that name has no origin
-        raise ImportError(f"--topology {name} needs TPUs' compiler, libtpu: {INSTALL}")
+        raise ImportError(f"the slice {name} needs TPUs' compiler, libtpu: {INSTALL}")
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")
@@ -64,7 +64,7 @@ def topology_devices(name: str) -> list[Any]:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
     except Exception as error:  # libtpu's own types
         what = " ".join(str(error).split())
-        raise ValueError(f"--topology {name} found, which TPUs' compiler refuses: {what}") from None
+        raise ValueError(f"the slice {name} found, which TPUs' compiler refuses: {what}") from None
     return list(found)
 
 
@@ -83,23 +83,23 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
     if chip is None or not chip.axes or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sides):
         kinds = ", ".join(each for each in CHIPS if CHIPS[each].axes)
         raise ValueError(
-            f"--topology {name} found; expected one of {kinds} and the chips along each axis, such "
+            f"the slice {name} found; expected one of {kinds} and the chips along each axis, such "
             "as v5e:4x4 or v4:2x2x2."
         )
     shape = tuple(map(int, sides.split("x")))
     if len(shape) != chip.axes:
         raise ValueError(
-            f"--topology {name} found, {len(shape)} axes; expected the {chip.axes} of slices of "
+            f"the slice {name} found, {len(shape)} axes; expected the {chip.axes} of slices of "
             f"{kind}, such as {kind}:{'x'.join('2' * chip.axes)}."
         )
     if any(side > 1 and side % 2 for side in shape[:2]):
         raise ValueError(
-            f"--topology {name} found; expected 1 or an even number of chips along the first two "
+            f"the slice {name} found; expected 1 or an even number of chips along the first two "
             f"axes, since a host has 2x2 of them, such as {kind}:{'x'.join('2' * chip.axes)}."
         )
     if math.prod(shape) > chip.pod:
         raise ValueError(
-            f"--topology {name} found, {math.prod(shape):,} chips; expected at most the "
+            f"the slice {name} found, {math.prod(shape):,} chips; expected at most the "
             f"{chip.pod:,} of a slice of {kind}."
         )
     return kind, shape

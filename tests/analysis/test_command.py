@@ -94,13 +94,14 @@ def test_help_names_every_option(capsys):
         ({"batch_size": 1}, "--batch-size 1 found; expected 2 to 1437"),
         ({"seed": -1}, "--seed -1 found"),
         ({"image_size": -1}, "0 or more"),
+        ({"compile_for": "v5e:4"}, "the slice v5e:4 found, 1 axes; expected the 2"),
     ],
 )
 def test_bad_options_end_in_one_sentence(tmp_path, changes, message):
     with pytest.raises(SystemExit) as found:
         command.main(options(tmp_path / "new", **changes))
     assert message in str(found.value) and "\n" not in str(found.value)
-    assert not list((tmp_path / "new").iterdir())
+    assert not list((tmp_path / "new").glob("*"))
 
 
 def test_what_is_a_users_is_left_alone(tmp_path):

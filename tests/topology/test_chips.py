@@ -36,10 +36,10 @@ def test_the_slower_of_compute_and_memory_bounds_a_step():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("v5e", "--topology v5e found; expected one of v4, v5e, v5p, v6e and the chips along"),
-        ("v9:2x2", "--topology v9:2x2 found; expected one of v4, v5e, v5p, v6e"),
-        ("H100:2x2", "--topology H100:2x2 found; expected one of v4, v5e, v5p, v6e"),
-        ("v5e:0x2", "--topology v5e:0x2 found; expected one of"),
+        ("v5e", "the slice v5e found; expected one of v4, v5e, v5p, v6e and the chips along"),
+        ("v9:2x2", "the slice v9:2x2 found; expected one of v4, v5e, v5p, v6e"),
+        ("H100:2x2", "the slice H100:2x2 found; expected one of v4, v5e, v5p, v6e"),
+        ("v5e:0x2", "the slice v5e:0x2 found; expected one of"),
         ("v5e:2x2x2", "3 axes; expected the 2 of slices of v5e, such as v5e:2x2"),
         ("v4:2x2", "2 axes; expected the 3 of slices of v4, such as v4:2x2x2"),
         ("v5e:3x5", "v5e:3x5 found; expected 1 or an even number of chips along the first two"),

@@ -151,3 +151,16 @@ def test_a_dry_run_prints_what_a_grid_needs_of_a_slice(tmp_path):
     ):  # fmt: skip
         assert words in done.stdout
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+@needs_libtpu
+def test_analysis_compiles_a_step_for_a_slice():
+    command = [
+        sys.executable, "-m", "nf_resnets.analysis", "--model", "wrn-10-1", "--stem-channels", "4",
+        "--batch-size", "64", "--compile-for", "v5e:2x2",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for words in ("Chips: 4 of v5e:2x2", "; 4 to a run", "wrn-10-1, fixup, batch 64: 1 run of",
+                  "collectives a step: 1 all-reduce of 19.5 KiB"):  # fmt: skip
+        assert words in done.stdout
