@@ -48,7 +48,7 @@ CHIPS = {
              _TPU.format("v5e"), 2, 256),
         Chip("v5p", ("TPU v5", "TPU v5p"), 459e12, None, 95 * _GIB, 95 * _GIB, 2765e9,
              _TPU.format("v5p"), 3, 6144),
-        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, None, 32 * _GIB, 31.25 * _GIB, 1640e9,
+        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, None, 32 * _GIB, 31.25 * _GIB, 1638e9,
              _TPU.format("v6e"), 2, 256),
         Chip("A100", ("NVIDIA A100",), 312e12, 19.5e12, 80 * _GB, 80 * _GB, 2039e9,
              _GPU.format("A100 80 GB SXM")),
