@@ -109,6 +109,7 @@ from nf_resnets.training.preemption import Preemption
 from tests.faults.saving import checkpoints, tree
 
 # Whoever started the tests may have it ignored, as a shell does for what runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 ours = checkpoints(sys.argv[1])
 found = ours.restore(tree(0))
