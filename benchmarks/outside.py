@@ -40,7 +40,7 @@ from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
 from nf_resnets import data, training
 from nf_resnets.sweep import Callbacks, enter, image_task, make_sweep, open_ledger, run_sweep
-from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.training.checkpoint import Checkpoints
 

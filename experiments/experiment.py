@@ -14,7 +14,7 @@ from experiments.folder import CurvesFile, Row
 from experiments.table import grouped
 from nf_resnets import data
 from nf_resnets.plotting.curves import Curve
-from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.training import Start
 
 EXECUTION = Execution(devices_per_run=0, max_attempts=1)

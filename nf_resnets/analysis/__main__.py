@@ -321,7 +321,7 @@ def _compile_for(options: Options) -> int:
     """Prints what a training step needs of a slice's chips; 1 if it does not fit on them."""
     # A page needs none of it.
     from nf_resnets.sweep import for_topology, make_sweep
-    from nf_resnets.sweep.claims import Execution
+    from nf_resnets.sweep.programs import Execution
 
     chips = topology_devices(str(options.compile_for))
     if options.image_size:

@@ -1,260 +1,29 @@
-"""What the threads of a worker share: the runs that it holds, and compiled programs."""
+"""The runs that a worker holds: claimed, kept by heartbeats, saved, recorded, released."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import platform
-import statistics
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import jax
-import numpy as np
-import tyro
-from jax.sharding import Mesh
 
 from nf_resnets.sweep.ledger import Claim, Ledger, Worker
-from nf_resnets.sweep.task import Callback, Resolved, Task
+from nf_resnets.sweep.programs import Execution, Programs
+from nf_resnets.sweep.task import Callback, Task
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.program import Program, Start
-
-CANDIDATES = (1, 2, 4, 8, 16)
-"""Runs on a device that are tried."""
-
-GAIN = 1.1
-"""Twice as many runs must be faster by this factor a run, or the search ends."""
 
 FORMAT = 2
 """Of what a run's checkpoint holds; another one is refused."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """How runs are made; nothing of it changes a run's numbers."""
-
-    workers: int = 0
-    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
-    devices_per_run: int = 1
-    """Over how many devices a run's batch is sharded; 0 for all."""
-    runs_per_device: int = 0
-    """How many runs a device carries at a time; 0 to measure what pays."""
-    vectorize: Literal["auto", "vmap", "loop"] = "auto"
-    """How a device computes several runs: vectorised, or one after another."""
-    checkpoint_epochs: int = 1
-    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
-    checkpoint_seconds: float = 60.0
-    """Seconds between two checkpoints of a run within an epoch; 0 for none."""
-    checkpoint_fraction: float = 0.02
-    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
-    short, the next one waits until it does. 1 for no such limit."""
-    lease_seconds: float = 60.0
-    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
-    checkpoints are free: those of a process that is stopped, and not dead, are not."""
-    max_attempts: int = 3
-    """How often a run may raise before it counts as failed."""
-    call_seconds: Annotated[float, tyro.conf.Suppress] = 1.0
-    """About so long is a call that makes steps."""
-
-
-class Programs:
-    """The programs of a sweep: each is compiled once, by whichever thread comes first.
-
-    Args:
-      task: what the runs are.
-      mesh: the devices.
-      callback: hears of every compilation.
-      execution: how many runs a device carries, and how it computes them.
-      ledger: where measurements are kept; None to keep none.
-      device: the devices in words.
-    """
-
-    def __init__(
-        self, task: Task, mesh: Mesh, callback: Callback, execution: Execution,
-        ledger: Ledger | None = None, device: str = "",
-    ) -> None:  # fmt: skip
-        self.task, self._mesh, self._callback, self._execution = task, mesh, callback, execution
-        self._ledger, self._device = ledger, device
-        self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self.built: dict[str, Program] = {}
-
-    def get(self, run: Resolved) -> Program:
-        """The program of a run."""
-        with self._lock:
-            lock = self._locks.setdefault(run.program, threading.Lock())
-        with lock:
-            if run.program not in self.built:
-                self._callback.on_compile_begin(run.program, run.label)
-                slots, seconds = 0, 0.0
-                try:
-                    program = self.build(run, self._choose(run))
-                    slots, seconds = program.slots, program.compile_seconds
-                finally:
-                    self._callback.on_compile_end(run.program, seconds, slots)
-                self.built[run.program] = program
-            return self.built[run.program]
-
-    def build(self, run: Resolved, runs: int | None = None) -> Program:
-        """Compiles the program of a run, for so many runs on a device."""
-        runs, how = runs or self._execution.runs_per_device or 1, self._execution.vectorize
-        return self.task.build(run, self._mesh, runs_per_device=runs, vectorize=how)
-
-    def measured(self, program: str) -> dict[str, Any] | None:
-        """What the ledger knows of a program on these devices."""
-        return None if self._ledger is None else self._ledger.measured(program, self._device)
-
-    def _choose(self, run: Resolved) -> int:
-        """How many runs a device carries.
-
-        On a CPU one: several runs on one device come one after another there anyway, or, under
-        ``vmap``, more slowly than that.
-        """
-        wanted = self._execution.runs_per_device
-        if wanted or self._mesh.devices.flat[0].platform == "cpu":
-            return wanted or 1
-        known = self.measured(run.program)
-        if known is not None and known["runs_per_device"]:
-            return int(known["runs_per_device"])
-        start = self.task.start(run)
-        best, seconds, compile_seconds = measure(lambda runs: self.build(run, runs), start)
-        if self._ledger is not None:
-            self._ledger.measure(run.program, self._device, best, seconds, compile_seconds)
-        return best
-
-
-def measure(
-    build: Any, start: Start, candidates: Sequence[int] = CANDIDATES
-) -> tuple[int, float, float]:
-    """Tries numbers of runs on a device, from few to many, until more do not pay.
-
-    Returns:
-      The number, the seconds of one step of one run then, and the seconds of compiling it.
-    """
-    best = (candidates[0], float("inf"), 0.0)
-    for runs in candidates:
-        try:
-            program = build(runs)
-            seconds = seconds_per_step(program, start)
-        except Exception as error:
-            if runs == candidates[0] or "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            break  # too many for the device's memory
-        if best[1] < GAIN * seconds:
-            break
-        best = (runs, seconds, program.compile_seconds)
-    return best
-
-
-def seconds_per_step(program: Program, start: Start, *, at_least: float = 0.2) -> float:
-    """The seconds of one step of one run, with all slots taken; a median of several calls."""
-    states: Any = program.empty()
-    for slot in range(program.slots):
-        states = program.begin(states, slot, start)
-    each = np.ones(program.slots, np.int32)
-    states = jax.block_until_ready(program.steps(states, each).states)
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < at_least and len(times) < 50):
-        begun = time.perf_counter()
-        states = jax.block_until_ready(program.steps(states, each).states)
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times) / program.slots
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What the runs of a program cost."""
-
-    run: Resolved  # the first of them
-    runs: int  # how many are still to be made
-    seconds_per_step: float  # of one run on the devices of one program, with its part of the tests
-    compile_seconds: float
-    known: bool  # from runs that were made, not from a few steps made for it
-
-    @property
-    def seconds(self) -> float:
-        """Of all runs, one after another."""
-        return self.compile_seconds + self.runs * self.run.num_steps * self.seconds_per_step
-
-
-def estimate(
-    wanted: Mapping[str, tuple[Resolved, int]],
-    programs: Programs,
-    *,
-    workers: int = 1,
-    on_message: Callable[[str], Any] = lambda text: None,
-) -> list[Cost]:
-    """Says what programs cost: as measured by runs in the ledger, else by a few steps made now.
-
-    As many programs are measured at a time as will be at work, since they share the cores. Nothing
-    is written.
-
-    Args:
-      wanted: of each program one of its runs, and how many runs are still to be made.
-      programs: compiles them.
-      workers: how many are at work at a time.
-      on_message: hears what is being measured.
-    """
-
-    def cost(item: tuple[str, tuple[Resolved, int]]) -> Cost:
-        name, (run, runs) = item
-        known = programs.measured(name)
-        if known is not None and known["seconds_per_step"]:
-            return Cost(run, runs, known["seconds_per_step"], known["compile_seconds"], known=True)
-        on_message(f"measuring {describe(run)}")
-        begun = time.perf_counter()
-        program, start = programs.build(run), programs.task.start(run)
-        states: Any = program.begin(program.empty(), 0, start)
-        program.test(states)
-        compile_seconds = time.perf_counter() - begun
-        tests = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            program.test(states)
-            tests.append(time.perf_counter() - begun)
-        every = min(run.steps_per_epoch * run.evaluate_every, run.num_steps)
-        test_seconds = statistics.median(tests) / every / program.slots
-        seconds = seconds_per_step(program, start) + test_seconds
-        return Cost(run, runs, seconds, compile_seconds, known=False)
-
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(cost, wanted.items()))
-
-
-def total(costs: Sequence[Cost], workers: int) -> float:
-    """Seconds of all runs, spread over workers; no shorter than the longest compilation."""
-    if not costs:
-        return 0.0
-    longest = max(cost.compile_seconds for cost in costs)
-    return max(sum(cost.seconds for cost in costs) / workers, longest)
-
-
-def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Mapping[str, Program],
-             device: str) -> None:  # fmt: skip
-    """Writes down what a step has cost, from the runs that this worker made."""
-    times_of: dict[str, list[float]] = {}
-    for row in rows:
-        if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
-            times_of.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
-    for name, program in programs.items():
-        times = times_of.get(name)
-        if times:
-            runs = program.slots * len(program.mesh.devices[0]) // len(jax.devices())
-            ledger.measure(name, device, runs, statistics.median(times), program.compile_seconds)
-
-
-def describe(run: Resolved) -> str:
-    """A program in a few words."""
-    settings = run.settings
-    return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
 class Clock:
@@ -491,7 +260,4 @@ def device_name() -> str:
     return f"{len(devices)} x {devices[0].device_kind}"
 
 
-__all__ = [
-    "CANDIDATES", "FORMAT", "GAIN", "Claims", "Clock", "Cost", "Execution", "Programs", "describe",
-    "device_name", "estimate", "measure", "remember", "seconds_per_step", "total", "versions",
-]  # fmt: skip
+__all__ = ["FORMAT", "Claims", "Clock", "device_name", "versions"]

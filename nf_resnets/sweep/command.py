@@ -25,8 +25,8 @@ import tyro
 from nf_resnets import data, places, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep import claims, for_topology, worker
-from nf_resnets.sweep.claims import Clock, Execution, device_name
+from nf_resnets.sweep import for_topology, programs, worker
+from nf_resnets.sweep.claims import Clock, device_name
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.image_task import (
@@ -36,6 +36,7 @@ from nf_resnets.sweep.image_task import (
     refuse_other_settings,
 )  # fmt: skip
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
 from nf_resnets.sweep.settings import (
@@ -280,8 +281,8 @@ def _measured(
     workers = execution.workers or worker.default_workers(devices)
     most = min(execution.runs_per_device or 1, sweep.size)
     carried = dataclasses.replace(execution, runs_per_device=most)
-    builder = claims.Programs(sweep.task, mesh, Callbacks(), carried, ledger, device_name())
-    costs = claims.estimate(
+    builder = programs.Programs(sweep.task, mesh, Callbacks(), carried, ledger, device_name())
+    costs = programs.estimate(
         left,
         builder,
         workers=workers,
@@ -291,11 +292,11 @@ def _measured(
     for cost in costs:
         how = "as earlier runs took" if cost.known else "measured now"
         print(
-            f"  {claims.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
+            f"  {programs.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
             f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
             f"{cost.compile_seconds:.0f} s"
         )
-    seconds = claims.total(costs, workers)
+    seconds = programs.total(costs, workers)
     print(
         f"Time: about {duration_text(seconds)} on {device_name()}"
         + (f", {workers} programs at a time" if workers > 1 else "")
@@ -389,7 +390,7 @@ def _result(
     except (LedgerError, OSError) as error:  # the runs are done all the same
         faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
     try:
-        claims.remember(ledger, rows, outcome.programs, device_name())
+        programs.remember(ledger, rows, outcome.programs, device_name())
     except LedgerError as error:
         faults.append(f"how long the runs took cannot be kept: {error}")
     failed = {row["key"] for row in rows if row["state"] == "failed"}

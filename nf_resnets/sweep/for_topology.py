@@ -9,8 +9,8 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from nf_resnets.sweep.claims import CANDIDATES, GAIN, Execution, describe
 from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.sweep.programs import CANDIDATES, GAIN, Execution, describe
 from nf_resnets.sweep.settings import duration_text
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.worker import sweep_mesh

@@ -17,8 +17,9 @@ from typing import Any
 import jax
 
 from nf_resnets import training
-from nf_resnets.sweep.claims import Claims, Clock, Execution, Programs, device_name, versions
+from nf_resnets.sweep.claims import Claims, Clock, device_name, versions
 from nf_resnets.sweep.ledger import Claim, Ledger, LedgerError, NewRun, this_worker
+from nf_resnets.sweep.programs import Execution, Programs
 from nf_resnets.sweep.task import Callback, Resolved, Task
 from nf_resnets.training.checkpoint import CheckpointError, CheckpointHeldError, Checkpoints
 from nf_resnets.training.program import Program

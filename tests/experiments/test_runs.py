@@ -20,7 +20,7 @@ from experiments.folder import ResultsFolder
 from experiments.main import main
 from experiments.runs import ExperimentTask, RowWriter, divisible_mesh
 from nf_resnets import data, models, training
-from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.programs import Execution
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
 
 SETTINGS = fig3.SCALES["smoke"]

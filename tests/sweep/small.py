@@ -9,7 +9,7 @@ import jax
 
 from nf_resnets import data
 from nf_resnets.sweep import enter, make_sweep, open_ledger, run_sweep
-from nf_resnets.sweep.claims import Execution
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.sweep.settings import make as make_settings
 from nf_resnets.sweep.task import Resolved
 

@@ -21,8 +21,8 @@ import tyro
 
 from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import command, open_ledger
-from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.command import Options
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.sweep.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from nf_resnets.sweep import command, for_topology
-from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.topology import CHIPS, DoesNotFitError, Footprint
 from tests.sweep import small
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nf_resnets.sweep import enter, open_ledger, run_sweep
-from nf_resnets.sweep.claims import Execution
 from nf_resnets.sweep.ledger import this_worker
+from nf_resnets.sweep.programs import Execution
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep.counting import Counting, state
 from tests.sweep.small import Log
