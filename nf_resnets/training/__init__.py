@@ -9,6 +9,7 @@ from nf_resnets.training.images import (
     device_splits,
     first_images,
     image_program,
+    image_test,
     lower_image_steps,
 )
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
@@ -32,7 +33,7 @@ __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
     "ImageTraining", "Program", "Run", "Start", "Steps", "StreamedTraining", "TrainState",
     "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply", "first_images",
-    "image_program", "local_rows", "lower_image_steps", "make_estimate_batch_stats",
+    "image_program", "image_test", "local_rows", "lower_image_steps", "make_estimate_batch_stats",
     "make_evaluate", "make_initial", "make_mesh", "make_streamed_evaluate", "make_streamed_step",
     "make_train_steps", "moved_average", "replica_step", "replicate", "shard_runs", "stack",
     "start_average", "streamed_program", "train", "train_apply", "unstack",

@@ -118,7 +118,7 @@ def image_program(
         model=model,
         steps_per_epoch=data.steps_per_epoch(len(dataset.train.labels), training.batch_size),
         metrics=METRICS,
-        test=_test(model, mesh, training, train_split, test_split),
+        test=image_test(model, dataset, mesh, training, splits=(train_split, test_split)),
     )
     started = time.perf_counter()
     program.test(program.empty())  # compiled before a run is timed, too
@@ -215,13 +215,22 @@ def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np
     return np.asarray(data.normalize(images, jnp.asarray(dataset.mean), jnp.asarray(dataset.std)))
 
 
-def _test(
+def image_test(
     model: Any,
+    dataset: data.Dataset,
     mesh: Mesh,
     training: ImageTraining,
-    train_split: data.DeviceData,
-    test_split: data.DeviceData,
+    *,
+    splits: tuple[data.DeviceData, data.DeviceData] | None = None,
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
+    """Makes the ``test`` of :func:`image_program`, whose arguments these are.
+
+    With another ``bn_estimate_batches`` it tests the runs of a program in a second way.
+
+    Returns:
+      ``test(states)`` gives ``accuracy`` and ``loss`` on the test split, float32 [R].
+    """
+    train_split, test_split = splits or device_splits(dataset, mesh)
     evaluate = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
     estimate: Any = None
     if training.bn_estimate_batches and has_batch_norm(model):
@@ -248,5 +257,6 @@ def _test(
 
 
 __all__ = [
-    "ImageTraining", "device_splits", "first_images", "image_program", "lower_image_steps",
+    "ImageTraining", "device_splits", "first_images", "image_program", "image_test",
+    "lower_image_steps",
 ]  # fmt: skip

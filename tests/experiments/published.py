@@ -66,7 +66,7 @@ RECIPES = {
         "dataset": ("cifar10", "Fixup figure 3"),
         "depths": ((10, 34, 100, 304, 1000, 10_000), "Fixup figure 3: to 10,000; the others ours"),
         "schemes": (
-            ("fixup", "skipinit", "batchnorm", "sqrt_half", "lsuv", "alpha_one"),
+            ("fixup", "skipinit", "batchnorm", "sqrt_half", "lsuv", "alpha_one", "skipinit_slow"),
             "Fixup figure 3; skipinit and alpha_one ours",
         ),
         "seeds": ((0,), "ours"),
@@ -82,6 +82,9 @@ RECIPES = {
         "slow_alpha": (False, "SkipInit: alpha has the rate of all others"),
         "bn_groups": (1, "one batch"),
         "bn_estimate_batches": (0, "the running statistics"),
+        "second_test_batches": (8, "ours, beside the running statistics"),
+        "one_seed_from": (None, "one seed anyway"),
+        "deepest": (None, "all schemes"),
         **_CIFAR,
         "remat_from": (5000, "ours: memory"),
         "eval_batch_size": (500, "ours: memory"),

@@ -1,5 +1,7 @@
 """Fixup's figure 3: bad input, its points, its table."""
 
+import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,10 @@ import tyro
 
 from experiments import fixup_fig3_depth as fig3
 from experiments.experiment import Results
+from experiments.folder import read_rows
 from experiments.main import main, settings_of
 from nf_resnets import data
+from nf_resnets.roles import Leaf, Role
 
 SINGLE = ("--steps", "--out")
 
@@ -68,3 +72,45 @@ def test_the_table_shows_means_gaps_and_divergence():
     lines = fig3.table(Results(settings, None, rows)).splitlines()
     assert lines[1].split() == ["Fixup", "60.0", "90.0"]
     assert lines[2].split() == ["α", "=", "1", "(1", "diverged)", "-"]
+
+
+def test_the_cells_of_cifar_are_those_that_two_cores_can_make():
+    points = fig3.points(fig3.SCALES["cifar"], data.load("digits"), ())
+    found = Counter((point.key["depth"], point.key["scheme"]) for point in points)
+    assert {depth: sum(n for (of, _), n in found.items() if of == depth) for depth, _ in found} == {
+        10: 21, 34: 21, 100: 7, 304: 7, 1000: 2
+    }  # fmt: skip
+    assert found[34, "fixup"] == 3 and found[1000, "skipinit"] == 1
+
+
+def test_slow_alpha_is_another_program_with_another_group():
+    settings = fig3.SCALES["paper"]
+    points = fig3.points(settings, data.load("digits"), ())
+    of = {point.key["scheme"]: point for point in points if point.key["depth"] == 10}
+    full, slow = of["skipinit"], of["skipinit_slow"]
+    assert full.program != slow.program and full.program == of["alpha_one"].program
+    alpha = Leaf("block/alpha", Role.ALPHA, ())
+    assert alpha in slow.start.scheme.scalars and alpha not in full.start.scheme.scalars
+
+
+def test_batchnorm_is_tested_twice(tmp_path, as_before):
+    smoke = dataclasses.replace(fig3.SCALES["smoke"], depths=(10,), second_test_batches=2)
+    experiment = dataclasses.replace(fig3.EXPERIMENT, scales={"smoke": smoke})
+    command = fig3.Command(scale="smoke", schemes=("fixup", "batchnorm"), out=tmp_path / "out")
+    assert main(experiment, command) == 0
+    columns = (*fig3.EXPERIMENT.columns, "estimated_accuracy")
+    fixup, batchnorm = read_rows(tmp_path / "out" / "rows.csv", columns)
+    # After four steps the running statistics are mostly the first ones, 0 and 1.
+    assert fixup["estimated_accuracy"] == "nan" != batchnorm["estimated_accuracy"]
+    assert float(batchnorm["estimated_accuracy"]) != float(batchnorm["test_accuracy"])
+    # The engine's own test, where it estimates, is the same to the digit.
+    once = dataclasses.replace(smoke, second_test_batches=None, bn_estimate_batches=2)
+    experiment = dataclasses.replace(fig3.EXPERIMENT, scales={"smoke": once})
+    command = dataclasses.replace(command, schemes=("batchnorm",), out=tmp_path / "once")
+    assert main(experiment, command) == 0
+    (row,) = read_rows(tmp_path / "once" / "rows.csv", fig3.EXPERIMENT.columns)
+    assert row["test_accuracy"] == batchnorm["estimated_accuracy"]
+    lines = (tmp_path / "out" / "table.txt").read_text().splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "Fixup", "BatchNorm", "BatchNorm, estimated statistics"
+    ]  # fmt: skip

@@ -46,6 +46,11 @@ def test_a_variant_that_there_is_not_is_refused():
         settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", variants=("rule_4",)))
 
 
+def test_a_depth_that_there_is_not_is_refused():
+    with pytest.raises(SystemExit, match="depth=21 found"):
+        settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", depth=21))
+
+
 def before_and_after(variant):
     """ResNet-8 as it is given to a variant's scheme, and as the scheme makes it.
 
