@@ -14,7 +14,7 @@ have it, and at a tenth, as Fixup's scalars have; and BatchNorm is tested twice,
 statistics and with those of eight training batches at the final weights.
 
 `--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: 44 steps (two
-epochs), two to five minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above 70%,
+epochs), two to six minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above 70%,
 BatchNorm above 50%, `alpha = 1`, LSUV and sqrt(1/2) diverged or at chance, 10%; these fail from 34
 layers on here. `--scale smoke` takes seconds a run and shows nothing.
 

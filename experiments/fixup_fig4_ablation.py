@@ -23,7 +23,7 @@ Beside it: that option with the other rules; rules 1 and 3 without rule 2; none 
 (SkipInit's authors hold that rule 2 is not necessary.) Expected, if the claim holds: rule 2 alone
 trains; without it nothing does. Both show at this one rate; that the other rules help does not:
 rule 2 alone is faster than Fixup here, and equation 5's first option as fast. A narrow ResNet-110
-on the digits, two minutes on two cores.
+on the digits, two to five minutes on two cores.
 
 `--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn, the
 mean of three seeds, two to four minutes on two cores. The order of the last ten steps is that of

@@ -21,7 +21,7 @@ the networks without mixup and cutout. Nobody here has run it yet; it needs a GP
 after the same parts of the run.
 
 `--scale laptop` takes a narrow WRN-16-2 to the 8x8 digits inside scikit-learn: 1,320 steps (60
-epochs), three seeds of the twins with and without mixup and cutout, in nine minutes on two cores.
+epochs), three seeds, each network with and without mixup and cutout, in ten minutes on two cores.
 It can show what mixup and cutout do to the training loss, and that Fixup trains under them as
 BatchNorm does, some hundred steps later; 360 test images, of which one is 0.28%, do not decide
 between errors that lie close together, and say nothing about overfitting on CIFAR-10 and SVHN.

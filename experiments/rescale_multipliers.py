@@ -22,7 +22,7 @@ weight decay 5e-4, crop and flip. On ImageNet, where the paper has it, `rescale_
 networks, and does not draw this. Nobody here has run it yet; it needs a GPU.
 
 `--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: 1,200 steps, weight
-decay 5e-3, ten times as large, since its effect grows with the number of steps; one to two minutes
+decay 5e-3, ten times as large, since its effect grows with the number of steps; two to four minutes
 on two cores. There the largest multipliers are those of the blocks that begin stages 2 and 3, not
 the deepest ones; `Var` of the last block starts at 0.003, grows 1,100-fold in the first 200 steps
 (550-fold without multipliers) and threefold more by the end, to 11 with multipliers and 5 without:

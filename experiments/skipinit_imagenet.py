@@ -23,7 +23,7 @@ Fixup's scalars at a tenth of the rate; and three rates are tried.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, four rates and, where
-the best is at an edge of them, one beyond, in five to eight minutes on two cores. It shows that
+the best is at an edge of them, one beyond, in about ten minutes on two cores. It shows that
 regularised SkipInit trains without normalisation at the smaller batch, and which rates are too
 large for whom: BatchNorm bears all of them, alpha = 1 the fewest; accuracies of ImageNet it cannot
 show. With `--variants fixup skipinit` SkipInit without dropout reaches 93.6% at batch 32, and

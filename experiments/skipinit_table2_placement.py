@@ -24,11 +24,11 @@ here has run it yet; it needs a GPU.
 
 `--scale laptop` takes narrow networks of 100 and 1,000 layers to the 8x8 digits of scikit-learn:
 batch 64, 110 steps (five epochs), rates 2^-4 and 2^-6 and, where the best is at an edge of them,
-2^-2 or 2^-8, twelve minutes on two cores. At 1,000 layers the three variants fail as claimed, and
-the two rows of reference train. At 100 layers, where the first two were published to train, they
-are on their way, and the third hardly learns. With the block times 1/2 it is 24.4%, at the lowest
-rate only, and with 1/4 nothing is learnt, where `sqrt(1/2)` has 43.6%: the performance degrades
-further, as claimed. `--scale smoke` takes seconds a run and shows nothing.
+2^-2 or 2^-8, half an hour or less on two cores. At 1,000 layers the three variants fail as claimed,
+and the two rows of reference train. At 100 layers, where the first two were published to train,
+they are on their way, and the third hardly learns. With the block times 1/2 it is 24.4%, at the
+lowest rate only, and with 1/4 nothing is learnt, where `sqrt(1/2)` has 43.6%: the performance
+degrades further, as claimed. `--scale smoke` takes seconds a run and shows nothing.
 
 Tried otherwise: 132 steps and three rates, of which no rows were kept; the variants had come
 further at 100 layers.
