@@ -10,7 +10,7 @@ that the device has held in a fresh process of a few steps.
 Target: on a CUDA GPU, in bfloat16, BatchNorm takes at least 1.2 times as long as Fixup for
 WRN-28-10 and ResNet-50; those on CIFAR's small networks are shown without a target.
 
-Cost: about four minutes on two cores; ``--quick`` half a minute, one network.
+Cost: about five minutes on two cores; ``--quick`` half a minute, one network.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Target: input, logging, evaluation and checkpoints in all under 3%. They are:
 Then a sweep of many runs of one epoch, 50 ms each, in which the ledger counts. It must not grow
 slow: the runs of the last tenth take as long as those of the first.
 
-Cost on two cores: five minutes; half a minute with ``--quick``.
+Cost on two cores: nine minutes; half a minute with ``--quick``.
 """
 
 from __future__ import annotations

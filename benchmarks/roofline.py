@@ -14,7 +14,7 @@ network calls it: scanned where it is scanned there. Its numbers hold every laye
 Target: on a CUDA GPU, WRN-28-10 in bfloat16 reaches half of the peak. Whole steps are dispatched
 ten at a time there, and one by one on a CPU.
 
-Cost: about four minutes on two cores; ``--quick`` half a minute, one network.
+Cost: about two minutes on two cores; ``--quick`` half a minute, one network.
 """
 
 from __future__ import annotations

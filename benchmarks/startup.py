@@ -9,7 +9,7 @@ step. It is made cold, without a persistent compilation cache; warm, from a cach
 folder that one process before has filled, with every program in it however quickly it compiled (it
 is checked that nothing is compiled again); and in PyTorch eager, with PyTorch's own initialisation.
 
-Cost: about two minutes on two cores; ``--quick`` half a minute, with a smaller network.
+Cost: three and a half minutes on two cores; ``--quick`` half a minute, with a smaller network.
 """
 
 from __future__ import annotations

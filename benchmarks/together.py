@@ -8,7 +8,7 @@ communicate; virtual devices of one CPU share its cores, and show the overhead.
 All rows are in runs/s on the digits with batches of 64, training steps only: initialisation, tests
 and results are left to ``benchmarks.outside``.
 
-Cost on two cores: two minutes; half a minute with ``--quick``.
+Cost on two cores: four to seven minutes; half a minute with ``--quick``.
 """
 
 from __future__ import annotations

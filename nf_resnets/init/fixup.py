@@ -27,7 +27,7 @@ from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
 PUBLISHED_CROSS = 12
 """What the authors' code has for ``L`` in the attention of a decoder to the encoder's output."""
 
-# Of that attention: this library's and Flax's names, and fairseq's.
+# What the paths of that attention contain, in this library and Flax, and in fairseq.
 _CROSS = re.compile(r"cross|encoder_attn")
 
 
@@ -48,19 +48,20 @@ def fixup(
        initialisation.
     3. Scalar biases become 0, multipliers 1.
 
-    Without ``key`` the weights given are rescaled, so calling it twice would rescale twice: a tree
-    in which the last layer of a branch is already 0 is refused (not under ``jit``, where values
-    cannot be looked at). With ``key`` the weights are drawn from He (fan_out) first, in a tree with
-    embeddings, a Transformer's, from Xavier (uniform), and the call may be repeated.
+    Without ``key`` the given weights are rescaled. A second call would rescale them again, so a
+    tree in which the last layer of a branch is 0 is refused (not under ``jit``, where values are
+    not known). With ``key`` the weights are first drawn from He (fan_out), or from Xavier (uniform)
+    in a tree with embeddings, and the call may be repeated.
 
-    At the first step the output of the network is exactly 0, the loss exactly ``ln c`` for ``c``
-    classes, and only the head gets a gradient, for its zeros block all others. (A Transformer whose
-    head is an embedding, ``shared="target"`` or ``"all"``, has no head to set to 0.)
+    At the first step the output of the network is exactly 0 and the loss exactly ``ln c`` for ``c``
+    classes. Only the head gets a gradient, because its zeros stop the gradients of all other
+    layers. (A Transformer whose head is an embedding, ``shared="target"`` or ``"all"``, has no head
+    to set to 0.)
 
-    Three draws of the authors' code differ, and are made with ``published=True`` (the scheme
-    ``"fixup_published"``): with ``key`` the stem is PyTorch's default, uniform on
-    ``[-fan_in**-0.5, fan_in**-0.5]``; query, key and value of a Transformer are Xavier of their
-    joint matrix ``[D, 3D]``, smaller by ``sqrt(2)``; and in its attention to the encoder's output,
+    The authors' code differs in three draws, which ``published=True`` makes (the scheme
+    ``"fixup_published"``). With ``key`` the stem is PyTorch's default, uniform on
+    ``[-fan_in**-0.5, fan_in**-0.5]``. Query, key and value of a Transformer are Xavier of their
+    joint matrix ``[D, 3D]``, smaller by ``sqrt(2)``. In the attention to the encoder's output,
     branches with ``cross`` or ``encoder_attn`` in their paths, ``L`` is always 12.
 
     Args:
@@ -124,7 +125,7 @@ def fixup(
 
 
 def _factor(leaf: Leaf, role_map: RoleMap, *, published: bool) -> float:
-    """What rule 2 multiplies an inner layer by."""
+    """Rule 2's factor on the layers of a branch before the last."""
     base, joint = role_map.num_branches, 1.0
     if published and role_map.has_embedding and leaf.m == 4:
         fan_in, fan_out = roles.fans(leaf)
@@ -134,7 +135,7 @@ def _factor(leaf: Leaf, role_map: RoleMap, *, published: bool) -> float:
 
 
 def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:
-    """Draws the stem's weights as PyTorch does where nobody asks for anything else."""
+    """Draws the stem's weights from PyTorch's default, uniform on ``+-fan_in**-0.5``."""
     stem = tuple(
         leaf if leaf.role is Role.STEM else dataclasses.replace(leaf, role=Role.KEEP)
         for leaf in role_map.leaves
@@ -150,6 +151,7 @@ def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:
 
 
 def _refuse_single_layers(role_map: RoleMap) -> None:
+    """Refuses a tree without branches, or with a branch of one layer."""
     if not role_map.branches:
         raise ValueError("no residual branch found in params; expected rules.branch to name them.")
     for branch in role_map.branches:
@@ -161,6 +163,7 @@ def _refuse_single_layers(role_map: RoleMap) -> None:
 
 
 def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
+    """Refuses a tree to which Fixup was applied before."""
     refuse_shapes(params, role_map)
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m and leaf.weight

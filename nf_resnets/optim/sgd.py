@@ -1,4 +1,4 @@
-"""SGD with momentum and L2, whose slow and undecayed leaves are those of the scheme."""
+"""SGD with momentum and L2; the scheme says which leaves learn slowly and which do not decay."""
 
 from __future__ import annotations
 
@@ -24,34 +24,38 @@ def sgd(
     undecayed: Group | None = None,
     rules: Rules | None = None,
 ) -> optax.GradientTransformation:
-    r"""SGD with heavy-ball momentum and L2, some leaves slower, some undecayed, as the scheme says.
+    r"""SGD with heavy-ball momentum and L2, in the parameter groups of a scheme.
 
-    ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``: the L2 term goes
-    through the momentum, as in Fixup's published code, and holds for every parameter that is not in
-    ``undecayed``; with Nesterov's momentum ``theta <- theta - eta (g + weight_decay theta +
-    momentum v)``, ``v`` being the new one; ``eta`` is multiplied by ``scalar_factor`` for the
-    leaves in ``scalars``.
+    The update is ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``. The L2
+    term goes through the momentum, as in Fixup's published code. With Nesterov's momentum it is
+    ``theta <- theta - eta (g + weight_decay theta + momentum v)`` with the new ``v``.
+
+    There are two groups: leaves in ``scalars`` learn at ``scalar_factor`` times ``eta``, and leaves
+    in ``undecayed`` have no L2 term.
 
     Args:
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
       momentum: the fraction of the last velocity that is kept, in ``[0, 1)``.
-      nesterov: whether it is Nesterov's, as in Wide ResNets' published code.
+      nesterov: whether to use Nesterov's momentum, as in Wide ResNets' published code.
       weight_decay: the coefficient of ``theta`` in the gradient; it may be traced.
-      scheme: the scheme of the network, which says what is slow and what is not decayed: Fixup's
-        scalar biases and multipliers learn at a tenth of the rate (at the full one some trainings
-        diverge), RescaleNet's multipliers at the full rate and without decay. Without it the groups
-        are Fixup's, which have no effect on a network without its scalars.
-      scalars: the slow leaves, if not as the scheme has it; ``optim.SCALARS |
+      scheme: the scheme of the network, which defines the groups. Fixup's scalar biases and
+        multipliers learn at a tenth of the rate (at the full rate some runs diverge), RescaleNet's
+        multipliers at the full rate and without decay. Without ``scheme`` the groups are Fixup's,
+        which have no effect on a network without its scalars.
+      scalars: the slow leaves; by default the scheme's. ``optim.SCALARS |
         roles.Group((Role.ALPHA,))`` adds SkipInit's alpha, which its paper trains at the full rate.
-      scalar_factor: what ``eta`` is multiplied by for them, if not as the scheme has it; it may be
+      scalar_factor: the factor on ``eta`` for the slow leaves; by default the scheme's. It may be
         traced.
-      undecayed: the leaves without weight decay (see :func:`nf_resnets.optim.decay_mask`), if not
-        as the scheme has it; ``optim.UNDECAYED`` is RescaleNet's choice.
+      undecayed: the leaves without weight decay (see :func:`nf_resnets.optim.decay_mask`); by
+        default the scheme's. ``optim.UNDECAYED`` is RescaleNet's choice.
       rules: what the paths of the tree mean; by default the names of this library's models.
+
+    Returns:
+      An optax gradient transformation.
 
     Raises:
       ValueError: if a number lies outside its range, or no scheme has that name; from ``init``, if
-        no scheme is given and the tree is neither Fixup's nor without multipliers.
+        no scheme is given and the tree has multipliers, but is not Fixup's.
       TypeError: if what should be a number is not one.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, and its published code (0.1 for scalars).

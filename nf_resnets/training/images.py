@@ -42,14 +42,15 @@ class ImageTraining:
       batch_size: examples in a step of one run, over all its devices.
       num_steps: steps of a run.
       augmentation: what is done to the training images.
-      micro_batches: into how many parts a device cuts its part of the batch.
-      bn_estimate_batches: from how many training batches BatchNorm's statistics are estimated for
-        each test; 0 for the running ones.
+      micro_batches: how many parts a device cuts its part of the batch into.
+      bn_estimate_batches: how many training batches BatchNorm's statistics are estimated from
+        before each test; 0 to test with the running averages.
       eval_batch_size: examples in a batch of a test.
-      draw: which weights the schemes change (:func:`nf_resnets.training.draw_params`).
+      draw: the standard initialisation that the schemes start from
+        (:func:`nf_resnets.training.draw_params`).
       label_smoothing: the fraction of a label that is spread over all classes.
-      average_decay: what a step keeps of the parameters' moving average, which then is tested; None
-        to test the parameters.
+      average_decay: the decay of a moving average of the parameters, which is then tested in their
+        place; None for no average.
     """
 
     batch_size: int
@@ -80,14 +81,14 @@ def image_program(
     Args:
       model: a network of :mod:`nf_resnets.models`, whose scheme gives the anatomy. Or a function
         ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)`` that calls any other
-        network (``keys`` are None in a test); its runs begin with states of
-        :func:`nf_resnets.training.create_state`.
+        network (``keys`` is None in a test); its runs start from states that
+        :func:`nf_resnets.training.create_state` makes.
       dataset: training and test split.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       training: how the steps are made.
-      example: the start of one of the runs.
-      splits: training and test split on the mesh already (:func:`device_splits`).
+      example: the start of one of the runs, from which shapes and dtypes follow.
+      splits: training and test split, if they are on the mesh already (:func:`device_splits`).
       runs_per_device: how many runs a device of the mesh's ``sweep`` axis carries.
       vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
 
@@ -97,13 +98,13 @@ def image_program(
     train_split, test_split = splits or device_splits(dataset, mesh)
 
     def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
-        # An executable cannot compile again: a call with other shapes is an error.
+        # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
         executable = _lower(
             model, optimizer, mesh, training, stacked, train_split, vectorize
         ).compile()
 
-        def steps(states: TrainState, wanted: np.ndarray) -> Steps:
-            return executable(states, train_split, shard_runs(np.asarray(wanted, np.int32), mesh))
+        def steps(states: TrainState, counts: np.ndarray) -> Steps:
+            return executable(states, train_split, shard_runs(np.asarray(counts, np.int32), mesh))
 
         return steps
 
@@ -121,7 +122,7 @@ def image_program(
         test=image_test(model, dataset, mesh, training, splits=(train_split, test_split)),
     )
     started = time.perf_counter()
-    program.test(program.empty())  # compiled before a run is timed, too
+    program.test(program.empty())  # compiles it, before a run is timed
     test_seconds = time.perf_counter() - started
     return dataclasses.replace(program, compile_seconds=program.compile_seconds + test_seconds)
 
@@ -137,7 +138,7 @@ def lower_image_steps(
     runs_per_device: int = 1,
     vectorize: Vectorize = "auto",
 ) -> jax.stages.Lowered:
-    """Lowers the ``steps`` of :func:`image_program` from shapes alone; nothing runs.
+    """Lowers the ``steps`` of :func:`image_program` from shapes alone; computes nothing.
 
     The devices of the mesh need not be there: with those of a topology,
     :func:`nf_resnets.topology.topology_devices`, ``.compile()`` compiles for chips that this
@@ -223,9 +224,9 @@ def image_test(
     *,
     splits: tuple[data.DeviceData, data.DeviceData] | None = None,
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
-    """Makes the ``test`` of :func:`image_program`, whose arguments these are.
+    """Makes the ``test`` of :func:`image_program`; the arguments are the same.
 
-    With another ``bn_estimate_batches`` it tests the runs of a program in a second way.
+    Called with another ``bn_estimate_batches``, it makes a second test for the runs of a program.
 
     Returns:
       ``test(states)`` gives ``accuracy`` and ``loss`` on the test split, float32 [R].

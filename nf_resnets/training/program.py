@@ -1,4 +1,4 @@
-"""The program that runs of one network share: their slots, and the compiled functions."""
+"""A program: the compiled functions that runs of one network share, and slots for the runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from nf_resnets.training.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How a run begins; the runs of a program differ in nothing else.
+    """What a run starts from; the runs of a program differ in nothing else.
 
     Attributes:
-      scheme: how the network is initialised; of the anatomy that the program was compiled for.
-      seed: from which weights, data order and augmentation follow.
+      scheme: the initialisation. Its anatomy is the one that the program was compiled for.
+      seed: determines the weights, the order of the data and the augmentation.
       hyper: the numbers that the optimizer takes.
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
       branch_scale: what the weights inside the branches are multiplied by after initialisation.
@@ -41,13 +41,13 @@ class Start:
 
 
 class Steps(NamedTuple):
-    """The result of a call that makes steps.
+    """The result of a call of ``Program.steps``.
 
     Attributes:
       states: the runs after the call, ``[R, ...]`` on every leaf.
       curve: metrics of each step, float32 [R, K]; of run ``r`` the first ``counts[r]`` are set.
       counts: int32 [R], how many steps each run made.
-      diverged: bool [R], whether a metric of a run's last step is not finite, where it stopped.
+      diverged: bool [R], whether a run stopped because a metric of its last step is not finite.
     """
 
     states: TrainState
@@ -64,8 +64,8 @@ InitialFn = Callable[..., TrainState]
 class Program:
     """Slots for runs that train at the same time, and the functions compiled for them.
 
-    Programs on images in memory, streamed images and tokens are alike; they differ in where
-    ``steps`` takes its batches from.
+    Programs on images in memory, on streamed images and on tokens have the same functions; they
+    differ in where ``steps`` takes its batches from.
 
     Attributes:
       model: the network.
@@ -75,17 +75,17 @@ class Program:
       steps_per_epoch: full batches in an epoch.
       metrics: the names of the columns of ``Steps.curve``.
       like: shapes and dtypes of one run's state.
-      empty: makes the states of slots in which nothing runs.
-      begin: ``begin(states, slot, start)`` puts a run at its first step into a slot.
+      empty: ``empty()`` makes the states of empty slots, zeros ``[R, ...]``.
+      begin: ``begin(states, slot, start)`` initialises a run in a slot.
       put: ``put(states, slot, state)`` puts a run's state into a slot.
-      take: ``take(states, slot)`` is the state of a run, as NumPy arrays.
-      steps: ``steps(states, counts) -> Steps`` makes at most so many steps of each run, fewer where
-        an epoch ends or a run diverges. The states are donated.
+      take: ``take(states, slot)`` returns the state of the run in a slot, as NumPy arrays.
+      steps: ``steps(states, counts) -> Steps`` makes ``counts[r]`` steps of run ``r``, fewer where
+        an epoch ends or the run diverges. The states are donated.
       test: ``test(states)`` gives ``accuracy``, ``loss``, ... on the test split, float32 [R].
       compile_seconds: how long compiling took.
-      input_seconds: ``input_seconds()`` is how long ``steps`` waited for batches so far; None for
-        batches that do not come from the host.
-      close: ends what reads batches ahead.
+      input_seconds: ``input_seconds()`` is how long ``steps`` has waited for batches so far; None
+        where batches do not come from the host.
+      close: stops the threads that read batches ahead.
     """
 
     model: Any
@@ -117,14 +117,14 @@ def build(
     num_steps: int,
     **fields: Any,
 ) -> Program:
-    """Compiles what every program has: slots, and the functions that fill and read them.
+    """Compiles the functions that every program has, those that fill and read its slots.
 
     Args:
       mesh: see :func:`nf_resnets.training.make_mesh`.
       initial: the state of a run before its first step (:func:`make_initial`).
-      example: of one of its runs.
-      slots: a multiple of the mesh's ``sweep`` axis.
-      batch: ``batch()`` is what data-dependent schemes look at.
+      example: the start of one of the runs, from which shapes and dtypes follow.
+      slots: how many runs there is room for, a multiple of the mesh's ``sweep`` axis.
+      batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
       compile_steps: ``compile_steps(states)`` compiles ``steps`` for states of these shapes.
       num_steps: steps of a run.
       **fields: the other attributes of the program.
@@ -136,13 +136,11 @@ def build(
         raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
     per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
     stacked = state_shapes(mesh, initial, example, slots)
-    # What is called once a run only takes time to compile.
-    quickly = quick_compile(mesh.devices.flat[0])
-    jit_quickly = functools.partial(jax.jit, compiler_options=quickly, out_shardings=per_run)
+    # These functions are called once a run: compiling them takes longer than running them.
+    options = quick_compile(mesh.devices.flat[0])
+    quick_jit = functools.partial(jax.jit, compiler_options=options, out_shardings=per_run)
 
-    empty = jit_quickly(
-        lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stacked)
-    )
+    empty = quick_jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stacked))
 
     def write(states: TrainState, slot: Any, state: Any) -> TrainState:
         return jax.tree.map(lambda all_, one: all_.at[slot].set(one), states, state)
@@ -150,11 +148,13 @@ def build(
     def write_initial(scheme: schemes.Scheme, states: Any, slot: Any, *numbers: Any) -> TrainState:
         return write(states, slot, initial(scheme, *numbers))
 
-    begin_quickly = jit_quickly(write_initial, static_argnums=0, donate_argnums=1)
-    # A data-dependent scheme may take many passes over its batch, which are worth optimising.
-    begin_well = jax.jit(write_initial, static_argnums=0, donate_argnums=1, out_shardings=per_run)
-    put_one = jit_quickly(write, donate_argnums=0)
-    take_one = jax.jit(unstack, compiler_options=quickly, out_shardings=shared)
+    begin_plain = quick_jit(write_initial, static_argnums=0, donate_argnums=1)
+    # A data-dependent scheme may pass its batch many times, which is worth optimising.
+    begin_on_data = jax.jit(
+        write_initial, static_argnums=0, donate_argnums=1, out_shardings=per_run
+    )
+    put_one = quick_jit(write, donate_argnums=0)
+    take_one = jax.jit(unstack, compiler_options=options, out_shardings=shared)
 
     def put(states: TrainState, slot: int, state: Any) -> TrainState:
         return put_one(states, np.int32(slot), state)
@@ -165,14 +165,14 @@ def build(
     def begin(states: TrainState, slot: int, start: Start | TrainState) -> TrainState:
         if isinstance(start, TrainState):
             return put(states, slot, start)
-        data_dependent = start.scheme.calibrate is not None
-        function = begin_well if data_dependent else begin_quickly
-        found = batch() if data_dependent else None
-        return function(start.scheme, states, np.int32(slot), *_numbers(start), found)
+        values = (start.scheme, states, np.int32(slot), *_numbers(start))
+        if start.scheme.calibrate is None:
+            return begin_plain(*values, None)
+        return begin_on_data(*values, batch())
 
     started = time.perf_counter()
     steps = compile_steps(stacked)
-    # The others are compiled by their first call: now, and not while a run is timed.
+    # The first call compiles the others. It is made here, before a run is timed.
     states = empty()
     if isinstance(example, TrainState) or example.scheme.calibrate is None:
         states = begin(states, 0, example)
@@ -195,9 +195,9 @@ def build(
 def state_shapes(
     mesh: Mesh, initial: InitialFn, example: Start | TrainState, slots: int
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the states of so many runs; computes nothing.
+    """Shapes, dtypes and shardings of the states of ``slots`` runs; computes nothing.
 
-    The devices of the mesh need not be there: they can be those of a topology.
+    The mesh may be of a topology, whose devices this machine does not have.
     """
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
@@ -210,7 +210,7 @@ def state_shapes(
 
 
 def quick_compile(device: jax.Device) -> dict[str, Any] | None:
-    """Compiler options for what runs rarely on a device: on a CPU, without optimising."""
+    """Compiler options for functions that run rarely: on a CPU, no optimisation."""
     return {"xla_backend_optimization_level": 0} if device.platform == "cpu" else None
 
 

@@ -34,29 +34,30 @@ def replica_step(
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
 ) -> tuple[TrainState, Metrics]:
-    """Makes one SGD step on this replica's part of the batch; a pure function without a mesh.
+    """Makes one training step on this replica's part of the batch; a pure function.
 
-    The loss is the mean of :func:`nf_resnets.training.cross_entropy`; gradients, metrics and
-    BatchNorm's running statistics are averaged over the replicas, and over the micro-batches. It
-    runs by itself, under ``jax.shard_map``, and under ``jax.pmap(..., axis_name=axis_name)``.
+    The loss is the mean of :func:`nf_resnets.training.cross_entropy`. Gradients, metrics and
+    BatchNorm's running statistics are averaged over the replicas and over the micro-batches. The
+    function takes no mesh: it runs on one device, under ``jax.shard_map``, and under
+    ``jax.pmap(..., axis_name=axis_name)``.
 
     Args:
       state: the run's state, the same on every replica.
-      batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part; networks
-        with dropout need ``keys`` [b], a PRNG key for each image, too. Mixed images have a second
-        label, ``other_label`` int32 [b], and ``fraction`` float32 [b], how much is of the
-        first one.
+      batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part. Networks
+        with dropout also need ``keys`` [b], a PRNG key for each image. Images mixed by mixup have a
+        second label, ``other_label`` int32 [b], and ``fraction`` float32 [b], the weight of
+        ``label``; that of ``other_label`` is ``1 - fraction``.
       apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
-      micro_batches: into how many equal parts the replica's batch is cut, of which one at a time is
-        in memory; the gradients are those of the whole batch.
+      micro_batches: how many equal parts the replica's batch is cut into. They are computed one
+        after another, to save memory; the gradients are those of the whole batch.
       label_smoothing: the fraction of a label that is spread over all classes.
 
     Returns:
       The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
-      batch, float32 []. The accuracy counts a mixed image as right by ``fraction`` where the
-      prediction is its first label, and by the rest where it is the second.
+      batch, float32 []. A mixed image adds to the accuracy the weight of the label that is
+      predicted.
 
     Raises:
       ValueError: if the batch does not divide into the micro-batches, or ``label_smoothing`` is not
@@ -81,10 +82,10 @@ def replica_step(
 
 
 def own_params(params: Any, axis_name: str | None) -> Any:
-    """Marks replicated parameters as this replica's own, before a gradient is taken.
+    """Marks replicated parameters as varying over ``axis_name``, before a gradient is taken.
 
-    Otherwise ``shard_map`` sums the gradients over the replicas by itself, and their mean is off by
-    the number of replicas.
+    Otherwise ``shard_map`` itself sums the gradients over the replicas, and their mean is too large
+    by the number of replicas.
     """
     if axis_name is None:
         return params
@@ -119,7 +120,7 @@ def update(
 
 
 def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    """Whether each prediction is right; of a mixed image, by what fraction it is, ``[b]``."""
+    """The accuracy of each prediction, ``[b]``: 0 or 1, or a mixed image's weight of that label."""
     right = correct(logits, batch["label"])
     if "fraction" not in batch:
         return right
@@ -130,7 +131,7 @@ def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
 def _mean_over_parts(
     function: Callable[[dict[str, jax.Array]], Any], batch: dict[str, jax.Array], parts: int
 ) -> Any:
-    """The mean of what a function gives for each of a batch's equal parts, one after another."""
+    """The mean of a function over the equal parts of a batch, computed one after another."""
     if parts == 1:
         return function(batch)
     examples = batch["label"].shape[0]
@@ -141,7 +142,8 @@ def _mean_over_parts(
         )
     cut = jax.tree.map(lambda leaf: leaf.reshape(parts, examples // parts, *leaf.shape[1:]), batch)
 
-    # Zeros of the sums' types; a scan, so that the network is compiled once and not twice.
+    # The sums start from zeros, and not from the first part: so the scan's body is the only copy of
+    # the network that is compiled.
     first = jax.tree.map(lambda leaf: leaf[0], cut)
     zeros = jax.tree.map(
         lambda like: varying(jnp.zeros(like.shape, like.dtype), *like.manual_axis_type.varying),
@@ -156,7 +158,7 @@ def _mean_over_parts(
 
 
 def varying(array: jax.Array, *axis_names: str) -> jax.Array:
-    """Marks an array as this replica's own along the mapped axes, of which some may be already."""
+    """Marks an array as varying over the mapped axes over which it does not vary yet."""
     there = jax.typeof(array).manual_axis_type.varying
     missing = tuple(name for name in axis_names if name not in there)
     return lax.pcast(array, missing, to="varying") if missing else array
@@ -168,7 +170,7 @@ def _norm(tree: Any) -> jax.Array:
 
 
 def _as_before(new: Any, old: Any) -> Any:
-    """Gives a tree the containers and dtypes it had; else the next step would compile again."""
+    """Casts a tree to the containers and dtypes it had, so that nothing is compiled again."""
     pairs = zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
     leaves = [value.astype(before.dtype) for value, before in pairs]
     return jax.tree.unflatten(jax.tree.structure(old), leaves)
@@ -233,7 +235,7 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
 
 
 def choose_vectorize(vectorize: Vectorize, mesh: Mesh) -> Literal["vmap", "loop"]:
-    """How a device computes several runs; on a CPU one after another is the faster way.
+    """Chooses how a device computes several runs; on a CPU, one after another is faster.
 
     Raises:
       ValueError: if ``vectorize`` is none of the three.

@@ -1,4 +1,4 @@
-"""Adam as Transformers are trained with, whose slow leaves are those of the scheme."""
+"""Adam for Transformers; the scheme says which leaves learn slowly and which do not decay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def adam(
     undecayed: Group | None = None,
     rules: Rules | None = None,
 ) -> optax.GradientTransformation:
-    r"""Adam, some leaves slower, some undecayed, as the scheme says.
+    r"""Adam, in the parameter groups of a scheme.
 
     ``m <- b1 m + (1 - b1) g``, ``v <- b2 v + (1 - b2) g^2``, ``theta <- theta - eta (m_hat /
     (sqrt(v_hat) + eps) + weight_decay theta)`` with ``m_hat = m / (1 - b1^t)`` and
@@ -36,16 +36,16 @@ def adam(
       learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
       b1: the fraction of the mean gradient that is kept, in ``[0, 1)``.
       b2: the fraction of the mean square that is kept, in ``[0, 1)``; 0.98 by Vaswani et al.
-      eps: what keeps the quotient finite.
+      eps: added to the denominator, so that it is never 0.
       weight_decay: the coefficient of ``theta``.
-      scheme: the scheme of the network, which says what is slow and what is not decayed, as in
-        :func:`nf_resnets.optim.sgd`. Without it the groups are Fixup's.
-      scalars: the slow leaves, if not as the scheme has it.
-      scalar_factor: what ``eta`` is multiplied by for them, if not as the scheme has it. That
-        Fixup's scalars learn at a tenth of the rate is from its image networks: the paper says
-        nothing of its Transformer's, and the published code of that one has no slow group, which is
+      scheme: the scheme of the network, which defines the groups, as in
+        :func:`nf_resnets.optim.sgd`. Without it they are Fixup's.
+      scalars: the slow leaves; by default the scheme's.
+      scalar_factor: the factor on ``eta`` for the slow leaves; by default the scheme's. The tenth
+        for Fixup's scalars is that of its image networks. The paper does not give one for its
+        Transformer, and the published code of the Transformer has no slow leaves:
         ``scalar_factor=1.0``.
-      undecayed: the leaves without weight decay, if not as the scheme has it.
+      undecayed: the leaves without weight decay; by default the scheme's.
       rules: what the paths of the tree mean; by default the names of this library's models.
 
     Returns:
