@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from experiments.folder import CurvesFile, Row
-from experiments.table import grouped
 from nf_resnets import data
 from nf_resnets.plotting.curves import Curve
 from nf_resnets.sweep.programs import Execution
 from nf_resnets.training import Start
+
+from .folder import CurvesFile, Row
+from .table import grouped
 
 EXECUTION = Execution(devices_per_run=0, max_attempts=1)
 """A run is sharded over all devices that divide its batch; one that raises is not tried again."""

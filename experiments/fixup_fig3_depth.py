@@ -36,15 +36,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments import experiment
-from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, number
-from experiments.folder import Row
-from experiments.images import image_setup, lengths, network
-from experiments.main import run
-from experiments.table import accuracy_cell, counted, grouped, text_table
 from nf_resnets import data, models, plotting, schemes
 from nf_resnets.roles import Group, Role
 from nf_resnets.training import Program, Start, image_test
+
+from . import experiment
+from .experiment import OUTCOME, Experiment, Point, Results, Setup, number
+from .folder import Row
+from .images import image_setup, lengths, network
+from .main import run
+from .table import accuracy_cell, counted, grouped, text_table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,8 +44,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments import experiment
-from experiments.experiment import (
+from nf_resnets import data, init, models, roles, schemes
+from nf_resnets.plotting.curves import Panel, curves_figure, moving_average
+from nf_resnets.roles import Role
+from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import (
     OUTCOME,
     Experiment,
     Point,
@@ -54,14 +59,10 @@ from experiments.experiment import (
     curve_lines,
     mean_curves,
 )
-from experiments.folder import Row
-from experiments.images import image_setup, lengths, network
-from experiments.main import run
-from experiments.table import accuracy_cell, counted, grouped, text_table
-from nf_resnets import data, init, models, roles, schemes
-from nf_resnets.plotting.curves import Panel, curves_figure, moving_average
-from nf_resnets.roles import Role
-from nf_resnets.training import Start
+from .folder import Row
+from .images import image_setup, lengths, network
+from .main import run
+from .table import accuracy_cell, counted, grouped, text_table
 
 # What the variants leave out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)

@@ -44,8 +44,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import experiment
-from experiments.experiment import (
+from nf_resnets import data, models, optim, schemes
+from nf_resnets.plotting.curves import Panel, curves_figure
+from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import (
     OUTCOME,
     Experiment,
     Point,
@@ -54,13 +58,10 @@ from experiments.experiment import (
     curve_lines,
     mean_curves,
 )
-from experiments.folder import Row
-from experiments.images import image_setup, lengths, network
-from experiments.main import run
-from experiments.table import counted, error_cells, grouped, published_cell, text_table
-from nf_resnets import data, models, optim, schemes
-from nf_resnets.plotting.curves import Panel, curves_figure
-from nf_resnets.training import Start
+from .folder import Row
+from .images import image_setup, lengths, network
+from .main import run
+from .table import counted, error_cells, grouped, published_cell, text_table
 
 
 @dataclasses.dataclass(frozen=True)

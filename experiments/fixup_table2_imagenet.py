@@ -53,16 +53,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import imagenet
-from experiments.experiment import Experiment, Lines, Point, Results, Setup
-from experiments.folder import Row
-from experiments.imagenet import OUTCOME, Images, Streamed
-from experiments.images import network
-from experiments.main import run
-from experiments.table import accuracy_cell, grouped, published_cell, text_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.training import Start
+
+from . import imagenet
+from .experiment import Experiment, Lines, Point, Results, Setup
+from .folder import Row
+from .imagenet import OUTCOME, Images, Streamed
+from .images import network
+from .main import run
+from .table import accuracy_cell, grouped, published_cell, text_table
 
 
 class Variant(NamedTuple):

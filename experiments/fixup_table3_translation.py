@@ -51,15 +51,16 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from experiments import experiment
-from experiments.experiment import Experiment, Lines, Point, Results, Setup, number, thinned
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import grouped, text_table
 from nf_resnets import models, optim, schemes, translation
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import Experiment, Lines, Point, Results, Setup, number, thinned
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import grouped, text_table
 
 VARIANTS = {
     "layernorm": ("LayerNorm", "layernorm_post"),

@@ -52,16 +52,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import experiment
-from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup, mean_curves
-from experiments.fixup_table1_resnet110 import CURVES, Recipe, recipe_setup, run_lengths
-from experiments.folder import Row
-from experiments.images import network
-from experiments.main import run
-from experiments.table import counted, error_cells, grouped, published_cell, text_table
 from nf_resnets import data, models, schemes
 from nf_resnets.plotting.curves import Panel, curves_figure
 from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import OUTCOME, Experiment, Point, Results, Setup, mean_curves
+from .fixup_table1_resnet110 import CURVES, Recipe, recipe_setup, run_lengths
+from .folder import Row
+from .images import network
+from .main import run
+from .table import counted, error_cells, grouped, published_cell, text_table
 
 
 @dataclasses.dataclass(frozen=True)

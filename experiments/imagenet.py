@@ -20,14 +20,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments import experiment
-from experiments.experiment import Point, Results, Setup, curve_lines, number
-from experiments.folder import Row
 from nf_resnets import data, optim, schemes
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.training import StreamedTraining
+
+from . import experiment
+from .experiment import Point, Results, Setup, curve_lines, number
+from .folder import Row
 
 DIGITS = "digits_jpeg"
 """The name of the digits as a data set of JPEG files."""

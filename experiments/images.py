@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from experiments.experiment import Point, Setup
 from nf_resnets import data, optim
 from nf_resnets.training import ImageTraining
 from nf_resnets.training.initial import Draw
+
+from .experiment import Point, Setup
 
 AUGMENTATION = ("padding", "flip", "mixup", "cutout")
 TRAINING = ("bn_estimate_batches", "eval_batch_size")

@@ -15,20 +15,27 @@ from typing import Any
 import jax
 import tyro
 
-from experiments.experiment import Command, Experiment, Point, Results
-from experiments.folder import CurvesFile, ResultsFolder, Row
-from experiments.runs import ExperimentTask, Made, make_runs
 from nf_resnets.sweep.ledger import LedgerError
 from nf_resnets.sweep.worker import is_at_work
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 
+from .experiment import Command, Experiment, Point, Results
+from .folder import CurvesFile, ResultsFolder, Row
+from .runs import ExperimentTask, Made, make_runs
+
 STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
 
 
-def run(experiment: Experiment) -> None:
-    """Runs the command line of an experiment, and exits."""
-    command = tyro.cli(experiment.command, description=experiment.description)
+def run(experiment: Experiment, prog: str = "") -> None:
+    """Runs the command line of an experiment, and exits.
+
+    Args:
+      experiment: what to make.
+      prog: what its help calls it; by default ``python -m experiments.NAME``.
+    """
+    prog = prog or f"python -m experiments.{experiment.name}"
+    command = tyro.cli(experiment.command, prog=prog, description=experiment.description)
     try:
         code: Any = main(experiment, command)
     except SystemExit as leaving:

@@ -19,16 +19,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import experiment
-from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
-from experiments.folder import Row
-from experiments.images import image_setup, lengths, network
-from experiments.table import counted, edge_mark, grouped, rate_table
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting import depth_figure
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Optimum, Rule, optimum
 from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import OUTCOME, Experiment, Point, Results, Setup
+from .folder import Row
+from .images import image_setup, lengths, network
+from .table import counted, edge_mark, grouped, rate_table
 
 
 @dataclasses.dataclass(frozen=True)

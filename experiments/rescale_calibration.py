@@ -42,17 +42,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import experiment
-from experiments.experiment import OUTCOME, Experiment, Point, Results, Setup
-from experiments.folder import ResultsFolder, Row
-from experiments.images import image_setup, network
-from experiments.main import run
-from experiments.table import spread_cell, text_table
-from experiments.untrained import initial, normalized, quick_jit
 from nf_resnets import analysis, data, init, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
 from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import OUTCOME, Experiment, Point, Results, Setup
+from .folder import ResultsFolder, Row
+from .images import image_setup, network
+from .main import run
+from .table import spread_cell, text_table
+from .untrained import initial, normalized, quick_jit
 
 RESCALENET = schemes.get("rescalenet")
 

@@ -49,14 +49,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import imagenet
-from experiments.experiment import Experiment, Point, Results, Setup
-from experiments.folder import Row
-from experiments.imagenet import OUTCOME, Images, Streamed
-from experiments.main import run
-from experiments.table import accuracy_cell, grouped, published_cell, spread_cell, text_table
 from nf_resnets import init, models, optim, schemes
 from nf_resnets.training import Start
+
+from . import imagenet
+from .experiment import Experiment, Point, Results, Setup
+from .folder import Row
+from .imagenet import OUTCOME, Images, Streamed
+from .main import run
+from .table import accuracy_cell, grouped, published_cell, spread_cell, text_table
 
 NETWORKS = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg19": "VGG-19"}
 PUBLISHED = {"resnet50": 76.57, "resnet101": 77.55}

@@ -47,16 +47,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
-from experiments.folder import Row
-from experiments.images import image_setup, network
-from experiments.main import run
-from experiments.table import counted, text_table
-from experiments.untrained import normalized
 from nf_resnets import analysis, data, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
 from nf_resnets.training import Start
+
+from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
+from .folder import Row
+from .images import image_setup, network
+from .main import run
+from .table import counted, text_table
+from .untrained import normalized
 
 # What a variant leaves out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)

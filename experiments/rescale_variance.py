@@ -30,14 +30,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import untrained
-from experiments.experiment import Experiment, Results
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import counted, text_table
-from experiments.untrained import digits, fill, initial, normalized, quick_jit
 from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
+
+from . import untrained
+from .experiment import Experiment, Results
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import counted, text_table
+from .untrained import digits, fill, initial, normalized, quick_jit
 
 SCHEME = "rescalenet"
 

@@ -18,8 +18,6 @@ from typing import Any, Literal
 
 import jax
 
-from experiments.experiment import Experiment, Point, standard_columns
-from experiments.folder import CurvesFile, ResultsFolder, Row
 from nf_resnets import places, schemes, training, translation
 from nf_resnets.sweep import Callbacks
 from nf_resnets.sweep.display import Display
@@ -29,6 +27,9 @@ from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training import Program, Start, hosts
 from nf_resnets.training.preemption import Preemption
+
+from .experiment import Experiment, Point, standard_columns
+from .folder import CurvesFile, ResultsFolder, Row
 
 NEVER = 10**9
 """Epochs between two tests of a run that is tested at its end only."""

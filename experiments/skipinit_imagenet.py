@@ -40,18 +40,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import imagenet
-from experiments.experiment import Experiment, Point, Results, Setup
-from experiments.folder import Row
-from experiments.imagenet import OUTCOME, Images, Streamed
-from experiments.images import network
-from experiments.main import run
-from experiments.rates import best_rate, rows_at, widened
-from experiments.table import accuracy_cell, edge_mark, grouped, published_cell, rate_table
 from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Rule
 from nf_resnets.training import Start
+
+from . import imagenet
+from .experiment import Experiment, Point, Results, Setup
+from .folder import Row
+from .imagenet import OUTCOME, Images, Streamed
+from .images import network
+from .main import run
+from .rates import best_rate, rows_at, widened
+from .table import accuracy_cell, edge_mark, grouped, published_cell, rate_table
 
 PUBLISHED = {
     "batchnorm": {256: 75.0, 1024: 74.9, 4096: 74.9},

@@ -143,5 +143,10 @@ def main(wanted: Command) -> int:
     return command.finish(result, options, title=title)
 
 
+def run(prog: str = "python -m experiments.skipinit_lr_batch") -> None:
+    """Does what the command line says, and exits; its help calls it ``prog``."""
+    command.end(lambda: main(tyro.cli(Command, prog=prog)))
+
+
 if __name__ == "__main__":
-    command.end(lambda: main(tyro.cli(Command)))
+    run()

@@ -37,8 +37,8 @@ network that is gone.
 
 from __future__ import annotations
 
-from experiments.main import run
-from experiments.rates import Line, Settings, rate_experiment
+from .main import run
+from .rates import Line, Settings, rate_experiment
 
 LINES = {
     "batchnorm": Line("BatchNorm", "batchnorm"),

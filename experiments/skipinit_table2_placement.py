@@ -41,9 +41,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.main import run
-from experiments.rates import Line, Settings, rate_experiment
 from nf_resnets import schemes
+
+from .main import run
+from .rates import Line, Settings, rate_experiment
 
 
 def times(a: float) -> schemes.Scheme:

@@ -29,11 +29,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.experiment import Experiment, Results
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import text_table
-from experiments.untrained import (
+from nf_resnets import analysis, schemes
+from nf_resnets.analysis.head import random_head
+from nf_resnets.plotting.theory import Curves, theory_figure
+
+from .experiment import Experiment, Results
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import text_table
+from .untrained import (
     Command,
     OneStage,
     digits,
@@ -43,9 +47,6 @@ from experiments.untrained import (
     quick_jit,
     random_signs,
 )  # fmt: skip
-from nf_resnets import analysis, schemes
-from nf_resnets.analysis.head import random_head
-from nf_resnets.plotting.theory import Curves, theory_figure
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,16 +28,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import untrained
-from experiments.experiment import Experiment, Results
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import text_table
-from experiments.untrained import digits, digits_batch, fill, in_order, quick_jit
 from nf_resnets import analysis, init, models
 from nf_resnets.analysis.bounds import Bound, block_bounds, parameter_bounds
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.theory import Curves, theory_figure
+
+from . import untrained
+from .experiment import Experiment, Results
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import text_table
+from .untrained import digits, digits_batch, fill, in_order, quick_jit
 
 
 @dataclasses.dataclass(frozen=True)

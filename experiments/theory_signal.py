@@ -27,12 +27,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import untrained
-from experiments.experiment import Experiment, Results
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import text_table
-from experiments.untrained import (
+from nf_resnets import analysis, schemes
+from nf_resnets.plotting.signal import Quantity, signal_figure
+
+from . import untrained
+from .experiment import Experiment, Results
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import text_table
+from .untrained import (
     OneStage,
     digits,
     fill,
@@ -41,8 +44,6 @@ from experiments.untrained import (
     quick_jit,
     random_signs,
 )  # fmt: skip
-from nf_resnets import analysis, schemes
-from nf_resnets.plotting.signal import Quantity, signal_figure
 
 FAMILIES = ("pre_activation", "post_activation")
 

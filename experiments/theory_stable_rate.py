@@ -46,15 +46,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import untrained
-from experiments.experiment import Experiment, Results
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import edge_mark, rate_table
-from experiments.untrained import digits, fill, in_order, quick_jit
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
 from nf_resnets.plotting.theory import Curves, Dots, theory_figure
 from nf_resnets.roles import Group, Role
+
+from . import untrained
+from .experiment import Experiment, Results
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import edge_mark, rate_table
+from .untrained import digits, fill, in_order, quick_jit
 
 # Scheme, and what its scalars' rate is multiplied by.
 VARIANTS = (

@@ -31,11 +31,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.experiment import Experiment, Results
-from experiments.folder import ResultsFolder, Row
-from experiments.main import run
-from experiments.table import text_table
-from experiments.untrained import (
+from nf_resnets import models, roles, schemes
+from nf_resnets.analysis import scalar_branch
+from nf_resnets.analysis.head import random_head
+from nf_resnets.analysis.update_terms import draw_network, update_terms
+from nf_resnets.analysis.updates import update_size
+from nf_resnets.plotting.theory import Curves, ExponentMap, theory_figure
+from nf_resnets.roles import Role
+
+from .experiment import Experiment, Results
+from .folder import ResultsFolder, Row
+from .main import run
+from .table import text_table
+from .untrained import (
     Command,
     digits,
     digits_batch,
@@ -44,13 +52,6 @@ from experiments.untrained import (
     initial,
     quick_jit,
 )
-from nf_resnets import models, roles, schemes
-from nf_resnets.analysis import scalar_branch
-from nf_resnets.analysis.head import random_head
-from nf_resnets.analysis.update_terms import draw_network, update_terms
-from nf_resnets.analysis.updates import update_size
-from nf_resnets.plotting.theory import Curves, ExponentMap, theory_figure
-from nf_resnets.roles import Role
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.folder import ResultsFolder, Row
 from nf_resnets import data, schemes
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
 from nf_resnets.models.stage import stages
 from nf_resnets.training.program import quick_compile
+
+from .folder import ResultsFolder, Row
 
 
 @dataclasses.dataclass(frozen=True)

@@ -341,16 +341,18 @@ def _compile_for(options: Options) -> int:
                                options.compile_for)  # fmt: skip
 
 
-if __name__ == "__main__":
-    raise SystemExit(
-        main(
-            tyro.cli(
-                Options,
-                prog="python -m nf_resnets.analysis",
-                description="One page about how a residual network starts: signal propagation, "
-                "gradients, correlations, beside their closed forms.",
-            )
-        )
+def run(prog: str = "python -m nf_resnets.analysis") -> int:
+    """Does what the command line says; its help calls it ``prog``. Returns the exit code."""
+    options = tyro.cli(
+        Options,
+        prog=prog,
+        description="One page about how a residual network starts: signal propagation, gradients, "
+        "correlations, beside their closed forms.",
     )
+    return main(options)
 
-__all__ = ["Options", "Page", "analyse", "folder_for", "main", "settings_of", "write"]
+
+__all__ = ["Options", "Page", "analyse", "folder_for", "main", "run", "settings_of", "write"]
+
+if __name__ == "__main__":
+    raise SystemExit(run())

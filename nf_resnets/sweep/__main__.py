@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 
@@ -81,7 +81,12 @@ def _copy(wanted: Command) -> int:
     return 0
 
 
-__all__ = ["Command", "main"]
+def run(prog: str = "python -m nf_resnets.sweep") -> NoReturn:
+    """Does what the command line says, and exits; its help calls it ``prog``."""
+    command.end(lambda: main(tyro.cli(Command, prog=prog)))
+
+
+__all__ = ["Command", "main", "run"]
 
 if __name__ == "__main__":
-    command.end(lambda: main(tyro.cli(Command)))
+    run()

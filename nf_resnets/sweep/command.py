@@ -17,7 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import jax
 import tyro
@@ -167,7 +167,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         raise SystemExit(redacted(str(error))) from error
 
 
-def end(main: Callable[[], int]) -> None:
+def end(main: Callable[[], int]) -> NoReturn:
     """Runs a command to its exit; Ctrl-C and a reader who has gone end it without a traceback.
 
     Raises:

@@ -11,17 +11,17 @@ import tyro
 from nf_resnets.trained import command
 
 
-def main() -> int:
-    """Does what the command line says; returns the exit code."""
+def run(prog: str = "python -m nf_resnets.trained") -> int:
+    """Does what the command line says; its help calls it ``prog``. Returns the exit code."""
     parsed = tyro.cli(
         command.Command,  # type: ignore[arg-type]
-        prog="python -m nf_resnets.trained",
+        prog=prog,
         description="Make and use a trained network, kept in one safetensors file.",
     )
     return command.run(parsed)
 
 
-__all__ = ["main"]
+__all__ = ["run"]
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

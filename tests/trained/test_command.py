@@ -305,7 +305,7 @@ def test_the_command_line(monkeypatch, capsys):
                  ["predict", "gone.safetensors", "a.png"]):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["x", *line])
         try:
-            codes.append(entry.main())
+            codes.append(entry.run())
         except SystemExit as end:
             codes.append(end.code)
     assert codes == [0, 0, 0, 2, 2]

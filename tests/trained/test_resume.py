@@ -351,7 +351,7 @@ def train(program, start, *, on_step, **options):
         on_step(step, metrics)
     return real(program, start, on_step=killing, **options)
 resume.train = train
-raise SystemExit(__main__.main())
+raise SystemExit(__main__.run())
 """
 
     def call(at, out):

@@ -1,0 +1,58 @@
+"""`nf-resnets COMMAND`: each command's help under its name, and one sentence for what is none."""
+
+import sys
+import typing
+
+import pytest
+
+from nf_resnets import __main__ as entry
+from nf_resnets.trained import command
+from tests.experiments.test_places import EXPERIMENTS
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/nf-resnets", *arguments])
+    try:
+        return entry.main()
+    except SystemExit as leaving:
+        return leaving.code
+
+
+def test_the_help_names_all_commands(monkeypatch, capsys):
+    for arguments in ((), ("-h",), ("--help",)):
+        assert run(monkeypatch, *arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "usage: nf-resnets COMMAND [OPTIONS]"
+        assert [line.split()[0] for line in lines[2 : 2 + len(entry.COMMANDS)]] == [*entry.COMMANDS]
+    trained = {each.__metadata__[0].name for each in typing.get_args(command.Command)}
+    assert set(entry.COMMANDS) - trained == {"demo", "experiment", "sweep", "analyze"}
+    assert trained < set(entry.COMMANDS)
+
+
+def test_all_experiments_have_a_name():
+    assert set(entry.experiments()) == {*EXPERIMENTS, "skipinit_lr_batch"}
+
+
+@pytest.mark.parametrize(
+    "typed", [*(set(entry.COMMANDS) - {"experiment"}), "experiment theory_signal",
+              "experiment skipinit_lr_batch"],
+)  # fmt: skip
+def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys):
+    assert run(monkeypatch, *typed.split(), "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: nf-resnets {typed} [-h]")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found", "expected"),
+    [
+        ("swep", "nf-resnets swep", "demo"),
+        ("experiment", "nf-resnets experiment", "fixup_fig3_depth"),
+        ("experiment table", "nf-resnets experiment table", "fixup_fig3_depth"),
+        ("experiment --help", "nf-resnets experiment --help", "fixup_fig3_depth"),
+    ],
+)
+def test_what_is_no_command_gets_one_sentence(typed, found, expected, monkeypatch, capsys):
+    assert run(monkeypatch, *typed.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"{found} found; expected one of {expected}, ") and err.endswith(".\n")
