@@ -48,7 +48,7 @@ def pytest_configure(config):
     """Lets quick runs compile without XLA's fused loops: twice as fast; only rounding changes."""
     # Later versions do not have the flag.
     version = tuple(map(int, importlib.metadata.version("jax").split(".")[:2]))
-    if config.option.markexpr == "not slow" and version < (0, 12):
+    if config.option.markexpr == "not slow" and version < (0, 11):
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 
