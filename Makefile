@@ -25,7 +25,7 @@ PYTHONS := "$(PYTHON)"
 endif
 VERSION := 'import sys; print(sys.version)'
 
-.PHONY: help demo test slow faults mutants bench docs lint format clean distclean
+.PHONY: help demo test slow faults mutants bench docs wheel lint format clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -36,6 +36,7 @@ help:
 	@echo 'make mutants    put faults into the code, and print which the tests notice'
 	@echo 'make bench      measure, side by side, against PyTorch, BatchNorm and other depths'
 	@echo 'make docs       build the documentation, in docs/_build/html'
+	@echo 'make wheel      build what pip installs, in dist'
 	@echo 'make lint       check style, format and types'
 	@echo 'make format     put imports and layout in order'
 	@echo 'make clean      remove caches and build products; results stay'
@@ -64,6 +65,11 @@ docs: .venv/.docs
 	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo 'The documentation begins at docs/_build/html/index.html.'
 
+wheel: .venv/.wheel
+	rm -rf dist
+	.venv/bin/python -m build
+	.venv/bin/python -m twine check --strict dist/*
+
 lint: .venv/.lint
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
@@ -90,7 +96,7 @@ distclean: clean
 #
 # .venv/.made        which folder .venv was made for
 # .venv/.unfinished  the process that is changing .venv; left behind when it was interrupted
-# .venv/.run, .test, .lint, .bench, .docs    what has been installed
+# .venv/.run, .test, .lint, .bench, .docs, .wheel    what has been installed
 
 # Why .venv cannot be used, or nothing. A dependency of a file cannot ask this, so it is asked here:
 # a copied .venv still points to the folder it came from, and its Python may be gone.
@@ -164,3 +170,6 @@ endef
 
 .venv/.docs: .venv/.test
 	$(call install,docs)
+
+.venv/.wheel: .venv/.test
+	$(call install,wheel)
