@@ -191,13 +191,13 @@ Image(FIGURES / "runs.png", width=760)
 # ```
 
 # %%
-from nf_resnets.trained.fit import Recipe, fit, initial
+from nf_resnets.trained.fit import Recipe, fit
 from nf_resnets.trained.predict import predict, ranked
 
 model = models.WideResNet(depth=10 if SMOKE else 16, scheme="fixup", stem_channels=8)
-recipe = Recipe(epochs=0.2 if SMOKE else 5.0)
-found = fit(model, initial(model, digits, SEED), digits, recipe)
-print(f"{100 * found.test_accuracy:.1f}% of {len(digits.test.labels)} test images")
+recipe = Recipe(epochs=0.2 if SMOKE else 5.0, seed=SEED)
+found = fit(model, digits, recipe)
+print(f"{100 * found.notes['test_accuracy']:.1f}% of {len(digits.test.labels)} test images")
 
 path = trained.save(
     FIGURES / "digits.safetensors", model, found.variables, inputs=trained.Images.of(digits)

@@ -1,4 +1,4 @@
-"""The commands: each is a dataclass of options and a function that returns the exit code."""
+"""The commands: each is a dataclass of options, and ``run`` does what it says."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import signal
 import sys
 import tempfile
 import time
-import unicodedata
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +35,31 @@ from nf_resnets.training.checkpoint import CheckpointError
 MISTAKE = 2
 """The exit code of what the user can mend."""
 
+AGAIN = "python -m nf_resnets.trained"
+
+# The options of several commands.
+NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network's file.")]]
+Out = Annotated[Path, tyro.conf.arg(help="The file to write.")]
+Overwrite = Annotated[bool, tyro.conf.arg(help="Replace the file if it is there.")]
+Dataset = Annotated[
+    str, tyro.conf.arg(help="digits, cifar10, cifar100, svhn_cropped or fashion_mnist.")
+]
+DataDir = Annotated[
+    str | None,
+    tyro.conf.arg(
+        help="Where tensorflow-datasets keeps its data; by default its own default. What is made "
+        "here, and the digits, need none."
+    ),
+]
+StemChannels = Annotated[
+    int,
+    tyro.conf.arg(
+        help="Channels of the first convolution, of which the others are multiples; 0 for the "
+        "published."
+    ),
+]
+ImageRecipe = Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes]
+
 
 @dataclasses.dataclass(frozen=True)
 class Train:
@@ -44,25 +69,33 @@ class Train:
     data sets are read with tensorflow-datasets.
     """
 
-    out: Path = Path("digits.safetensors")
-    """The file to write."""
-    dataset: str = "digits"
-    """digits, cifar10, cifar100, svhn_cropped or fashion_mnist."""
+    out: Out = Path("digits.safetensors")
+    dataset: Dataset = "digits"
     network: str = "wrn-16-1"
     """A network by name: wrn-16-4, cifar-resnet-110, resnet-50, resnet-50-v2, vgg-16."""
     scheme: str = "fixup"
     """How it is initialised: fixup, skipinit, rescalenet, batchnorm, ..."""
-    stem_channels: int = 0
-    """Channels of the first convolution, of which the others are multiples; 0 for the published."""
-    recipe: Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=fit.Recipe
-    )
+    stem_channels: StemChannels = 0
+    recipe: ImageRecipe = fit.Recipe()
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
-    overwrite: bool = False
-    """Replace the file if it is there."""
+    data_dir: DataDir = None
+    overwrite: Overwrite = False
+
+    def __call__(self) -> None:
+        """Trains a network and saves it."""
+        out = _tried(self)
+        samples = None if self.samples is None else places.try_folder(self.samples, "--samples")
+        dataset = data.load(self.dataset, self.data_dir)
+        model = _network(self, dataset)
+        where = f"{self.network} ({self.scheme}) on {self.dataset}"
+        print(f"Training {where}, {_device()}", flush=True)
+        notes = {"network": self.network, "dataset": self.dataset}
+        _make(self, out, notes, _identity(model, dataset, self.recipe),
+              partial(fit.fit, model, dataset, self.recipe, on_epoch=_print_epoch))  # fmt: skip
+        if samples is not None:
+            _write_samples(samples, dataset)
+            print(f"Images to try it on: {AGAIN} predict {out} {samples}/*.png")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +106,7 @@ class TrainTranslator:
     others are read with tensorflow-datasets. It needs the extra nf_resnets[translation].
     """
 
-    out: Path = Path("translator.safetensors")
-    """The file to write."""
+    out: Out = Path("translator.safetensors")
     dataset: str = "made"
     """A set with its languages, such as wmt16_translate/de-en, or "made"."""
     source: str | None = None
@@ -83,13 +115,34 @@ class TrainTranslator:
     """fixup, layernorm_post, layernorm_pre, t_fixup, rezero or plain."""
     tested: int = 100
     """Test pairs that are translated at the end, for BLEU."""
-    recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=TranslationRecipe
-    )
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default."""
-    overwrite: bool = False
-    """Replace the file if it is there."""
+    recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = TranslationRecipe()
+    data_dir: DataDir = None
+    overwrite: Overwrite = False
+
+    def __call__(self) -> None:
+        """Trains a Transformer and saves it with its vocabulary."""
+        out = _tried(self)
+        schemes.fitting(self.scheme, "transformer")
+        pairs = translation.load_pairs(self.dataset, self.data_dir, source=self.source)
+        if self.tested < 1:
+            raise ValueError(f"--tested {self.tested} found; expected at least 1.")
+        print(f"Training a Transformer ({self.scheme}) on {self.dataset}, "
+              f"{' to '.join(pairs.languages)}, {len(pairs.train.source):,} pairs, "
+              f"{_device()}", flush=True)  # fmt: skip
+        steps = self.recipe.steps
+
+        def on_step(step: int, metrics: dict[str, float]) -> None:
+            if step % 50 == 0 or step == steps:
+                print(f"  step {step:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
+                      f"token {metrics['likelihood']:.3f}", flush=True)  # fmt: skip
+
+        texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
+        recipe = dataclasses.asdict(self.recipe)
+        identity = {"scheme": self.scheme, "recipe": recipe, "pairs": texts}
+        _make(self, out, {"dataset": self.dataset}, identity,
+              partial(fit_translation, pairs, self.scheme, self.recipe, tested=self.tested,
+                      on_step=on_step))  # fmt: skip
+        print(f'{AGAIN} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,28 +155,65 @@ class FromTorch:
 
     file: tyro.conf.Positional[Path]
     """A safetensors file; a .pt file where PyTorch is installed."""
-    out: Path
-    """The file to write."""
+    out: Out
     network: str
     """A network by name: resnet-50, resnet-50-v2, cifar-resnet-110, wrn-28-10, vgg-16."""
     scheme: str
     """The scheme of the published network: batchnorm, fixup, nf_resnet_timm, ..."""
     class_names: Path | None = None
     """A text file with the name of a class in each line; by default they are called 0, 1, ..."""
-    stem_channels: int = 0
-    """Channels of the first convolution, of which the others are multiples; 0 for the published."""
+    stem_channels: StemChannels = 0
     width: int = 1
     """How many times as many channels bottlenecks have inside: 2 for wide_resnet50_2."""
-    overwrite: bool = False
-    """Replace the file if it is there."""
+    overwrite: Overwrite = False
+
+    def __call__(self) -> None:
+        """Writes a published checkpoint as a network's file."""
+        path = places.try_file(self.out, "--out", overwrite=self.overwrite)
+        options: dict[str, Any] = {}
+        if self.stem_channels:
+            options["stem_channels"] = self.stem_channels
+        if self.width != 1:
+            options["width"] = self.width
+        found = from_torch(self.file, self.network, self.scheme, **options)
+        inputs = predict.images_of(found)
+        if self.class_names is not None:
+            inputs = dataclasses.replace(inputs, class_names=_lines_of(self.class_names))
+        file.save(path, found.model, found.variables, inputs=inputs, notes=found.notes,
+                  overwrite=self.overwrite)  # fmt: skip
+        leaves = jax.tree.leaves(found.variables)
+        print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, "
+              f"laid out as {found.notes['from_torch']}")  # fmt: skip
+        print(f"  {AGAIN} show {path}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Show:
     """Say what a network's file holds; its weights are checked."""
 
-    file: tyro.conf.Positional[Path]
-    """A network's file."""
+    file: NetworkFile
+
+    def __call__(self) -> None:
+        """Prints what a file holds."""
+        trained = file.load(self.file)
+        leaves = jax.tree.leaves(trained.variables["params"])
+        dtypes = ", ".join(sorted({leaf.dtype.name for leaf in leaves}))
+        print(f"{type(trained.model).__name__}, {sum(leaf.size for leaf in leaves):,} parameters "
+              f"in {len(leaves)} leaves ({dtypes})")  # fmt: skip
+        settings = settings_of.to_json(trained.model)["fields"]
+        scheme = settings["scheme"]
+        settings["scheme"] = scheme["name"] if isinstance(scheme, dict) else scheme
+        _print("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
+        if isinstance(trained.inputs, Images):
+            height, width, channels = trained.inputs.shape
+            colour = "grey" if channels == 1 else "colour"
+            print(f"takes {colour} images of {height} x {width} pixels")
+            _print(f"classes: {', '.join(trained.inputs.class_names)}")
+        else:
+            _print(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+        for name, value in trained.notes.items():
+            _print(f"{name}: {value}")
+        _print("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +225,7 @@ class Predict:
     probabilities. Sentences come from --sentence, or a line each from standard input.
     """
 
-    file: tyro.conf.Positional[Path]
-    """A network's file."""
+    file: NetworkFile
     images: tyro.conf.Positional[tuple[Path, ...]] = ()
     """PNG, JPEG or other image files."""
     top: int = 3
@@ -149,27 +238,72 @@ class Predict:
     beam: int = 4
     """Hypotheses that a translation follows."""
 
+    def __call__(self) -> int | None:
+        """Prints a line for each image or sentence."""
+        trained = file.load(self.file)
+        if isinstance(trained.inputs, Sentences):
+            _translations(trained, trained.inputs, self)
+            return None
+        if self.sentence:
+            raise TrainedError(
+                f"{self.file} holds a network for images, and --sentence was given; expected image "
+                "files."
+            )
+        if not self.images:
+            raise TrainedError("no image given; expected image files after the network's.")
+        if self.top < 1:
+            raise TrainedError(f"--top {self.top} found; expected at least 1.")
+        pixels, found, faults = pictures.read_pictures(
+            self.images, trained.inputs, invert=self.invert
+        )
+        wide = max((len(str(self.images[index])) for index in found), default=0)
+        for index, each in zip(found, predict.predict(trained, pixels), strict=True):
+            best = predict.ranked(each, trained.inputs.class_names, self.top)
+            line = "   ".join(f"{name} {100 * chance:.1f}%" for name, chance in best)
+            _print(f"{self.images[index]!s:<{wide}}  {line}")
+        for fault in faults:
+            print(printable(fault), file=sys.stderr)
+        return MISTAKE if faults else 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Tune:
     """Fine-tune a network on another data set: its head is new, the rest goes on from the file."""
 
-    file: tyro.conf.Positional[Path]
-    """The network's file; it is not changed."""
-    out: Path
-    """The file to write."""
-    dataset: str = "digits"
-    """digits, cifar10, cifar100, svhn_cropped or fashion_mnist."""
+    file: NetworkFile
+    out: Out
+    dataset: Dataset = "digits"
     learn: transfer.Learn = "all"
     """What is trained: all; small: the head, and the biases, multipliers and norms; head. The rest
     stays as it is."""
-    recipe: Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=lambda: fit.Recipe(epochs=5.0, learning_rate=0.02)
-    )
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
-    overwrite: bool = False
-    """Replace the file if it is there."""
+    recipe: ImageRecipe = fit.Recipe(epochs=5.0, learning_rate=0.02)
+    data_dir: DataDir = None
+    overwrite: Overwrite = False
+
+    def __call__(self) -> None:
+        """Fine-tunes a network and saves it under another name."""
+        out = _tried(self)
+        old = file.load(self.file)
+        dataset = data.load(self.dataset, self.data_dir)
+        key = jax.random.key(self.recipe.seed)
+        new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
+        labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], self.learn))
+        print(f"Fine-tuning {self.file} on {self.dataset}: {labels.count('learns')} of "
+              f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
+        identity = {
+            **_identity(new.model, dataset, self.recipe),
+            "learn": self.learn,
+            "tuned_from": digest(*jax.tree.leaves(old.variables)),
+        }
+        notes = {
+            "network": old.notes.get("network", type(new.model).__name__),
+            "dataset": self.dataset,
+            "tuned_from": dict(old.notes),
+            "learn": self.learn,
+        }
+        _make(self, out, notes, identity,
+              partial(fit.fit, new.model, dataset, self.recipe, variables=new.variables,
+                      learn=self.learn, on_epoch=_print_epoch))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,14 +313,24 @@ class Export:
     jax.export.deserialize(bytes).call(pixels) runs it without this library.
     """
 
-    file: tyro.conf.Positional[Path]
-    """A network's file."""
-    out: Path
+    file: NetworkFile
+    out: Out
     """The file to write, such as net.stablehlo."""
     platforms: tuple[str, ...] = exports.PLATFORMS
     """What it is to run on: cpu, cuda, tpu."""
-    overwrite: bool = False
-    """Replace the file if it is there."""
+    overwrite: Overwrite = False
+
+    def __call__(self) -> None:
+        """Writes a StableHLO program."""
+        path = places.try_file(self.out, "--out", overwrite=self.overwrite)
+        trained = file.load(self.file)
+        exports.save_export(path, trained, overwrite=self.overwrite, platforms=self.platforms)
+        inputs = predict.images_of(trained)
+        shape = ", ".join(map(str, inputs.shape))
+        print(f"{path}: {path.stat().st_size:,} bytes, for {', '.join(self.platforms)}")
+        print(f"  from pixels float32 [b, {shape}], 0 to {inputs.max_value:g}, "
+              f"to logits float32 [b, {len(inputs.class_names)}]")  # fmt: skip
+        print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
 
 
 Command = (
@@ -200,289 +344,47 @@ Command = (
 )
 
 
-def printable(text: Any) -> str:
-    r"""A text without what would steer a terminal: what files hold may come from anybody.
-
-    Example:
-      >>> printable(chr(27) + "[31m")
-      '\\x1b[31m'
-    """
-    return "".join(
-        ascii(letter)[1:-1] if unicodedata.category(letter) in _STEERING else letter
-        for letter in str(text)
-    )
-
-
-# Control characters, surrogates, and the marks that change the direction of writing, among others
-# of their kind.
-_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
 def run(command: Any) -> int:
     """Does what a command says; returns the exit code, 2 for what the user can mend."""
-    functions: dict[type, Callable[[Any], int]] = {
-        Train: train,
-        TrainTranslator: train_translator,
-        Predict: predictions,
-        Tune: tune,
-        Export: export_,
-        FromTorch: from_torch_,
-        Show: show,
-    }
     try:
-        code = functions[type(command)](command)
+        code = command()
         sys.stdout.flush()
-        return code
-    except StoppedError as error:
-        print(printable(error), file=sys.stderr)
-        return error.exit_code
+        return code or 0
+    except BrokenPipeError:
+        # Nobody reads on (`| head`). A training stops there; the same command resumes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
     except (TrainedError, CheckpointError, ValueError, OSError, ImportError) as error:
-        if isinstance(error, BrokenPipeError):
-            # Nobody reads on (`| head`).
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            # A training stops there; the same command resumes it.
-            return 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
         print(printable(error), file=sys.stderr)
-        return MISTAKE
+        return error.exit_code if isinstance(error, StoppedError) else MISTAKE
     except KeyboardInterrupt:
         print("Stopped; nothing was written.", file=sys.stderr)
         return 130
 
 
-def train(command: Train) -> int:
-    """Trains a network and saves it."""
-    out = _tried(command)
-    samples = None if command.samples is None else places.try_folder(command.samples, "--samples")
-    dataset = data.load(command.dataset, command.data_dir)
-    model = _network(command, dataset)
-    inputs = Images.of(dataset)
-    where = f"{command.network} ({command.scheme}) on {command.dataset}"
-    print(f"Training {where}, {jax.devices()[0].device_kind}", flush=True)
-    identity = _identity(model, dataset, command.recipe)
-    notes = {"network": command.network, "dataset": command.dataset}
-    _fit(
-        command,
-        out,
-        Trained(model, {}, inputs, notes),
-        dataset,
-        identity,
-        lambda: fit.initial(model, dataset, command.recipe.seed),
-    )
-    if samples is not None:
-        _write_samples(samples, dataset, inputs)
-        print(f"Images to try it on: python -m nf_resnets.trained predict {out} {samples}/*.png")
-    return 0
+# --- Trainings ------------------------------------------------------------------------------------
 
 
-def tune(command: Tune) -> int:
-    """Fine-tunes a network and saves it under another name."""
-    out = _tried(command)
-    old = file.load(command.file)
-    dataset = data.load(command.dataset, command.data_dir)
-    key = jax.random.key(command.recipe.seed)
-    new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
-    labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], command.learn))
-    print(f"Fine-tuning {command.file} on {command.dataset}: {labels.count('learns')} of "
-          f"{len(labels)} leaves learn, {jax.devices()[0].device_kind}", flush=True)  # fmt: skip
-    identity = {
-        **_identity(new.model, dataset, command.recipe),
-        "learn": command.learn,
-        "tuned_from": digest(*jax.tree.leaves(old.variables)),
-    }
-    notes = {
-        "network": old.notes.get("network", type(new.model).__name__),
-        "dataset": command.dataset,
-        "tuned_from": dict(old.notes),
-        "learn": command.learn,
-    }
-    network = dataclasses.replace(new, notes=notes)
-    _fit(command, out, network, dataset, identity, lambda: new.variables, learn=command.learn)
-    return 0
-
-
-def _fit(
-    command: Train | Tune,
-    out: Path,
-    network: Trained,
-    dataset: data.Dataset,
-    identity: dict[str, Any],
-    initial: Callable[[], Any],
-    **options: Any,
-) -> None:
-    """Trains a network for images, saves it, and prints how good it is."""
-    start = time.monotonic()
-    with unfinished(out, identity) as checkpoints:
-        found = fit.fit(
-            network.model,
-            initial(),
-            dataset,
-            command.recipe,
-            on_epoch=_print_epoch,
-            checkpoints=checkpoints,
-            **options,
-        )
-        notes = {
-            **network.notes,
-            "recipe": dataclasses.asdict(command.recipe),
-            "steps": found.steps,
-            "test_accuracy": found.test_accuracy,
-            "test_loss": found.test_loss,
-        }
-        _save(out, command, network.model, found.variables, network.inputs, notes)
-    print(f"{100 * found.test_accuracy:.1f}% of the test images right after {found.steps} steps, "
-          f"{time.monotonic() - start:.0f} s; in {out}")  # fmt: skip
-
-
-def train_translator(command: TrainTranslator) -> int:
-    """Trains a Transformer and saves it with its vocabulary."""
-    out = _tried(command)
-    schemes.fitting(command.scheme, "transformer")
-    pairs = translation.load_pairs(command.dataset, command.data_dir, source=command.source)
-    if command.tested < 1:
-        raise ValueError(f"--tested {command.tested} found; expected at least 1.")
-    source, target = pairs.languages
-    print(
-        f"Training a Transformer ({command.scheme}) on {command.dataset}, {source} to {target}, "
-        f"{len(pairs.train.source):,} pairs, {jax.devices()[0].device_kind}",
-        flush=True,
-    )
-    steps, start = command.recipe.steps, time.monotonic()
-
-    def on_step(step: int, metrics: dict[str, float]) -> None:
-        if step % 50 == 0 or step == steps:
-            print(f"  step {step:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
-                  f"token {metrics['likelihood']:.3f}", flush=True)  # fmt: skip
-
-    recipe = dataclasses.asdict(command.recipe)
-    texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
-    identity = {"scheme": command.scheme, "recipe": recipe, "pairs": texts}
-    with unfinished(out, identity) as checkpoints:
-        found = fit_translation(
-            pairs,
-            command.scheme,
-            command.recipe,
-            tested=command.tested,
-            on_step=on_step,
-            checkpoints=checkpoints,
-        )
-        notes = {
-            "dataset": command.dataset,
-            "recipe": recipe,
-            "test_bleu": found.bleu.score,
-            "test_bleu_of_copies": found.copy_bleu.score,
-            "signature": found.bleu.signature,
-        }
-        inputs = Sentences(source, target, found.vocabulary.source, found.vocabulary.target)
-        _save(out, command, found.model, {"params": found.params}, inputs, notes)
-    print(f"BLEU {found.bleu.score:.1f} on test pairs ({found.copy_bleu.score:.1f} of copies; "
-          f"{found.bleu.signature})")  # fmt: skip
-    print(f"{time.monotonic() - start:.0f} s; in {out}")
-    print(f'python -m nf_resnets.trained predict {out} --sentence "{pairs.test.source[0]}"')
-    return 0
-
-
-def show(command: Show) -> int:
-    """Prints what a file holds."""
-    trained = file.load(command.file)
-    leaves = jax.tree.leaves(trained.variables["params"])
-    dtypes = ", ".join(sorted({leaf.dtype.name for leaf in leaves}))
-    print(f"{type(trained.model).__name__}, {sum(leaf.size for leaf in leaves):,} parameters in "
-          f"{len(leaves)} leaves ({dtypes})")  # fmt: skip
-    settings = settings_of.to_json(trained.model)["fields"]
-    scheme = settings["scheme"]
-    settings["scheme"] = scheme["name"] if isinstance(scheme, dict) else scheme
-    _print("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
-    if isinstance(trained.inputs, Images):
-        height, width, channels = trained.inputs.shape
-        colour = "grey" if channels == 1 else "colour"
-        print(f"takes {colour} images of {height} x {width} pixels")
-        _print(f"classes: {', '.join(trained.inputs.class_names)}")
-    else:
-        _print(f"translates from {trained.inputs.source} to {trained.inputs.target}")
-    for name, value in trained.notes.items():
-        _print(f"{name}: {value}")
-    _print("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
-    return 0
-
-
-def predictions(command: Predict) -> int:
-    """Prints a line for each image or sentence."""
-    trained = file.load(command.file)
-    if isinstance(trained.inputs, Sentences):
-        if command.images:
-            raise TrainedError(
-                f"{command.file} holds a network that translates, and {command.images[0]} was "
-                "given; expected --sentence, or lines on standard input."
-            )
-        return _translations(trained, trained.inputs, command)
-    if command.sentence:
-        raise TrainedError(
-            f"{command.file} holds a network for images, and --sentence was given; expected image "
-            "files."
-        )
-    if not command.images:
-        raise TrainedError("no image given; expected one image file or more after the network's.")
-    if command.top < 1:
-        raise TrainedError(f"--top {command.top} found; expected at least 1.")
-    pixels, found, faults = pictures.read_pictures(
-        command.images, trained.inputs, invert=command.invert
-    )
-    probabilities = predict.predict(trained, pixels)
-    wide = max((len(str(command.images[index])) for index in found), default=0)
-    for index, each in zip(found, probabilities, strict=True):
-        best = predict.ranked(each, trained.inputs.class_names, command.top)
-        line = "   ".join(f"{name} {100 * chance:.1f}%" for name, chance in best)
-        _print(f"{command.images[index]!s:<{wide}}  {line}")
-    for fault in faults:
-        print(printable(fault), file=sys.stderr)
-    return MISTAKE if faults else 0
-
-
-def export_(command: Export) -> int:
-    """Writes a StableHLO program."""
-    path = places.try_file(command.out, "--out", overwrite=command.overwrite)
-    trained = file.load(command.file)
-    exports.save_export(path, trained, overwrite=command.overwrite, platforms=command.platforms)
-    inputs = predict.images_of(trained)
-    shape = ", ".join(map(str, inputs.shape))
-    print(f"{path}: {path.stat().st_size:,} bytes, for {', '.join(command.platforms)}")
-    print(f"  from pixels float32 [b, {shape}], 0 to {inputs.max_value:g}, "
-          f"to logits float32 [b, {len(inputs.class_names)}]")  # fmt: skip
-    print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
-    return 0
-
-
-def from_torch_(command: FromTorch) -> int:
-    """Writes a published checkpoint as a network's file."""
-    path = places.try_file(command.out, "--out", overwrite=command.overwrite)
-    options: dict[str, Any] = {}
-    if command.stem_channels:
-        options["stem_channels"] = command.stem_channels
-    if command.width != 1:
-        options["width"] = command.width
-    found = from_torch(command.file, command.network, command.scheme, **options)
-    inputs = predict.images_of(found)
-    if command.class_names is not None:
-        inputs = dataclasses.replace(inputs, class_names=_lines_of(command.class_names))
-    file.save(path, found.model, found.variables, inputs=inputs, notes=found.notes,
-              overwrite=command.overwrite)  # fmt: skip
-    leaves = jax.tree.leaves(found.variables)
-    print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, laid "
-          f"out as {found.notes['from_torch']}")  # fmt: skip
-    print(f"  python -m nf_resnets.trained show {path}")
-    return 0
-
-
-def _lines_of(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(places.read_file(places.expanded(path)).decode().splitlines())
-    except UnicodeDecodeError:
-        raise TrainedError(f"{path} is no text in UTF-8; expected a class in each line.") from None
+def _device() -> str:
+    return jax.devices()[0].device_kind
 
 
 def _tried(command: Train | TrainTranslator | Tune) -> Path:
     """The file that a training is to end in, after everything on the way there was tried."""
     return places.try_file(command.out, "--out", overwrite=command.overwrite, ending=ENDING)
+
+
+def _network(command: Train, dataset: data.Dataset) -> Any:
+    if models.architectures.find(command.network).inputs != "images":
+        raise ValueError(f"--network {command.network} found; expected a network for images.")
+    options = {"num_classes": dataset.num_classes}
+    if command.stem_channels:
+        options["stem_channels"] = command.stem_channels
+    model = models.make(command.network, command.scheme, **options)
+    # Images that do not fit the network are refused before the first step.
+    image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
+    jax.eval_shape(model.init, jax.random.key(0), image)
+    return model
 
 
 def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str, Any]:
@@ -495,26 +397,47 @@ def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str
     }
 
 
-def _save(
-    path: Path,
+def _make(
     command: Train | TrainTranslator | Tune,
-    model: Any,
-    variables: Any,
-    inputs: Images | Sentences,
+    out: Path,
     notes: dict[str, Any],
+    identity: dict[str, Any],
+    make: Callable[..., Trained],
 ) -> None:
+    """Trains a network, saves it, and prints how good it is."""
+    start = time.monotonic()
+    with unfinished(out, identity) as checkpoints:
+        network = make(checkpoints=checkpoints)
+        _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
+              overwrite=command.overwrite)  # fmt: skip
+    found = network.notes
+    if "test_bleu" in found:
+        text = (f"BLEU {found['test_bleu']:.1f} on test pairs ({found['test_bleu_of_copies']:.1f} "
+                f"of copies; {found['signature']})")  # fmt: skip
+    else:
+        accuracy, steps = 100 * found["test_accuracy"], found["steps"]
+        text = f"{accuracy:.1f}% of the test images right after {steps} steps"
+    print(f"{text}, {time.monotonic() - start:.0f} s; in {out}")
+
+
+def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
     """Saves a network; one that cannot be saved there, in another folder.
 
     Raises:
       TrainedError: if it could not be saved where it was to be; it says where it is.
     """
+
+    def save(path: Path, overwrite: bool = False) -> Path:
+        return file.save(path, network.model, network.variables, inputs=network.inputs,
+                         notes=network.notes, overwrite=overwrite)  # fmt: skip
+
     try:
-        file.save(path, model, variables, inputs=inputs, notes=notes, overwrite=command.overwrite)
+        save(path, overwrite)
     except TrainedError as error:
         name = f"network-{uuid.uuid4().hex[:8]}.safetensors"
         for folder in (path.parent, Path(tempfile.gettempdir()), Path.cwd()):
             with contextlib.suppress(TrainedError):
-                kept = file.save(folder / name, model, variables, inputs=inputs, notes=notes)
+                kept = save(folder / name)
                 break
         else:
             raise
@@ -522,40 +445,33 @@ def _save(
         raise TrainedError(f"{text}; the network is kept in {kept}.") from None
 
 
-def _network(command: Train, dataset: data.Dataset) -> Any:
-    if models.architectures.find(command.network).inputs != "images":
-        raise ValueError(f"--network {command.network} found; expected a network for images.")
-    options: dict[str, Any] = {"num_classes": dataset.num_classes}
-    if command.stem_channels:
-        options["stem_channels"] = command.stem_channels
-    model = models.make(command.network, command.scheme, **options)
-    # Images that do not fit the network are refused before the first step.
-    image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
-    jax.eval_shape(model.init, jax.random.key(0), image)
-    return model
-
-
 def _print_epoch(step: int, steps: int, loss: float, accuracy: float) -> None:
     print(f"  step {step:>{len(str(steps))}} of {steps}: training loss {loss:.3f}, "
           f"accuracy {100 * accuracy:.1f}%", flush=True)  # fmt: skip
 
 
-def _write_samples(folder: Path, dataset: data.Dataset, inputs: Images) -> None:
+def _write_samples(folder: Path, dataset: data.Dataset) -> None:
     """Ten images of the test split, by index and class; none that is there is replaced."""
     for index in range(min(10, len(dataset.test.labels))):
         name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
         path = folder / f"test_{index}_is_{name[:50]}.png"
         if not path.exists():
-            pictures.write_picture(path, dataset.test.images[index], inputs)
+            pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
 
 
-def _translations(trained: Trained, inputs: Sentences, command: Predict) -> int:
-    sentences = list(command.sentence)
-    if not sentences:
-        try:
-            sentences = [line.rstrip("\r\n") for line in sys.stdin]
-        except UnicodeDecodeError:
-            raise TrainedError("standard input is no text in UTF-8; expected sentences.") from None
+# --- Networks that are there ----------------------------------------------------------------------
+
+
+def _translations(trained: Trained, inputs: Sentences, command: Predict) -> None:
+    if command.images:
+        raise TrainedError(
+            f"{command.file} holds a network that translates, and {command.images[0]} was given; "
+            "expected --sentence, or lines on standard input."
+        )
+    try:
+        sentences = command.sentence or [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError:
+        raise TrainedError("standard input is no text in UTF-8; expected sentences.") from None
     if not sentences:
         raise TrainedError("no sentence given; expected --sentence, or lines on standard input.")
     vocabulary = translation.Vocabulary(inputs.source_vocabulary, inputs.target_vocabulary)
@@ -564,7 +480,26 @@ def _translations(trained: Trained, inputs: Sentences, command: Predict) -> int:
         trained.model, params, vocabulary, sentences, beam=command.beam
     ):
         _print(sentence)
-    return 0
+
+
+def _lines_of(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(places.read_file(places.expanded(path)).decode().splitlines())
+    except UnicodeDecodeError:
+        raise TrainedError(f"{path} is no text in UTF-8; expected a class in each line.") from None
+
+
+# --- Printing -------------------------------------------------------------------------------------
+
+
+def printable(text: Any) -> str:
+    r"""A text without what would steer a terminal: what files hold may come from anybody.
+
+    Example:
+      >>> printable(chr(27) + "[31m")
+      '\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 def _print(text: str) -> None:

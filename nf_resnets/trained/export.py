@@ -35,35 +35,25 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
       TrainedError: if the network does not take images, or a platform is none of the three.
     """
     inputs = images_of(trained)
-    unknown = [name for name in platforms if name not in PLATFORMS]
-    if unknown or not platforms:
+    if not platforms or not set(platforms) <= set(PLATFORMS):
         raise TrainedError(
             f"platforms={', '.join(platforms)!r} found; expected some of {', '.join(PLATFORMS)}."
         )
-    logits = logits_of(trained.model, inputs)
-    variables = jax.device_put(trained.variables)
-
-    def program(pixels: jax.Array) -> jax.Array:
-        return logits(variables, pixels)
-
+    logits, variables = logits_of(trained.model, inputs), jax.device_put(trained.variables)
     (batch,) = jax.export.symbolic_shape("b")
     pixels = jax.ShapeDtypeStruct((batch, *inputs.shape), jnp.float32)
-    return jax.export.export(jax.jit(program), platforms=tuple(platforms))(pixels)
+    program = jax.jit(lambda pixels: logits(variables, pixels))
+    return jax.export.export(program, platforms=tuple(platforms))(pixels)
 
 
 def save_export(
     path: str | os.PathLike[str], trained: Trained, *, overwrite: bool = False, **options: Any
 ) -> Path:
-    """Writes what :func:`export` makes into a file, whole or not at all.
-
-    Args:
-      path: the file.
-      trained: a network for images.
-      overwrite: whether a file that is there may be replaced.
-      **options: of :func:`export`.
+    """Writes what :func:`export` makes, with its options, into a file, whole or not at all.
 
     Raises:
-      TrainedError: if the file is there or cannot be written, or the network cannot be exported.
+      TrainedError: if the file is there and not to be replaced, or cannot be written, or the
+        network cannot be exported.
       ImportError: if flatbuffers is not installed, of which JAX makes its format.
     """
     data = bytes(export(trained, **options).serialize())

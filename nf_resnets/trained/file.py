@@ -30,12 +30,12 @@ from nf_resnets import places
 from nf_resnets.models.architectures import architecture_of
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.settings import from_json, refuse_other_types, to_json
+from nf_resnets.trained.settings import build, from_json, to_json
 from nf_resnets.trained.tree import (
-    DTYPES,
+    as_array,
     flatten,
-    refuse_not_finite,
     refuse_other_leaves,
+    tensors_of,
     unflatten,
 )
 
@@ -43,7 +43,7 @@ FORMAT = 1
 """The version of the manifest; a file of another one is refused."""
 
 ENTRY = "nf_resnets"
-INPUTS = "inputs"
+INPUTS = "inputs/"
 
 _KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
 _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
@@ -122,15 +122,12 @@ def save(
     with as_trained_error():
         path = places.expanded(path)
         places.refuse_taken(path, overwrite=overwrite)
-    try:
-        settings = to_json(model)
-        refuse_unfitting(model, inputs)
-        leaves = flatten(variables)
-        refuse_other_leaves(leaves, expected_leaves(model, inputs))
-        data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
-    except (TypeError, ValueError) as error:
-        raise TrainedError(f"{path} cannot be written: {error}") from None
-    with as_trained_error():
+        try:
+            settings, leaves = to_json(model), flatten(variables)
+            refuse_other_leaves(leaves, expected_leaves(model, inputs))
+            data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
+        except (TypeError, ValueError) as error:
+            raise TrainedError(f"{path} cannot be written: {error}") from None
         places.write_whole(path, data, overwrite=overwrite)
     return path
 
@@ -158,16 +155,14 @@ def load(path: str | os.PathLike[str]) -> Trained:
             "network written by nf_resnets.trained.save."
         ) from None
     except KeyError as error:
-        raise TrainedError(f"{path} cannot be read: its manifest has no {error}.") from None
+        what = f"its manifest has no {error}."
     except ValueError as error:
-        text = str(error)  # which may quote what a file holds at any length
-        text = text if len(text) < 600 else f"{text[:300]} ... {text[-200:]}"
-        raise TrainedError(f"{path} cannot be read: {text}") from None
+        what = str(error)  # which may quote what a file holds at any length
+        what = what if len(what) < 600 else f"{what[:300]} ... {what[-200:]}"
     except Exception as error:  # whatever a network of such settings stumbles over
-        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise TrainedError(
-            f"{path} cannot be read: its settings make no network ({what})."
-        ) from None
+        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        what = f"its settings make no network ({text})."
+    raise TrainedError(f"{path} cannot be read: {what}")
 
 
 def read(path: str | os.PathLike[str], what: str = "a network's file") -> tuple[Path, bytes]:
@@ -189,34 +184,28 @@ def read(path: str | os.PathLike[str], what: str = "a network's file") -> tuple[
 
 
 def _packed(
-    tensors: Mapping[str, np.ndarray],
+    tensors: dict[str, np.ndarray],
     settings: Mapping[str, Any],
     inputs: Images | Sentences,
     notes: Mapping[str, Any],
 ) -> bytes:
     kind = next(name for name, each in _KINDS.items() if isinstance(inputs, each))
-    plain = {
-        field.name: getattr(inputs, field.name)
-        for field in dataclasses.fields(inputs)
-        if field.name not in _VOCABULARIES
-    }
+    plain = {name: value for name, value in vars(inputs).items() if name not in _VOCABULARIES}
     versions = {"jax": jax.__version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions["nf_resnets"] = importlib.metadata.version("nf_resnets")
+    manifest = {
+        "format": FORMAT,
+        "versions": versions,
+        "model": settings,
+        "inputs": {"kind": kind, **plain},
+        "notes": dict(notes),
+        "leaves": {name: _digest(array) for name, array in tensors.items()},
+    }
     try:
-        entry = manifests.seal(
-            {
-                "format": FORMAT,
-                "versions": versions,
-                "model": settings,
-                "inputs": {"kind": kind, **plain},
-                "notes": dict(notes),
-                "leaves": {name: _digest(array) for name, array in tensors.items()},
-            }
-        )
+        return safetensors.numpy.save(tensors, {ENTRY: manifests.seal(manifest)})
     except (TypeError, ValueError) as error:
         raise ValueError(f"a note that is no JSON value found ({error}).") from None
-    return safetensors.numpy.save(dict(tensors), {ENTRY: entry})
 
 
 def _unpacked(data: bytes) -> Trained:
@@ -231,38 +220,16 @@ def _unpacked(data: bytes) -> Trained:
             raise ValueError(f"leaf {name!r} does not have the SHA-256 that was written with it.")
     model = from_json(manifest["model"])
     inputs = _inputs(manifest["inputs"], tensors)
-    leaves = {n: a for n, a in tensors.items() if not n.startswith(f"{INPUTS}/")}
+    leaves = {n: as_array(n, a) for n, a in tensors.items() if not n.startswith(INPUTS)}
     for name, array in leaves.items():
         if not array.size:
             raise ValueError(f"leaf {name!r} has shape {list(array.shape)}, and no numbers.")
-        refuse_not_finite(name, array)
-    refuse_unfitting(model, inputs)
     refuse_other_leaves(leaves, expected_leaves(model, inputs))
-    notes, versions = manifest["notes"], manifest["versions"]
-    for name, value in (("notes", notes), ("versions", versions)):
-        if not isinstance(value, dict):
-            raise ValueError(f"{name}={reprlib.repr(value)} found; expected names and values.")
-    return Trained(model, unflatten(leaves), inputs, notes, versions)
+    return Trained(model, unflatten(leaves), inputs, manifest["notes"], manifest["versions"])
 
 
 def _digest(array: np.ndarray) -> str:
     return manifests.digest(f"{array.dtype.name} {list(array.shape)} ", array)
-
-
-def tensors_of(data: bytes) -> dict[str, np.ndarray]:
-    """Reads the tensors of a safetensors file, by their names.
-
-    Raises:
-      ValueError: if one has a dtype that no network has; it is named.
-      safetensors.SafetensorError: if it is no such file.
-    """
-    found = {}
-    for name, tensor in safetensors.deserialize(data):
-        if tensor["dtype"] not in DTYPES:
-            raise ValueError(f"leaf {name!r} has dtype {tensor['dtype']}, which no network has.")
-        dtype = jnp.dtype(DTYPES[tensor["dtype"]])
-        found[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
-    return dict(sorted(found.items()))
 
 
 def _manifest(data: bytes) -> dict[str, Any]:
@@ -274,81 +241,75 @@ def _manifest(data: bytes) -> dict[str, Any]:
             f"it has no metadata {ENTRY!r}; expected a network written by nf_resnets.trained.save."
         )
     try:
-        read = manifests.unseal(metadata[ENTRY])
+        found = manifests.unseal(metadata[ENTRY])
     except manifests.ManifestError as error:
         raise ValueError(f"its manifest {error}.") from None
-    if read["format"] != FORMAT:
+    if found["format"] != FORMAT:
         raise ValueError(
-            f"its format is {reprlib.repr(read['format'])}; this version reads {FORMAT}, and the "
-            f"file was written with {reprlib.repr(read.get('versions'))}."
+            f"its format is {reprlib.repr(found['format'])}; this version reads {FORMAT}, and the "
+            f"file was written with {reprlib.repr(found.get('versions'))}."
         )
-    for name in ("leaves", "model", "inputs"):
-        if not isinstance(read[name], dict):
+    for name in ("leaves", "model", "inputs", "notes", "versions"):
+        if not isinstance(found[name], dict):
             raise ValueError(
-                f"its {name} is {reprlib.repr(read[name])}; expected names and values."
+                f"its {name} is {reprlib.repr(found[name])}; expected names and values."
             )
-    return read
+    return found
 
 
 def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
     if not isinstance(inputs, Sentences):
         return {}
-    models_of = {name: getattr(inputs, name) for name in _VOCABULARIES}
-    if models_of["source_vocabulary"] == models_of["target_vocabulary"]:
-        del models_of["target_vocabulary"]
-    return {f"{INPUTS}/{name}": np.frombuffer(model, np.uint8) for name, model in models_of.items()}
+    found = {name: getattr(inputs, name) for name in _VOCABULARIES}
+    if inputs.source_vocabulary == inputs.target_vocabulary:
+        del found["target_vocabulary"]
+    return {f"{INPUTS}{name}": np.frombuffer(model, np.uint8) for name, model in found.items()}
 
 
 def _inputs(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Images | Sentences:
-    values = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
+    values = dict(settings)
     kind = values.pop("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(
             f"inputs of kind {reprlib.repr(kind)} found; expected {' or '.join(_KINDS)}."
         )
     if kind == "sentences":
-        source = tensors[f"{INPUTS}/source_vocabulary"]
-        target = tensors.get(f"{INPUTS}/target_vocabulary", source)
+        source = tensors[f"{INPUTS}source_vocabulary"]
+        target = tensors.get(f"{INPUTS}target_vocabulary", source)
         values |= {"source_vocabulary": source.tobytes(), "target_vocabulary": target.tobytes()}
-    refuse_other_types(_KINDS[kind], values)
-    found: Images | Sentences = _KINDS[kind](**values)
+    found: Images | Sentences = build(_KINDS[kind], values)
     return found
 
 
-def refuse_unfitting(model: Any, inputs: Images | Sentences) -> None:
-    """Refuses inputs of another kind, or of more or fewer classes, than the network has.
+def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
+    """The leaves that a network has, as shapes, by their names.
 
     Raises:
-      ValueError: that says which.
+      ValueError: if it takes inputs of another kind, or has more or fewer classes.
     """
-    translates = architecture_of(model).inputs == "tokens"
-    if not isinstance(inputs, Sentences if translates else Images):
+    expected = Sentences if architecture_of(model).inputs == "tokens" else Images
+    if not isinstance(inputs, expected):
         raise ValueError(
             f"inputs={type(inputs).__name__} found for a {type(model).__name__}; expected "
-            f"{'Sentences' if translates else 'Images'}."
+            f"{expected.__name__}."
         )
-    if isinstance(inputs, Images) and len(inputs.class_names) != model.num_classes:
+    if isinstance(inputs, Sentences):
+        return _leaves_of(model, (jax.ShapeDtypeStruct((1, 2), jnp.int32),) * 2)
+    if len(inputs.class_names) != model.num_classes:
         raise ValueError(
             f"{len(inputs.class_names)} class_names found for num_classes={model.num_classes}; "
             "expected as many."
         )
-
-
-def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
-    """The leaves that a network has, as shapes, by their names."""
-    return _leaves_of(model, inputs.shape if isinstance(inputs, Images) else None)
+    return _leaves_of(model, (jax.ShapeDtypeStruct((1, *inputs.shape), jnp.float32),))
 
 
 @functools.lru_cache(maxsize=32)
-def _leaves_of(model: Any, image: tuple[int, ...] | None) -> dict[str, jax.ShapeDtypeStruct]:
-    shape, dtype, count = ((1, 2), jnp.int32, 2) if image is None else ((1, *image), jnp.float32, 1)
-    arguments = (jax.ShapeDtypeStruct(shape, dtype),) * count
+def _leaves_of(model: Any, arguments: tuple[Any, ...]) -> dict[str, jax.ShapeDtypeStruct]:
     shapes = jax.eval_shape(model.init, jax.random.key(0), *arguments)
-    flat = jax.tree_util.tree_flatten_with_path(shapes)[0]
-    return {path_name(path): leaf for path, leaf in flat}
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
 
 
 __all__ = [
     "FORMAT", "Trained", "TrainedError", "as_trained_error", "expected_leaves", "load", "read",
-    "refuse_unfitting", "save", "tensors_of",
+    "save",
 ]  # fmt: skip

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from nf_resnets import data, optim, schemes, training
-from nf_resnets.trained.resume import diverged, run_to_end
+from nf_resnets.trained.file import Trained
+from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.resume import run_to_end
 from nf_resnets.trained.transfer import Learn, partly
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.progress import refuse_labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,86 +49,45 @@ class Recipe:
 
 
 def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
-    """Refuses numbers of a recipe that are out of range.
-
-    Args:
-      recipe: a dataclass.
-      positive: the names of those that are finite and above 0.
-      below: by name, what those of at least 0 are below.
+    """Refuses numbers of a recipe that are not positive and finite, or not from 0 to a limit.
 
     Raises:
       ValueError: that names the first of them.
     """
-    for name in positive:
-        if not 0 < getattr(recipe, name) < math.inf:
-            raise ValueError(f"{name}={getattr(recipe, name)} found; expected more than 0.")
-    for name, high in below.items():
-        if not 0 <= getattr(recipe, name) < high:
-            raise ValueError(
-                f"{name}={getattr(recipe, name)} found; expected 0 <= {name} < {high}."
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """The result of a training.
-
-    Attributes:
-      variables: parameters and running statistics after the last step.
-      steps: how many there were.
-      test_accuracy: on the whole test split, in ``[0, 1]``.
-      test_loss: mean cross-entropy on it.
-    """
-
-    variables: dict[str, Any] = dataclasses.field(repr=False)
-    steps: int
-    test_accuracy: float
-    test_loss: float
-
-
-def initial(model: Any, dataset: data.Dataset, seed: int) -> dict[str, Any]:
-    """Variables as the network's scheme draws them, set from images where it asks for that.
-
-    Schemes that are no draw of their own change He (fan_in), the draw with which the sweeps and
-    most experiments begin.
-    """
-    scheme = schemes.get(model.scheme)
-    image = jnp.zeros((1, *dataset.train.images.shape[1:]))
-
-    @jax.jit
-    def draw(key: jax.Array) -> dict[str, Any]:
-        variables = model.init(key, image)
-        params = training.draw_params(model, scheme, variables["params"], key, "fan_in")
-        return {**variables, "params": params}
-
-    variables = draw(jax.random.key(seed))
-    if scheme.calibrate is not None:
-        images = jnp.asarray(training.first_images(dataset))
-        variables["params"] = scheme.calibrate(model.apply, variables["params"], images)
-    return variables
+    for name in (*positive, *below):
+        value, high = getattr(recipe, name), below.get(name, math.inf)
+        if not 0 <= value < high or (name in positive and value == 0):
+            expected = "more than 0" if name in positive else f"0 <= {name} < {high}"
+            raise ValueError(f"{name}={value} found; expected {expected}.")
 
 
 def fit(
     model: Any,
-    variables: dict[str, Any],
     dataset: data.Dataset,
     recipe: Recipe,
     *,
+    variables: Any = None,
     learn: Learn = "all",
     on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
     checkpoints: Checkpoints | None = None,
-) -> Fit:
+) -> Trained:
     """Trains a network and tests it once.
 
     Args:
       model: a network for images.
-      variables: its parameters, and BatchNorm's statistics.
       dataset: what it is trained and tested on.
       recipe: how.
+      variables: the parameters, and BatchNorm's statistics, with which it starts; by default those
+        of its scheme. Schemes that are no draw of their own change He's (fan_in), with which the
+        sweeps and most experiments begin.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
       on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
         means of the epoch's training loss and accuracy.
       checkpoints: where the training is saved and resumed; None for neither.
+
+    Returns:
+      The network after the last step; its notes have ``recipe``, ``steps``, and ``test_accuracy``
+      and ``test_loss`` on the whole test split.
 
     Raises:
       TrainedError: if the run diverges, or was told to stop and is saved.
@@ -146,23 +106,23 @@ def fit(
         )
         return partly(rule, learn)
 
-    numbers = {"learning_rate": recipe.learning_rate}
+    scheme, hyper = schemes.get(model.scheme), {"learning_rate": recipe.learning_rate}
+    start: training.Start | training.TrainState = training.Start(scheme, recipe.seed, hyper)
+    if variables is not None:
+        statistics = variables.get("batch_stats")
+        start = training.create_state(
+            variables["params"], optimizer, hyper, batch_stats=statistics, seed=recipe.seed
+        )
+    # With BatchNorm a device holds whole slices of the batch, by default one of all.
+    slices = model.bn_groups if scheme.anatomy.has_batch_norm else recipe.batch_size
+    augmentation = data.Augmentation(recipe.padding, recipe.flip)
     program = training.image_program(
         model,
         dataset,
         optimizer,
-        training.make_mesh(devices=_devices(model, recipe.batch_size)),
-        training.ImageTraining(
-            recipe.batch_size, steps, data.Augmentation(recipe.padding, recipe.flip)
-        ),
-        training.Start(schemes.get(model.scheme), recipe.seed, numbers),
-    )
-    state = training.create_state(
-        variables["params"],
-        optimizer,
-        numbers,
-        batch_stats=variables.get("batch_stats"),
-        seed=recipe.seed,
+        mesh_for(math.gcd(slices, recipe.batch_size)),
+        training.ImageTraining(recipe.batch_size, steps, augmentation),
+        start,
     )
     epoch: list[dict[str, float]] = []
 
@@ -173,32 +133,20 @@ def fit(
             on_epoch(step, steps, *means)
             epoch.clear()
 
-    run = run_to_end(
-        program,
-        state,
-        learning_rate=recipe.learning_rate,
-        on_step=on_step,
-        checkpoints=checkpoints,
-    )
-    found = {"params": run.state.params}
-    if variables.get("batch_stats"):
-        found["batch_stats"] = run.state.batch_stats
-    test = program.test(program.put(program.empty(), 0, run.state))
-    tested = {name: float(value[0]) for name, value in test.items()}
-    refuse_labels(tested, "the test split")
-    if not math.isfinite(tested["loss"]):
-        raise diverged("at its last step", recipe.learning_rate, checkpoints)
-    return Fit(found, steps, tested["accuracy"], tested["loss"])
+    state, test = run_to_end(program, start, on_step=on_step, checkpoints=checkpoints)
+    found = {"params": state.params}
+    if state.batch_stats:
+        found["batch_stats"] = state.batch_stats
+    notes = {"recipe": dataclasses.asdict(recipe), "steps": steps}
+    notes |= {f"test_{name}": test[name] for name in ("accuracy", "loss")}
+    return Trained(model, found, Images.of(dataset), notes)
 
 
-def _devices(model: Any, batch_size: int) -> list[jax.Device]:
-    """As many as divide the batch; with BatchNorm, as divide its slices, by default one."""
-    normalized = schemes.get(model.scheme).anatomy.has_batch_norm
-    slices = model.bn_groups if normalized else batch_size
+def mesh_for(slices: int) -> Mesh:
+    """As many devices as divide a number of slices; on a CPU one, for all share its cores."""
     devices = jax.devices()
-    if devices[0].platform == "cpu":
-        return devices[:1]  # the devices of a CPU share its cores
-    return devices[: math.gcd(slices, batch_size, len(devices))]
+    count = 1 if devices[0].platform == "cpu" else math.gcd(slices, len(devices))
+    return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["Fit", "Recipe", "fit", "initial", "refuse_outside"]
+__all__ = ["Recipe", "fit", "mesh_for", "refuse_outside"]

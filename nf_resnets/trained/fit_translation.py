@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from nf_resnets import models, optim, schemes, training, translation
-from nf_resnets.trained.fit import refuse_outside
+from nf_resnets.trained.file import Trained
+from nf_resnets.trained.fit import mesh_for, refuse_outside
+from nf_resnets.trained.inputs import Sentences
 from nf_resnets.trained.resume import run_to_end
 from nf_resnets.training.checkpoint import Checkpoints
 
@@ -42,31 +42,9 @@ class TranslationRecipe:
     """From which weights and order follow, below 2^32."""
 
     def __post_init__(self) -> None:
-        refuse_outside(
-            self,
-            ("layers", "channels", "heads", "vocabulary", "max_length", "steps", "max_tokens",
-             "learning_rate"),
-            {"dropout": 1, "label_smoothing": 1, "seed": 2**32},
-        )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationFit:
-    """The result of a training.
-
-    Attributes:
-      model: the Transformer.
-      params: its parameters after the last step.
-      vocabulary: its tokens.
-      bleu: of the first test pairs.
-      copy_bleu: of their sources, left as they are.
-    """
-
-    model: models.Transformer
-    params: Any = dataclasses.field(repr=False)
-    vocabulary: translation.Vocabulary = dataclasses.field(repr=False)
-    bleu: translation.Bleu
-    copy_bleu: translation.Bleu
+        below = {"dropout": 1, "label_smoothing": 1, "seed": 2**32}
+        names = (field.name for field in dataclasses.fields(self))
+        refuse_outside(self, tuple(name for name in names if name not in below), below)
 
 
 def fit_translation(
@@ -77,7 +55,7 @@ def fit_translation(
     tested: int = 100,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
     checkpoints: Checkpoints | None = None,
-) -> TranslationFit:
+) -> Trained:
     """Trains vocabulary and network, and measures BLEU on some test pairs.
 
     Args:
@@ -88,6 +66,10 @@ def fit_translation(
       on_step: called after each step with the number of steps made and its metrics.
       checkpoints: where the training is saved and resumed; None for neither.
 
+    Returns:
+      The network after the last step; its notes have ``recipe``, ``test_bleu``,
+      ``test_bleu_of_copies`` (of the sources, left as they are) and sacrebleu's ``signature``.
+
     Raises:
       TrainedError: if the run diverges, or was told to stop and is saved.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
@@ -95,11 +77,10 @@ def fit_translation(
     sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
     # First, since it says if a package is missing.
     copied = translation.bleu(sources, targets)
-    vocabulary = translation.train_vocabulary(
-        pairs.train.source, pairs.train.target, size=recipe.vocabulary
-    )
+    train = pairs.train
+    vocabulary = translation.train_vocabulary(train.source, train.target, size=recipe.vocabulary)
     corpus = translation.encode(
-        pairs.train.source, pairs.train.target, vocabulary, max_length=recipe.max_length
+        train.source, train.target, vocabulary, max_length=recipe.max_length
     )
     model = models.Transformer(
         vocab_size=vocabulary.target_size,
@@ -115,35 +96,24 @@ def fit_translation(
     )
 
     def optimizer(hyper: dict[str, Any]) -> Any:
-        return translation.adam(
-            optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5)), scheme=scheme
-        )
+        rate = optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5))
+        return translation.adam(rate, scheme=scheme)
 
-    # The devices of a CPU share its cores.
-    devices = jax.devices()
-    on_cpu = devices[0].platform == "cpu"
-    mesh = training.make_mesh(devices=devices[:1] if on_cpu else devices)
-    start = training.Start(
-        schemes.get(scheme), recipe.seed, {"learning_rate": recipe.learning_rate}
-    )
-    program = translation.token_program(
-        model,
-        corpus,
-        optimizer,
-        mesh,
-        translation.TokenTraining(recipe.max_tokens, recipe.steps, recipe.label_smoothing),
-        start,
-    )
-    run = run_to_end(
-        program,
-        start,
-        learning_rate=recipe.learning_rate,
-        on_step=on_step,
-        checkpoints=checkpoints,
-    )
-    params = run.state.params
-    found = translation.translate(model, params, vocabulary, sources, too_long="cut")
-    return TranslationFit(model, params, vocabulary, translation.bleu(found, targets), copied)
+    hyper = {"learning_rate": recipe.learning_rate}
+    start = training.Start(schemes.get(scheme), recipe.seed, hyper)
+    how = translation.TokenTraining(recipe.max_tokens, recipe.steps, recipe.label_smoothing)
+    program = translation.token_program(model, corpus, optimizer, mesh_for(0), how, start)
+    state, _ = run_to_end(program, start, on_step=on_step, checkpoints=checkpoints)
+    found = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
+    bleu = translation.bleu(found, targets)
+    notes = {
+        "recipe": dataclasses.asdict(recipe),
+        "test_bleu": bleu.score,
+        "test_bleu_of_copies": copied.score,
+        "signature": bleu.signature,
+    }
+    inputs = Sentences(*pairs.languages, vocabulary.source, vocabulary.target)
+    return Trained(model, {"params": state.params}, inputs, notes)
 
 
-__all__ = ["TranslationFit", "TranslationRecipe", "fit_translation"]
+__all__ = ["TranslationRecipe", "fit_translation"]

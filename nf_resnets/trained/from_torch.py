@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -13,7 +13,7 @@ import numpy as np
 
 from nf_resnets import models, schemes, training
 from nf_resnets.trained import torch_layouts
-from nf_resnets.trained.file import Trained, TrainedError, expected_leaves, refuse_unfitting
+from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.torch_checkpoint import read_checkpoint
 from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
@@ -85,13 +85,13 @@ def from_torch(
         model = model.clone(num_classes=_num_classes(tensors, layout, model.num_classes))
     try:
         inputs = inputs or _default_inputs(tensors, layout, model.num_classes)
-        refuse_unfitting(model, inputs)
         found = _sources(model, layout, expected_leaves(model, inputs))
         _refuse_unmatched(tensors, layout, found)
-        leaves = {
-            name: _leaf(sources, tensors, stacked="/rest/" in name)
-            for name, sources in found.items()
-        }
+        leaves = {}
+        for name, sources in found.items():
+            values = [_value(source, tensors) for source in sources]
+            leaf = values if "/rest/" in name else values[0]
+            leaves[name] = np.asarray(leaf, np.float32, order="C")
     except ValueError as error:
         raise TrainedError(f"The checkpoint does not fit {_called(model)}: {error}") from None
     notes = {"network": network} if isinstance(network, str) else {}
@@ -123,15 +123,12 @@ def _network(network: Any, scheme: str | schemes.Scheme | None, options: dict[st
 def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
     """The layout that knows all names, or else, for the network's class, the most of them."""
 
-    def known(layout: Layout) -> int:
-        return sum(map(layout.knows, tensors))
-
     def score(layout: Layout) -> tuple[bool, bool, int]:
-        count = known(layout)
-        return count == len(tensors), isinstance(model, layout.network), count
+        known = sum(map(layout.knows, tensors))
+        return known == len(tensors), isinstance(model, layout.network), known
 
     best = max(LAYOUTS, key=score)
-    if 2 * known(best) < len(tensors):
+    if 2 * score(best)[-1] < len(tensors):
         raise TrainedError(
             f"the names of the checkpoint's tensors are of no known layout: {_listed(tensors)}; "
             f"expected one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
@@ -153,9 +150,7 @@ def _refuse_other_network(model: Any, layout: Layout) -> None:
                 f"{name}={getattr(model, name)!r} found for a checkpoint of {layout.title}; "
                 f"expected {name}={value!r}."
             )
-    if layout.scheme is None:
-        return
-    scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme)
+    scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme or model.scheme)
     other = _other_parts(scheme.anatomy, published.anatomy, model.num_branches)
     if other:
         raise TrainedError(
@@ -167,15 +162,15 @@ def _refuse_other_network(model: Any, layout: Layout) -> None:
 def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> list[str]:
     """In which fields two anatomies compute different logits in a network of that depth."""
     constants = ("residual", "identity", "beta")
-    # Dropout is in no logits of a trained network; where the shape changes does not matter here.
-    names = [field.name for field in dataclasses.fields(one) if field.name != "dropout"]
+    # Dropout is in no logits of a trained network.
+    names = [field.name for field in dataclasses.fields(one)]
     differing = [
         name
         for name in names
-        if name not in constants and getattr(one, name) != getattr(other, name)
+        if name not in (*constants, "dropout") and getattr(one, name) != getattr(other, name)
     ]
     if depth:
-        transitions = tuple(k % 3 == 0 for k in range(depth))
+        transitions = tuple(k % 3 == 0 for k in range(depth))  # any will do
         pairs = zip(one.constants(transitions), other.constants(transitions), strict=True)
         for name, pair in zip(constants, pairs, strict=True):
             a, b = (1.0 if value is None else value for value in pair)
@@ -291,13 +286,6 @@ def _listed(names: Iterable[str]) -> str:
 
 
 # --- The leaves -----------------------------------------------------------------------------------
-
-
-def _leaf(
-    sources: Sequence[Source], tensors: Mapping[str, np.ndarray], stacked: bool
-) -> np.ndarray:
-    values = [_value(source, tensors) for source in sources]
-    return np.asarray(values if stacked else values[0], np.float32, order="C")
 
 
 def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -56,9 +56,8 @@ class Images:
     @classmethod
     def of(cls, dataset: Dataset, *, crop: float = 1.0) -> Images:
         """Those of a data set."""
-        height, width, channels = dataset.train.images.shape[1:]
         return cls(
-            shape=(height, width, channels),
+            shape=dataset.train.images.shape[1:],
             mean=tuple(dataset.mean),
             std=tuple(dataset.std),
             max_value=float(dataset.max_value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections.abc import Sequence
@@ -10,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets import places
-from nf_resnets.trained.file import TrainedError, as_trained_error
+from nf_resnets.trained.file import TrainedError, read
 from nf_resnets.trained.inputs import Images
 
 
@@ -38,17 +38,13 @@ def read_picture(
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    path = Path(path)
+    path, data = read(path, "an image file")
     try:
         with warnings.catch_warnings():
             # What Pillow warns of from so many pixels on, it refuses from twice as many.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with as_trained_error(), places.open_file(path) as file, Image.open(file) as opened:
+            with Image.open(io.BytesIO(data)) as opened:
                 picture = _of_bytes(path, ImageOps.exif_transpose(opened))
-    except FileNotFoundError:
-        raise TrainedError(f"{path} is not there; expected an image file.") from None
-    except IsADirectoryError:
-        raise TrainedError(f"{path} is a folder; expected an image file.") from None
     except UnidentifiedImageError:
         raise TrainedError(
             f"{path} is no image that can be read; expected a PNG, a JPEG or the like."
@@ -68,18 +64,20 @@ def read_picture(
     return np.float32(inputs.max_value) * (1 - pixels if invert else pixels)
 
 
-def write_picture(path: str | os.PathLike[str], pixels: np.ndarray, inputs: Images) -> None:
-    """Writes raw pixels as a PNG, which :func:`read_picture` reads back to half a grey level.
-
-    Args:
-      path: the file.
-      pixels: ``[H, W, C]``, from 0 to ``inputs.max_value``.
-      inputs: what the network takes.
-    """
+def _of_bytes(path: Path, picture: Any) -> Any:
+    """The picture in a mode of one byte a channel; those of 16 bits keep their upper one."""
     from PIL import Image
 
-    bytes_ = np.rint(np.asarray(pixels, np.float64) * (255 / inputs.max_value)).astype(np.uint8)
-    Image.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_).save(path, format="PNG")
+    if picture.mode.startswith("I;16"):
+        values = np.asarray(picture).astype(np.uint16)
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise TrainedError(
+            f"{path} has pixels of 32 bits (mode {picture.mode}), of which white is not known; "
+            "expected 8 or 16 bits a channel."
+        )
+    transparent = "A" in picture.getbands() or "transparency" in picture.info
+    return picture.convert("RGBA" if transparent else "RGB")
 
 
 def read_pictures(
@@ -98,23 +96,15 @@ def read_pictures(
             indices.append(index)
         except TrainedError as fault:
             faults.append(fault)
-    return np.stack(found) if found else np.empty((0, *inputs.shape), np.float32), indices, faults
+    return np.array(found, np.float32).reshape(-1, *inputs.shape), indices, faults
 
 
-def _of_bytes(path: Path, picture: Any) -> Any:
-    """The picture in a mode of one byte a channel; those of 16 bits keep their upper one."""
+def write_picture(path: str | os.PathLike[str], pixels: np.ndarray, inputs: Images) -> None:
+    """Writes raw pixels ``[H, W, C]`` as a PNG, which comes back to half a grey level."""
     from PIL import Image
 
-    if picture.mode.startswith("I;16"):
-        values = np.asarray(picture).astype(np.uint16)
-        return Image.fromarray((values >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
-        raise TrainedError(
-            f"{path} has pixels of 32 bits (mode {picture.mode}), of which white is not known; "
-            "expected 8 or 16 bits a channel."
-        )
-    transparent = "A" in picture.getbands() or "transparency" in picture.info
-    return picture.convert("RGBA" if transparent else "RGB")
+    levels = np.rint(np.asarray(pixels, np.float64) * (255 / inputs.max_value)).astype(np.uint8)
+    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(path, format="PNG")
 
 
 __all__ = ["read_picture", "read_pictures", "write_picture"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -11,9 +12,10 @@ from typing import Any
 
 from nf_resnets.trained.file import TrainedError
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.loop import Run, train
+from nf_resnets.training.loop import train
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.program import Program, Start
+from nf_resnets.training.progress import refuse_labels
 from nf_resnets.training.state import TrainState
 
 ENDING = ".unfinished"
@@ -31,13 +33,13 @@ class StoppedError(TrainedError):
     """
 
     def __init__(self, checkpoints: Checkpoints, exit_code: int) -> None:
-        text = "Stopped; nothing was written."
+        text = "nothing was written."
         if steps := checkpoints.steps():
             text = (
-                f"Stopped; step {steps[-1]:,} is kept in {checkpoints.folder}, and the same "
-                "command goes on from there."
+                f"step {steps[-1]:,} is kept in {checkpoints.folder}, and the same command goes on "
+                "from there."
             )
-        super().__init__(text)
+        super().__init__(f"Stopped; {text}")
         self.exit_code = exit_code
 
 
@@ -67,18 +69,19 @@ def run_to_end(
     program: Program,
     start: Start | TrainState,
     *,
-    learning_rate: float,
     on_step: Callable[[int, dict[str, float]], Any] | None,
     checkpoints: Checkpoints | None,
-) -> Run:
-    """As :func:`nf_resnets.training.train`, but until all steps are made.
+) -> tuple[TrainState, dict[str, float]]:
+    """As :func:`nf_resnets.training.train`, but until all steps are made; then the run is tested.
 
     Args:
       program: with one slot.
       start: how the run begins, or the state with which it does.
-      learning_rate: what to lower if the run diverges.
       on_step: called for each step with the number of steps made and its metrics.
       checkpoints: where the run is saved and resumed, also by SIGINT and SIGTERM; None for neither.
+
+    Returns:
+      The state after the last step, and what the program's test says of it.
 
     Raises:
       StoppedError: if a signal came; the run is saved.
@@ -107,18 +110,17 @@ def run_to_end(
             )
         if run.status == "stopped":
             raise StoppedError(checkpoints, stop.exit_code)
-    if run.status != "finished":
-        where = f"at step {run.progress.step} of {program.num_steps}"
-        raise diverged(where, learning_rate, checkpoints)
-    return run
-
-
-def diverged(where: str, learning_rate: float, checkpoints: Checkpoints | None) -> TrainedError:
-    """The error of a run that diverged; its checkpoints are removed."""
+    if run.status == "finished":
+        found = program.test(program.put(program.empty(), 0, run.state))
+        tested = {name: float(value[0]) for name, value in found.items()}
+        refuse_labels(tested, "the test split")
+        if math.isfinite(tested.get("loss", 0.0)):
+            return run.state, tested
     if checkpoints is not None:
         checkpoints.delete()
-    return TrainedError(
-        f"the run diverged {where}, and no network is kept; lower learning_rate={learning_rate:g}."
+    raise TrainedError(
+        f"the run diverged at step {run.progress.step} of {program.num_steps}, and no network is "
+        f"kept; lower learning_rate={float(start.hyper['learning_rate']):g}."
     )
 
 
@@ -126,4 +128,4 @@ def _print(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-__all__ = ["ENDING", "SECONDS", "StoppedError", "diverged", "run_to_end", "unfinished"]
+__all__ = ["ENDING", "SECONDS", "StoppedError", "run_to_end", "unfinished"]

@@ -43,12 +43,46 @@ def to_json(model: Any) -> dict[str, Any]:
       'skipinit'
     """
     kind = architecture_of(model).network.__name__
-    fields = {
-        field.name: _value_to_json(f"{kind}.{field.name}", getattr(model, field.name))
-        for field in dataclasses.fields(model)
-        if field.name not in _OF_FLAX
-    }
+    names = [field.name for field in dataclasses.fields(model) if field.name not in _OF_FLAX]
+    fields = {name: _value_to_json(f"{kind}.{name}", getattr(model, name)) for name in names}
     return {"class": kind, "fields": fields}
+
+
+def _value_to_json(name: str, value: Any) -> Any:
+    if isinstance(value, schemes.Scheme):
+        return _scheme_to_json(name, value)
+    if name.endswith(".dtype"):
+        value = jnp.dtype(value).name
+        _refuse_other_dtype(name, value)
+    if isinstance(value, tuple):
+        return [_value_to_json(name, each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"{name}={value!r} found; expected numbers, text, or tuples of them, which a file can hold."
+    )
+
+
+def _refuse_other_dtype(name: str, dtype: Any) -> None:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(
+            f"{name}={reprlib.repr(dtype)} found; expected one of {', '.join(DTYPES)}."
+        )
+
+
+def _scheme_to_json(name: str, scheme: schemes.Scheme) -> Any:
+    if scheme.name in schemes.names() and schemes.get(scheme.name) == scheme:
+        return scheme.name
+    anatomy = {each.name: getattr(scheme.anatomy, each.name)
+               for each in dataclasses.fields(scheme.anatomy)}  # fmt: skip
+    for part, value in anatomy.items():
+        if callable(value):
+            raise ValueError(
+                f"{name}={scheme.name!r} is no registered scheme, and {part} of its anatomy is a "
+                "function, which a file cannot hold; register it with nf_resnets.schemes.register."
+            )
+    texts = {part: getattr(scheme, part) for part in ("name", "title", "reference")}
+    return {**texts, "fits": sorted(scheme.fits), "anatomy": anatomy}
 
 
 def from_json(settings: Mapping[str, Any]) -> Any:
@@ -57,54 +91,82 @@ def from_json(settings: Mapping[str, Any]) -> Any:
     Raises:
       ValueError: if there is no such class, field or scheme, or a value is not one for it.
     """
-    kind, fields = settings.get("class"), settings.get("fields")
-    if not isinstance(kind, str) or kind not in CLASSES:
-        close = difflib.get_close_matches(str(kind), CLASSES, n=1)
+    name, fields = settings.get("class"), settings.get("fields")
+    if not isinstance(name, str) or name not in CLASSES:
+        close = difflib.get_close_matches(str(name), CLASSES, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"a network of class {reprlib.repr(kind)} found; expected one of "
+            f"a network of class {reprlib.repr(name)} found; expected one of "
             f"{', '.join(CLASSES)}{hint}."
         )
     if not isinstance(fields, Mapping):
         raise ValueError(
-            f"fields={reprlib.repr(fields)} found for class {kind}; expected names and values."
+            f"fields={reprlib.repr(fields)} found for class {name}; expected names and values."
         )
-    known = {field.name for field in dataclasses.fields(CLASSES[kind])} - set(_OF_FLAX)
-    unknown = sorted(set(fields) - known)
-    if unknown:
+    values = dict(fields)
+    if "dtype" in values:
+        _refuse_other_dtype("dtype", values["dtype"])
+        values["dtype"] = getattr(jnp, values["dtype"])
+    if isinstance(values.get("scheme"), Mapping):
+        values["scheme"] = _scheme_of_json(values["scheme"])
+    for field, value in values.items():
+        least = 0 if field == "padding_id" else 1
+        for size in value if isinstance(value, list) else (value,):
+            if type(size) is int and not least <= size <= LARGEST:
+                raise ValueError(
+                    f"{name}.{field}={reprlib.repr(value)} found; expected {least} to {LARGEST:,}."
+                )
+    return build(CLASSES[name], values, but=_OF_FLAX)
+
+
+def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
+    name = value.get("name")
+
+    def init(*arguments: Any, **options: Any) -> Any:
         raise ValueError(
-            f"field {unknown[0]!r} found, which {kind} of this version does not have; a newer one "
-            "may have written it."
+            f"scheme={name!r} was read from a file, which holds its anatomy and not its "
+            "initialisation; expected a registered scheme."
         )
-    values = {name: _value_of_json(name, value) for name, value in fields.items()}
-    refuse_other_types(CLASSES[kind], values)
-    for name, value in values.items():
-        sizes = value if isinstance(value, tuple) else (value,)
-        least = 0 if name == "padding_id" else 1
-        if any(type(size) is int and not least <= size <= LARGEST for size in sizes):
-            raise ValueError(
-                f"{kind}.{name}={reprlib.repr(value)} found; expected {least} to {LARGEST:,}."
-            )
+
     try:
-        return CLASSES[kind](**values)
-    except TypeError as error:
-        raise ValueError(f"the fields of {kind} do not make one: {error}.") from None
+        texts = {part: value[part] for part in ("name", "title", "reference")}
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise TypeError(f"{', '.join(texts)} are no texts")
+        anatomy = build(schemes.Anatomy, value["anatomy"])
+        return schemes.Scheme(**texts, init=init, anatomy=anatomy, fits=frozenset(value["fits"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"scheme={reprlib.repr(name)} is not whole: {error}.") from None
 
 
-def refuse_other_types(kind: type, values: Mapping[str, Any]) -> None:
-    """Compares the values that a dataclass is to be made of with the types of its fields.
+def build(kind: type, values: Mapping[str, Any], but: tuple[str, ...] = ()) -> Any:
+    """Makes a dataclass of JSON values; lists become tuples.
+
+    Args:
+      kind: the dataclass.
+      values: of its fields.
+      but: fields that must not be given.
 
     Raises:
-      ValueError: that names the first field in which they differ.
+      ValueError: that names the first field that there is not, or whose value is of another type.
     """
     hints = typing.get_type_hints(kind)
-    for name, value in values.items():
-        if name in hints and not _is_of(value, hints[name]):
-            plain = isinstance(hints[name], type) and typing.get_origin(hints[name]) is None
-            expected = hints[name].__name__ if plain else str(hints[name]).replace("typing.", "")
+    arguments = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    for name, value in arguments.items():
+        if name not in hints or name in but:
+            raise ValueError(
+                f"field {reprlib.repr(name)} found, which {kind.__name__} of this version does not "
+                "have; a newer one may have written it."
+            )
+        hint = hints[name]
+        if not _is_of(value, hint):
+            expected = hint.__name__ if type(hint) is type else str(hint).replace("typing.", "")
             raise ValueError(
                 f"{kind.__name__}.{name}={reprlib.repr(value)} found; expected {expected}."
             )
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"the fields of {kind.__name__} do not make one: {error}.") from None
 
 
 def _is_of(value: Any, hint: Any) -> bool:
@@ -122,78 +184,4 @@ def _is_of(value: Any, hint: Any) -> bool:
     return hint is Any or (isinstance(hint, type) and type(value) is hint)
 
 
-def _value_to_json(name: str, value: Any) -> Any:
-    if isinstance(value, schemes.Scheme):
-        return _scheme_to_json(name, value)
-    if name.endswith(".dtype"):
-        dtype = jnp.dtype(value).name
-        if dtype not in DTYPES:
-            raise ValueError(f"{name}={dtype} found; expected one of {', '.join(DTYPES)}.")
-        return dtype
-    if isinstance(value, tuple):
-        return [_value_to_json(name, each) for each in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ValueError(
-        f"{name}={value!r} found; expected numbers, text, or tuples of them, which a file can hold."
-    )
-
-
-def _value_of_json(name: str, value: Any) -> Any:
-    if name == "dtype":
-        if not isinstance(value, str) or value not in DTYPES:
-            raise ValueError(
-                f"dtype={reprlib.repr(value)} found; expected one of {', '.join(DTYPES)}."
-            )
-        return getattr(jnp, value)
-    if name == "scheme" and isinstance(value, Mapping):
-        return _scheme_of_json(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _scheme_to_json(name: str, scheme: schemes.Scheme) -> Any:
-    if scheme.name in schemes.names() and schemes.get(scheme.name) == scheme:
-        return scheme.name
-    anatomy = {
-        field.name: getattr(scheme.anatomy, field.name)
-        for field in dataclasses.fields(scheme.anatomy)
-    }
-    for part, value in anatomy.items():
-        if callable(value):
-            raise ValueError(
-                f"{name}={scheme.name!r} is no registered scheme, and {part} of its anatomy is a "
-                "function, which a file cannot hold; register it with nf_resnets.schemes.register."
-            )
-    return {
-        "name": scheme.name,
-        "title": scheme.title,
-        "reference": scheme.reference,
-        "fits": sorted(scheme.fits),
-        "anatomy": anatomy,
-    }
-
-
-def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
-    name = value.get("name")
-
-    def init(*arguments: Any, **options: Any) -> Any:
-        raise ValueError(
-            f"scheme={name!r} was read from a file, which holds its anatomy and not its "
-            "initialisation; expected a registered scheme."
-        )
-
-    try:
-        texts = {part: value[part] for part in ("name", "title", "reference")}
-        refuse_other_types(schemes.Scheme, texts)
-        refuse_other_types(schemes.Anatomy, value["anatomy"])
-        return schemes.Scheme(
-            **texts,
-            init=init,
-            anatomy=schemes.Anatomy(**value["anatomy"]),
-            fits=frozenset(value["fits"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"scheme={reprlib.repr(name)} is not whole: {error}.") from None
-
-
-__all__ = ["DTYPES", "from_json", "to_json"]
+__all__ = ["DTYPES", "build", "from_json", "to_json"]

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from nf_resnets.trained.file import TrainedError, read, tensors_of
-from nf_resnets.trained.tree import refuse_not_finite
+from nf_resnets.trained.file import TrainedError, read
+from nf_resnets.trained.tree import as_array, tensors_of
 
 WRAPPERS = ("module.", "_orig_mod.")
 """What ``DataParallel`` and ``torch.compile`` put before every name."""
@@ -53,11 +52,13 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
         )
     try:
         tensors = {str(name): _array(str(name), value) for name, value in found.items()}
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise TrainedError(f"{where} cannot be read: {error}") from None
     if not tensors:
         raise TrainedError(f"{where} holds no tensors; expected a network's state dict.")
-    return _unwrapped(tensors)
+    while any(all(name.startswith(wrapper) for name in tensors) for wrapper in WRAPPERS):
+        tensors = {name.partition(".")[2]: array for name, array in tensors.items()}
+    return tensors
 
 
 def _of_file(path: Path) -> dict[str, Any]:
@@ -124,26 +125,11 @@ def _array(name: str, value: Any) -> np.ndarray:
         value = value.detach().cpu()
         # NumPy has no bfloat16; as float32 it is the same number.
         value = (value.float() if value.is_floating_point() else value).numpy()
-    if not isinstance(value, np.ndarray | np.generic | jax.Array) or not _is_number(value.dtype):
-        kind = getattr(value, "dtype", type(value).__name__)
-        raise TypeError(f"{name!r} is of {kind}; expected an array of real numbers.")
-    array = np.asarray(value)
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
-            array = array.astype(np.float32)
-    refuse_not_finite(name, array)
-    return array
-
-
-def _is_number(dtype: Any) -> bool:
-    return dtype.kind in "fiub" or bool(jnp.issubdtype(dtype, jnp.floating))
-
-
-def _unwrapped(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    for wrapper in WRAPPERS:
-        if all(name.startswith(wrapper) for name in tensors):
-            return _unwrapped({name.removeprefix(wrapper): a for name, a in tensors.items()})
-    return tensors
+    array = as_array(name, value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        return as_array(name, array.astype(np.float32))
 
 
 __all__ = ["WRAPPERS", "read_checkpoint"]

@@ -392,13 +392,10 @@ def get(name: str | Layout) -> Layout:
     """
     if isinstance(name, Layout):
         return name
-    for layout in LAYOUTS:
-        if layout.name == name:
-            return layout
-    raise ValueError(
-        f"rules={name!r} found; expected a Layout or one of "
-        f"{', '.join(layout.name for layout in LAYOUTS)}."
-    )
+    known = {layout.name: layout for layout in LAYOUTS}
+    if name not in known:
+        raise ValueError(f"rules={name!r} found; expected a Layout or one of {', '.join(known)}.")
+    return known[name]
 
 
 __all__ = ["CALIBRATED", "LAYOUTS", "Layout", "get"]

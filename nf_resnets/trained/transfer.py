@@ -18,11 +18,8 @@ Learn = Literal["all", "small", "head"]
 
 LEARNS: dict[str, frozenset[Role]] = {
     "all": frozenset(Role),
-    "small": frozenset(
-        {
-            Role.HEAD, Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM
-        }
-    ),
+    "small": frozenset({Role.HEAD, Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER,
+                        Role.ALPHA, Role.NORM}),
     "head": frozenset({Role.HEAD}),
 }  # fmt: skip
 """Which roles are trained: of all leaves; of head, biases, multipliers and norms; of the head."""
@@ -114,10 +111,10 @@ def partly(
     if learn == "all":
         return transformation
 
-    # Gradients of what stays are set to 0 before, for clipping and the like; updates, after.
     def stays(params: Any) -> Any:
         return jax.tree.map(lambda label: label == "stays", label_tree(params, learn))
 
+    # Gradients of what stays are set to 0 before, for clipping and the like; updates, after.
     frozen = optax.masked(optax.set_to_zero(), stays)
     return optax.chain(frozen, transformation, frozen)
 

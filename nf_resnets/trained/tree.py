@@ -1,4 +1,4 @@
-"""A network's variables as arrays by name."""
+"""A network's variables as arrays by name, and safetensors files of such arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
@@ -29,36 +30,15 @@ def flatten(variables: Any) -> dict[str, np.ndarray]:
       The leaves as NumPy arrays, in the order of their names; empty dicts are left out.
 
     Raises:
-      TypeError: if a key is no text without ``/``, or a leaf no array of numbers; it is named.
-      ValueError: if a number is not finite; the leaf is named.
+      ValueError: as :func:`as_array`.
 
     Example:
       >>> list(flatten({"params": {"head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}}}))
       ['params/head/bias', 'params/head/kernel']
     """
-    found: dict[str, np.ndarray] = {}
-    for path, value in flax.traverse_util.flatten_dict(flax.core.unfreeze(variables)).items():
-        for depth, key in enumerate(path):
-            if not isinstance(key, str) or not key or "/" in key:
-                raise TypeError(
-                    f"the key {key!r} found in {'/'.join(path[:depth]) or 'variables'!r}; expected "
-                    "text without '/'."
-                )
-        name = "/".join(path)
-        if not isinstance(value, jax.Array | np.ndarray | np.generic):
-            raise TypeError(
-                f"leaf {name!r} is a {type(value).__name__}; expected an array, in nested dicts."
-            )
-        # What is not contiguous would be written in the order of its memory.
-        array = np.asarray(value, order="C")
-        if array.dtype.name not in DTYPES.values():
-            raise TypeError(
-                f"leaf {name!r} has dtype {array.dtype}; expected one of "
-                f"{', '.join(DTYPES.values())}."
-            )
-        refuse_not_finite(name, array)
-        found[name] = array
-    return dict(sorted(found.items()))
+    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(variables))
+    named = {"/".join(map(str, path)): value for path, value in flat.items()}
+    return {name: as_array(name, named[name]) for name in sorted(named)}
 
 
 def unflatten(leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -72,21 +52,25 @@ def unflatten(leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return tree
 
 
-def refuse_not_finite(name: str, array: np.ndarray) -> None:
-    """Refuses NaN and infinities.
+def as_array(name: str, value: Any) -> np.ndarray:
+    """A leaf as a NumPy array, contiguous, since safetensors writes the memory as it is.
 
     Raises:
-      ValueError: that names leaf, index and value.
+      ValueError: if it is no array of finite real numbers; it is named.
     """
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        return
-    bad = ~np.isfinite(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
-    if bad.any():
-        index = tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
+    dtype = getattr(value, "dtype", type(value).__name__)
+    is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
+    if not is_array or getattr(dtype, "name", "") not in DTYPES.values():
+        raise ValueError(f"leaf {name!r} is of {dtype}; expected an array of real numbers.")
+    array = np.asarray(value, order="C")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        index = tuple(map(int, bad[0]))
         raise ValueError(
             f"leaf {name!r} has {array[index]} at {index}; expected finite numbers, as a network "
             "has that did not diverge."
         )
+    return array
 
 
 def refuse_other_leaves(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -104,11 +88,27 @@ def refuse_other_leaves(found: Mapping[str, Any], expected: Mapping[str, Any]) -
             raise ValueError(f"leaf {name!r} {list(expected[name].shape)} is missing.")
         if name not in expected:
             raise ValueError(f"leaf {name!r} found, which the network does not have.")
-        if tuple(found[name].shape) != tuple(expected[name].shape):
-            raise ValueError(
-                f"leaf {name!r} has shape {list(found[name].shape)}; expected "
-                f"{list(expected[name].shape)}."
-            )
+        shapes = [list(each[name].shape) for each in (found, expected)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"leaf {name!r} has shape {shapes[0]}; expected {shapes[1]}.")
 
 
-__all__ = ["DTYPES", "flatten", "refuse_not_finite", "refuse_other_leaves", "unflatten"]
+def tensors_of(data: bytes) -> dict[str, np.ndarray]:
+    """Reads the tensors of a safetensors file, by their names.
+
+    (safetensors' own function for NumPy does not read bfloat16.)
+
+    Raises:
+      ValueError: if one has a dtype that no network has; it is named.
+      safetensors.SafetensorError: if it is no such file.
+    """
+    found = {}
+    for name, tensor in sorted(safetensors.deserialize(data), key=lambda each: each[0]):
+        if tensor["dtype"] not in DTYPES:
+            raise ValueError(f"leaf {name!r} has dtype {tensor['dtype']}, which no network has.")
+        dtype = jnp.dtype(DTYPES[tensor["dtype"]])
+        found[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
+    return found
+
+
+__all__ = ["DTYPES", "as_array", "flatten", "refuse_other_leaves", "tensors_of", "unflatten"]

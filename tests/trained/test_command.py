@@ -17,18 +17,6 @@ from nf_resnets.trained.fit import Recipe
 from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.trained.networks import drawn, saved
 
-QUICK = Recipe(epochs=4.0, batch_size=32)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder in which digits.safetensors and sample images were made."""
-    folder = tmp_path_factory.mktemp("trained")
-    wanted = command.Train(out=folder / "digits.safetensors", network="wrn-10-1", recipe=QUICK,
-                           stem_channels=8, samples=folder / "digits")  # fmt: skip
-    assert command.run(wanted) == 0
-    return folder
-
 
 def said(capsys):
     found = capsys.readouterr()
@@ -90,9 +78,10 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
     """Its training is that of the function, and here ends where it begins."""
     recipe = Recipe(epochs=2.0, learning_rate=0.1)
 
-    def fit(model, variables, dataset, how, *, learn, on_epoch, checkpoints):
+    def fit(model, dataset, how, *, variables, learn, on_epoch, checkpoints):
         assert (how, learn) == (recipe, "head")
-        return command.fit.Fit(variables, 90, 0.5, 1.0)
+        notes = {"steps": 90, "test_accuracy": 0.5, "test_loss": 1.0}
+        return trained.Trained(model, variables, trained.Images.of(dataset), notes)
 
     monkeypatch.setattr(command.fit, "fit", fit)
     wanted = command.Tune(

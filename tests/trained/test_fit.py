@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import data
+from nf_resnets import data, schemes, training
 from nf_resnets.trained import TrainedError
-from nf_resnets.trained.fit import Recipe, fit, initial
+from nf_resnets.trained.fit import Recipe, fit
 from tests.trained.networks import wide_resnet
 
 SHORT = Recipe(epochs=6.0, batch_size=32, learning_rate=0.3)
@@ -22,26 +22,40 @@ def digits():
     return dataclasses.replace(whole, train=train)
 
 
+def initial(model):
+    """What a network starts from by default."""
+    key = jax.random.key(0)
+
+    def draw():
+        variables = model.init(key, np.zeros((1, 8, 8, 1), np.float32))
+        scheme = schemes.get(model.scheme)
+        params = training.draw_params(model, scheme, variables["params"], key, "fan_in")
+        return {**variables, "params": params}
+
+    return jax.jit(draw)()
+
+
 @pytest.mark.slow
 def test_it_learns(digits):
     model = wide_resnet("fixup", stem_channels=8)
-    start = initial(model, digits, seed=0)
     epochs = []
-    made = fit(model, start, digits, SHORT, on_epoch=lambda *numbers: epochs.append(numbers))
-    assert made.steps == 42
+    made = fit(model, digits, SHORT, on_epoch=lambda *numbers: epochs.append(numbers))
+    assert made.notes["steps"] == 42
     assert [(step, steps) for step, steps, *_ in epochs] == [(7 * n, 42) for n in range(1, 7)]
     # The first loss is ln 10 at Fixup's zero head; chance is 10%. Measured at the end: 0.66, 73%.
     assert epochs[0][2] < np.log(10) and epochs[-1][2] < epochs[0][2] / 2
-    assert made.test_accuracy > 0.5
+    assert made.notes["test_accuracy"] > 0.5
+    start = initial(model)
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), start, made.variables)
     assert all(jax.tree.leaves(moved))
+    again = fit(model, digits, SHORT, variables=start)
+    assert abs(again.notes["test_accuracy"] - made.notes["test_accuracy"]) < 0.05
 
 
 @pytest.mark.slow
 def test_statistics_of_batch_norm_come_along(digits):
-    model = wide_resnet("batchnorm")
-    made = fit(model, initial(model, digits, seed=0), digits, Recipe(epochs=0.3, batch_size=32))
-    assert made.steps == 2
+    made = fit(wide_resnet("batchnorm"), digits, Recipe(epochs=0.3, batch_size=32))
+    assert made.notes["steps"] == 2
     means = jax.tree.leaves(made.variables["batch_stats"])
     assert all(np.isfinite(leaf).all() for leaf in means)
     assert any(np.abs(leaf).max() > 0 for leaf in means)
@@ -50,8 +64,9 @@ def test_statistics_of_batch_norm_come_along(digits):
 @pytest.mark.slow
 def test_what_is_frozen_stays(digits):
     model = wide_resnet("skipinit")
-    start = initial(model, digits, seed=0)
-    made = fit(model, start, digits, dataclasses.replace(SHORT, epochs=0.3), learn="head")
+    start = initial(model)
+    recipe = dataclasses.replace(SHORT, epochs=0.3)
+    made = fit(model, digits, recipe, variables=start, learn="head")
     same = jax.tree.map(np.array_equal, start["params"], made.variables["params"])
     assert not any(jax.tree.leaves(same.pop("head")))
     assert all(jax.tree.leaves(same))
@@ -59,25 +74,22 @@ def test_what_is_frozen_stays(digits):
 
 @pytest.mark.slow
 def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
-    model = wide_resnet("rescalenet")
-    start = initial(model, digits, seed=0)
     one_step = Recipe(epochs=1 / 7, batch_size=32, learning_rate=0.01)
     found = [
-        fit(model, start, digits, dataclasses.replace(one_step, weight_decay=decay)).variables
+        fit(wide_resnet("rescalenet"), digits, dataclasses.replace(one_step, weight_decay=decay))
         for decay in (0.0, 5.0)
     ]
     same = jax.tree_util.tree_map_with_path(
         lambda path, a, b: (path[-1].key == "kernel") != np.array_equal(a, b),
-        *(variables["params"] for variables in found),
+        *(each.variables["params"] for each in found),
     )
     assert all(jax.tree.leaves(same))
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_gives_no_network(digits):
-    model = wide_resnet("alpha_one")
     with pytest.raises(TrainedError, match=r"the run diverged at .*; lower learning_rate=1e\+06"):
-        fit(model, initial(model, digits, seed=0), digits, Recipe(learning_rate=1e6))
+        fit(wide_resnet("alpha_one"), digits, Recipe(learning_rate=1e6))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""One training of a network for digits, and its compiled program, for all tests here."""
+
+import pytest
+
+from nf_resnets.trained import command
+from nf_resnets.trained.fit import Recipe
+
+EPOCHS = 4  # of 44 steps each
+REAL = command.fit.training.image_program
+
+
+def wanted(out, **changes):
+    recipe = Recipe(epochs=EPOCHS, batch_size=32)
+    options = {"network": "wrn-10-1", "stem_channels": 8, "recipe": recipe}
+    return command.Train(**{"out": out, **options, **changes})
+
+
+@pytest.fixture(scope="session")
+def image_program():
+    """Compiles once: trainings that differ in their rate alone share a program, as in a sweep."""
+    programs = {}
+
+    def image_program(model, dataset, optimizer, mesh, training, start):
+        key = model, training
+        if key not in programs:
+            programs[key] = REAL(model, dataset, optimizer, mesh, training, start)
+        return programs[key]
+
+    return image_program
+
+
+@pytest.fixture
+def compiled_once(monkeypatch, image_program):
+    monkeypatch.setattr(command.fit.training, "image_program", image_program)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory, image_program):
+    """A folder with digits.safetensors, of an uninterrupted training, and ten sample images."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command.fit.training, "image_program", image_program)
+        out = folder / "digits.safetensors"
+        assert command.run(wanted(out, samples=folder / "digits")) == 0
+    return folder
