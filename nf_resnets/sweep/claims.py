@@ -1,4 +1,4 @@
-"""The runs that a worker holds: claimed, kept by heartbeats, saved, recorded, released."""
+"""The runs that a worker holds: it claims them, renews their leases, records and releases them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 
 FORMAT = 2
-"""Of what a run's checkpoint holds; another one is refused."""
+"""The format of a run's checkpoints; those of another format are refused."""
 
 
 class Clock:
     """Adds up seconds by kind, over all threads.
 
-    The kinds are ``computing`` (in compiled functions), ``compiling`` (making them), ``idle``
-    (waiting for runs that others hold), and ``working``, of which these are parts.
+    The kinds are ``computing`` (in compiled functions), ``compiling`` (these functions), ``idle``
+    (waiting for runs that others hold), and ``working``, the sum of these and of the rest.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Clock:
 
     @contextlib.contextmanager
     def spent(self, kind: str) -> Iterator[None]:
-        """Counts the time inside as of that kind."""
+        """Adds the time inside the block to that kind."""
         start = time.perf_counter()
         try:
             yield
@@ -55,7 +55,7 @@ class Clock:
         return {**known, "outside": max(0.0, working - sum(known.values()))}
 
     def fraction_outside(self) -> float:
-        """Of the time in which there was work, the fraction outside compiled functions."""
+        """The fraction of the time with work that was spent outside compiled functions."""
         seconds = self.seconds()
         busy = seconds["computing"] + seconds["outside"]
         return seconds["outside"] / busy if busy else 0.0
@@ -65,27 +65,27 @@ class Clock:
 class Claims:
     """The runs that the threads of a worker hold.
 
-    Where several processes work as one, process 0 decides and writes; the others do as it says.
-
+    Where several processes work as one, process 0 decides and writes, and the others follow it.
     """
 
     ledger: Ledger | None  # None but on process 0
     worker: Worker
     task: Task
-    keys: frozenset[str]  # the runs that the worker works on
+    keys: frozenset[str]  # of the runs that the worker may claim
     programs: Programs
-    folder: Path  # each run has a folder in it for its checkpoints
+    folder: Path  # of the checkpoints, in which each run has a folder
     callback: Callback
-    stop: Callable[[], bool]  # whether to leave, with all runs saved
+    stop: Callable[[], bool]  # whether to save all runs and leave
     execution: Execution = Execution()
     clock: Clock = dataclasses.field(default_factory=Clock)
-    # Below the lock: claims that were taken away, claims by key, programs being compiled, and by
-    # which threads for which runs.
-    lost: set[Claim] = dataclasses.field(default_factory=set)
-    held: dict[str, Claim] = dataclasses.field(default_factory=dict)
-    compiling: set[str] = dataclasses.field(default_factory=set)
-    compilers: dict[threading.Thread, list[Claim]] = dataclasses.field(default_factory=dict)
+    # Threads share the four fields below, and change them under the lock only.
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    held: dict[str, Claim] = dataclasses.field(default_factory=dict)  # by key
+    # Those held that another worker has taken over.
+    lost: set[Claim] = dataclasses.field(default_factory=set)
+    compiling: set[str] = dataclasses.field(default_factory=set)  # names of programs
+    # The threads that compile, and the runs for which they do.
+    compilers: dict[threading.Thread, list[Claim]] = dataclasses.field(default_factory=dict)
 
     @property
     def writes(self) -> bool:
@@ -93,20 +93,20 @@ class Claims:
         return self.ledger is not None
 
     def agree(self, decide: Callable[[Ledger], Any]) -> Any:
-        """What process 0 decides, on all processes; a JSON value."""
+        """Returns what process 0 decides, on all processes; a JSON value."""
         if jax.process_count() == 1:
             assert self.ledger is not None
             return decide(self.ledger)
         return hosts.broadcast(decide(self.ledger) if self.ledger is not None else None)
 
-    def is_over(self) -> bool:
-        """Whether any process was told to stop: all leave at the same step."""
+    def must_stop(self) -> bool:
+        """Whether any process was told to stop, on all processes: all leave at the same step."""
         return hosts.any_process(self.stop())
 
     def claim(self, program: str | None, limit: int) -> list[Claim]:
         """Takes runs of one program from the ledger; none once it is time to stop.
 
-        With None as the program it is any, best one that no other thread is compiling.
+        With ``program=None`` of any program, preferably one that no other thread is compiling.
         """
 
         def take(ledger: Ledger) -> list[Any]:
@@ -119,7 +119,7 @@ class Claims:
             )  # fmt: skip
             return [dataclasses.asdict(claim) for claim in claims]
 
-        # One thread at a time: the next one must see what this one is going to compile.
+        # One thread at a time: the next must see which program this one is going to compile.
         with self.lock:
             claims = [Claim(**values) for values in self.agree(take)]
             self.held.update({claim.key: claim for claim in claims})
@@ -129,7 +129,7 @@ class Claims:
 
     @contextlib.contextmanager
     def compile_for(self, claims: list[Claim]) -> Iterator[None]:
-        """Marks this thread as one that only compiles, for runs that it has not begun."""
+        """Marks this thread as one that compiles, for runs that have not begun."""
         me = threading.current_thread()
         with self.lock:
             self.compilers[me] = claims
@@ -141,10 +141,10 @@ class Claims:
                 self.compiling.discard(claims[0].program)
 
     def leave(self, threads: Collection[threading.Thread]) -> bool:
-        """Releases the runs of threads that all only compile, which nothing can stop.
+        """Releases the runs of these threads if all of them compile, which cannot be interrupted.
 
         Returns:
-          Whether they all do; else nothing is done.
+          Whether all of them do. If not, no run is released.
         """
         with self.lock:
             if not all(thread in self.compilers for thread in threads):
@@ -155,16 +155,16 @@ class Claims:
         return True
 
     def holds(self, claim: Claim) -> bool:
-        """Whether the run has not been let go."""
+        """Whether the run is still held."""
         with self.lock:
             return self.held.get(claim.key) == claim
 
     def is_lost(self, claim: Claim) -> bool:
-        """Whether the run was taken from this worker."""
+        """Whether another worker has taken the run over."""
         return claim in self.lost
 
     def let_go(self, claim: Claim) -> None:
-        """Forgets a run that this worker does not hold any more."""
+        """Forgets a run that this worker no longer holds."""
         if self.is_lost(claim) and self.writes:
             self.callback.on_run_end(claim.key, "lost", {})
         with self.lock:
@@ -173,7 +173,7 @@ class Claims:
             self.lost.discard(claim)
 
     def beat(self) -> None:
-        """Renews the leases of all runs that are held, and notes which were taken away."""
+        """Renews the leases of all runs that are held, and marks those that are lost."""
         with self.lock:
             if self.ledger is None or not self.held:
                 return
@@ -183,7 +183,7 @@ class Claims:
             self.lost.update(claim for key, claim in self.held.items() if key not in still)
 
     def record(self, claim: Claim, epochs: list[dict[str, Any]]) -> bool:
-        """Writes down epochs of a run that goes on; tells whether it is still this worker's."""
+        """Records epochs of a run that continues; returns whether this worker still holds it."""
         assert self.ledger is not None
         if not self.is_lost(claim) and self.ledger.record(claim, self.worker, epochs):
             return True
@@ -191,7 +191,7 @@ class Claims:
         return False
 
     def mark_lost(self, claim: Claim) -> None:
-        """Notes that a run was taken from this worker; its thread leaves it alone."""
+        """Marks a run that another worker has taken over; the thread that trains it drops it."""
         with self.lock:
             if self.held.get(claim.key) == claim:
                 self.lost.add(claim)
@@ -204,7 +204,7 @@ class Claims:
     def finish(
         self, claim: Claim, state: str, result: Mapping[str, Any], epochs: list[dict[str, Any]]
     ) -> bool:
-        """Writes down how a run ended; tells whether it was still this worker's to do so."""
+        """Records how a run ended; returns whether this worker still held it."""
         held = self.ledger is not None and self.ledger.finish(
             claim, self.worker, state, result, epochs
         )
@@ -214,9 +214,9 @@ class Claims:
         return held
 
     def fail(self, claim: Claim, error: BaseException, *, for_good: bool = False) -> None:
-        """Writes down that a run raised; it is tried again, but not for ever."""
+        """Records that a run raised; it is tried ``max_attempts`` times, or once if ``for_good``."""
         if self.ledger is not None and not self.is_lost(claim):
-            # JAX adds a note to what passes through it, which says nothing of what was raised.
+            # JAX adds a note to each exception that passes through it; the note is left out.
             message = "".join(traceback.format_exception_only(type(error), error))
             message = message.partition("\n-----")[0].strip()[:500]
             trace = "".join(traceback.format_exception(error))
@@ -227,16 +227,16 @@ class Claims:
         self.let_go(claim)
 
     def lost_attempts(self, claim: Claim) -> int:
-        """How often a run's worker ended without a result."""
+        """How often a worker ended while it held the run, without a result."""
         if self.ledger is None:
             return 0
         found = [attempt["outcome"] for attempt in self.ledger.attempts(claim.key)]
-        # Counted anew since it was last given up, when somebody asked for another try.
+        # Counted from the last error on, after which somebody asked for another attempt.
         given_up = max((i for i, outcome in enumerate(found) if outcome == "raised"), default=-1)
         return found[given_up + 1 :].count("lost")
 
     def release(self, claim: Claim) -> None:
-        """Lets a run wait again; its checkpoints stay."""
+        """Returns a run to the ledger, where it waits; its checkpoints stay."""
         if self.ledger is not None and not self.is_lost(claim):
             self.ledger.release(claim, self.worker)
             self.callback.on_run_end(claim.key, "waiting", {"message": "to be resumed"})
@@ -244,7 +244,7 @@ class Claims:
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers of a run depend on, as the ledger keeps it."""
+    """The versions on which the numbers of a run depend, as the ledger keeps them."""
     found = {"python": platform.python_version()}
     for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
         try:
@@ -255,7 +255,7 @@ def versions() -> dict[str, str]:
 
 
 def device_name() -> str:
-    """The devices, such as ``8 x TPU v4``."""
+    """The number and kind of the devices, such as ``8 x TPU v4``."""
     devices = jax.devices()
     return f"{len(devices)} x {devices[0].device_kind}"
 

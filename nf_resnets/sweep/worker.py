@@ -1,4 +1,4 @@
-"""A worker: takes runs from the ledger and trains them in slots of compiled programs."""
+"""A worker of a sweep: claims runs from the ledger and trains them in slots of programs."""
 
 from __future__ import annotations
 
@@ -33,493 +33,33 @@ from nf_resnets.training.progress import (
 )
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two looks at a ledger in which no run waits."""
+"""Seconds between two queries of a ledger in which no run waits."""
 
 MOST_BEGINNINGS = 20
-"""How often a run may be begun without reaching a checkpoint, whatever ended its workers."""
-
-FATAL = (CheckpointError, LedgerError)
-"""No fault of a run: a disk that is full, a folder that is gone, a ledger that does not answer."""
-
-
-class HopelessError(Exception):
-    """A run that is not worth another attempt."""
-
-
-@dataclasses.dataclass
-class ActiveRun:
-    """A run in a slot."""
-
-    claim: Claim
-    settings: Resolved
-    progress: Progress
-    checkpoints: Checkpoints  # the folder is this worker's as long as the run is in the slot
-    epoch_start: int = 0  # the first step of this epoch
-    epoch_seconds: float = 0.0  # ``progress.seconds`` then
-    # Rows that the ledger does not have yet.
-    epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    saved_epoch: int = 0  # after which it was last saved
-    saving: concurrent.futures.Future[None] | None = None  # while the run goes on
-    save_seconds: float = 0.0  # of the last save
-    saved_at: float = dataclasses.field(default_factory=time.perf_counter)  # when it ended
-    waited: float = 0.0  # ``program.input_seconds()`` when the run entered the slot
-
-    @property
-    def step(self) -> int:
-        """Steps made."""
-        return self.progress.step
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the last step was of, counted from 1."""
-        return -(-self.step // self.settings.steps_per_epoch)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all steps are made."""
-        return self.step == self.settings.num_steps
-
-    @property
-    def ends_epoch(self) -> bool:
-        """Whether the last step was the last one of an epoch, or of the run."""
-        return self.step > 0 and (self.step % self.settings.steps_per_epoch == 0 or self.is_over)
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether a test is due after this epoch."""
-        return self.is_over or self.epoch % self.settings.evaluate_every == 0
-
-    def steps_left(self) -> int:
-        """Steps to the end of the epoch, or of the run."""
-        per_epoch = self.settings.steps_per_epoch
-        return min(per_epoch - self.step % per_epoch, self.settings.num_steps - self.step)
-
-    def wait_for_save(self) -> None:
-        """Waits until its checkpoint is on disk; raises what kept it from being written."""
-        saving, self.saving = self.saving, None
-        if saving is not None:
-            saving.result()
-
-
-def work(claims: Claims) -> None:
-    """Trains runs until none is left: none waits, and none is in the hands of others."""
-    pause = SHORTEST_PAUSE
-    with claims.clock.spent("working"):
-        while not claims.is_over():
-            found = claims.claim(None, 1)
-            if found:
-                _work_on(claims, found)
-                pause = SHORTEST_PAUSE
-            elif not claims.agree(lambda ledger: _some_left(claims)):
-                return
-            else:
-                # The others have what is left: looking again costs them, too.
-                with claims.clock.spent("idle"):
-                    time.sleep(pause)
-                pause = min(1.5 * pause, LONGEST_PAUSE)
-
-
-def _some_left(claims: Claims) -> bool:
-    assert claims.ledger is not None
-    counts = claims.ledger.counts(claims.keys)
-    return bool(counts.get("waiting") or counts.get("running"))
-
-
-def _work_on(claims: Claims, found: list[Claim]) -> None:
-    """Trains these runs, and others of their program for as long as there are any."""
-    try:
-        settings = claims.task.resolve(json.loads(found[0].settings))
-        with claims.clock.spent("compiling"), claims.compile_for(found):
-            program = claims.programs.get(settings)
-        if claims.holds(found[0]):  # else the worker has left meanwhile
-            Slots(claims, program, settings.program).train(found)
-    except Exception as error:
-        if jax.process_count() > 1 or isinstance(error, FATAL):
-            raise
-        _blame(claims, found, error)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a device has no memory left."""
-    if isinstance(error, MemoryError):
-        return True
-    text = str(error)
-    return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and (
-        "RESOURCE_EXHAUSTED" in text or "Out of memory" in text or "out of memory" in text
-    )
-
-
-def _blame(claims: Claims, failed: list[Claim], error: Exception) -> None:
-    """Writes down that these runs could not be trained."""
-    for claim in failed:
-        if claim.key not in claims.held:
-            continue
-        if is_out_of_memory(error):
-            message = str(error).partition("\n")[0][:500]
-            claims.finish(claim, "oom", {"message": message}, [])
-        else:
-            claims.fail(claim, error)
-
-
-class Slots:
-    """A program's slots, and the runs in them."""
-
-    def __init__(self, claims: Claims, program: Program, name: str) -> None:
-        self.claims = claims
-        self.program = program
-        self.name = name
-        self.runs: list[ActiveRun | None] = [None] * program.slots
-        self.states = program.empty()
-        self.call_steps = 1
-        self.coming: list[Claim] = []
-        self.saver = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="saver")
-
-    def train(self, claims: list[Claim]) -> None:
-        """Trains these runs and all others of the program that can be had."""
-        self.coming = list(claims)
-        try:
-            while self._fill() or self.coming:
-                if any(run is not None for run in self.runs):
-                    self._make_steps()
-                else:
-                    self._wait()
-                if self.claims.is_over():
-                    break
-            self._leave()
-        except Exception as error:
-            if jax.process_count() > 1:
-                raise
-            self._give_up(error)
-        finally:
-            self.saver.shutdown()
-            self.program.close()
-
-    def _active(self) -> list[tuple[int, ActiveRun]]:
-        return [(slot, run) for slot, run in enumerate(self.runs) if run is not None]
-
-    def _give_up(self, error: Exception) -> None:
-        """Lets go of all runs: the states may be gone with the call that raised."""
-        left = [run.claim for _, run in self._active()] + self.coming
-        for _, run in self._active():
-            with contextlib.suppress(Exception):  # the first one is what went wrong
-                run.wait_for_save()
-            run.checkpoints.close()  # before another worker may take the run
-        self.runs, self.coming = [None] * self.program.slots, []
-        if isinstance(error, FATAL):
-            for claim in left:
-                with contextlib.suppress(Exception):
-                    self.claims.release(claim)
-            raise error
-        _blame(self.claims, left, error)
-
-    def _wait(self) -> None:
-        """Waits for the checkpoints of runs that nobody trains; they may be lost meanwhile."""
-        with self.claims.clock.spent("idle"):
-            time.sleep(SHORTEST_PAUSE)
-        lost = [claim for claim in self.coming if self.claims.is_lost(claim)]
-        self.coming = [claim for claim in self.coming if claim not in lost]
-        for claim in lost:
-            self.claims.let_go(claim)
-
-    def _fill(self) -> bool:
-        """Puts runs wherever a slot is free; tells whether there are any."""
-        free = [slot for slot, run in enumerate(self.runs) if run is None]
-        in_use: list[Claim] = []
-        while free:
-            missing = len(free) - len(self.coming)
-            if missing > 0:
-                self.coming += self.claims.claim(self.name, missing)
-            if not self.coming:
-                break
-            try:
-                self._begin(free[0], self.coming[0])
-            except CheckpointHeldError:
-                if jax.process_count() > 1:
-                    raise
-                # Of a worker that was stopped for longer than its lease: the run waits for it to
-                # let go, or to end, and others begin meanwhile.
-                in_use.append(self.coming.pop(0))
-                continue
-            except (CheckpointError, HopelessError) as error:
-                if jax.process_count() > 1:
-                    raise
-                # Never silently from the start: a person has to look at what is there.
-                self.claims.fail(self.coming.pop(0), error, for_good=True)
-                continue
-            except Exception as error:
-                if jax.process_count() > 1 or _is_donated(self.states):
-                    raise
-                _blame(self.claims, [self.coming.pop(0)], error)
-                continue
-            self.coming.pop(0)
-            free.pop(0)
-        self.coming += in_use
-        return bool(self._active())
-
-    def _begin(self, slot: int, claim: Claim) -> None:
-        claims, program = self.claims, self.program
-        settings = claims.task.resolve(json.loads(claim.settings))
-        checkpoints = claims.checkpoints(claim)
-        found = restore(checkpoints if claims.writes else None, checkpoint_like(program))
-        often = found is None and claim.attempt > MOST_BEGINNINGS
-        if often and claims.lost_attempts(claim) >= MOST_BEGINNINGS:
-            raise HopelessError(
-                f"the run was begun {MOST_BEGINNINGS} times and its worker never came to its end "
-                "or its first checkpoint; something in it ends the process."
-            )
-        begun = time.perf_counter()
-        with claims.clock.spent("computing"):
-            if found is None:
-                progress = Progress.begin(program)
-                self.states = program.begin(self.states, slot, claims.task.start(settings))
-            else:
-                progress = Progress.resume(program, *found)
-                self.states = program.put(self.states, slot, found[1]["state"])
-        progress.seconds += time.perf_counter() - begun
-        run = ActiveRun(claim, settings, progress, checkpoints)
-        run.epoch_start = run.step - run.step % settings.steps_per_epoch
-        run.saved_epoch = run.step // settings.steps_per_epoch
-        run.epoch_seconds = 0.0 if found is None else progress.seconds
-        run.waited = 0.0 if program.input_seconds is None else program.input_seconds()
-        self.runs[slot] = run
-        if claims.writes:
-            claims.callback.on_run_begin(
-                claim.key, settings.label, settings.settings, run.step, settings.num_steps
-            )
-        if found is None and claims.task.probe is not None:
-            run.epochs.append({"epoch": 0, "step": 0, "measures": self._probe(slot, run)})
-
-    def _probe(self, slot: int, run: ActiveRun) -> dict[str, Any]:
-        probe = self.claims.task.probe
-        if probe is None:
-            return {}
-        with self.claims.clock.spent("computing"):
-            state = self.program.take(self.states, slot)
-            return dict(probe(self.program, run.settings, state, run.step))
-
-    def _make_steps(self) -> None:
-        """Makes steps with all runs, each at most to the end of its epoch; sees who is done."""
-        claims = self.claims
-        before = [0 if run is None else run.step for run in self.runs]
-        with claims.clock.spent("computing"):
-            self.states, elapsed = advance(
-                self.program,
-                self.states,
-                [None if run is None else run.progress for run in self.runs],
-                [0 if run is None else min(run.steps_left(), self.call_steps) for run in self.runs],
-            )
-        made = max(run.step - before[slot] for slot, run in self._active())
-        wanted = steps_for(claims.execution.call_seconds, made, elapsed)
-        self.call_steps = claims.agree(lambda ledger: wanted)
-        for slot, run in self._active():
-            if claims.writes:
-                metrics = run.progress.metrics
-                new: dict[str, Any] = {
-                    name: run.progress.column(name, before[slot]) for name in metrics
-                }
-                if self.program.input_seconds is not None:
-                    new["input_fraction"] = [self._input_fraction(run)]
-                claims.callback.on_step(run.claim.key, run.step, new)
-            if run.progress.diverged:
-                self._end(slot, "diverged", _where(run.progress))
-        self._drop_lost()
-        self._end_epochs()
-
-    def _input_fraction(self, run: ActiveRun) -> float:
-        """Of the time in steps, the fraction that was spent waiting for batches."""
-        assert self.program.input_seconds is not None
-        waited = self.program.input_seconds() - run.waited
-        return min(waited / max(run.progress.step_seconds, 1e-9), 1.0)
-
-    def _drop_lost(self) -> None:
-        """Leaves the runs that were taken from this worker to whoever has them."""
-
-        def find(ledger: Any) -> list[int]:
-            return [slot for slot, run in self._active() if self.claims.is_lost(run.claim)]
-
-        for slot in self.claims.agree(find):
-            run = self.runs[slot]
-            assert run is not None
-            with contextlib.suppress(CheckpointError):
-                run.wait_for_save()
-            run.checkpoints.close()
-            self.claims.let_go(run.claim)
-            self.runs[slot] = None
-
-    def _end_epochs(self) -> None:
-        """Tests, records and saves the runs that have ended an epoch or all of them."""
-        tests = self._test([(slot, run) for slot, run in self._active() if run.ends_epoch])
-        for slot, run in self._active():
-            if not run.ends_epoch:
-                if self._is_saved(run, after_epoch=False):
-                    self._save(slot)
-                continue
-            test = tests.get(slot, {})
-            row = self._epoch_row(run, test)
-            if self.claims.writes:
-                self.claims.callback.on_epoch(run.claim.key, run.step, row)
-            run.epochs.append(row)
-            loss = test.get("loss", 0.0)
-            if not math.isfinite(loss):
-                # The last update itself may have been the one too many.
-                self._end(slot, "diverged", f"the test loss is {loss} at step {run.step}")
-                continue
-            row["measures"] = self._probe(slot, run)
-            if run.is_over:
-                self._end(slot, "finished", None)
-            elif self._is_saved(run, after_epoch=True):
-                self._save(slot)
-                run.saved_epoch = run.epoch
-
-    def _test(self, due: list[tuple[int, ActiveRun]]) -> dict[int, dict[str, float]]:
-        """The tests of those runs that are due for one."""
-        due = [(slot, run) for slot, run in due if run.is_tested]
-        if not due:
-            return {}
-        start = time.perf_counter()
-        with self.claims.clock.spent("computing"):
-            found = self.program.test(self.states)
-        elapsed = time.perf_counter() - start
-        tests = {}
-        for slot, run in due:
-            tests[slot] = {name: float(values[slot]) for name, values in found.items()}
-            refuse_labels(tests[slot], "the test split")
-            run.progress.seconds += elapsed / len(due)
-        return tests
-
-    def _is_saved(self, run: ActiveRun, *, after_epoch: bool) -> bool:
-        """Whether a checkpoint is due, after an epoch or within one, and may take its time."""
-        how = self.claims.execution
-        seconds = 0.0 if after_epoch else how.checkpoint_seconds
-        if after_epoch and not 0 < how.checkpoint_epochs <= run.epoch - run.saved_epoch:
-            return False
-        if not after_epoch and not seconds:
-            return False
-        if how.checkpoint_fraction >= 1 and not seconds:
-            return True
-
-        def affordable(ledger: Any) -> bool:
-            if run.saving is not None and not run.saving.done():
-                return False
-            since = time.perf_counter() - run.saved_at
-            # Before the first one nothing is known, and 0 seconds are affordable.
-            fraction = how.checkpoint_fraction
-            return since >= seconds and (fraction >= 1 or run.save_seconds <= fraction * since)
-
-        return self.claims.agree(affordable)
-
-    def _epoch_row(self, run: ActiveRun, test: dict[str, float]) -> dict[str, Any]:
-        progress = run.progress
-        row = {
-            "epoch": run.epoch,
-            "step": run.step,
-            "train_loss": progress.mean("loss", run.epoch_start),
-            "train_accuracy": progress.mean("accuracy", run.epoch_start),
-            "test_loss": test.get("loss"),
-            "test_accuracy": test.get("accuracy"),
-            "seconds": progress.seconds - run.epoch_seconds,
-        }
-        run.epoch_start, run.epoch_seconds = run.step, progress.seconds
-        return row
-
-    def _save(self, slot: int) -> None:
-        """Records a run's epochs, and saves it if it is still this worker's.
-
-        In this order: killed in between, the run makes the epoch again, with the same numbers. In
-        the other order its row would be missing for ever.
-        """
-        run = self.runs[slot]
-        assert run is not None
-        state = self.program.take(self.states, slot)
-        run.wait_for_save()
-        epochs, run.epochs = run.epochs, []
-        if not self.claims.writes:
-            return
-        step, tree = run.step, run.progress.tree(state)
-
-        def save() -> None:
-            start = time.perf_counter()
-            if not self.claims.record(run.claim, epochs):
-                return
-            try:
-                run.checkpoints.save(step, tree)
-            except CheckpointHeldError:
-                # This process stood still in between, and another one has the run.
-                self.claims.mark_lost(run.claim)
-            run.saved_at = time.perf_counter()
-            run.save_seconds = run.saved_at - start
-
-        # The disk is slow, and the next epoch need not wait for it.
-        run.saving = self.saver.submit(save)
-
-    def _end(self, slot: int, state: str, message: str | None) -> None:
-        run = self.runs[slot]
-        assert run is not None
-        run.wait_for_save()
-        measures = run.progress.measures(run.settings.curve_points)
-        if self.program.input_seconds is not None:
-            measures["input_wait"] = self.program.input_seconds() - run.waited
-            measures["input_fraction"] = self._input_fraction(run)
-        if state == "finished" and self.claims.task.finish is not None:
-            with self.claims.clock.spent("computing"):
-                last = self.program.take(self.states, slot)
-                measures |= self.claims.task.finish(self.program, run.settings, last)
-        self.runs[slot] = None
-        result: dict[str, Any] = {"steps": run.step, "seconds": run.progress.seconds}
-        result |= {"message": message, "measures": measures}
-        if state == "finished":
-            names = ("test_accuracy", "test_loss", "train_loss", "train_accuracy")
-            result |= {name: run.epochs[-1][name] for name in names}
-        if self.claims.finish(run.claim, state, result, run.epochs):
-            # Only now: a worker killed in between leaves a folder too many, and never one too few.
-            run.checkpoints.delete()
-        else:
-            run.checkpoints.close()
-
-    def _leave(self) -> None:
-        """Saves all runs where they stand, and lets them wait for whoever resumes them."""
-        for claim in self.coming:
-            self.claims.release(claim)
-        self.coming = []
-        for slot, run in self._active():
-            if run.step:
-                self._save(slot)
-                run.wait_for_save()
-            run.checkpoints.close()
-            self.claims.release(run.claim)
-            self.runs[slot] = None
-
-
-def _is_donated(states: Any) -> bool:
-    """Whether the states are gone with a call that raised."""
-    leaf = jax.tree.leaves(states)[0]
-    return isinstance(leaf, jax.Array) and leaf.is_deleted()
-
-
-def _where(progress: Progress) -> str:
-    """What was not finite at the step at which a run diverged."""
-    gone = [f"{name} {x}" for name, x in progress.last().items() if not math.isfinite(x)]
-    return f"{', '.join(gone)} at step {progress.step}"
-
+"""How often a run may start without reaching a checkpoint, whatever ended its workers."""
 
 MOST_WORKERS = 8
+"""How many threads there are at most, unless ``Execution.workers`` says more."""
 
-_SIGNAL_SECONDS = 0.05  # at most until the main thread sees a signal
+FATAL = (CheckpointError, LedgerError)
+"""Errors that no run caused: a full disk, a missing folder, a ledger that does not answer."""
+
+_SIGNAL_SECONDS = 0.05  # at most until the main thread handles a signal
 _THREAD = "worker of a sweep"
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a worker did."""
+    """The result of :func:`run_sweep`."""
 
-    counts: dict[str, int]  # of the runs in each state
+    counts: dict[str, int]  # how many runs are in each state
     clock: Clock
-    programs: dict[str, Program]  # that were compiled, by name
-    stopped: bool  # whether it was told to stop before all was done
+    programs: dict[str, Program]  # those that this worker compiled, by name
+    stopped: bool  # whether the worker was told to stop
 
 
 def enter(runs: Sequence[Resolved], ledger: Ledger) -> int:
-    """Puts runs into a ledger, to be made in this order; those that are there stay as they are.
+    """Enters runs into a ledger, in the order in which they are made; known runs stay as they are.
 
     Returns:
       How many are new.
@@ -543,23 +83,23 @@ def run_sweep(
     execution: Execution = Execution(),  # noqa: B008 (a frozen value)
     devices: Sequence[jax.Device] | None = None,
 ) -> Outcome:
-    """Makes the runs that the ledger says are missing, and waits for those of other workers.
+    """Makes the runs that wait in the ledger, and waits for those that other workers hold.
 
     Args:
-      task: what the runs are.
-      runs: those to make; they are in the ledger (:func:`enter`).
-      ledger: where results are kept; None on all but process 0.
+      task: describes the runs and builds their programs.
+      runs: the runs to make; :func:`enter` has put them into the ledger.
+      ledger: where results are kept; None on all processes but process 0.
       folder: for the checkpoints of unfinished runs.
-      callback: hears what happens.
-      stop: is asked between calls; once it says so, all runs are saved and released.
+      callback: is told what happens.
+      stop: ``stop()`` is called between steps; once it is true, all runs are saved and released.
       execution: how the runs are made.
-      devices: where; by default on all, of every process.
+      devices: the devices to train on; by default all, of every process.
 
     Raises:
       ValueError: if the devices do not divide by ``execution.devices_per_run``, or a batch does not
         divide over so many.
       LedgerError: if the ledger is older than the checkpoints.
-      Exception: whatever kept the worker itself from working, such as a ledger that is gone.
+      Exception: any error that is not of a single run, such as a ledger that is gone.
     """
     if ledger is not None:
         refuse_older_ledger(runs, ledger, folder)
@@ -584,14 +124,14 @@ def run_sweep(
         else:
             _work_in_threads(claims, threads, given_up)
     counts = claims.agree(lambda ledger: ledger.counts(claims.keys))
-    return Outcome(counts, claims.clock, claims.programs.built, claims.is_over())
+    return Outcome(counts, claims.clock, claims.programs.built, claims.must_stop())
 
 
 def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
-    """The mesh on which runs are spread, each over so many devices.
+    """The mesh of a sweep, whose ``data`` axis has the devices of one run.
 
     Raises:
-      ValueError: if the devices do not divide by that.
+      ValueError: if ``devices_per_run`` does not divide the devices.
     """
     if devices_per_run < 1 or len(devices) % devices_per_run:
         raise ValueError(
@@ -602,20 +142,20 @@ def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.shard
 
 
 def default_workers(devices: Sequence[jax.Device]) -> int:
-    """How many programs are at work at a time: one a core on a CPU of one device, else one."""
+    """How many threads train at a time: one a core on a CPU of one device, else one."""
     alone = len(devices) == 1 and devices[0].platform == "cpu"
     return min(os.cpu_count() or 1, MOST_WORKERS) if alone else 1
 
 
 def refuse_older_ledger(runs: Sequence[Resolved], ledger: Ledger, folder: Path) -> None:
-    """Refuses a ledger that knows less of runs than their checkpoints, which lie beside it.
+    """Refuses a ledger that lacks epochs of which there are checkpoints.
 
-    The row of an epoch is written before the checkpoint that follows it: where the checkpoint is
-    there and the row is not, the ledger was deleted, emptied or replaced, and going on would leave
-    its rows out for good.
+    The row of an epoch is written before the checkpoint that follows it. A checkpoint without its
+    row means that the ledger was deleted, emptied or replaced; a resumed run would never write the
+    missing rows.
 
     Raises:
-      LedgerError: it does; the sentence names a run and its epochs.
+      LedgerError: if it lacks one; the message names the run and the epoch.
     """
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     behind = {}
@@ -639,42 +179,9 @@ def refuse_older_ledger(runs: Sequence[Resolved], ledger: Ledger, folder: Path) 
         )
 
 
-def _work_in_threads(claims: Claims, count: int, given_up: threading.Event) -> None:
-    """Works in threads; once told to stop, waits for none that only compiles."""
-    failures: list[BaseException] = []
-
-    def in_thread() -> None:
-        try:
-            work(claims)
-        except BaseException as error:
-            failures.append(error)
-            given_up.set()  # the other threads save their runs and leave
-
-    threads = [threading.Thread(target=in_thread, name=_THREAD, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        while at_work := [thread for thread in threads if thread.is_alive()]:
-            # Python handles signals in this thread only, and the system may hand one to another
-            # thread, which does not wake this one: it wakes by itself.
-            at_work[0].join(_SIGNAL_SECONDS)
-            if claims.stop() and claims.leave([each for each in at_work if each.is_alive()]):
-                break
-    except BaseException:
-        given_up.set()
-        raise
-    if failures:
-        raise failures[0]
-
-
-def is_at_work() -> bool:
-    """Whether a thread was left behind, as its compilation could not be ended."""
-    return any(thread.name == _THREAD for thread in threading.enumerate())
-
-
 @contextlib.contextmanager
 def _heartbeat(claims: Claims, given_up: threading.Event) -> Iterator[None]:
-    """Renews the leases in a thread of its own for as long as the block lasts."""
+    """Renews the leases in a thread of its own until the block ends."""
     over = threading.Event()
     failures: list[BaseException] = []
 
@@ -696,6 +203,502 @@ def _heartbeat(claims: Claims, given_up: threading.Event) -> Iterator[None]:
         thread.join()
     if failures:
         raise failures[0]
+
+
+def _work_in_threads(claims: Claims, count: int, given_up: threading.Event) -> None:
+    """Calls :func:`work` in threads; at a stop, does not wait for those that compile."""
+    failures: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            work(claims)
+        except BaseException as error:
+            failures.append(error)
+            given_up.set()  # the other threads save their runs and leave
+
+    threads = [threading.Thread(target=in_thread, name=_THREAD, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        while at_work := [thread for thread in threads if thread.is_alive()]:
+            # Python handles signals in this thread only. The system may deliver one to another
+            # thread, which does not wake this one; so it wakes by itself.
+            at_work[0].join(_SIGNAL_SECONDS)
+            if claims.stop() and claims.leave([each for each in at_work if each.is_alive()]):
+                break
+    except BaseException:
+        given_up.set()
+        raise
+    if failures:
+        raise failures[0]
+
+
+def is_at_work() -> bool:
+    """Whether a thread is left that still compiles, since a compilation cannot be interrupted."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())
+
+
+def work(claims: Claims) -> None:
+    """Trains runs until none in the ledger waits or is being trained."""
+    pause = SHORTEST_PAUSE
+    with claims.clock.spent("working"):
+        while not claims.must_stop():
+            found = claims.claim(None, 1)
+            if found:
+                _work_on(claims, found)
+                pause = SHORTEST_PAUSE
+            elif not claims.agree(lambda ledger: _some_left(claims)):
+                return
+            else:
+                # Other workers hold the rest. Each query of the ledger costs them time, too.
+                with claims.clock.spent("idle"):
+                    time.sleep(pause)
+                pause = min(1.5 * pause, LONGEST_PAUSE)
+
+
+def _some_left(claims: Claims) -> bool:
+    """Whether a run waits or is being trained."""
+    assert claims.ledger is not None
+    counts = claims.ledger.counts(claims.keys)
+    return bool(counts.get("waiting") or counts.get("running"))
+
+
+def _work_on(claims: Claims, found: list[Claim]) -> None:
+    """Trains these runs, then the others of their program."""
+    try:
+        resolved = claims.task.resolve(json.loads(found[0].settings))
+        with claims.clock.spent("compiling"), claims.compile_for(found):
+            program = claims.programs.get(resolved)
+        if claims.holds(found[0]):  # not if the worker was told to stop meanwhile
+            Slots(claims, program, resolved.program).train(found)
+    except Exception as error:
+        if jax.process_count() > 1 or isinstance(error, FATAL):
+            raise
+        _record_failure(claims, found, error)
+
+
+def _record_failure(claims: Claims, failed: list[Claim], error: Exception) -> None:
+    """Records that these runs raised, those that are still held."""
+    for claim in failed:
+        if claim.key not in claims.held:
+            continue
+        if is_out_of_memory(error):
+            message = str(error).partition("\n")[0][:500]
+            claims.finish(claim, "oom", {"message": message}, [])
+        else:
+            claims.fail(claim, error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and (
+        "RESOURCE_EXHAUSTED" in text or "Out of memory" in text or "out of memory" in text
+    )
+
+
+class HopelessError(Exception):
+    """A run that is not tried again."""
+
+
+@dataclasses.dataclass
+class ActiveRun:
+    """A run in a slot."""
+
+    claim: Claim
+    resolved: Resolved
+    progress: Progress
+    checkpoints: Checkpoints  # locked by this worker while the run is in the slot
+    epoch_start: int = 0  # the first step of this epoch
+    epoch_seconds: float = 0.0  # ``progress.seconds`` at ``epoch_start``
+    # Rows of epochs that the ledger does not have yet.
+    epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    saved_epoch: int = 0  # the epoch after which the run was last saved
+    saving: concurrent.futures.Future[None] | None = None  # the save in progress
+    save_seconds: float = 0.0  # how long the last save took
+    saved_at: float = dataclasses.field(default_factory=time.perf_counter)  # when it ended
+    waited: float = 0.0  # ``program.input_seconds()`` when the run entered the slot
+
+    @property
+    def step(self) -> int:
+        """Steps made."""
+        return self.progress.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the last step was of, counted from 1."""
+        return -(-self.step // self.resolved.steps_per_epoch)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are made."""
+        return self.step == self.resolved.num_steps
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the last step was the last one of an epoch, or of the run."""
+        return self.step > 0 and (self.step % self.resolved.steps_per_epoch == 0 or self.is_over)
+
+    @property
+    def test_is_due(self) -> bool:
+        """Whether a test is due after this epoch."""
+        return self.is_over or self.epoch % self.resolved.evaluate_every == 0
+
+    def steps_left(self) -> int:
+        """Steps to the end of the epoch, or of the run."""
+        per_epoch = self.resolved.steps_per_epoch
+        return min(per_epoch - self.step % per_epoch, self.resolved.num_steps - self.step)
+
+    def wait_for_save(self) -> None:
+        """Waits until the checkpoint is on disk; raises the error of the save, if there was one."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            saving.result()
+
+
+class Slots:
+    """A program's slots, and the runs in them."""
+
+    def __init__(self, claims: Claims, program: Program, name: str) -> None:
+        self.claims = claims
+        self.program = program
+        self.name = name
+        self.runs: list[ActiveRun | None] = [None] * program.slots  # one a slot
+        self.states = program.empty()
+        self.call_steps = 1  # steps in the next call, at most
+        self.queue: list[Claim] = []  # claimed runs that are in no slot yet
+        self.saver = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="saver")
+
+    def train(self, claims: list[Claim]) -> None:
+        """Trains these runs, and all others of the program that can be claimed."""
+        self.queue = list(claims)
+        try:
+            while self._fill() or self.queue:
+                if any(run is not None for run in self.runs):
+                    self._make_steps()
+                else:
+                    self._wait()
+                if self.claims.must_stop():
+                    break
+            self._leave()
+        except Exception as error:
+            if jax.process_count() > 1:
+                raise
+            self._give_up(error)
+        finally:
+            self.saver.shutdown()
+            self.program.close()
+
+    def _active(self) -> list[tuple[int, ActiveRun]]:
+        return [(slot, run) for slot, run in enumerate(self.runs) if run is not None]
+
+    def _give_up(self, error: Exception) -> None:
+        """Lets go of all runs after an error: the states may be donated to the call that raised."""
+        left = [run.claim for _, run in self._active()] + self.queue
+        for _, run in self._active():
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                run.wait_for_save()
+            run.checkpoints.close()  # before another worker may take the run
+        self.runs, self.queue = [None] * self.program.slots, []
+        if isinstance(error, FATAL):
+            for claim in left:
+                with contextlib.suppress(Exception):
+                    self.claims.release(claim)
+            raise error
+        _record_failure(self.claims, left, error)
+
+    def _wait(self) -> None:
+        """Waits for queued runs whose checkpoints are in use; drops those that are lost."""
+        with self.claims.clock.spent("idle"):
+            time.sleep(SHORTEST_PAUSE)
+        lost = [claim for claim in self.queue if self.claims.is_lost(claim)]
+        self.queue = [claim for claim in self.queue if claim not in lost]
+        for claim in lost:
+            self.claims.let_go(claim)
+
+    def _fill(self) -> bool:
+        """Puts runs into the free slots; returns whether any slot has a run."""
+        free = [slot for slot, run in enumerate(self.runs) if run is None]
+        in_use: list[Claim] = []
+        while free:
+            missing = len(free) - len(self.queue)
+            if missing > 0:
+                self.queue += self.claims.claim(self.name, missing)
+            if not self.queue:
+                break
+            try:
+                self._begin(free[0], self.queue[0])
+            except CheckpointHeldError:
+                if jax.process_count() > 1:
+                    raise
+                # A worker that was suspended for longer than its lease still holds the folder. The
+                # run waits until that worker lets go or ends; others begin meanwhile.
+                in_use.append(self.queue.pop(0))
+                continue
+            except (CheckpointError, HopelessError) as error:
+                if jax.process_count() > 1:
+                    raise
+                # The run is not begun anew: somebody has to look at the checkpoints first.
+                self.claims.fail(self.queue.pop(0), error, for_good=True)
+                continue
+            except Exception as error:
+                if jax.process_count() > 1 or _is_donated(self.states):
+                    raise
+                _record_failure(self.claims, [self.queue.pop(0)], error)
+                continue
+            self.queue.pop(0)
+            free.pop(0)
+        self.queue += in_use
+        return bool(self._active())
+
+    def _begin(self, slot: int, claim: Claim) -> None:
+        claims, program = self.claims, self.program
+        resolved = claims.task.resolve(json.loads(claim.settings))
+        checkpoints = claims.checkpoints(claim)
+        found = restore(checkpoints if claims.writes else None, checkpoint_like(program))
+        often = found is None and claim.attempt > MOST_BEGINNINGS
+        if often and claims.lost_attempts(claim) >= MOST_BEGINNINGS:
+            raise HopelessError(
+                f"the run was begun {MOST_BEGINNINGS} times and its worker never came to its end "
+                "or its first checkpoint; something in it ends the process."
+            )
+        begun = time.perf_counter()
+        with claims.clock.spent("computing"):
+            if found is None:
+                progress = Progress.begin(program)
+                self.states = program.begin(self.states, slot, claims.task.start(resolved))
+            else:
+                progress = Progress.resume(program, *found)
+                self.states = program.put(self.states, slot, found[1]["state"])
+        progress.seconds += time.perf_counter() - begun
+        run = ActiveRun(claim, resolved, progress, checkpoints)
+        run.epoch_start = run.step - run.step % resolved.steps_per_epoch
+        run.saved_epoch = run.step // resolved.steps_per_epoch
+        run.epoch_seconds = 0.0 if found is None else progress.seconds
+        run.waited = 0.0 if program.input_seconds is None else program.input_seconds()
+        self.runs[slot] = run
+        if claims.writes:
+            claims.callback.on_run_begin(
+                claim.key, resolved.label, resolved.settings, run.step, resolved.num_steps
+            )
+        if found is None and claims.task.probe is not None:
+            run.epochs.append({"epoch": 0, "step": 0, "measures": self._probe(slot, run)})
+
+    def _probe(self, slot: int, run: ActiveRun) -> dict[str, Any]:
+        probe = self.claims.task.probe
+        if probe is None:
+            return {}
+        with self.claims.clock.spent("computing"):
+            state = self.program.take(self.states, slot)
+            return dict(probe(self.program, run.resolved, state, run.step))
+
+    def _make_steps(self) -> None:
+        """Makes steps with all runs, each to the end of its epoch at most; ends what is over."""
+        claims = self.claims
+        before = [0 if run is None else run.step for run in self.runs]
+        with claims.clock.spent("computing"):
+            self.states, elapsed = advance(
+                self.program,
+                self.states,
+                [None if run is None else run.progress for run in self.runs],
+                [0 if run is None else min(run.steps_left(), self.call_steps) for run in self.runs],
+            )
+        made = max(run.step - before[slot] for slot, run in self._active())
+        wanted = steps_for(claims.execution.call_seconds, made, elapsed)
+        self.call_steps = claims.agree(lambda ledger: wanted)
+        for slot, run in self._active():
+            if claims.writes:
+                metrics = run.progress.metrics
+                new: dict[str, Any] = {
+                    name: run.progress.column(name, before[slot]) for name in metrics
+                }
+                if self.program.input_seconds is not None:
+                    new["input_fraction"] = [self._input_fraction(run)]
+                claims.callback.on_step(run.claim.key, run.step, new)
+            if run.progress.diverged:
+                self._end(slot, "diverged", _divergence_message(run.progress))
+        self._drop_lost()
+        self._end_epochs()
+
+    def _input_fraction(self, run: ActiveRun) -> float:
+        """The fraction of the time in steps in which the run waited for batches."""
+        assert self.program.input_seconds is not None
+        waited = self.program.input_seconds() - run.waited
+        return min(waited / max(run.progress.step_seconds, 1e-9), 1.0)
+
+    def _drop_lost(self) -> None:
+        """Drops the runs that another worker has taken over."""
+
+        def find(ledger: Any) -> list[int]:
+            return [slot for slot, run in self._active() if self.claims.is_lost(run.claim)]
+
+        for slot in self.claims.agree(find):
+            run = self.runs[slot]
+            assert run is not None
+            with contextlib.suppress(CheckpointError):
+                run.wait_for_save()
+            run.checkpoints.close()
+            self.claims.let_go(run.claim)
+            self.runs[slot] = None
+
+    def _end_epochs(self) -> None:
+        """Tests, records and saves the runs that have ended an epoch or all of them."""
+        tests = self._test([(slot, run) for slot, run in self._active() if run.ends_epoch])
+        for slot, run in self._active():
+            if not run.ends_epoch:
+                if self._save_is_due(run, after_epoch=False):
+                    self._save(slot)
+                continue
+            test = tests.get(slot, {})
+            row = self._epoch_row(run, test)
+            if self.claims.writes:
+                self.claims.callback.on_epoch(run.claim.key, run.step, row)
+            run.epochs.append(row)
+            loss = test.get("loss", 0.0)
+            if not math.isfinite(loss):
+                # The last update itself may have made the parameters diverge.
+                self._end(slot, "diverged", f"the test loss is {loss} at step {run.step}")
+                continue
+            row["measures"] = self._probe(slot, run)
+            if run.is_over:
+                self._end(slot, "finished", None)
+            elif self._save_is_due(run, after_epoch=True):
+                self._save(slot)
+                run.saved_epoch = run.epoch
+
+    def _test(self, due: list[tuple[int, ActiveRun]]) -> dict[int, dict[str, float]]:
+        """Tests the runs that are due for a test; returns their results by slot."""
+        due = [(slot, run) for slot, run in due if run.test_is_due]
+        if not due:
+            return {}
+        start = time.perf_counter()
+        with self.claims.clock.spent("computing"):
+            found = self.program.test(self.states)
+        elapsed = time.perf_counter() - start
+        tests = {}
+        for slot, run in due:
+            tests[slot] = {name: float(values[slot]) for name, values in found.items()}
+            refuse_labels(tests[slot], "the test split")
+            run.progress.seconds += elapsed / len(due)
+        return tests
+
+    def _save_is_due(self, run: ActiveRun, *, after_epoch: bool) -> bool:
+        """Whether a checkpoint is due, after an epoch or within one, and costs little enough."""
+        how = self.claims.execution
+        seconds = 0.0 if after_epoch else how.checkpoint_seconds
+        if after_epoch and not 0 < how.checkpoint_epochs <= run.epoch - run.saved_epoch:
+            return False
+        if not after_epoch and not seconds:
+            return False
+        if how.checkpoint_fraction >= 1 and not seconds:
+            return True
+
+        def affordable(ledger: Any) -> bool:
+            if run.saving is not None and not run.saving.done():
+                return False
+            since = time.perf_counter() - run.saved_at
+            # Before the first save ``save_seconds`` is 0, so that one is always affordable.
+            fraction = how.checkpoint_fraction
+            return since >= seconds and (fraction >= 1 or run.save_seconds <= fraction * since)
+
+        return self.claims.agree(affordable)
+
+    def _epoch_row(self, run: ActiveRun, test: dict[str, float]) -> dict[str, Any]:
+        """The ledger's row of the epoch that ends; the next epoch starts here."""
+        progress = run.progress
+        row = {
+            "epoch": run.epoch,
+            "step": run.step,
+            "train_loss": progress.mean("loss", run.epoch_start),
+            "train_accuracy": progress.mean("accuracy", run.epoch_start),
+            "test_loss": test.get("loss"),
+            "test_accuracy": test.get("accuracy"),
+            "seconds": progress.seconds - run.epoch_seconds,
+        }
+        run.epoch_start, run.epoch_seconds = run.step, progress.seconds
+        return row
+
+    def _save(self, slot: int) -> None:
+        """Records a run's epochs, then saves a checkpoint, if this worker still holds the run.
+
+        A worker that is killed in between repeats the epoch, with the same numbers. In the other
+        order the row of the epoch would never be written.
+        """
+        run = self.runs[slot]
+        assert run is not None
+        state = self.program.take(self.states, slot)
+        run.wait_for_save()
+        epochs, run.epochs = run.epochs, []
+        if not self.claims.writes:
+            return
+        step, tree = run.step, run.progress.tree(state)
+
+        def save() -> None:
+            start = time.perf_counter()
+            if not self.claims.record(run.claim, epochs):
+                return
+            try:
+                run.checkpoints.save(step, tree)
+            except CheckpointHeldError:
+                # This process was suspended in between, and another one took the run over.
+                self.claims.mark_lost(run.claim)
+            run.saved_at = time.perf_counter()
+            run.save_seconds = run.saved_at - start
+
+        # In a thread, so that the next epoch does not wait for the disk.
+        run.saving = self.saver.submit(save)
+
+    def _end(self, slot: int, state: str, message: str | None) -> None:
+        """Records the result of a run that finished or diverged, and frees its slot."""
+        run = self.runs[slot]
+        assert run is not None
+        run.wait_for_save()
+        measures = run.progress.measures(run.resolved.curve_points)
+        if self.program.input_seconds is not None:
+            measures["input_wait"] = self.program.input_seconds() - run.waited
+            measures["input_fraction"] = self._input_fraction(run)
+        if state == "finished" and self.claims.task.finish is not None:
+            with self.claims.clock.spent("computing"):
+                last = self.program.take(self.states, slot)
+                measures |= self.claims.task.finish(self.program, run.resolved, last)
+        self.runs[slot] = None
+        result: dict[str, Any] = {"steps": run.step, "seconds": run.progress.seconds}
+        result |= {"message": message, "measures": measures}
+        if state == "finished":
+            names = ("test_accuracy", "test_loss", "train_loss", "train_accuracy")
+            result |= {name: run.epochs[-1][name] for name in names}
+        if self.claims.finish(run.claim, state, result, run.epochs):
+            # After the ledger: a worker killed in between leaves a checkpoint that nobody needs.
+            run.checkpoints.delete()
+        else:
+            run.checkpoints.close()
+
+    def _leave(self) -> None:
+        """Saves all runs and releases them, to be resumed by any worker."""
+        for claim in self.queue:
+            self.claims.release(claim)
+        self.queue = []
+        for slot, run in self._active():
+            if run.step:
+                self._save(slot)
+                run.wait_for_save()
+            run.checkpoints.close()
+            self.claims.release(run.claim)
+            self.runs[slot] = None
+
+
+def _is_donated(states: Any) -> bool:
+    """Whether the states were donated to a call that raised."""
+    leaf = jax.tree.leaves(states)[0]
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()
+
+
+def _divergence_message(progress: Progress) -> str:
+    """Says which metric was not finite at the step at which a run diverged."""
+    gone = [f"{name} {x}" for name, x in progress.last().items() if not math.isfinite(x)]
+    return f"{', '.join(gone)} at step {progress.step}"
 
 
 __all__ = [
