@@ -214,7 +214,7 @@ class Claims:
         return held
 
     def fail(self, claim: Claim, error: BaseException, *, for_good: bool = False) -> None:
-        """Records that a run raised; it is tried ``max_attempts`` times, or once if ``for_good``."""
+        """Records that a run raised; it is tried ``max_attempts`` times, once if ``for_good``."""
         if self.ledger is not None and not self.is_lost(claim):
             # JAX adds a note to each exception that passes through it; the note is left out.
             message = "".join(traceback.format_exception_only(type(error), error))
