@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SCALES = ("smoke", "laptop", "rules", "reduced", "paper")
+SCALES = ("smoke", "laptop", "rules", "cifar", "reduced", "paper")
 
 
 @dataclasses.dataclass(frozen=True)

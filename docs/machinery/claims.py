@@ -1,0 +1,312 @@
+"""The ledger of claims: `docs/claims.toml` with its numbers, read from `results/`.
+
+`python -m docs.machinery.claims` writes `docs/claims.md`. No number of ours is typed: a claim names
+them by terms, which are read whenever the page is written. A term is words in any order but the
+first:
+
+    test_accuracy%            the column, in per cent; `1-test_accuracy%` is an error
+    scheme=fixup depth=1000   the rows: equal text or number; `step=46..50` is a range
+    min, max, diverged        of all rows, not the mean over seeds; how many runs diverged
+    best/peak_lr              the mean at the rate where it is highest; `argbest/peak_lr` that rate
+    largest/peak_lr           the largest rate at which every run is above 0.5
+    ±error                    the spread is this column, not the standard deviation over seeds
+    curves.csv, @NAME         another file than rows.csv, another folder than the claim's own
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import functools
+import math
+import re
+import shlex
+import statistics
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from docs.machinery import results
+
+ROOT = results.ROOT
+RESULTS = ROOT / "results"
+LIST = ROOT / "docs" / "claims.toml"
+PAGE = ROOT / "docs" / "claims.md"
+VERDICTS = ("shown", "in part", "not shown", "contradicted", "not run")
+STATISTICS = {"mean": statistics.mean, "min": min, "max": max}
+DATASETS = {
+    "digits": "8x8 digits", "digits_jpeg": "digits streamed at 32 pixels", "cifar10": "CIFAR-10",
+    "made": "made sentences", "multi30k_translate/de-en": "Multi30k",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A number of ours."""
+
+    value: float  # in per cent if so asked; NaN if every run diverged
+    text: str  # as the page has it
+    spread: float = 0.0
+    steps: tuple[int, ...] = ()  # of the runs, where the rows say it
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A row of the page; the attributes are the keys of `docs/claims.toml`."""
+
+    paper: str
+    where: str  # section, figure or table
+    claim: str  # quoted or closely paraphrased
+    verdict: str
+    published: str = ""
+    experiment: str = ""  # of `experiments`, which carries it
+    folder: str = ""  # in `results/`
+    network: str = ""  # that was run here; data and steps are read from the folder
+    smaller: tuple[str, ...] = ()  # folders that are linked as well
+    what: str = ""  # was measured, where the names of the numbers do not say it
+    ours: dict[str, str] = dataclasses.field(default_factory=dict)  # terms, by name
+    holds: str = ""  # the condition of the verdict, a Python expression of these names
+    tests: tuple[str, ...] = ()  # file::function, which carry what is exact
+    note: str = ""
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that its numbers are read from, its own first."""
+        terms = self.ours.values()
+        own = [self.folder] if any("@" not in term for term in terms) else []
+        named = [name for term in terms for name in re.findall(r"@(\S+)", term)]
+        return list(dict.fromkeys([*own, *named, *self.smaller]))
+
+
+def load(file: Path = LIST) -> dict[str, list[Claim]]:
+    """The claims by section; what a section says holds for all of its claims that do not say it."""
+    content = tomllib.loads(file.read_text())
+    found: dict[str, list[Claim]] = {}
+    for section in content["section"]:
+        defaults = {name: section[name] for name in section if name not in ("title", "claim")}
+        found[section["title"]] = claims = []
+        for entry in section["claim"]:
+            fields: dict[str, Any] = {**defaults, **entry}
+            if "ours" in fields and "experiment" in fields:
+                folder, network, *smaller = content["folders"][fields["experiment"]]
+                given = {"folder": folder, "network": network, "smaller": tuple(smaller)}
+                fields = given | fields
+            fields["tests"] = tuple(fields.get("tests", ()))
+            claims.append(Claim(**fields))
+    return found
+
+
+def read(term: str, folder: str) -> Number:
+    """Reads a number from a file of results.
+
+    Raises:
+      ValueError: if there is no such folder, file, column or row.
+    """
+    column, *words = shlex.split(term)
+    file, statistic, filters, spread_of = "rows.csv", "mean", {}, ""
+    for word in words:
+        if "=" in word:
+            filters.update([word.split("=", 1)])
+        elif word[0] == "@":
+            folder = word[1:]
+        elif word[0] == "±":
+            spread_of = word[1:]
+        elif word.endswith(".csv"):
+            file = word
+        elif re.fullmatch(r"mean|min|max|diverged|(best|argbest|largest)/\w+", word):
+            statistic = word
+        else:
+            raise ValueError(f"{word!r} found in the term {term!r}; expected what claims.py names.")
+    name = column.rstrip("%").removeprefix("1-")
+    rows = _rows(folder, file)
+    for each in (name, *filters, *filter(None, [spread_of])):
+        if each not in rows[0]:
+            raise ValueError(f"results/{folder}/{file} has no column {each}; {term!r} asks for it.")
+    rows = [row for row in rows if all(_is(row[key], wish) for key, wish in filters.items())]
+    if not rows:
+        raise ValueError(f"results/{folder}/{file} has no row for {term!r}.")
+    at = ""
+    if "/" in statistic:
+        kind, axis = statistic.split("/")
+        rows, rate = _at_rate(rows, name, axis, largest=kind == "largest")
+        if kind != "best":
+            return Number(rate, _rate(axis, rate), steps=_steps(rows))
+        statistic, at = "mean", f" at {_rate(axis, rate)}"
+    states = [row.get("status", row.get("state")) for row in rows]
+    diverged = states.count("diverged")
+    if statistic == "diverged":
+        return Number(diverged, f"{diverged} of {len(rows)} diverged", steps=_steps(rows))
+    values = _values(rows, name, by_seed=statistic == "mean")
+    if not values:
+        return Number(math.nan, f"diverged ({diverged} of {len(rows)})")
+    factor = 100 if column.endswith("%") else 1
+    value = STATISTICS[statistic](values)
+    value = factor * (1 - value if column.startswith("1-") else value)
+    spread, notes = math.nan, []
+    if spread_of:
+        spread = factor * float(rows[0][spread_of])
+    elif len(values) > 1 and statistic == "mean":
+        spread, notes = factor * statistics.stdev(values), [f"{len(values)} runs"]
+    notes += [f"{diverged} diverged"] if diverged else []
+    text = _text(value, spread, factor > 1) + (f" ({', '.join(notes)})" if notes else "") + at
+    return Number(value, text, 0.0 if math.isnan(spread) else spread, _steps(rows))
+
+
+def numbers(claim: Claim) -> dict[str, Number]:
+    """Its numbers, after its condition has been found to hold.
+
+    Raises:
+      ValueError: if the verdict has no ground, or one that the rows do not carry.
+    """
+    name = f"{claim.paper}, {claim.where}: {claim.claim[:60]!r}"
+    if claim.verdict not in VERDICTS:
+        raise ValueError(f"{name} has the verdict {claim.verdict!r}; expected one of {VERDICTS}.")
+    if (claim.verdict == "not run") == bool(claim.holds or claim.tests):
+        raise ValueError(f"{name} is {claim.verdict!r} with the condition {claim.holds!r}.")
+    if claim.ours and claim.verdict != "not run" and not claim.holds:
+        raise ValueError(f"{name} has numbers and no condition.")
+    found = {each: read(term, claim.folder) for each, term in claim.ours.items()}
+    if claim.holds:
+        names: dict[str, Any] = {each: number.value for each, number in found.items()}
+        names |= {f"{each}_sd": number.spread for each, number in found.items()}
+        names |= {"fails": fails, "abs": abs, "max": max, "min": min, "__builtins__": {}}
+        if not eval(claim.holds, names):
+            values = ", ".join(f"{each} = {number.text}" for each, number in found.items())
+            raise ValueError(f"{name} is {claim.verdict!r} if {claim.holds}, with {values}.")
+    return found
+
+
+def fails(percent: float) -> bool:
+    """Whether an accuracy is that of a network that diverged or guesses one of ten classes."""
+    return math.isnan(percent) or percent <= 13
+
+
+def totals(sections: dict[str, list[Claim]], paper: str = "") -> str:
+    """How many claims have which verdict, of one paper or of all."""
+    counts = collections.Counter(
+        claim.verdict for claims in sections.values() for claim in claims
+        if paper in ("", claim.paper)
+    )  # fmt: skip
+    parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS]
+    return f"{counts.total()} claims: {', '.join(parts)}"
+
+
+def page(sections: dict[str, list[Claim]]) -> str:
+    """The page, in Markdown."""
+    commands = {result.name: result.command for result in results.committed()}
+    papers = dict.fromkeys(claim.paper for claims in sections.values() for claim in claims)
+    parts = ["# Claims", tomllib.loads(LIST.read_text())["introduction"].strip()]
+    parts += [f"**{totals(sections)}.**"]
+    parts += ["\n".join(f"- {paper}: {totals(sections, paper)}" for paper in papers)]
+    header = "| where | claim | published | ours | verdict | command, rows, tests |"
+    for title, claims in sections.items():
+        lines = [header, "| :-- " * 6 + "|", *(_line(claim, commands) for claim in claims)]
+        parts += [f"## {title}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(claim: Claim, commands: dict[str, str]) -> str:
+    found = numbers(claim)
+    ours = [f"`{name}` {number.text}" for name, number in found.items()]
+    if found:
+        ours.append(_scale(claim, found))
+    verdict = [f"**{claim.verdict}**", *([f"`{claim.holds}`"] if claim.holds else []), claim.note]
+    files = dict.fromkeys(["rows.csv", *re.findall(r"\S+\.csv", " ".join(claim.ours.values()))])
+    links = []
+    for folder in claim.folders:
+        there = [file for file in files if (RESULTS / folder / file).exists()]
+        links.append(f"`{commands[folder]}`")
+        links += [", ".join(f"[{file}](../results/{folder}/{file})" for file in there)]
+    if not links and claim.experiment and claim.verdict == "not run":
+        links = [f"`python -m experiments.{claim.experiment} --scale paper`"]
+    links += [f"[{test.split('::')[1]}](../{test.split('::')[0]})" for test in claim.tests]
+    cells = [claim.where, claim.claim, claim.published, *(
+        "<br>".join(filter(None, lines)) for lines in (ours, verdict, links)
+    )]  # fmt: skip
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _scale(claim: Claim, found: dict[str, Number]) -> str:
+    """What was run: network, data, and the fewest and the most steps."""
+    parts = [claim.network, claim.what]
+    for folder in claim.folders:
+        settings = (RESULTS / folder / "settings.json").read_text()
+        parts += [DATASETS.get(name, name) for name in re.findall(r'"dataset": "(.+?)"', settings)]
+    steps = sorted({step for number in found.values() for step in number.steps})
+    if steps:
+        ends = dict.fromkeys([steps[0], steps[-1]])
+        parts.append(" to ".join(f"{step:,}" for step in ends) + " steps")
+    return ", ".join(filter(None, dict.fromkeys(parts)))
+
+
+@functools.cache
+def _rows(folder: str, file: str) -> list[dict[str, str]]:
+    path = RESULTS / folder / file
+    if not folder or not path.exists():
+        raise ValueError(f"{path.relative_to(ROOT)} is named by a claim and does not exist.")
+    with open(path, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _is(cell: str, wish: str) -> bool:
+    try:
+        low, is_range, high = wish.partition("..")
+        return float(low) <= float(cell) <= float(high or ("inf" if is_range else low))
+    except ValueError:
+        return cell == wish
+
+
+def _at_rate(
+    rows: list[dict[str, str]], column: str, axis: str, *, largest: bool
+) -> tuple[list[dict[str, str]], float]:
+    """The runs at the best rate, fewest diverged first, or at the largest that trains all."""
+    groups = collections.defaultdict(list)
+    for row in rows:
+        groups[float(row[axis])].append(row)
+
+    def merit(rate: float) -> tuple[float, float, float]:
+        values = _values(groups[rate], column, by_seed=False)
+        diverged = len(groups[rate]) - len(values)
+        if largest:
+            return min(values, default=0) > 0.5 and not diverged, rate, 0
+        return -diverged, statistics.mean(values or [-math.inf]), -rate  # the smallest of equals
+
+    best = max(groups, key=merit)
+    return groups[best] if merit(best)[1] > -math.inf else rows, best
+
+
+def _values(rows: list[dict[str, str]], column: str, *, by_seed: bool) -> list[float]:
+    """Those that are numbers; by seed, the mean of each seed's."""
+    seeds = collections.defaultdict(list)
+    for at, row in enumerate(rows):
+        if row[column] and math.isfinite(value := float(row[column])):
+            seeds[row.get("seed", at) if by_seed else at].append(value)
+    return [statistics.mean(each) for each in seeds.values()]
+
+
+def _steps(rows: list[dict[str, str]]) -> tuple[int, ...]:
+    """Of the runs that did not diverge."""
+    done = [row for row in rows if row.get("status", row.get("state")) == "finished"]
+    return tuple(int(row.get("steps_done", row["steps"])) for row in done)
+
+
+def _rate(axis: str, rate: float) -> str:
+    if axis.startswith("log2_"):
+        return f"2^{rate:g}"
+    power = math.log2(rate)
+    return f"2^{power:g}" if axis.endswith("_lr") and power.is_integer() else f"{axis} {rate:g}"
+
+
+def _text(value: float, spread: float, percent: bool) -> str:
+    parts = [value] if math.isnan(spread) else [value, spread]
+    if not percent:
+        return " ± ".join(f"{float(f'{part:.3g}'):,g}" for part in parts)
+    return " ± ".join(f"{part:.{1 if value >= 10 else 2}f}" for part in parts) + "%"
+
+
+if __name__ == "__main__":
+    ledger = load()
+    PAGE.write_text(page(ledger))
+    print(f"{PAGE.relative_to(ROOT)}: {totals(ledger)}", file=sys.stderr)

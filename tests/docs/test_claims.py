@@ -1,0 +1,136 @@
+"""The ledger of claims: its page is that of the list and the files, and says what these carry."""
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.machinery import claims, results
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = claims.load()
+LEDGER = [claim for section in SECTIONS.values() for claim in section]
+FIG3 = "fixup_fig3_depth-laptop"
+CLAIM = claims.Claim(
+    "Fixup", "figure 3", "It trains.", "in part", folder=FIG3,
+    ours={"fixup": "test_accuracy% scheme=fixup depth=1000"}, holds="fixup > 70",
+)  # fmt: skip
+
+
+def test_every_verdict_has_its_ground():
+    faults = []
+    for claim in LEDGER:
+        try:
+            claims.numbers(claim)
+        except ValueError as error:
+            faults.append(str(error))
+    assert not faults, "\n".join(faults)
+
+
+def test_the_page_is_up_to_date():
+    shown = (ROOT / "docs/claims.md").read_text()
+    assert shown == claims.page(SECTIONS), "run python -m docs.machinery.claims"
+
+
+def test_the_readme_has_the_totals():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert "(docs/claims.md)" in text
+    assert claims.totals(SECTIONS) in text
+
+
+def test_every_folder_of_results_is_behind_a_claim():
+    committed = {each.name for each in results.committed() if each.module != "benchmarks"}
+    named = {folder for claim in LEDGER for folder in claim.folders}
+    assert named == committed
+
+
+def test_every_experiment_carries_a_claim_and_is_there():
+    there = {
+        path.stem for paper in ("fixup", "skipinit", "rescale", "theory")
+        for path in (ROOT / "experiments").glob(f"{paper}_*.py")
+    }  # fmt: skip
+    assert {claim.experiment for claim in LEDGER} - {""} == there
+
+
+def test_the_tests_that_carry_claims_are_there():
+    named = [test for claim in LEDGER for test in claim.tests]
+    assert named
+    for test in named:
+        file, name = test.split("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.M), test
+
+
+@pytest.mark.parametrize(
+    ("term", "folder", "text"),
+    [
+        ("test_accuracy% scheme=batchnorm depth=1000", FIG3, "64.7%"),
+        ("test_accuracy% scheme=alpha_one depth=100", FIG3, "diverged (1 of 1)"),
+        ("test_accuracy% min scheme=fixup depth=11..", FIG3, "91.7%"),
+        ("status diverged scheme=alpha_one depth=10..100", FIG3, "2 of 3 diverged"),
+        ("1-test_accuracy% variant=fixup", "fixup_table1_resnet110-laptop",
+         "1.48 ± 0.42% (3 runs)"),
+        ("1-test_accuracy% variant=xavier_tenth @fixup_table1_resnet110-laptop", FIG3,
+         "92.4 ± 0.2% (2 runs, 1 diverged)"),
+        ("test_accuracy% best/log2_rate line=sqrt_half depth=100", "skipinit_table1_depth-laptop",
+         "7.78% at 2^-6"),
+        ("test_accuracy% best/log2_rate line=alpha_one depth=304", "skipinit_table1_depth-laptop",
+         "diverged (5 of 5)"),
+        ("test_accuracy% best/peak_lr scheme=skipinit batch_size=8", "skipinit_lr_batch-laptop",
+         "99.0 ± 0.6% (2 runs) at 2^-6"),
+        ("test_accuracy argbest/peak_lr scheme=fixup batch_size=512", "skipinit_lr_batch-laptop",
+         "2^-2"),
+        # One of the two seeds trains at 2^-2, too.
+        ("test_accuracy largest/peak_lr scheme=skipinit batch_size=8", "skipinit_lr_batch-laptop",
+         "2^-5"),
+        ("ratio ±error scheme=batchnorm block=1", "theory_backward-laptop", "0.944 ± 0.0307"),
+        ("multiplier max curves.csv variant=multipliers step=1200", "rescale_multipliers-laptop",
+         "6.63"),
+        ("eta best/k", "rescale_variance-laptop", "2.36 ± 0.917 (3 runs) at k 3"),
+    ],
+)  # fmt: skip
+def test_a_number_is_that_of_the_table(term, folder, text):
+    """Typed from the committed tables, or counted in the rows."""
+    assert claims.read(term, folder).text == text
+
+
+@pytest.mark.parametrize(
+    ("term", "folder", "message"),
+    [
+        ("test_accuracy", "fixup_fig3_depth-moon", "fixup_fig3_depth-moon/rows.csv .* not exist"),
+        ("test_accuracy moon.csv", FIG3, f"{FIG3}/moon.csv .* does not exist"),
+        ("test_accuracy", "", "rows.csv .* does not exist"),
+        ("accuracy", FIG3, "no column accuracy"),
+        ("test_accuracy layers=10", FIG3, "no column layers"),
+        ("test_accuracy depth=11", FIG3, "no row for 'test_accuracy depth=11'"),
+        ("test_accuracy mode", FIG3, "'mode' found in the term"),
+    ],
+)
+def test_a_number_without_a_file_is_refused(term, folder, message):
+    with pytest.raises(ValueError, match=message):
+        claims.read(term, folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"holds": "fixup > 99"},
+            r"Fixup, figure 3: 'It trains.' .* fixup > 99, with fixup = 93.9%",
+        ),
+        ({"holds": "fails(fixup)"}, "fails"),
+        ({"holds": ""}, "condition ''"),
+        ({"holds": "", "tests": ("tests/a.py::test_a",)}, "no condition"),
+        ({"verdict": "not run"}, "'not run' with the condition 'fixup > 70'"),
+        ({"verdict": "proved"}, "'proved'; expected one of"),
+    ],
+)
+def test_a_verdict_without_a_ground_is_refused(changes, message):
+    assert claims.numbers(CLAIM)["fixup"].value == pytest.approx(93.9, abs=0.05)
+    with pytest.raises(ValueError, match=message):
+        claims.numbers(dataclasses.replace(CLAIM, **changes))
+
+
+def test_what_fails():
+    assert claims.fails(math.nan) and claims.fails(13) and not claims.fails(13.1)
