@@ -22,7 +22,7 @@ from nf_resnets.training.checkpoint import CheckpointError
 
 from .experiment import Command, Experiment, Point, Results
 from .folder import CurvesFile, ResultsFolder, Row
-from .runs import ExperimentTask, Made, make_runs
+from .runs import ExperimentTask, Result, make_runs
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
 
@@ -90,7 +90,7 @@ def make(
         curves = open_curves(experiment, folder)
         if experiment.measure is not None:
             experiment.measure(settings, data, folder)
-    made = Made((), {})
+    made = Result((), {})
     if experiment.setup is not None:
         made = make_runs(ExperimentTask(experiment, settings, data), folder, curves, command)
         if made.exit_code:

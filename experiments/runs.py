@@ -32,14 +32,14 @@ from .experiment import Experiment, Point, standard_columns
 from .folder import CurvesFile, ResultsFolder, Row
 
 NEVER = 10**9
-"""Epochs between two tests of a run that is tested at its end only."""
+"""``evaluate_every`` of a run that is tested at its end only."""
 
 CURVE_POINTS = 2_000
-"""Of a run in the ledger, at most: every step of the shorter runs."""
+"""The most points that the ledger keeps of a run's curve; shorter runs keep every step."""
 
 
 class ExperimentTask:
-    """What a sweep trains for an experiment; a :class:`nf_resnets.sweep.task.Task`."""
+    """The runs of an experiment as a :class:`nf_resnets.sweep.task.Task`."""
 
     def __init__(self, experiment: Experiment, settings: Any, data: Any) -> None:
         self.experiment, self.settings, self.data = experiment, settings, data
@@ -53,7 +53,7 @@ class ExperimentTask:
         self.finish = None if experiment.finish is None else self._finish
 
     def add(self, points: Sequence[Point]) -> list[Resolved]:
-        """Resolves points: those of a lower priority first, and of these the longest programs."""
+        """Resolves points, in the order of their priority, then the longest programs first."""
         programs: dict[Any, list[Point]] = {}
         for point in points:
             programs.setdefault((point.priority, point.program), []).append(point)
@@ -85,9 +85,9 @@ class ExperimentTask:
         return self.runs[Resolved(settings, "", "", 0, 0).key]
 
     def check(self, run: Resolved, devices_per_run: int) -> None:
-        """Refuses a run that several processes cannot share; one alone uses fewer devices.
+        """Refuses a batch that several processes cannot share; one process uses fewer devices.
 
-        All processes leave, so that none waits for another.
+        All processes raise, so that none waits for another.
         """
         point = self.points[run.key]
         if jax.process_count() == 1 or not point.batch_size:
@@ -117,7 +117,7 @@ class ExperimentTask:
             return training.streamed_program(*given)
         if isinstance(steps, translation.TokenTraining):
             return translation.token_program(*given)
-        with self._lock:  # threads that compile share what is on the devices
+        with self._lock:  # all programs share one copy of the data on the devices
             place = id(data), mesh
             if place not in self._splits:
                 self._splits[place] = training.device_splits(data, mesh)
@@ -129,7 +129,7 @@ class ExperimentTask:
         )
 
     def start(self, run: Resolved) -> Start:
-        """Scheme, seed and numbers of a run."""
+        """The start of a run: scheme, seed and hyper-parameters."""
         return self.points[run.key].start
 
     def _probe(self, program: Program, run: Resolved, state: Any, step: int) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ class ExperimentTask:
         return self.experiment.finish(self.settings, self.data, point, program, state)
 
     def row(self, key: str, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of a run, of its row in the ledger with ``epochs``."""
+        """The row of a run for ``rows.csv``, from its row in the ledger and its ``epochs``."""
         point, experiment = self.points[key], self.experiment
         model = experiment.setup(self.settings, self.data, point).model
         found = standard_columns(point, model, run) | experiment.row(self.settings, point, run)
@@ -149,7 +149,7 @@ class ExperimentTask:
 
 
 def slices_of(model: Any, point: Point) -> int:
-    """Into how many parts a batch can be cut: examples, or the slices that BatchNorm sees."""
+    """How many parts a batch can be cut into: its examples, or BatchNorm's slices."""
     batch_norm = schemes.get(model.scheme).anatomy.has_batch_norm
     return math.gcd(model.bn_groups, point.batch_size) if batch_norm else point.batch_size
 
@@ -157,7 +157,7 @@ def slices_of(model: Any, point: Point) -> int:
 def divisible_mesh(
     mesh: jax.sharding.Mesh, model: Any, point: Point, micro_batches: int
 ) -> jax.sharding.Mesh:
-    """As many of a mesh's devices as divide a batch; all of them where there are processes."""
+    """The mesh of as many devices as divide a batch; with several processes, of all devices."""
     if jax.process_count() > 1 or not point.batch_size:
         return mesh
     sweep, data = mesh.devices.shape
@@ -166,9 +166,9 @@ def divisible_mesh(
 
 
 class RowWriter:
-    """A callback that writes the row of each run as it ends, and hears nothing else.
+    """A callback that writes the row of each run that ends; it ignores all other events.
 
-    ``failures`` has the traceback of each run of which no row could be made, by its label.
+    ``failures`` has the traceback of each run whose row could not be made, by the run's label.
     """
 
     def __init__(
@@ -196,14 +196,14 @@ class RowWriter:
             if time.monotonic() < self._wait_until:
                 return
             ended, self._ended = self._ended, []
-        # The ledger checks all of its runs: a twentieth of the time for that, however many.
+        # Reading takes longer the more runs there are: at most a twentieth of the time goes there.
         start = time.monotonic()
         self.write(ended)
         end = time.monotonic()
         self._wait_until = end + 19 * (end - start)
 
     def write(self, runs: Sequence[Resolved]) -> None:
-        """Writes the rows of these runs, as far as they have ended and are not there yet."""
+        """Writes the rows of those runs that have ended and have no row yet."""
         with self._lock:
             for run in self.ledger.rows([run.key for run in runs]):
                 point = self.task.points[run["key"]]
@@ -215,17 +215,17 @@ class RowWriter:
                     for name, lines in self.task.experiment.lines.items():
                         self.curves[name].put(point.key, lines.of(self.task.settings, point, run))
                     self.folder.add(row)
-                except Exception:  # one row must not take the others with it
+                except Exception:  # an error in one row must not prevent the others
                     self.failures[point.name] = traceback.format_exc()
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """What came of an attempt to make all runs."""
+class Result:
+    """The result of :func:`make_runs`."""
 
-    points: Sequence[Point]  # all that there are to be
-    failures: Mapping[str, str]  # tracebacks, by label
-    exit_code: int = 0  # 128 + the signal that stopped it
+    points: Sequence[Point]  # of all runs that the experiment asks for
+    failures: Mapping[str, str]  # tracebacks by label
+    exit_code: int = 0  # 128 + the signal, if one stopped it
 
 
 def make_runs(
@@ -233,11 +233,11 @@ def make_runs(
     folder: ResultsFolder | None,
     curves: Mapping[str, CurvesFile],
     command: Any,
-) -> Made:
-    """Makes the runs that are missing, those that other runs ask for included.
+) -> Result:
+    """Makes the missing runs, and those that the experiment asks for once it has their rows.
 
-    Runs that were cut off go on from their checkpoints. The folder, in which ledger and checkpoints
-    lie, is None on all processes but the first, which writes.
+    Interrupted runs continue from their checkpoints. The folder holds ledger and checkpoints; it is
+    None on all processes but process 0, which writes.
     """
     out = Path() if folder is None else folder.path
     failures: dict[str, str] = {}
@@ -257,12 +257,12 @@ def make_runs(
                     writer = RowWriter(task, ledger, folder, curves)
                 enter(runs, writer.ledger)
                 writer.ledger.retry(keys=[run.key for run in runs])
-                writer.write(runs)  # that ended when an earlier process was about to end
+                writer.write(runs)  # those that ended just before an earlier process did
             outcome = _sweep(task, runs, writer, out, command, stop)
             if writer is not None:
                 writer.write(runs)
             if outcome.stopped:
-                return Made(points, {}, stop.exit_code or 128 + signal.SIGTERM)
+                return Result(points, {}, stop.exit_code or 128 + signal.SIGTERM)
             if writer is not None:
                 failures = _failures(task, writer.ledger, runs) | writer.failures
         if folder is not None and writer is None:
@@ -270,11 +270,11 @@ def make_runs(
     if folder is not None and not failures:
         for place in ("checkpoints", "compiled"):
             shutil.rmtree(out / place, ignore_errors=True)
-    return Made(points, failures)
+    return Result(points, failures)
 
 
 def _place(command: Any, folder: ResultsFolder) -> str | Path:
-    """Where the ledger is: a path, or the address of a database."""
+    """The path of the ledger, or the URL of its database."""
     if command.ledger is None or "://" in command.ledger:
         return command.ledger or folder.path / "ledger.db"
     return places.expanded(command.ledger, "--ledger")
@@ -314,7 +314,7 @@ def _sweep(
 
 
 def _failures(task: ExperimentTask, ledger: Ledger, runs: Sequence[Resolved]) -> dict[str, str]:
-    """The last traceback, or the message, of each run that failed, by its label."""
+    """The last traceback of each failed run, or its message, by label."""
     found = {}
     for run in ledger.rows([run.key for run in runs]):
         if run["state"] in ("failed", "oom"):
@@ -325,10 +325,10 @@ def _failures(task: ExperimentTask, ledger: Ledger, runs: Sequence[Resolved]) ->
 
 
 def use_compilation_cache(folder: ResultsFolder) -> None:
-    """Keeps compiled programs in the folder, so that a start that goes on finds them.
+    """Stores compiled programs in the folder, for the next start.
 
-    On a CPU it would cost more than it saves: programs that call oneDNN cannot be stored, and the
-    others make slower steps.
+    Not on a CPU: programs that call oneDNN cannot be stored, and those that can be stored are
+    slower.
     """
     if jax.devices()[0].platform == "cpu":
         return
@@ -337,4 +337,4 @@ def use_compilation_cache(folder: ResultsFolder) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-__all__ = ["ExperimentTask", "Made", "RowWriter", "make_runs"]
+__all__ = ["ExperimentTask", "Result", "RowWriter", "make_runs"]
