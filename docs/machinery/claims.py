@@ -77,7 +77,7 @@ class Claim:
         terms = self.ours.values()
         own = [self.folder] if any("@" not in term for term in terms) else []
         named = [name for term in terms for name in re.findall(r"@(\S+)", term)]
-        return list(dict.fromkeys([*own, *named, *self.smaller]))
+        return list(dict.fromkeys([*own, *named]))
 
 
 def load(file: Path = LIST) -> dict[str, list[Claim]]:
@@ -215,7 +215,8 @@ def _line(claim: Claim, commands: dict[str, str]) -> str:
     verdict = [f"**{claim.verdict}**", *([f"`{claim.holds}`"] if claim.holds else []), claim.note]
     files = dict.fromkeys(["rows.csv", *re.findall(r"\S+\.csv", " ".join(claim.ours.values()))])
     links = []
-    for folder in claim.folders:
+    smaller = claim.smaller if claim.folder in claim.folders else ()
+    for folder in dict.fromkeys([*claim.folders, *smaller]):
         there = [file for file in files if (RESULTS / folder / file).exists()]
         links.append(f"`{commands[folder]}`")
         links += [", ".join(f"[{file}](../results/{folder}/{file})" for file in there)]
