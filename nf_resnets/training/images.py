@@ -185,7 +185,7 @@ def _lower(
 ) -> jax.stages.Lowered:
     """Lowers many steps in one call; states and split are arrays, or shapes with shardings."""
     steps_per_epoch = data.steps_per_epoch(train_split.labels.shape[0], training.batch_size)
-    run_steps: Any = make_train_steps(
+    run_steps = make_train_steps(
         _train_apply(model, mesh, training),
         optimizer,
         mesh,
@@ -197,8 +197,7 @@ def _lower(
         longest=min(steps_per_epoch, LONGEST),
     )
     counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
-    lowered: jax.stages.Lowered = run_steps.lower(stacked, train_split, counts)
-    return lowered
+    return run_steps.lower(stacked, train_split, counts)
 
 
 def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:

@@ -180,17 +180,20 @@ def compile_step(
     one_run: Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Metrics]],
     mesh: Mesh,
     *,
+    check: Callable[[Any], None],
     vectorize: Vectorize = "auto",
-) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
+) -> jax.stages.Wrapped:
     """Compiles a step of ``R`` runs on batches from the host, which the runs share.
 
     Args:
       one_run: ``one_run(state, batch) -> (state, metrics)``, the step of a replica of one run.
       mesh: see :func:`nf_resnets.training.make_mesh`.
+      check: ``check(batch)`` refuses a batch of another shape.
       vectorize: see :func:`nf_resnets.training.make_train_steps`.
 
     Returns:
-      ``step(states, batch) -> (states, metrics)``; the states given are donated.
+      ``step(states, batch) -> (states, metrics)``; the states given are donated. Its ``lower``
+      takes shapes with shardings, too, on devices that need not be there.
     """
     vectorize = choose_vectorize(vectorize, mesh)
 
@@ -208,6 +211,7 @@ def compile_step(
 
     def step(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
         check_runs(states.step.shape[0], mesh)
+        check(batch)
         return sharded(states, batch)
 
     # The outputs' shardings are named because the compiler calls an axis of one device unsharded,

@@ -44,7 +44,7 @@ def make_train_steps(
     label_smoothing: float = 0.0,
     vectorize: Vectorize = "auto",
     longest: int = LONGEST,
-) -> Callable[[TrainState, DeviceData, jax.Array], Steps]:
+) -> jax.stages.Wrapped:
     """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
 
     The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.

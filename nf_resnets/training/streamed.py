@@ -172,7 +172,7 @@ def make_streamed_step(
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
     vectorize: Vectorize = "auto",
-) -> Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]:
+) -> jax.stages.Wrapped:
     """As :func:`nf_resnets.training.make_train_steps`, but one step on a batch from the host.
 
     The runs share the batches; mixup and dropout follow from each one's seed. Every image is mixed
@@ -239,17 +239,14 @@ def make_streamed_step(
             label_smoothing=label_smoothing,
         )
 
-    compiled = compile_step(one_run, mesh, vectorize=vectorize)
-
-    def step(states: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
+    def check(batch: DeviceBatch) -> None:
         if batch["label"].shape != (batch_size,):
             raise ValueError(
                 f"a batch of {batch['label'].shape[0]} examples found; expected "
                 f"batch_size={batch_size}."
             )
-        return compiled(states, {name: batch[name] for name in ("image", "label")})
 
-    return step
+    return compile_step(one_run, mesh, check=check, vectorize=vectorize)
 
 
 def make_streamed_evaluate(

@@ -100,7 +100,7 @@ def make_train_step(
     mesh: Mesh,
     *,
     label_smoothing: float = 0.1,
-) -> Callable[[TrainState, dict[str, Any]], tuple[TrainState, Metrics]]:
+) -> jax.stages.Wrapped:
     """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh, once for every batch shape.
 
     The runs are sharded over the mesh's ``sweep`` axis, the rows of the batch, which they share,
@@ -132,18 +132,15 @@ def make_train_step(
             axis_name=DATA,
         )
 
-    compiled = compile_step(one_run, mesh, vectorize="loop")
-
-    def step(states: TrainState, batch: dict[str, Any]) -> tuple[TrainState, Metrics]:
+    def check(batch: dict[str, Any]) -> None:
         rows = batch["source"].shape[0]
         if rows % mesh.shape[DATA]:
             raise ValueError(
                 f"a batch of {rows} rows found; expected a multiple of the {mesh.shape[DATA]} "
                 "devices of the mesh's data axis."
             )
-        return compiled(states, batch)
 
-    return step
+    return compile_step(one_run, mesh, check=check, vectorize="loop")
 
 
 __all__ = ["make_train_step", "replica_step"]
