@@ -56,22 +56,22 @@ def fit_translation(
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Trained:
-    """Trains vocabulary and network, and measures BLEU on some test pairs.
+    """As :func:`nf_resnets.trained.fit.fit`, but on sentence pairs, and with the vocabulary.
 
     Args:
       pairs: sentence pairs.
       scheme: the name of a scheme for Transformers.
       recipe: how.
-      tested: how many test pairs are translated.
+      tested: how many test pairs are translated, for BLEU.
       on_step: called after each step with the number of steps made and its metrics.
-      checkpoints: where the training is saved and resumed; None for neither.
+      checkpoints: as there.
 
     Returns:
       The network after the last step; its notes have ``recipe``, ``test_bleu``,
       ``test_bleu_of_copies`` (of the sources, left as they are) and sacrebleu's ``signature``.
 
     Raises:
-      TrainedError: if the run diverges, or was told to stop and is saved.
+      TrainedError: as there.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
     """
     sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]

@@ -15,8 +15,9 @@ from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
 
 
+@functools.lru_cache(maxsize=16)
 def logits_of(model: Any, inputs: Images) -> Any:
-    """The function ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``."""
+    """The compiled ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``."""
     apply_fn = training.eval_apply(model)
 
     def logits(variables: Any, pixels: jax.Array) -> jax.Array:
@@ -24,13 +25,7 @@ def logits_of(model: Any, inputs: Images) -> Any:
         found, _ = apply_fn(variables["params"], variables.get("batch_stats"), x, None)
         return found
 
-    return logits
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(model: Any, inputs: Images) -> Any:
-    """One function for all calls, so that one image at a time is compiled for once."""
-    return jax.jit(logits_of(model, inputs))
+    return jax.jit(logits)
 
 
 def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarray:
@@ -68,7 +63,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     if not len(pixels):
         return np.zeros((0, len(inputs.class_names)), np.float32)
     size = min(batch_size, len(pixels))
-    logits = _compiled(trained.model, inputs)
+    logits = logits_of(trained.model, inputs)
     variables = jax.device_put(trained.variables)
     found = []
     for start in range(0, len(pixels), size):

@@ -47,10 +47,8 @@ class StoppedError(TrainedError):
 def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Checkpoints]:
     """The checkpoints of a training, which are removed once the block has ended without an error.
 
-    Args:
-      out: the file that the network is to be in.
-      identity: all that the network depends on, as JSON values; the checkpoints of another
-        identity are refused.
+    They lie beside ``out``, the file that the network is to be in. ``identity`` is all that the
+    network depends on, as JSON values; the checkpoints of another identity are refused.
 
     Raises:
       StoppedError: in place of a KeyboardInterrupt.
@@ -74,11 +72,7 @@ def run_to_end(
 ) -> tuple[TrainState, dict[str, float]]:
     """As :func:`nf_resnets.training.train`, but until all steps are made; then the run is tested.
 
-    Args:
-      program: with one slot.
-      start: how the run begins, or the state with which it does.
-      on_step: called for each step with the number of steps made and its metrics.
-      checkpoints: where the run is saved and resumed, also by SIGINT and SIGTERM; None for neither.
+    With ``checkpoints`` the run is saved and resumed, also by SIGINT and SIGTERM.
 
     Returns:
       The state after the last step, and what the program's test says of it.

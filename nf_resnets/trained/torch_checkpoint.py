@@ -95,29 +95,28 @@ def _of_torch(path: Path) -> dict[str, Any]:
 
 def _state_dict(path: Path, loaded: Any) -> dict[str, Any]:
     """The one dict of tensors in what a training script has saved."""
-    if isinstance(loaded, Mapping):
-        if all(_is_tensor(value) for value in loaded.values()):
-            return dict(loaded)
-        inner = {
-            name: value
-            for name, value in loaded.items()
-            if isinstance(value, Mapping) and value and all(map(_is_tensor, value.values()))
-        }
-        if len(inner) == 1:
-            return dict(next(iter(inner.values())))
-        if inner:
-            raise TrainedError(
-                f"{path} holds several dicts of tensors, {', '.join(map(str, inner))}; expected "
-                "one: give from_torch the one that is meant."
-            )
+    if _holds_tensors(loaded):
+        return dict(loaded)
+    inner = loaded.items() if isinstance(loaded, Mapping) else ()
+    found = {name: value for name, value in inner if _holds_tensors(value) and value}
+    if len(found) == 1:
+        return dict(next(iter(found.values())))
+    if found:
+        raise TrainedError(
+            f"{path} holds several dicts of tensors, {', '.join(map(str, found))}; expected one: "
+            "give from_torch the one that is meant."
+        )
     raise TrainedError(
         f"{path} holds a {type(loaded).__name__} without a dict of tensors; expected what "
         "torch.save(module.state_dict(), path) writes."
     )
 
 
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic)
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        hasattr(each, "detach") or isinstance(each, np.ndarray | np.generic)
+        for each in value.values()
+    )
 
 
 def _array(name: str, value: Any) -> np.ndarray:

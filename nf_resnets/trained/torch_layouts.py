@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 import re
-import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from nf_resnets import models
 from nf_resnets.models.vgg import CONFIGURATIONS
-from nf_resnets.trained.torch_parts import CONV_1X1, Part, Place
+from nf_resnets.trained.torch_parts import CONV_1X1, Part, Place, copied
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,8 +69,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         for ours, theirs in self.names.items():
-            known = {number for name in _numbers(ours) for number in (name, f"{name}0")}
-            unknown = sorted(set(_numbers(theirs)) - known) if isinstance(theirs, str) else []
+            known = {name + end for name in _numbers(ours) for end in ("", "0")}
+            unknown = sorted(set(_numbers(str(theirs))) - known)
             if unknown:
                 raise ValueError(
                     f"names={{{ours!r}: {theirs!r}}} found in layout {self.name!r}; expected no "
@@ -104,7 +103,7 @@ def _any_of(layout: Layout) -> re.Pattern[str]:
 
 
 def _numbers(name: str) -> list[str]:
-    return [field for _, field, _, _ in string.Formatter().parse(name) if field]
+    return re.findall(r"\{(\w+)\}", name)
 
 
 @functools.cache
@@ -276,13 +275,7 @@ TIMM_NF_RESNET = Layout(
         "stage_{stage}/{block}/shortcut": "stages.{stage0}.{block}.downsample.conv",
         "head": "head.fc",
     },
-    parts={
-        "gain": Part(
-            (".gain",),
-            lambda place: ((*place.shape, 1, 1, 1),),
-            lambda place, gain: gain.reshape(place.shape),
-        )
-    },
+    parts={"gain": copied(".gain", 1, 1, 1)},
     side=256,
     crop=0.94,
 )
@@ -301,12 +294,8 @@ def _vgg(
 ) -> Layout:
     """A VGG network, whose modules PyTorch numbers through in two lists.
 
-    Args:
-      depth: of :data:`nf_resnets.models.vgg.CONFIGURATIONS`.
-      features: our names of the modules of the i-th convolution, None for what has no tensors.
-      end: those after the last max-pool.
-      dense: those of the list that comes after.
-      **options: of :class:`Layout`.
+    ``features(i)`` are our names of the modules of the i-th convolution, None for what has no
+    tensors, ``end`` those after the last max-pool, ``dense`` those of the second list.
     """
     modules: list[str | None] = []
     index = itertools.count(1)

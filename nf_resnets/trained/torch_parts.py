@@ -47,10 +47,12 @@ class Part:
     value: Callable[..., np.ndarray]
 
 
-def copied(tensor: str) -> Part:
-    """The tensor as it is: a vector, or a scalar, which PyTorch's modules often keep as ``[1]``."""
+def copied(tensor: str, *ones: int) -> Part:
+    """The tensor as it is, but for axes of one: PyTorch's modules often keep scalars as ``[1]``."""
     return Part(
-        (tensor,), lambda place: (place.shape,), lambda place, found: found.reshape(place.shape)
+        (tensor,),
+        lambda place: ((*place.shape, *ones),),
+        lambda place, found: found.reshape(place.shape),
     )
 
 

@@ -108,6 +108,17 @@ def make_train_steps(
 
         return _loop(step, state, count, longest)
 
+    return _compile_runs(one_run, mesh, vectorize, longest)
+
+
+def _compile_runs(
+    one_run: Callable[[TrainState, DeviceData, jax.Array], Steps],
+    mesh: Mesh,
+    vectorize: Vectorize,
+    longest: int,
+) -> Callable[[TrainState, DeviceData, jax.Array], Steps]:
+    """Compiles the steps of ``R`` runs, sharded over the mesh."""
+
     def local_runs(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
         if counts.shape[0] == 1:
             return stack([one_run(unstack(states, 0), data, counts[0])])
