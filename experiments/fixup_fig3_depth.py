@@ -24,8 +24,8 @@ as fan_out would; SkipInit and `alpha = 1` are added; crop and flip are the usua
 and `smoke` SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1,
 the alphas of 150 branches or more swing so far in the first steps that some seeds diverge (its
 paper chose the best rate for each depth; here all schemes share one). And `laptop` tests BatchNorm
-with the statistics of four training batches at the final weights, since after 44 steps of a deep
-network the running ones are those of a network that is gone.
+with the statistics of four training batches at the final weights, since the running averages are
+out of date after 44 steps.
 """
 
 from __future__ import annotations

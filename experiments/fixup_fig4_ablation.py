@@ -10,20 +10,19 @@ residual branches at all.
 Setting, `--scale paper`: ResNet-110 on CIFAR-10, the first three epochs, and from section 4.2
 learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip, scalars at a tenth of the rate.
 Expected order at the end, read off the figure: BatchNorm and Fixup first, then no bias, then 0.1x;
-no branches low, 10x at chance. It needs a GPU. `--scale cifar` differs in depth and length:
-ResNet-20 with three seeds, or with `--depth 56` any other, one epoch, and rule 2 alone beside it;
-about an hour on two idle cores.
+no branches low, 10x at chance. It needs a GPU. `--scale cifar` trains a ResNet-20 (`--depth 56`:
+another) for one epoch with three seeds, and also rule 2 alone; about an hour on two idle cores.
 
-`--scale rules` trains what the figure does not have: each rule's part, at 110 layers. Claim
-(section 3): "using Rule 2 alone is sufficient and necessary for training extremely deep residual
-networks", while "Rule 1 and Rule 3 make further improvements". Rule 2 alone scales all `m` layers
-of a branch by `L**(-1/(2m-2))`, none is zero, nor is the head, and there are neither biases nor
-multipliers: so Fixup's equation 5 has it as its first option, whose second, `a_m = 0`, is Fixup's.
-Beside it: that option with the other rules; rules 1 and 3 without rule 2; none of the three.
-(SkipInit's authors hold that rule 2 is not necessary.) Expected, if the claim holds: rule 2 alone
-trains; without it nothing does. Both show at this one rate; that the other rules help does not:
-rule 2 alone is faster than Fixup here, and equation 5's first option as fast. A narrow ResNet-110
-on the digits, two to five minutes on two cores.
+`--scale rules` ablates the rules at 110 layers, which the figure does not. Claim (section 3):
+"using Rule 2 alone is sufficient and necessary for training extremely deep residual networks",
+while "Rule 1 and Rule 3 make further improvements". Rule 2 alone scales all `m` layers of a branch
+by `L**(-1/(2m-2))`; no layer is zero, nor is the head, and there are neither biases nor
+multipliers. This is the first option of Fixup's equation 5; Fixup is the second, `a_m = 0`. The
+other networks have the first option with rules 1 and 3 otherwise; rules 1 and 3 without rule 2;
+none of the rules. (SkipInit's authors hold that rule 2 is not necessary.) Expected, if the claim
+holds: rule 2 alone trains; without it nothing does. Both show at this one rate. That the other
+rules help does not show: rule 2 alone is faster than Fixup here, and the first option with the
+other rules as fast. A narrow ResNet-110 on the digits, two to five minutes on two cores.
 
 `--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn, the
 mean of three seeds, two to four minutes on two cores. The order of the last ten steps is that of

@@ -21,9 +21,9 @@ paper's lists are not at hand. `--scale reduced` is the same in 10 epochs, two s
 sizes. Nobody here has run either yet; they need a GPU or a TPU.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
-sizes 8 to 512, 10 rates, two seeds, four schemes: 320 runs, about seven minutes on two cores. Of
-BatchNorm the statistics are those of four training batches at the weights that are tested, since
-the running ones are those of a network that is gone; dropout is 0.1. Expected: a best rate that
+sizes 8 to 512, 10 rates, two seeds, four schemes: 320 runs, about seven minutes on two cores.
+BatchNorm is tested with the statistics of four training batches at the tested weights, since its
+running averages are out of date; dropout is 0.1. Expected: a best rate that
 grows with the batch and flattens at the largest ones, where larger rates diverge or fail without
 BatchNorm; BatchNorm goes further there, and is ahead at the largest batch, where the budget of
 epochs leaves 20 steps. `--scale smoke` takes seconds and shows nothing.

@@ -31,8 +31,8 @@ the expressivity of the model does not fall when BN is removed"; without them (R
 and 91.1%, one seed. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: all schemes start from one draw, He (fan_in), and `laptop` tests BatchNorm with
-the statistics of four training batches at the final weights, since the running ones are those of a
-network that is gone.
+the statistics of four training batches at the final weights, since its running averages are out of
+date.
 """
 
 from __future__ import annotations
