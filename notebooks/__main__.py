@@ -16,6 +16,15 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("[a-z]*.py")))
+INSTALL = (FOLDER / "_install.py").read_text()
+"""The first cell of code of all notebooks."""
+
+
+def with_install(source: str) -> str:
+    """A notebook's source with the cell that installs the package in place of its first one."""
+    title, _, cells = source.partition("\n# %%\n")
+    _, mark, others = cells.partition("\n# %%")
+    return f"{title}\n# %%\n{INSTALL}{mark}{others}"
 
 
 def executed(name: str, folder: str | Path, timeout: int = 600) -> Any:
@@ -70,6 +79,8 @@ def main(names: list[str]) -> int:
         return 2
     for name in names or NAMES:
         start = time.monotonic()
+        source = FOLDER / f"{name}.py"
+        source.write_text(with_install(source.read_text()))
         with tempfile.TemporaryDirectory() as folder:
             path = write(name, executed(name, folder))
         seconds, size = time.monotonic() - start, path.stat().st_size

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def test_all_packages_are_installed():
@@ -55,7 +56,7 @@ def nf_resnets(wheel, tmp_path_factory):
         "--no-deps",
         "--no-index",
     ]
-    subprocess.run([*install, wheel], check=True, capture_output=True)
+    subprocess.run([*install, wheel], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib"))
     return folder / "bin" / "nf-resnets"
@@ -74,11 +75,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 
 @pytest.mark.slow
 def test_commands_run_from_an_empty_folder(nf_resnets, tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
     def run(line, code=0):
         found = subprocess.run(
-            [nf_resnets, *line.split()], cwd=tmp_path, env=environment, capture_output=True,
+            [nf_resnets, *line.split()], cwd=tmp_path, env=ENVIRONMENT, capture_output=True,
             text=True, timeout=240,
         )  # fmt: skip
         assert found.returncode == code, found.stderr

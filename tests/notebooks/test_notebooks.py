@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from notebooks.__main__ import FOLDER, NAMES, executed
+from notebooks.__main__ import FOLDER, INSTALL, NAMES, executed, with_install
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 300_000  # bytes of a notebook with its pictures
@@ -62,9 +62,9 @@ def test_it_begins_with_what_is_learnt_and_installs_itself_on_colab(name):
     first, install = cells(name)[:2]
     assert first["cell_type"] == "markdown" and first["source"][0].startswith("# ")
     assert "learn" in "".join(first["source"]) or "measure" in "".join(first["source"])
-    text = "".join(install["source"])
-    assert '"google.colab" in sys.modules' in text
-    assert re.search(r"%pip install -q \"nf_resnets", text)
+    assert "".join(install["source"]) == INSTALL.rstrip("\n")
+    source = (FOLDER / f"{name}.py").read_text()
+    assert with_install(source) == source
 
 
 @pytest.mark.slow
