@@ -337,6 +337,8 @@ def salvage(where: str | Path, path: str | Path) -> tuple[int, list[str]]:
     url, name = schema.locate(where)
     if url.get_backend_name() == "sqlite" and not Path(name).is_file():
         raise LedgerError(f"there is no ledger in {name}")
+    if schema.locate(path)[0].get_backend_name() != "sqlite":
+        raise LedgerError("the whole ledger is a new file; expected a path, not a URL")
     engine = schema.open_engine(url, name, patience=30.0)
     left: list[str] = []
     try:

@@ -283,6 +283,8 @@ def test_the_others_are_salvaged(ledger, tmp_path):
         salvage(ledger, tmp_path / "new.db")
     with pytest.raises(LedgerError, match="there is no ledger"):
         salvage(tmp_path / "nothing.db", tmp_path / "other.db")
+    with pytest.raises(LedgerError, match="expected a path, not a URL"):
+        salvage(ledger, "postgresql://me@host/name")
 
 
 def test_damaged_pages_lose_their_own_rows_only(tmp_path):

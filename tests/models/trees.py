@@ -10,7 +10,7 @@ from jax.extend.core import jaxprs_in_params
 # Without LLVM's optimisations, and in older versions XLA's fused loops, programs for a CPU compile
 # two to six times faster. Convolutions and matrix products stay a library's; only rounding changes.
 _OPTIONS = {"xla_backend_optimization_level": 0}
-if jax.__version_info__ < (0, 12):
+if jax.__version_info__ < (0, 11):
     _OPTIONS["xla_cpu_use_fusion_emitters"] = False
 quick_jit = functools.partial(jax.jit, compiler_options=_OPTIONS)
 
