@@ -78,14 +78,14 @@ def test_commands_run_from_an_empty_folder(nf_resnets, tmp_path):
     def run(line, code=0):
         found = subprocess.run(
             [nf_resnets, *line.split()], cwd=tmp_path, env=ENVIRONMENT, capture_output=True,
-            text=True, timeout=240,
+            text=True, timeout=300,
         )  # fmt: skip
         assert found.returncode == code, found.stderr
         return found.stdout + found.stderr
 
     assert "usage: nf-resnets COMMAND" in run("--help")
     assert run("swep", 2).startswith("nf-resnets swep found; expected one of demo, ")
-    run("demo --scale smoke --out runs/demo")
+    run("demo --scale smoke --depths 10 --schemes fixup")
     run("experiment theory_signal --scale smoke")
     run("analyze --model wrn-10-1")
     run("sweep --grid peak_lr=0.1 --model wrn-10-1 --stem-channels 4 --steps 2 --out runs/sweep")
@@ -95,5 +95,5 @@ def test_commands_run_from_an_empty_folder(nf_resnets, tmp_path):
     run("tune net.safetensors --out tuned.safetensors --epochs 0.1")
     run("export net.safetensors --out net.stablehlo --platforms cpu")
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
-    assert {"runs/demo/figure.png", "runs/theory_signal-smoke/figure.png"} <= made
+    assert {"runs/fixup_fig3_depth-smoke/figure.png", "runs/theory_signal-smoke/figure.png"} <= made
     assert not list(nf_resnets.parents[1].rglob("runs"))
