@@ -10,7 +10,7 @@ import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +226,17 @@ class Claims:
                 self.callback.on_run_end(claim.key, state, {"message": message})
         self.let_go(claim)
 
+    def record_failure(self, failed: Sequence[Claim], error: Exception) -> None:
+        """Records that these runs raised, those that are still held."""
+        for claim in failed:
+            if claim.key not in self.held:
+                continue
+            if is_out_of_memory(error):
+                message = str(error).partition("\n")[0][:500]
+                self.finish(claim, "oom", {"message": message}, [])
+            else:
+                self.fail(claim, error)
+
     def lost_attempts(self, claim: Claim) -> int:
         """How often a worker ended while it held the run, without a result."""
         if self.ledger is None:
@@ -241,6 +252,16 @@ class Claims:
             self.ledger.release(claim, self.worker)
             self.callback.on_run_end(claim.key, "waiting", {"message": "to be resumed"})
         self.let_go(claim)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and (
+        "RESOURCE_EXHAUSTED" in text or "Out of memory" in text or "out of memory" in text
+    )
 
 
 def versions() -> dict[str, str]:
@@ -260,4 +281,4 @@ def device_name() -> str:
     return f"{len(devices)} x {devices[0].device_kind}"
 
 
-__all__ = ["FORMAT", "Claims", "Clock", "device_name", "versions"]
+__all__ = ["FORMAT", "Claims", "Clock", "device_name", "is_out_of_memory", "versions"]

@@ -116,7 +116,7 @@ def _compile_runs(
     mesh: Mesh,
     vectorize: Vectorize,
     longest: int,
-) -> Callable[[TrainState, DeviceData, jax.Array], Steps]:
+) -> jax.stages.Wrapped:
     """Compiles the steps of ``R`` runs, sharded over the mesh."""
 
     def local_runs(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.sweep import LedgerError, enter, image_task, open_ledger, worker
+from nf_resnets.sweep import LedgerError, claims, enter, image_task, open_ledger
 from nf_resnets.sweep.image_task import refuse_other_settings
 from nf_resnets.sweep.ledger import this_worker
 from nf_resnets.sweep.settings import FIELDS, make
@@ -214,10 +214,10 @@ def test_memory_that_ran_out_is_told_from_other_errors():
     class XlaRuntimeError(RuntimeError):
         pass
 
-    assert worker.is_out_of_memory(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating"))
-    assert worker.is_out_of_memory(MemoryError())
-    assert not worker.is_out_of_memory(XlaRuntimeError("INTERNAL: something else"))
-    assert not worker.is_out_of_memory(ValueError("out of memory"))
+    assert claims.is_out_of_memory(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating"))
+    assert claims.is_out_of_memory(MemoryError())
+    assert not claims.is_out_of_memory(XlaRuntimeError("INTERNAL: something else"))
+    assert not claims.is_out_of_memory(ValueError("out of memory"))
 
 
 def test_the_ledger_has_the_settings_as_they_are(four):
