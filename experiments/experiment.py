@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from nf_resnets import data
+from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.plotting.curves import Curve
 from nf_resnets.sweep.programs import Execution
 from nf_resnets.training import Start
@@ -35,6 +36,8 @@ class Command:
     """Seeds, with spaces between; by default those of the scale."""
     steps: int = 0
     """Steps of each run; 0 for the scale's number."""
+    dtype: Dtype = DTYPES[0]
+    """What networks compute in; parameters, statistics and losses are float32 in either case."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
     out: Path | None = None

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import tyro
 
+from nf_resnets.models import DTYPES
 from nf_resnets.sweep.ledger import LedgerError
 from nf_resnets.sweep.worker import is_at_work
 from nf_resnets.training import hosts
@@ -92,7 +93,9 @@ def make(
             experiment.measure(settings, data, folder)
     made = Result((), {})
     if experiment.setup is not None:
-        made = make_runs(ExperimentTask(experiment, settings, data), folder, curves, command)
+        made = make_runs(
+            ExperimentTask(experiment, settings, data, command.dtype), folder, curves, command
+        )
         if made.exit_code:
             print(STOPPED, file=sys.stderr)
             raise SystemExit(made.exit_code)
@@ -137,11 +140,17 @@ def open_folder(experiment: Experiment, command: Command, settings: Any) -> Resu
     """Opens the folder that the command names, by default ``runs/NAME-SCALE``."""
     return ResultsFolder(
         command.out or Path("runs") / f"{experiment.name}-{command.scale}",
-        dataclasses.asdict(settings),
+        {**dataclasses.asdict(settings), **other_dtype(command)},
         grid=experiment.grid,
         columns=experiment.columns,
         key=experiment.key,
     )
+
+
+def other_dtype(command: Any) -> dict[str, str]:
+    """The option, among what the rows depend on; none for the default, or where nothing learns."""
+    dtype = getattr(command, "dtype", DTYPES[0])
+    return {} if dtype == DTYPES[0] else {"dtype": dtype}
 
 
 def open_curves(experiment: Experiment, folder: ResultsFolder) -> dict[str, CurvesFile]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import jax
 
 from nf_resnets import places, schemes, training, translation
+from nf_resnets.models import DTYPES, dtype_of
 from nf_resnets.sweep import Callbacks
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
@@ -28,7 +29,7 @@ from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training import Program, Start, hosts
 from nf_resnets.training.preemption import Preemption
 
-from .experiment import Experiment, Point, standard_columns
+from .experiment import Experiment, Point, Setup, standard_columns
 from .folder import CurvesFile, ResultsFolder, Row
 
 NEVER = 10**9
@@ -41,8 +42,10 @@ CURVE_POINTS = 2_000
 class ExperimentTask:
     """The runs of an experiment as a :class:`nf_resnets.sweep.task.Task`."""
 
-    def __init__(self, experiment: Experiment, settings: Any, data: Any) -> None:
-        self.experiment, self.settings, self.data = experiment, settings, data
+    def __init__(
+        self, experiment: Experiment, settings: Any, data: Any, dtype: str = DTYPES[0]
+    ) -> None:
+        self.experiment, self.settings, self.data, self._dtype = experiment, settings, data, dtype
         self.points: dict[str, Point] = {}
         self.runs: dict[str, Resolved] = {}
         values = dataclasses.asdict(settings)
@@ -64,9 +67,14 @@ class ExperimentTask:
         found = []
         for group in sorted(programs.values(), key=order):
             # The same in every process, whatever else there is to be made.
-            name = json.dumps([self.experiment.name, self._fixed, repr(group[0].program)])
+            words = [self.experiment.name, self._fixed, repr(group[0].program)]
+            name = json.dumps(words if self._dtype == DTYPES[0] else [*words, self._dtype])
             for point in group:
-                named = {"experiment": self.experiment.name, "settings": self._fixed}
+                named = {
+                    "experiment": self.experiment.name,
+                    "settings": self._fixed,
+                    "dtype": self._dtype,
+                }
                 run = Resolved(
                     settings={**named, **point.key},
                     label=point.name,
@@ -84,6 +92,13 @@ class ExperimentTask:
         """The run of these settings."""
         return self.runs[Resolved(settings, "", "", 0, 0).key]
 
+    def setup(self, point: Point) -> Setup:
+        """What the runs of a program share; the network computes in what the command says."""
+        found = self.experiment.setup(self.settings, self.data, point)
+        if self._dtype == DTYPES[0]:
+            return found
+        return found._replace(model=found.model.clone(dtype=dtype_of(self._dtype)))
+
     def check(self, run: Resolved, devices_per_run: int) -> None:
         """Refuses a batch that several processes cannot share; one process uses fewer devices.
 
@@ -92,7 +107,7 @@ class ExperimentTask:
         point = self.points[run.key]
         if jax.process_count() == 1 or not point.batch_size:
             return
-        model, _, steps, _ = self.experiment.setup(self.settings, self.data, point)
+        model, _, steps, _ = self.setup(point)
         parts = devices_per_run * getattr(steps, "micro_batches", 1)
         if slices_of(model, point) % parts:
             raise SystemExit(
@@ -110,7 +125,7 @@ class ExperimentTask:
     ) -> Program:
         """Compiles the program of a run, on as many devices as divide its batch."""
         point = self.points[run.key]
-        model, optimizer, steps, data = self.experiment.setup(self.settings, self.data, point)
+        model, optimizer, steps, data = self.setup(point)
         mesh = divisible_mesh(mesh, model, point, getattr(steps, "micro_batches", 1))
         given = (model, data, optimizer, mesh, steps, point.start)
         if isinstance(steps, training.StreamedTraining):

@@ -28,7 +28,7 @@ from nf_resnets.analysis.homogeneous import refuse_inhomogeneous
 from nf_resnets.analysis.observe import branches, observe
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.signal import gradient_norms, signal_of
-from nf_resnets.models import architectures
+from nf_resnets.models import DTYPES, Dtype, architectures, dtype_of
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.roles import Role
 from nf_resnets.topology import topology_devices
@@ -64,6 +64,8 @@ class Options:
     """Resize images to so many pixels a side; 0 leaves them. (resnet-* is made for 224.)"""
     stem_channels: int = 0
     """Channels of the stem, of which all others are multiples; 0 for the network's own."""
+    dtype: Dtype = DTYPES[0]
+    """What the network computes in; its parameters are float32 in either case."""
     compile_for: str | None = None
     """Instead, compile a training step of the network on this batch for this TPU slice, such as
     v5e:4x4, all its chips together; print what it needs of them, and write nothing."""
@@ -101,8 +103,10 @@ def analyse(options: Options) -> Page:
     scheme = schemes.fitting(options.scheme, family)
     dataset = data.load(options.dataset, options.data_dir)
     images, labels = _batch(dataset, options)
-    sizes = {"stem_channels": options.stem_channels} if options.stem_channels else {}
-    model = architectures.make(options.model, scheme, num_classes=dataset.num_classes, **sizes)
+    more: dict[str, Any] = {"dtype": dtype_of(options.dtype)}
+    if options.stem_channels:
+        more["stem_channels"] = options.stem_channels
+    model = architectures.make(options.model, scheme, num_classes=dataset.num_classes, **more)
     # Everything runs once: what counts is how long it takes to compile.
     quickly = quick_compile(jax.devices()[0])
     keys = jax.random.split(jax.random.key(options.seed), 3)
@@ -261,12 +265,9 @@ def folder_for(options: Options) -> Path:
 
 
 def settings_of(options: Options) -> dict[str, Any]:
-    """All that the results depend on, as JSON values."""
-    return {
-        name: value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in ("out", "compile_for")
-    }
+    """All that the results depend on, as JSON values; the default ``dtype`` is left out."""
+    left_out = {"out", "compile_for"} | ({"dtype"} if options.dtype == DTYPES[0] else set())
+    return {n: value for n, value in dataclasses.asdict(options).items() if n not in left_out}
 
 
 def write(page: Page, options: Options, folder: Path) -> None:
@@ -329,7 +330,7 @@ def _compile_for(options: Options) -> int:
             f"--image-size {options.image_size} found beside --compile-for; expected none, since "
             "networks train on images as they are."
         )
-    names = ("model", "scheme", "dataset", "batch_size", "stem_channels")
+    names = ("model", "scheme", "dataset", "batch_size", "stem_channels", "dtype")
     base = {**{name: getattr(options, name) for name in names}, "epochs": 1.0}
     grid = make_sweep(
         {"seed": (options.seed,)}, base, load=lambda name: data.load(name, options.data_dir)

@@ -3,6 +3,7 @@
 from nf_resnets.models.architectures import ARCHITECTURES, Architecture, make
 from nf_resnets.models.cifar_resnet import CifarResNet
 from nf_resnets.models.conv import conv
+from nf_resnets.models.dtypes import DTYPES, Dtype, dtype_of
 from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.parts import (
     Multiplier,
@@ -18,10 +19,12 @@ from nf_resnets.models.wide_resnet import WideResNet
 
 __all__ = [
     "ARCHITECTURES",
+    "DTYPES",
     "VGG",
     "Architecture",
     "ChannelBias",
     "CifarResNet",
+    "Dtype",
     "Multiplier",
     "ResNet",
     "ResidualScale",
@@ -31,5 +34,6 @@ __all__ = [
     "Transformer",
     "WideResNet",
     "conv",
+    "dtype_of",
     "make",
 ]

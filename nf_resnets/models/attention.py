@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets.models.branch import Linear, begin, end, shift
+from nf_resnets.models.dtypes import kept_small
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import tap
 
@@ -87,7 +88,7 @@ class Attention(nn.Module):
         else:
             key = self._kept("keys", self._heads(linear(name="key")(h)), mask, position)
             value = self._kept("values", self._heads(linear(name="value")(h)), mask, position)
-        h = attend(query, key, value, mask).reshape(x.shape)
+        h = kept_small(attend, query)(query, key, value, mask).reshape(x.shape)
         h = linear(name="out")(shift(self, self.anatomy, h, "bias_out"))
         return end(self, x, h, constants, train=train)
 

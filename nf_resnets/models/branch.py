@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from nf_resnets import random
 from nf_resnets.models.blocks import divided, scaled_branch
+from nf_resnets.models.dtypes import kept_small
 from nf_resnets.models.parts import shifted, times
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import merge
@@ -55,8 +56,9 @@ def layer_norm(x: jax.Array) -> jax.Array:
     It computes in float32, whatever ``x`` is in.
     """
     # The two-pass variance, for E[x^2] - E[x]^2 cancels where the mean is large.
-    norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, dtype=jnp.float32, name="norm")
-    return norm(x).astype(x.dtype)
+    norm = kept_small(nn.LayerNorm, x)
+    options = {"epsilon": 1e-5, "use_fast_variance": False, "dtype": jnp.float32}
+    return norm(**options, name="norm")(x).astype(x.dtype)
 
 
 def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:

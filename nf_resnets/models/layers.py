@@ -12,6 +12,7 @@ from jax import lax
 
 from nf_resnets import calibration, random
 from nf_resnets.models.conv import conv
+from nf_resnets.models.dtypes import kept_small
 
 RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5
 """``1 / std(relu(z))`` of ``z ~ N(0, 1)``, Brock, De, Smith, ICLR 2021, section 4.1."""
@@ -228,20 +229,27 @@ class GhostBatchNorm(nn.Module):
                 f"a batch of {x.shape[0]} images cannot be cut into bn_groups={self.groups} equal "
                 "parts for BatchNorm."
             )
-        parts = x.reshape(self.groups, -1, *x.shape[1:]).astype(jnp.float32)
-        mean = parts.mean(axis=(1, 2, 3), keepdims=True)
-        # The two-pass variance: E[x^2] - E[x]^2 cancels where the mean is large.
-        var = jnp.square(parts - mean).mean(axis=(1, 2, 3), keepdims=True)
+
+        def normalized(
+            x: jax.Array, scale: jax.Array, bias: jax.Array
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            parts = x.reshape(self.groups, -1, *x.shape[1:]).astype(jnp.float32)
+            mean = parts.mean(axis=(1, 2, 3), keepdims=True)
+            # The two-pass variance: E[x^2] - E[x]^2 cancels where the mean is large.
+            var = jnp.square(parts - mean).mean(axis=(1, 2, 3), keepdims=True)
+            y = (parts - mean) * lax.rsqrt(var + self.epsilon)
+            y = y * scale.reshape(1, 1, 1, 1, -1) + bias.reshape(1, 1, 1, 1, -1)
+            return y.reshape(x.shape).astype(x.dtype), mean, var
+
+        y, mean, var = kept_small(normalized, x)(x, scale, bias)
         if not self.is_initializing():
-            count = parts.size // (self.groups * features)
+            count = x.size // (self.groups * features)
             unbiased = var.mean(axis=0).ravel() * (count / max(count - 1, 1))
             running_mean.value += (1 - self.momentum) * (
                 mean.mean(axis=0).ravel() - running_mean.value
             )
             running_var.value += (1 - self.momentum) * (unbiased - running_var.value)
-        y = (parts - mean) * lax.rsqrt(var + self.epsilon)
-        y = y * scale.reshape(1, 1, 1, 1, -1) + bias.reshape(1, 1, 1, 1, -1)
-        return y.reshape(x.shape).astype(x.dtype)
+        return y
 
 
 class GroupNorm(nn.Module):
@@ -259,8 +267,8 @@ class GroupNorm(nn.Module):
         while groups > 1 and x.shape[-1] // groups < 4:
             groups //= 2
         # The two-pass variance, for E[x^2] - E[x]^2 cancels where the mean is large.
-        norm = nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False, name="norm")
-        return norm(x).astype(x.dtype)
+        options = {"num_groups": groups, "epsilon": 1e-5, "use_fast_variance": False}
+        return kept_small(nn.GroupNorm, x)(**options, name="norm")(x).astype(x.dtype)
 
 
 class Dense(nn.Module):

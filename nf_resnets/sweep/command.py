@@ -363,7 +363,7 @@ def _train_and_grow(
             return sweep, outcome
         more = None
         if ledger is not None and options.extend:
-            rows = ledger.rows(sweep.keys)
+            rows = sweep.rows(ledger)
             more = growth(rows, sweep.axes, grown, options.extend, options.best)
         if jax.process_count() > 1:
             more = hosts.broadcast(more)
@@ -381,7 +381,7 @@ def _train_and_grow(
 def _result(
     options: Options, sweep: Sweep, ledger: Ledger, outcome: worker.Outcome, code: int
 ) -> Result:
-    rows = ledger.rows(sweep.keys)
+    rows = sweep.rows(ledger)
     faults = []
     try:
         # Written anew each time: it can always be made from the ledger.
@@ -462,7 +462,7 @@ def _train(
     with contextlib.ExitStack() as stack:
         callback: Callback = Callbacks()
         if ledger is not None:
-            rows = ledger.rows(sweep.keys)
+            rows = sweep.rows(ledger)
             display = stack.enter_context(Display(sweep.runs, rows=rows, swept=swept(sweep.axes)))
             callback = display
             if options.tensorboard:

@@ -33,7 +33,7 @@ from nf_resnets.sweep.settings import (
     shown,
     swept,
 )  # fmt: skip
-from nf_resnets.sweep.task import Resolved
+from nf_resnets.sweep.task import LATER, Resolved, filled
 
 MOST_STEPS = 2**31 // 40
 """Steps of a run, of which int32 counts the forty-fold."""
@@ -254,6 +254,9 @@ def _program(settings: RunSettings) -> str:
     values = dict(vars(settings))
     for name in (*NUMBERS, "evaluate_every"):  # when to test is the worker's to decide
         del values[name]
+    for name, value in LATER.items():  # such programs keep their names
+        if values[name] == value:
+            del values[name]
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
     # Schemes that compile alike share their programs; the first of them stands for all.
@@ -277,7 +280,11 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
       ValueError: if there is none of that name, or it is not for images, or not for the scheme.
     """
     settings = kind.settings
-    options: dict[str, Any] = {"num_classes": dataset.num_classes, "bn_groups": kind.bn_groups}
+    options: dict[str, Any] = {
+        "num_classes": dataset.num_classes,
+        "bn_groups": kind.bn_groups,
+        "dtype": models.dtype_of(settings.dtype),
+    }
     if settings.stem_channels:
         options["stem_channels"] = settings.stem_channels
     if settings.dropout is not None and schemes.get(settings.scheme).anatomy.dropout:
@@ -374,7 +381,7 @@ class Sweep:
         kinds = {_kind(vars(each.settings)): each for each in self.kinds}
         swept = {name: frozenset(self.axes[name]) for name in NUMBERS if name in self.axes}
         found: Counter[str] = Counter()
-        for row in rows:
+        for row in map(filled, rows):
             kind = kinds.get(_kind(row))
             if kind is not None and all(
                 row.get(name) in (swept.get(name) or (getattr(kind.settings, name),))
@@ -382,6 +389,10 @@ class Sweep:
             ):
                 found[kind.program] += 1
         return found
+
+    def rows(self, ledger: Ledger) -> list[dict[str, Any]]:
+        """What a ledger has of its runs, with every setting."""
+        return [filled(row) for row in ledger.rows(self.keys)]
 
     @property
     def programs(self) -> frozenset[str]:
@@ -445,7 +456,7 @@ def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[Ru
 
 def refuse_other_settings(sweep: Sweep, ledger: Ledger) -> None:
     """Refuses a grid whose fixed settings are not those of the runs in the ledger."""
-    rows = ledger.rows()
+    rows = [filled(row) for row in ledger.rows()]
     if not rows:
         return
     there = {name: {row[name] for row in rows if name in row} for name in FIELDS}

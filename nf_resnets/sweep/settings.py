@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets import schemes
+from nf_resnets import models, schemes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +72,9 @@ class RunSettings:
     """Epochs between two tests; the last step is always followed by one."""
     remat: bool = False
     """Recompute the inside of each block in the backward pass, to save memory."""
+    dtype: str = models.DTYPES[0]
+    """What networks compute in: float32; bfloat16. Parameters, statistics and losses are float32 in
+    either case."""
     seed: int = 0
     """From which weights, order and augmentation follow, below 2^32."""
 
@@ -99,7 +102,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "seed": (0, True, 2**32),
 }
 _RANGE = (0, True, math.inf)  # of all others
-_CHOICES = {"schedule": ("halving", "constant")}
+_CHOICES = {"schedule": ("halving", "constant"), "dtype": models.DTYPES}
 
 
 def shown(value: Any) -> str:

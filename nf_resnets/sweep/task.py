@@ -13,6 +13,15 @@ from jax.sharding import Mesh
 
 from nf_resnets.training.program import Program, Start
 
+LATER: Mapping[str, Any] = {"dtype": "float32"}
+"""Settings that earlier versions did not have, and what their runs were made with. The text of a
+run leaves one of these values out, so that such a run keeps its key."""
+
+
+def filled(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, or a row of a ledger, with those that its text leaves out."""
+    return {**LATER, **row}
+
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
@@ -31,9 +40,12 @@ class Resolved:
     @functools.cached_property
     def text(self) -> str:
         """The canonical text of the settings."""
-        return json.dumps(
-            dict(self.settings), sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
+        named = {
+            name: value
+            for name, value in self.settings.items()
+            if name not in LATER or value != LATER[name]
+        }
+        return json.dumps(named, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @functools.cached_property
     def key(self) -> str:
@@ -158,4 +170,4 @@ class Callbacks:
     on_message = _passed_on("on_message")
 
 
-__all__ = ["Callback", "Callbacks", "Resolved", "Task"]
+__all__ = ["LATER", "Callback", "Callbacks", "Resolved", "Task", "filled"]

@@ -58,6 +58,10 @@ StemChannels = Annotated[
         "published."
     ),
 ]
+Dtype = Annotated[
+    models.Dtype,
+    tyro.conf.arg(help="What the network computes in; its parameters are float32 in either case."),
+]
 ImageRecipe = Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes]
 
 
@@ -76,6 +80,7 @@ class Train:
     scheme: str = "fixup"
     """How it is initialised: fixup, skipinit, rescalenet, batchnorm, ..."""
     stem_channels: StemChannels = 0
+    dtype: Dtype = models.DTYPES[0]
     recipe: ImageRecipe = fit.Recipe()
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
@@ -115,6 +120,7 @@ class TrainTranslator:
     """fixup, layernorm_post, layernorm_pre, t_fixup, rezero or plain."""
     tested: int = 100
     """Test pairs that are translated at the end, for BLEU."""
+    dtype: Dtype = models.DTYPES[0]
     recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = TranslationRecipe()
     data_dir: DataDir = None
     overwrite: Overwrite = False
@@ -139,9 +145,11 @@ class TrainTranslator:
         texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
         recipe = dataclasses.asdict(self.recipe)
         identity = {"scheme": self.scheme, "recipe": recipe, "pairs": texts}
+        if self.dtype != models.DTYPES[0]:
+            identity["dtype"] = self.dtype
         _make(self, out, {"dataset": self.dataset}, identity,
-              partial(fit_translation, pairs, self.scheme, self.recipe, tested=self.tested,
-                      on_step=on_step))  # fmt: skip
+              partial(fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype,
+                      tested=self.tested, on_step=on_step))  # fmt: skip
         print(f'{AGAIN} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
@@ -276,6 +284,8 @@ class Tune:
     learn: transfer.Learn = "all"
     """What is trained: all; small: the head, and the biases, multipliers and norms; head. The rest
     stays as it is."""
+    dtype: models.Dtype | None = None
+    """What the network computes in; by default what it did so far."""
     recipe: ImageRecipe = fit.Recipe(epochs=5.0, learning_rate=0.02)
     data_dir: DataDir = None
     overwrite: Overwrite = False
@@ -287,6 +297,9 @@ class Tune:
         dataset = data.load(self.dataset, self.data_dir)
         key = jax.random.key(self.recipe.seed)
         new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
+        if self.dtype is not None:
+            dtype = models.dtype_of(self.dtype)
+            new = dataclasses.replace(new, model=new.model.clone(dtype=dtype))
         labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], self.learn))
         print(f"Fine-tuning {self.file} on {self.dataset}: {labels.count('learns')} of "
               f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
@@ -377,7 +390,8 @@ def _tried(command: Train | TrainTranslator | Tune) -> Path:
 def _network(command: Train, dataset: data.Dataset) -> Any:
     if models.architectures.find(command.network).inputs != "images":
         raise ValueError(f"--network {command.network} found; expected a network for images.")
-    options = {"num_classes": dataset.num_classes}
+    dtype = models.dtype_of(command.dtype)
+    options: dict[str, Any] = {"num_classes": dataset.num_classes, "dtype": dtype}
     if command.stem_channels:
         options["stem_channels"] = command.stem_channels
     model = models.make(command.network, command.scheme, **options)

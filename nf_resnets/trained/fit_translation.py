@@ -52,6 +52,7 @@ def fit_translation(
     scheme: str,
     recipe: TranslationRecipe,
     *,
+    dtype: models.Dtype = models.DTYPES[0],
     tested: int = 100,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -62,6 +63,7 @@ def fit_translation(
       pairs: sentence pairs.
       scheme: the name of a scheme for Transformers.
       recipe: how.
+      dtype: what the network computes in.
       tested: how many test pairs are translated, for BLEU.
       on_step: called after each step with the number of steps made and its metrics.
       checkpoints: as there.
@@ -93,6 +95,7 @@ def fit_translation(
         # Room for a translation that is longer than its source.
         max_length=recipe.max_length + translation.LONGER,
         dropout=recipe.dropout,
+        dtype=models.dtype_of(dtype),
     )
 
     def optimizer(hyper: dict[str, Any]) -> Any:

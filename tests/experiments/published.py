@@ -483,6 +483,7 @@ OF_USERS = {
         "bn_estimate_batches": (0, "the running statistics"),
         "evaluate_every": (1, "ours"),
         "remat": (False, "ours"),
+        "dtype": ("float32", "ours"),
         "seed": (0, "ours"),
     },
     "nf_resnets.trained.fit.Recipe": {

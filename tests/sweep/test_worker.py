@@ -14,6 +14,7 @@ from nf_resnets.sweep import LedgerError, claims, enter, image_task, open_ledger
 from nf_resnets.sweep.image_task import refuse_other_settings
 from nf_resnets.sweep.ledger import this_worker
 from nf_resnets.sweep.settings import FIELDS, make
+from nf_resnets.sweep.task import filled
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep import small
 
@@ -222,7 +223,7 @@ def test_memory_that_ran_out_is_told_from_other_errors():
 
 def test_the_ledger_has_the_settings_as_they_are(four):
     row = four[0][0]
-    assert small.key({name: row[name] for name in FIELDS}) == row["key"]
+    assert small.key({name: filled(row)[name] for name in FIELDS}) == row["key"]
 
 
 def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():

@@ -1,0 +1,49 @@
+"""What networks compute in: the numbers that their activations, and products, are made of.
+
+Parameters, optimizer state, running statistics, the statistics of norms, logits and losses are
+float32 in either case. Every command that trains or compiles has it as its option ``--dtype``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Dtype = Literal["float32", "bfloat16"]
+
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+"""The names; the first is the default."""
+
+
+def dtype_of(name: str) -> Any:
+    """What a network takes as its ``dtype``.
+
+    Raises:
+      ValueError: if networks are not trained in that.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> models.make("wrn-16-1", "fixup", dtype=dtype_of("bfloat16")).dtype.__name__
+      'bfloat16'
+    """
+    if name not in DTYPES:
+        raise ValueError(f"dtype={name!r} found; expected {' or '.join(DTYPES)}.")
+    return getattr(jnp, name)
+
+
+def kept_small(function: Callable[..., Any], x: jax.Array) -> Callable[..., Any]:
+    """A function, or a class of modules, that computes in float32 whatever its input is in.
+
+    Of an input ``x`` in fewer bits its backward pass keeps no float32 intermediates of that size:
+    it computes them again. In float32 it is the function itself.
+    """
+    if x.dtype == jnp.float32:
+        return function
+    return (nn.remat if isinstance(function, type) else jax.checkpoint)(function)
+
+
+__all__ = ["DTYPES", "Dtype", "dtype_of", "kept_small"]

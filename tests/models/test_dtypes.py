@@ -1,0 +1,93 @@
+"""What networks compute in: with bfloat16 no float32 array of an activation's size is kept."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import models
+from nf_resnets.models import architectures
+from nf_resnets.models.layers import GhostBatchNorm, GroupNorm
+from nf_resnets.training.apply import train_apply
+
+BATCH = 7  # which no network of these has as a side, or as channels
+# One scheme for each part that a network may have: norms, scalars, biases, gains, dropout.
+NETWORKS = (
+    ("wrn", "fixup"), ("wrn", "batchnorm"), ("wrn", "nf_resnet"), ("wrn", "regularized_skipinit"),
+    ("cifar-resnet", "groupnorm"), ("resnet", "rescalenet"), ("vgg", "batchnorm"),
+    ("transformer", "layernorm_pre"), ("transformer", "fixup"),
+)  # fmt: skip
+
+
+def kept(name, scheme, dtype, **options):
+    """What the forward pass of a training step leaves for the backward pass, as shapes."""
+    architecture = architectures.ARCHITECTURES[name]
+    model = architecture.smallest(scheme, dtype=models.dtype_of(dtype), **options)
+    inputs = tuple(map(jnp.asarray, architecture.example(BATCH)))
+    variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    keys = jax.random.split(jax.random.key(1), BATCH)
+
+    def logits(params, batch_stats, inputs):
+        if architecture.inputs == "tokens":
+            return model.apply({"params": params}, *inputs)
+        return train_apply(model)(params, batch_stats, *inputs, keys)[0]
+
+    def backward(params, batch_stats, inputs):
+        found, pull = jax.vjp(lambda at: logits(at, batch_stats, inputs), params)
+        assert found.dtype == jnp.float32
+        return pull
+
+    stats = variables.get("batch_stats", {})
+    for leaf in jax.tree.leaves(variables):
+        assert leaf.dtype == jnp.float32
+    return jax.tree.leaves(jax.eval_shape(backward, variables["params"], stats, inputs))
+
+
+def activations(name, scheme, dtype, **options):
+    """Those of them that have one number or more for each channel of each position."""
+    found = kept(name, scheme, dtype, **options)
+    rank = 3 if name == "transformer" else 4
+    return [
+        leaf
+        for leaf in found
+        if leaf.ndim >= rank and BATCH in leaf.shape and np.prod(leaf.shape[-rank + 1 : -1]) > 1
+    ]
+
+
+@pytest.mark.parametrize(("name", "scheme"), NETWORKS)
+def test_activations_are_kept_in_bfloat16(name, scheme):
+    found = activations(name, scheme, "bfloat16")
+    assert any(leaf.dtype == jnp.bfloat16 for leaf in found)
+    wide = [leaf for leaf in found if leaf.dtype == jnp.float32]
+    # Embeddings, and what the logits are computed from, are float32; nothing inside a layer is.
+    assert len(wide) <= (3 if name == "transformer" else 0), wide
+
+
+def test_float32_networks_keep_float32():
+    found = activations("wrn", "batchnorm", "float32")
+    assert not any(leaf.dtype == jnp.bfloat16 for leaf in found)
+
+
+def test_recomputed_blocks_keep_bfloat16_too():
+    found = activations("wrn", "batchnorm", "bfloat16", remat=True)
+    assert {leaf.dtype.name for leaf in found} == {"bfloat16", "bool"}
+
+
+@pytest.mark.parametrize("norm", [GhostBatchNorm(groups=2), GroupNorm()])
+def test_norms_of_bfloat16_have_the_gradients_of_float32(norm):
+    x = jax.random.normal(jax.random.key(0), (4, 3, 3, 8)).astype(jnp.bfloat16)
+    variables = norm.init(jax.random.key(1), x)
+
+    def loss(x):
+        y, _ = norm.apply(variables, x, mutable=["batch_stats"])
+        return (y.astype(jnp.float32) ** 3).sum()
+
+    exact, found = jax.grad(loss)(x.astype(jnp.float32)), jax.grad(loss)(x)
+    assert found.dtype == jnp.bfloat16
+    off = jnp.linalg.norm(found.astype(jnp.float32) - exact) / jnp.linalg.norm(exact)
+    assert off < 0.02
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(ValueError, match="dtype='float16' found; expected float32 or bfloat16."):
+        models.dtype_of("float16")

@@ -1,0 +1,89 @@
+"""The option ``--dtype`` of every command that trains or compiles: one meaning, and other runs."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from experiments import fixup_fig3_depth
+from experiments.main import open_folder
+from experiments.runs import ExperimentTask
+from nf_resnets import data, models
+from nf_resnets.analysis import __main__ as analysis
+from nf_resnets.sweep import image_task
+from nf_resnets.sweep.image_task import refuse_other_settings
+from nf_resnets.sweep.settings import RunSettings, make
+from nf_resnets.trained import command as trained
+from tests.sweep import small
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return data.load("digits")
+
+
+def options_of(command):
+    return {field.name: field.default for field in dataclasses.fields(command)}["dtype"]
+
+
+def test_every_command_has_it_with_one_default():
+    commands = RunSettings, analysis.Options, trained.Train, trained.TrainTranslator
+    assert {options_of(each) for each in (*commands, fixup_fig3_depth.Command)} == {"float32"}
+    assert options_of(trained.Tune) is None  # what the network computed in so far
+
+
+def test_networks_of_a_sweep(digits):
+    for dtype in models.DTYPES:
+        settings = make({**small.BASE, "dtype": dtype})
+        found = image_task.make_model(image_task.kind_of(settings, digits), digits)
+        assert found.dtype == jnp.dtype(dtype)
+    with pytest.raises(ValueError, match="dtype='float16' found; expected float32 or bfloat16."):
+        make({"dtype": "float16"})
+
+
+def test_a_ledger_of_float32_runs_refuses_others_but_can_compare():
+    rows = [dict(vars(run.settings)) for run in small.make({"seed": (0,)}).kinds]
+    rows = [{name: value for name, value in row.items() if name != "dtype"} for row in rows]
+
+    class Book:
+        name = "ledger.db"
+
+        def rows(self):
+            return rows
+
+    refuse_other_settings(small.make({"seed": (0,)}), Book())
+    refuse_other_settings(small.make({"dtype": models.DTYPES, "seed": (0,)}), Book())
+    with pytest.raises(ValueError, match="dtype: 'float32' there, 'bfloat16' now"):
+        refuse_other_settings(small.make({"seed": (0,)}, dtype="bfloat16"), Book())
+    counts = small.make({"dtype": models.DTYPES, "seed": (0,)}).count(rows)
+    assert counts.total() == 1
+
+
+def test_networks_of_the_commands_for_trained_networks(digits):
+    for dtype in models.DTYPES:
+        train = trained.Train(network="wrn-10-1", stem_channels=4, dtype=dtype)
+        assert trained._network(train, digits).dtype == jnp.dtype(dtype)
+
+
+def test_pages_of_other_numbers_go_elsewhere():
+    assert "dtype" not in analysis.settings_of(analysis.Options())
+    assert analysis.settings_of(analysis.Options(dtype="bfloat16"))["dtype"] == "bfloat16"
+
+
+def test_runs_of_experiments(digits, tmp_path):
+    experiment = fixup_fig3_depth.EXPERIMENT
+    settings = experiment.scales["smoke"]
+    points = experiment.points(settings, digits, [])
+    tasks = [ExperimentTask(experiment, settings, digits, dtype) for dtype in models.DTYPES]
+    plain, cast = (task.add(points[:1])[0] for task in tasks)
+    assert plain.key != cast.key and plain.program != cast.program and "dtype" not in plain.text
+    assert [task.setup(points[0]).model.dtype for task in tasks] == [jnp.float32, jnp.bfloat16]
+
+    def folder(dtype):
+        return open_folder(
+            experiment, fixup_fig3_depth.Command(out=tmp_path / "f", dtype=dtype), settings
+        )
+
+    folder("float32").close()
+    with pytest.raises(SystemExit, match="dtype"):
+        folder("bfloat16")
