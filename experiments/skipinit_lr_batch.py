@@ -39,6 +39,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.sweep import command, settings
 
 
@@ -102,6 +103,8 @@ class Command:
     grid: tuple[str, ...] = ()
     """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:5
     batch_size=8,32."""
+    dtype: Dtype = DTYPES[0]
+    """What networks compute in; parameters, statistics and losses are float32 in either case."""
     options: Annotated[command.Options, tyro.conf.OmitArgPrefixes] = dataclasses.field(
         default_factory=lambda: command.Options(out=Path())
     )
@@ -119,6 +122,8 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
     base = {name: value for name, value in scale.base.items() if name not in axes}
+    if wanted.dtype != DTYPES[0]:
+        base["dtype"] = wanted.dtype
     if wanted.budget == "steps":
         base.pop("epochs", None)
         base["steps"] = scale.steps

@@ -40,7 +40,10 @@ def centered(module: Any, name: str, x: jax.Array) -> jax.Array:
         bias = before + (found - before) / count
         module.put_variable(CENTERING, name, bias)
         module.put_variable(CENTERING, f"{name}_count", count)
-    return x + bias.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+    # The bias's gradient is summed in what the bias is, whatever the activations are.
+    wide = jnp.promote_types(x.dtype, bias.dtype)
+    bias = bias.astype(wide).reshape((1,) * (x.ndim - 1) + (-1,))
+    return (x.astype(wide) + bias).astype(x.dtype)
 
 
 def unit_variance(module: Any, name: str, y: jax.Array) -> jax.Array:

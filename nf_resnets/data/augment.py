@@ -14,6 +14,7 @@ afterwards, so the border is ``-mean / std`` and not the zero that padding a nor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,9 @@ from nf_resnets.data.order import seed_key
 # that chose it. No run reaches this epoch, so the two families of keys are disjoint.
 _AUGMENT = 0xA06_0000
 _CROP, _FLIP, _CUTOUT = 0, 1, 2
+
+# Pixels of padding up to which images are shifted together.
+_MOST_SHIFTED = 16
 
 
 def example_keys(seed: ArrayLike, step: ArrayLike, positions: jax.Array) -> jax.Array:
@@ -69,12 +73,36 @@ def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Arr
     check_batch(images, keys)
     side = (padding, padding)
     padded = jnp.pad(images, ((0, 0), side, side, (0, 0)))
+    offsets = jax.vmap(
+        lambda key: jax.random.randint(jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1)
+    )(keys)
+    one_by_one = partial(_slices, shape=images.shape[1:])
+    if padding > _MOST_SHIFTED:
+        return one_by_one(padded, offsets)
+    shifted = partial(_shifted, shape=images.shape[1:])
+    return jax.lax.platform_dependent(padded, offsets, cpu=one_by_one, default=shifted)
 
-    def crop(image: jax.Array, key: jax.Array) -> jax.Array:
-        offset = jax.random.randint(jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1)
-        return jax.lax.dynamic_slice(image, (offset[0], offset[1], 0), images.shape[1:])
 
-    return jax.vmap(crop)(padded, keys)
+def _slices(padded: jax.Array, offsets: jax.Array, *, shape: tuple[int, ...]) -> jax.Array:
+    """Cuts an image of a shape out of each, which takes a TPU a round of a loop for each."""
+
+    def crop(image: jax.Array, offset: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice(image, (offset[0], offset[1], 0), shape)
+
+    return jax.vmap(crop)(padded, offsets)
+
+
+def _shifted(padded: jax.Array, offsets: jax.Array, *, shape: tuple[int, ...]) -> jax.Array:
+    """As :func:`_slices`: of all images, shifted alike, takes those whose offset that is."""
+    for axis in (1, 2):
+        offset = offsets[:, axis - 1].reshape(-1, 1, 1, 1)
+        count = padded.shape[axis] - shape[axis - 1] + 1
+        found = jax.lax.slice_in_dim(padded, 0, shape[axis - 1], axis=axis)
+        for shift in range(1, count):
+            moved = jax.lax.slice_in_dim(padded, shift, shift + shape[axis - 1], axis=axis)
+            found = jnp.where(offset == shift, moved, found)
+        padded = found
+    return padded
 
 
 def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:

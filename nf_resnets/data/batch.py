@@ -21,26 +21,36 @@ class DeviceData:
     """One split as arrays that lie on the device.
 
     Attributes:
-      images: raw pixels, uint8 [N, H, W, C].
+      images: raw pixels, uint8 [N, H, W, C], or [N, H W C]. An image in a row of its own is read as
+        it lies: a TPU would fill three channels, or a side, up to 128 places, and copy the whole
+        split to do so.
       labels: int32 [N].
       mean: float32 [C], of the training pixels.
       std: float32 [C], of the training pixels.
+      shape: ``(H, W, C)`` of images that lie in rows.
     """
 
     images: jax.Array | np.ndarray
     labels: jax.Array | np.ndarray
     mean: jax.Array | np.ndarray
     std: jax.Array | np.ndarray
+    shape: tuple[int, ...] = flax.struct.field(pytree_node=False, default=())
 
     @classmethod
     def of(cls, dataset: Dataset, split: Split) -> DeviceData:
         """Takes one split of a data set, with the statistics of its training split."""
         return cls(
-            images=split.images,
+            images=split.images.reshape(len(split.images), -1),
             labels=split.labels,
             mean=np.asarray(dataset.mean, np.float32),
             std=np.asarray(dataset.std, np.float32),
+            shape=split.images.shape[1:],
         )
+
+    def take(self, index: jax.Array) -> jax.Array:
+        """The images [b, H, W, C] at some places, int32 [b]."""
+        found = jnp.asarray(self.images)[index]
+        return found.reshape(*index.shape, *self.shape) if self.shape else found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +121,7 @@ def training_batch(
     """
     order = jnp.asarray(order)
     index = batch_indices(order, step, batch_size, axis_name)
-    raw = jnp.asarray(data.images)[index]
+    raw = data.take(index)
     positions = local_positions(batch_size, axis_name)
     keys = example_keys(seed, step, positions)
     images = _augmented(raw, keys, data, augmentation)
@@ -133,7 +143,7 @@ def training_batch(
         # pixels and keys, so that the numbers are those of one device.
         start = jnp.asarray(step) % steps_per_epoch(order.shape[0], batch_size) * batch_size
         index = order[start + partners]
-        raw = jnp.asarray(data.images)[index]
+        raw = data.take(index)
         others = _augmented(raw, example_keys(seed, step, partners), data, augmentation)
         other_labels = jnp.asarray(data.labels)[index]
     return {

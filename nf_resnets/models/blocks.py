@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nf_resnets.models.dtypes import scaled
 from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
 from nf_resnets.models.parts import learnt_scalar, shifted, times
@@ -250,7 +251,7 @@ def average_pool(x: jax.Array, size: int) -> jax.Array:
 def scaled_branch(block: Any, h: jax.Array) -> jax.Array:
     """Multiplies the branch by its learnable scalar, if the anatomy has one."""
     scalar = branch_scalar(block)
-    return h if scalar is None else h * scalar.astype(h.dtype)
+    return h if scalar is None else scaled(h, scalar)
 
 
 def branch_scalar(block: Any) -> jax.Array | None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from nf_resnets import random
 from nf_resnets.models.blocks import divided, scaled_branch
-from nf_resnets.models.dtypes import kept_small
+from nf_resnets.models.dtypes import added, kept_small
 from nf_resnets.models.parts import shifted, times
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import merge
@@ -41,7 +41,7 @@ class Linear(nn.Module):
         y = x.astype(self.dtype) @ kernel.astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
-            y = y + bias.astype(self.dtype).reshape(1, 1, -1)
+            y = added(y, bias.reshape(1, 1, -1))
         return y
 
 

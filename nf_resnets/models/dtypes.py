@@ -46,4 +46,27 @@ def kept_small(function: Callable[..., Any], x: jax.Array) -> Callable[..., Any]
     return (nn.remat if isinstance(function, type) else jax.checkpoint)(function)
 
 
-__all__ = ["DTYPES", "Dtype", "dtype_of", "kept_small"]
+def added(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """``x + bias`` in the dtype of ``x``; the bias's gradient is summed in its own.
+
+    Example:
+      >>> found = jax.grad(lambda bias: added(jnp.ones(1000, jnp.bfloat16), bias).sum())(0.0)
+      >>> float(found)  # and not 1,000 in eight bits, or what such sums come to
+      1000.0
+    """
+    bias = jnp.asarray(bias)
+    wide = jnp.promote_types(x.dtype, bias.dtype)
+    return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
+
+
+def scaled(x: jax.Array, scalar: jax.Array) -> jax.Array:
+    """As :func:`added`, but ``x * scalar``."""
+    wide = jnp.promote_types(x.dtype, scalar.dtype)
+
+    def product(x: jax.Array, scalar: jax.Array) -> jax.Array:
+        return (x.astype(wide) * scalar.astype(wide)).astype(x.dtype)
+
+    return kept_small(product, x)(x, scalar)
+
+
+__all__ = ["DTYPES", "Dtype", "added", "dtype_of", "kept_small", "scaled"]

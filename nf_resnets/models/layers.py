@@ -12,7 +12,7 @@ from jax import lax
 
 from nf_resnets import calibration, random
 from nf_resnets.models.conv import conv
-from nf_resnets.models.dtypes import kept_small
+from nf_resnets.models.dtypes import added, kept_small
 
 RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5
 """``1 / std(relu(z))`` of ``z ~ N(0, 1)``, Brock, De, Smith, ICLR 2021, section 4.1."""
@@ -107,7 +107,7 @@ class Conv(nn.Module):
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
             bias = bias if scalar is None else scalar * bias
-            y = y + bias.astype(self.dtype).reshape(1, 1, 1, -1)
+            y = added(y, bias.reshape(1, 1, 1, -1))
         return y
 
 
@@ -292,7 +292,7 @@ class Dense(nn.Module):
         y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
-            y = y + bias.astype(self.dtype).reshape(1, -1)
+            y = added(y, bias.reshape(1, -1))
         return y
 
 

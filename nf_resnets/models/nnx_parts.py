@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nf_resnets.models.conv import conv
+from nf_resnets.models.dtypes import added, scaled
 from nf_resnets.models.layers import STANDARDIZATIONS, he_fan_out, standardized_kernel
 from nf_resnets.models.parts import times
 
@@ -30,7 +31,7 @@ class ScalarBias(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """An array of any shape to the same shape."""
-        return x + self.bias_scalar[...].astype(x.dtype)
+        return added(x, self.bias_scalar[...])
 
 
 class Multiplier(nnx.Module):
@@ -41,7 +42,7 @@ class Multiplier(nnx.Module):
 
     def __call__(self, branch: jax.Array) -> jax.Array:
         """An array of any shape to the same shape."""
-        return times(branch, self.multiplier[...])
+        return scaled(branch, self.multiplier[...])
 
 
 class SkipInit(nnx.Module):
@@ -52,7 +53,7 @@ class SkipInit(nnx.Module):
 
     def __call__(self, branch: jax.Array) -> jax.Array:
         """An array of any shape to the same shape."""
-        return times(branch, self.alpha[...])
+        return scaled(branch, self.alpha[...])
 
 
 class ResidualScale(nnx.Module):
@@ -97,7 +98,7 @@ class ScaledWSConv(nnx.Module):
         kernel = standardized_kernel(self.kernel[...]) * scale
         y = conv(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
         if self.bias is not None:
-            y = y + self.bias[...].astype(self.dtype).reshape(1, 1, 1, -1)
+            y = added(y, self.bias[...].reshape(1, 1, 1, -1))
         return y
 
 

@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from nf_resnets.models.dtypes import added, scaled
 from nf_resnets.models.layers import Conv
 
 
@@ -42,7 +43,7 @@ class Multiplier(nn.Module):
     @nn.compact
     def __call__(self, branch: jax.Array) -> jax.Array:
         """An array of any shape to the same shape."""
-        return branch * learnt_scalar(self, "multiplier").astype(branch.dtype)
+        return scaled(branch, learnt_scalar(self, "multiplier"))
 
 
 class SkipInit(nn.Module):
@@ -61,7 +62,7 @@ class SkipInit(nn.Module):
     @nn.compact
     def __call__(self, branch: jax.Array) -> jax.Array:
         """An array of any shape to the same shape."""
-        return branch * learnt_scalar(self, "alpha", self.alpha).astype(branch.dtype)
+        return scaled(branch, learnt_scalar(self, "alpha", self.alpha))
 
 
 class ResidualScale(nn.Module):
@@ -136,7 +137,7 @@ class ScaledWSConv(nn.Module):
 
 def shifted(module: Any, name: str, x: jax.Array) -> jax.Array:
     """Adds the module's scalar bias of that name."""
-    return x + module.param(name, nn.initializers.zeros, ()).astype(x.dtype)
+    return added(x, module.param(name, nn.initializers.zeros, ()))
 
 
 def learnt_scalar(module: Any, name: str, start: float = 1.0) -> jax.Array:

@@ -243,7 +243,8 @@ def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
     yield (
         f"a step of {_count(slots)}, {fit.runs_per_device:,} a chip: "
         f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
-        "in its main memory"
+        "in its main memory; besides, a call of many steps moves "
+        f"{need.call_bytes:.3g} bytes there"
     )
     seconds, by = need.bound(chip)
     whole = 1e3 * shortest_step(need.flops, need.bytes, chip)[0]

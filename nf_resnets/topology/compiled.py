@@ -22,10 +22,10 @@ class DoesNotFitError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """What one call of a compiled program needs of each chip.
+    """What a compiled program needs of each chip.
 
-    Loops whose number of iterations is a constant count as often; the loop over training steps
-    counts once, so that these are the numbers of one step.
+    Work is that of one step: of one round of the loop over training steps, in which loops of
+    constant length count as often as they go round. A program without such a loop is one step.
 
     Attributes:
       arguments: bytes of its arguments: states and data.
@@ -35,6 +35,8 @@ class Footprint:
       flops: by the compiler's count; what loops repeat of it, by that of products.
       bytes: read and written, by the compiler's count, wherever they lie.
       main_bytes: those of them in the chip's main memory, read from the program's text.
+      copied: those of them that only bring an array into another layout, likewise.
+      call_bytes: what a call moves in main memory besides its steps, however many it makes.
       collectives: of each kind, how many and how many bytes they give.
       compile_seconds: how long compiling took.
     """
@@ -47,6 +49,8 @@ class Footprint:
     bytes: float
     main_bytes: float
     collectives: Mapping[str, tuple[float, float]]
+    copied: float = 0.0
+    call_bytes: float = 0.0
     compile_seconds: float = 0.0
 
     @property
@@ -79,17 +83,20 @@ def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) ->
     """What a compiled program needs, by the compiler's analyses and the program's text."""
     text = compiled.as_text() or ""
     cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
-    once, repeated = hlo.work(text, repeat_loops=False), hlo.work(text)
+    once, repeated = hlo.work(text, repeat_loops=False), hlo.step(text)
+    step_once = hlo.step(text, repeat_loops=False)
     assert memory is not None
     return Footprint(
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         outputs=max(0, memory.output_size_in_bytes - memory.alias_size_in_bytes),
         code=memory.generated_code_size_in_bytes,
-        # The compiler counts every loop once.
+        # The compiler counts every loop once, and what is outside the steps.
         flops=cost.get("flops", 0.0) + repeated.flops - once.flops,
         bytes=cost.get("bytes accessed", 0.0) + repeated.bytes - once.bytes,
         main_bytes=repeated.main_bytes,
+        copied=repeated.copied,
+        call_bytes=once.main_bytes - step_once.main_bytes,
         collectives=repeated.collectives,
         compile_seconds=compile_seconds,
     )

@@ -42,12 +42,14 @@ class Work:
       flops: of its convolutions and matrix products.
       bytes: that its instructions read and write.
       main_bytes: those of them in the chip's main memory, and not in the one beside its cores.
+      copied: those that only bring an array into another layout: copies and transpositions.
       collectives: of each kind, how many and how many bytes they give on each chip.
     """
 
     flops: float = 0.0
     bytes: float = 0.0
     main_bytes: float = 0.0
+    copied: float = 0.0
     collectives: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: Work) -> Work:
@@ -57,6 +59,7 @@ class Work:
             self.flops + other.flops,
             self.bytes + other.bytes,
             self.main_bytes + other.main_bytes,
+            self.copied + other.copied,
             {
                 kind: (
                     self.collectives.get(kind, none)[0] + other.collectives.get(kind, none)[0],
@@ -72,6 +75,7 @@ class Work:
             count * self.flops,
             count * self.bytes,
             count * self.main_bytes,
+            count * self.copied,
             {kind: (count * n, count * size) for kind, (n, size) in self.collectives.items()},
         )
 
@@ -92,6 +96,16 @@ def work(text: str, *, repeat_loops: bool = True) -> Work:
     return _Program(text, repeat_loops).work()
 
 
+def step(text: str, *, repeat_loops: bool = True) -> Work:
+    """As :func:`work`, but of one round of the loop over training steps.
+
+    That is the one of unknown length that moves most; several runs, one after another, are a round
+    each. The rest of a program is done once a call, however many steps that makes. A program
+    without such a loop is a step as a whole.
+    """
+    return _Program(text, repeat_loops).step()
+
+
 class _Program:
     """Computations by name, and the work of each."""
 
@@ -104,6 +118,23 @@ class _Program:
 
     def work(self) -> Work:
         return self._of(self._entry)
+
+    def step(self) -> Work:
+        """One round of the loop of unknown length that moves most; all work if there is none."""
+        loops = [work.times(rounds) for work, rounds in self._unknown(self._entry, 1)]
+        return max(loops, key=lambda each: each.bytes, default=self.work())
+
+    def _unknown(self, name: str, rounds: int) -> Iterator[tuple[Work, int]]:
+        """A round of each loop of unknown length, and how often a loop around it goes round."""
+        for line in self._computations.get(name, {}).values():
+            if line.op != "while":
+                continue
+            body, condition = (_named(line.attributes, what) for what in ("body", "condition"))
+            count = self._trips(line, condition)
+            if count is None:
+                yield self._of(body) + self._of(condition), rounds
+            else:
+                yield from self._unknown(body, rounds * count if self._repeat else rounds)
 
     def _computation(self, name: str) -> Work:
         total = Work()
@@ -119,7 +150,7 @@ class _Program:
             return self._collective(op, this, around)
         if op == "while":
             body, condition = (_named(this.attributes, what) for what in ("body", "condition"))
-            count = self._trips(this, condition) if self._repeat else 1
+            count = (self._trips(this, condition) or 1) if self._repeat else 1
             return (self._of(body) + self._of(condition)).times(count)
         if op == "conditional":
             names = re.findall(r"%([\w.\-]+)", this.attributes.split("branch_computations")[-1])
@@ -131,13 +162,17 @@ class _Program:
         if op == "custom-call" and "ConcatBitcast" in this.attributes:
             return Work()
         moved = self._moved(op, this, around)
-        inside = Work()
+        inside, ops = Work(), {this.op}
         if op == "fusion" and (called := _CALLS.search(this.attributes)):
             inside = self._of(called[1])  # of which only the products and collectives count
+            ops = {line.op for line in self._computations[called[1]].values()} - _FREE
+        total = sum(size for size, _ in moved)
         return Work(
             inside.flops + _product_flops(this, around),
-            sum(size for size, _ in moved),
+            total,
             sum(size for size, slow in moved if slow),
+            # The start of a copy moves an array between memories, and leaves its layout as it is.
+            total if ops and ops <= {"copy", "transpose"} else 0.0,
             inside.collectives,
         )
 
@@ -151,23 +186,24 @@ class _Program:
             0.0,
             sum(size for size, _ in moved),
             sum(size for size, slow in moved if slow),
+            0.0,
             {op: (1.0, float(given))},
         )
 
-    def _trips(self, this: Instruction, condition: str) -> int:
-        """How often a loop goes round; 1 if that is not known."""
+    def _trips(self, this: Instruction, condition: str) -> int | None:
+        """How often a loop goes round; None if that is not known."""
         known = re.search(r"known_trip_count\W+n\W+(\d+)", this.attributes)
         if known:
             return int(known[1])
         lines = self._computations.get(condition, {})
         root = next((line for line in lines.values() if line.is_root), None)
         if root is None or root.op != "compare" or "direction=LT" not in root.attributes:
-            return 1
+            return None
         last = lines.get(root.operands[1])
         if last is None or last.op != "constant":
-            return 1
+            return None
         found = re.match(r"\((\d+)\)", last.attributes)
-        return int(found[1]) if found else 1
+        return int(found[1]) if found else None
 
     def _moved(
         self, op: str, this: Instruction, around: Mapping[str, Instruction]
@@ -387,4 +423,4 @@ def _closing(text: str) -> int:
     return len(text) - 1
 
 
-__all__ = ["COLLECTIVES", "Instruction", "Work", "work"]
+__all__ = ["COLLECTIVES", "Instruction", "Work", "step", "work"]

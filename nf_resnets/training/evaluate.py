@@ -57,7 +57,7 @@ def make_evaluate(
             index = start + jnp.arange(local_size)
             counts = (index < count).astype(jnp.float32)
             index = jnp.minimum(index, count - 1)
-            images = normalize(data.images[index], data.mean, data.std)
+            images = normalize(data.take(index), data.mean, data.std)
             return batch_sums(apply_fn, params, batch_stats, images, data.labels[index], counts)
 
         sums = lax.map(one_batch, jnp.arange(steps)).sum(axis=0)

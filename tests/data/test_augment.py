@@ -10,6 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from nf_resnets.data import (
+    augment,
     epoch_order,
     example_keys,
     local_positions,
@@ -106,6 +107,19 @@ def test_dtype_and_several_channels_on_images_that_are_not_square(dtype):
     for pixel, cropped, flipped in zip(pixels, np.asarray(crops), np.asarray(flips), strict=True):
         assert any(np.array_equal(cropped, other) for other in _numpy_crops(pixel, 2).values())
         assert any(np.array_equal(flipped, other) for other in (pixel, pixel[:, ::-1]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_crops_of_all_images_at_once_are_those_of_one_after_another(dtype):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (30, 9, 11, 3)).astype(dtype)
+    offsets = rng.integers(0, 5, (30, 2))
+    one_by_one, shifted = (
+        function(jnp.asarray(pixels), offsets, shape=(5, 7, 3))
+        for function in (augment._slices, augment._shifted)
+    )
+    np.testing.assert_array_equal(one_by_one, shifted)
+    assert shifted.dtype == dtype and len({tuple(offset) for offset in offsets}) > 10
 
 
 def test_no_padding_is_the_identity_and_the_default_is_four():

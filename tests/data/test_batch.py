@@ -51,6 +51,13 @@ def apart(images, step):
     return raw, cutout(jnp.ones((BATCH, 8, 8, 3)), keys, 3), mixture(0.7, SEED, step, BATCH)
 
 
+def test_images_in_rows_make_the_same_batch():
+    rows = SPLIT.replace(images=SPLIT.images.reshape(COUNT, -1), shape=(8, 8, 3))
+    found = compiled(ALL)(rows, ORDER, SEED, 1)
+    for name, value in whole(ALL, 1).items():
+        assert (found[name] == value).all()
+
+
 @pytest.mark.parametrize("step", [0, 1, 3])
 def test_mixup_against_numpy(step):
     """Step 3 is the second of the second epoch: the batch is cut from the order again."""

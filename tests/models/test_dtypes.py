@@ -76,13 +76,15 @@ def test_recomputed_blocks_keep_bfloat16_too():
 @pytest.mark.parametrize("norm", [GhostBatchNorm(groups=2), GroupNorm()])
 def test_norms_of_bfloat16_have_the_gradients_of_float32(norm):
     x = jax.random.normal(jax.random.key(0), (4, 3, 3, 8)).astype(jnp.bfloat16)
-    variables = norm.init(jax.random.key(1), x)
+    variables = jax.jit(norm.init)(jax.random.key(1), x)
 
-    def loss(x):
+    @jax.jit
+    @jax.grad
+    def grad(x):
         y, _ = norm.apply(variables, x, mutable=["batch_stats"])
         return (y.astype(jnp.float32) ** 3).sum()
 
-    exact, found = jax.grad(loss)(x.astype(jnp.float32)), jax.grad(loss)(x)
+    exact, found = grad(x.astype(jnp.float32)), grad(x)
     assert found.dtype == jnp.bfloat16
     off = jnp.linalg.norm(found.astype(jnp.float32) - exact) / jnp.linalg.norm(exact)
     assert off < 0.02

@@ -84,12 +84,13 @@ def test_a_tiny_network_on_one_chip_is_as_compiled_by_hand():
     assert found.arguments == memory.argument_size_in_bytes
     assert found.temporaries == memory.temp_size_in_bytes
     assert found.collectives == {}
-    # The permutation of an epoch has loops of constant length, which the compiler counts once.
-    assert cost["flops"] <= found.flops <= 1.02 * cost["flops"]
-    assert cost["bytes accessed"] <= found.bytes <= 1.02 * cost["bytes accessed"]
+    # The permutation of an epoch, which a call makes once, is no part of a step.
+    assert 0.98 * cost["flops"] <= found.flops <= 1.02 * cost["flops"]
+    assert 0.8 * cost["bytes accessed"] <= found.bytes <= 1.02 * cost["bytes accessed"]
+    assert found.call_bytes > 0
     # The reader's own count comes near the compiler's, padding of tiles included.
     read = hlo.work(by_hand.as_text(), repeat_loops=False)
-    assert read.bytes == pytest.approx(cost["bytes accessed"], rel=0.25)
+    assert read.bytes == pytest.approx(cost["bytes accessed"], rel=0.35)
     assert 0 < found.main_bytes < found.bytes
     assert found.memory < CHIPS["v5e"].usable
 

@@ -64,6 +64,30 @@ def test_a_loop_of_unknown_length_counts_once():
     assert hlo.work(unknown) == hlo.work(TEXT, repeat_loops=False)
 
 
+def test_a_step_is_a_round_of_the_loop_of_unknown_length():
+    unknown = TEXT.replace("constant(3)", "parameter(1)")
+    step, whole = hlo.step(unknown), hlo.work(unknown)
+    # What is beside the loop, here a gather, a call does once.
+    assert whole.bytes - step.bytes == (2 * 64 + 128) * 256 * 4
+    assert step.flops == whole.flops == 2 * 64 * 256 * 256
+    assert set(step.collectives) == {"all-reduce"}
+    # Of known length, the loop is part of a larger step.
+    assert hlo.step(TEXT) == hlo.work(TEXT)
+
+
+def test_copies_into_another_layout_are_told_from_moves_between_memories():
+    text = """ENTRY %main (x: f32[]) -> f32[] {
+  %x = f32[16,128]{1,0:T(8,128)} parameter(0)
+  %moved = (f32[16,128]{1,0:T(8,128)S(1)}, f32[16,128]{1,0:T(8,128)}, u32[]) copy-start(%x)
+  %there = f32[16,128]{1,0:T(8,128)S(1)} copy-done(%moved)
+  ROOT %turned = f32[16,128]{0,1:T(8,128)S(1)} copy(%there)
+}
+"""
+    found = hlo.work(text)
+    assert found.copied == 2 * 128 * 128 * 4  # 16 columns fill 128 places
+    assert found.bytes == found.copied + 2 * 16 * 128 * 4
+
+
 def test_collectives_are_counted_by_kind_and_bytes():
     assert hlo.work(TEXT).collectives == {
         "all-reduce": (3.0, 3.0 * ARRAY),
