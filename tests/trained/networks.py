@@ -8,6 +8,7 @@ import json
 
 import jax
 import numpy as np
+import pytest
 
 from nf_resnets import models, trained
 
@@ -104,3 +105,24 @@ def forge(path, change, tensor=None):
     digest = hashlib.sha256(text.encode()).hexdigest()
     header["__metadata__"]["nf_resnets"] = f'{{"sha256":"{digest}","manifest":{text}}}'
     put_together(path, header, body)
+
+
+def set_at(*keys, value):
+    """A change of a manifest, for :func:`forge`."""
+
+    def change(manifest):
+        for key in keys[:-1]:
+            manifest = manifest[key]
+        manifest[keys[-1]] = value
+
+    return change
+
+
+def refused(path):
+    """The one sentence with which a file is refused; it names the file."""
+    with pytest.raises(trained.TrainedError) as found:
+        trained.load(path)
+    text = str(found.value)
+    assert str(path) in text and text.endswith(".") and "\n" not in text, text
+    assert len(text) < 1_000
+    return text

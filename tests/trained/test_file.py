@@ -3,6 +3,7 @@
 import json
 import os
 
+import flax.core
 import jax
 import ml_dtypes
 import numpy as np
@@ -12,12 +13,14 @@ import safetensors.numpy
 from nf_resnets import init, models, schemes, trained
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.trained import TrainedError
+from nf_resnets.trained.tree import flatten, unflatten
 from tests.trained.networks import (
     assert_same,
     drawn,
     forge,
     network,
     put_together,
+    refused,
     saved,
     taken_apart,
     takes,
@@ -230,15 +233,6 @@ def test_a_file_that_is_there_is_left_alone(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "net"]
 
 
-def refused(path):
-    """The one sentence with which a file is refused; it names the file."""
-    with pytest.raises(TrainedError) as found:
-        trained.load(path)
-    text = str(found.value)
-    assert str(path) in text and text.endswith(".") and "\n" not in text
-    return text
-
-
 def test_what_is_no_network_is_refused(tmp_path):
     assert "is not there" in refused(tmp_path / "gone")
     assert "is a folder" in refused(tmp_path)
@@ -282,50 +276,6 @@ def test_a_flipped_bit_is_noticed_wherever(tmp_path):
     trained.load(path)
 
 
-def set_model(**changes):
-    return lambda manifest: manifest["model"].update(changes)
-
-
-def set_field(**changes):
-    return lambda manifest: manifest["model"]["fields"].update(changes)
-
-
-def set_inputs(**changes):
-    return lambda manifest: manifest["inputs"].update(changes)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (set_model(**{"class": "WideResnet"}), "class 'WideResnet' found; .*mean 'WideResNet'"),
-        (set_model(fields=3), "fields=3 found for class WideResNet"),
-        (set_field(scheme="fixupp"), "scheme='fixupp' found; .*did you mean 'fixup'"),
-        (set_field(scheme={"name": "x"}), "scheme='x' is not whole: 'title'"),
-        (set_field(scheme="t_fixup"), "scheme='t_fixup' is for transformer networks"),
-        (set_field(depth=11), "depth=11 found; a WRN-n-k has n = 6N"),
-        (set_field(depth="ten"), "WideResNet.depth='ten' found; expected int"),
-        (lambda manifest: manifest["model"]["fields"].pop("depth"), "do not make one: .*'depth'"),
-        (set_field(dtype="int7"), "dtype='int7' found; expected one of float32"),
-        (set_field(colour="red"), "field 'colour' found, which WideResNet of this version does"),
-        (set_field(width=2), r"leaf 'params/\S+' has shape \[.*\]; expected"),
-        (set_field(scheme="plain"), r"leaf 'params/\S+'.*"),
-        (set_inputs(kind="sounds"), "inputs of kind 'sounds' found"),
-        (set_inputs(kind="sentences"), "inputs/source_vocabulary"),
-        (set_inputs(std=[0.0]), r"std=\(0.0,\) found; expected numbers above 0"),
-        (set_inputs(class_names=["a", "b"]), "2 class_names found for num_classes=10"),
-        (lambda manifest: manifest.update(format=2), "its format is 2; this version reads 1"),
-        (lambda manifest: manifest.pop("notes"), "its manifest has no 'notes'"),
-        (lambda manifest: manifest["leaves"].pop("params/head/bias"), "'params/head/bias' is in "),
-    ],
-)
-def test_a_whole_file_of_something_else_is_refused(tmp_path, change, message):
-    """The digests fit, so that only what they vouch for is wrong."""
-    path, _ = saved(tmp_path / "net")
-    forge(path, change)
-    assert pytest.raises(TrainedError, trained.load, path).match(message)
-    refused(path)
-
-
 def test_forging_nothing_is_no_damage(tmp_path):
     path, made = saved(tmp_path / "net")
     forge(path, lambda manifest: None)
@@ -362,3 +312,17 @@ def test_a_transformer_needs_its_vocabulary(tmp_path):
     model = models.Transformer(vocab_size=7, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     with pytest.raises(TrainedError, match="inputs=Images found for a Transformer; expected Sent"):
         trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
+
+
+def test_leaves_have_names_and_numbers():
+    tree = {"b": {"c": np.arange(3), "a": np.float32(1)}, "a": {"x": {"y": np.zeros((2, 0))}}}
+    flat = flatten({**tree, "batch_stats": {}})
+    assert list(flat) == ["a/x/y", "b/a", "b/c"]
+    back = unflatten(flat)
+    assert back.keys() == tree.keys() and back["b"].keys() == tree["b"].keys()
+    assert back["b"]["a"].shape == () and back["a"]["x"]["y"].shape == (2, 0)
+    frozen = flax.core.freeze({"a": {"b": jax.numpy.ones(2, jax.numpy.bfloat16)}})
+    assert flatten(frozen)["a/b"].dtype.name == "bfloat16"
+    for bad in (None, [1.0], object(), np.array("a"), np.ones(1, complex)):
+        with pytest.raises(ValueError, match="leaf 'a/1' is of .*; expected an array of real num"):
+            flatten({"a": {1: bad}})
