@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -13,6 +14,7 @@ from nf_resnets.roles import Leaf, Role
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.predict import images_of
+from nf_resnets.training.program import quick_compile
 
 Learn = Literal["all", "small", "head"]
 
@@ -56,7 +58,8 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
     scheme = schemes.get(model.scheme)
     image = jnp.zeros((1, *inputs.shape))
 
-    @jax.jit
+    # Called once, it only takes time to compile.
+    @functools.partial(jax.jit, compiler_options=quick_compile(jax.devices()[0]))
     def head_of(key: jax.Array) -> dict[str, jax.Array]:
         params = model.init(key, image)["params"]
         # A scheme that was read from a file has no initialisation: its head is the usual draw.

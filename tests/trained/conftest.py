@@ -1,12 +1,18 @@
 """One training of a network for digits, and its compiled program, for all tests here."""
 
+import jax
 import pytest
 
 from nf_resnets.trained import command
 from nf_resnets.trained.fit import Recipe
 
 EPOCHS = 4  # of 44 steps each
-REAL = command.fit.training.image_program
+REAL, COMPILE = command.fit.training.image_program, jax.stages.Lowered.compile
+
+
+def compile_quickly(lowered):
+    """In half the time; steps of so small a network take no longer for it."""
+    return COMPILE(lowered, {"xla_backend_optimization_level": 0})
 
 
 def wanted(out, **changes):
@@ -23,7 +29,9 @@ def image_program():
     def image_program(model, dataset, optimizer, mesh, training, start):
         key = model, training
         if key not in programs:
-            programs[key] = REAL(model, dataset, optimizer, mesh, training, start)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(jax.stages.Lowered, "compile", compile_quickly)
+                programs[key] = REAL(model, dataset, optimizer, mesh, training, start)
         return programs[key]
 
     return image_program
