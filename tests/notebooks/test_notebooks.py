@@ -1,10 +1,18 @@
 """Notebooks: paired with their sources cell by cell, shown with outputs, and run from the top."""
 
 import base64
+import fnmatch
+import glob
+import importlib.metadata
+import importlib.util
 import json
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
+import jax
 import pytest
 
 from notebooks.__main__ import FOLDER, INSTALL, NAMES, executed, with_install
@@ -65,6 +73,63 @@ def test_it_begins_with_what_is_learnt_and_installs_itself_on_colab(name):
     assert "".join(install["source"]) == INSTALL.rstrip("\n")
     source = (FOLDER / f"{name}.py").read_text()
     assert with_install(source) == source
+
+
+@pytest.fixture
+def hosted(monkeypatch):
+    """Runs the first cell on a host of notebooks; returns what it asks pip for."""
+
+    def run(*files, installed=False, version=jax.__version__):
+        asked = []
+        monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+        found = lambda pattern, **_: fnmatch.filter(files, pattern)  # noqa: E731
+        monkeypatch.setattr(glob, "glob", found)
+        spec = types.SimpleNamespace() if installed else None
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+        monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command[-1]))
+        real = importlib.metadata.version
+        versions = {"jax": version}
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name: versions.get(name) or real(name)
+        )
+        try:
+            exec(INSTALL, {})
+        except (SystemExit, AssertionError) as error:
+            return [*asked, str(error)]
+        return asked
+
+    return run
+
+
+WHEEL = "nf_resnets-0.1.0-py3-none-any.whl"
+
+
+def test_the_first_cell_does_nothing_elsewhere(monkeypatch):
+    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("something was installed"))
+    exec(INSTALL, {})
+
+
+def test_the_first_cell_installs_what_the_hardware_needs(hosted):
+    assert hosted(WHEEL) == [f"{WHEEL}[translation]"]
+    drive = f"drive/MyDrive/{WHEEL}"
+    assert hosted(drive) == [f"{drive}[translation]"]
+    for device, extra in (("nvidia0", "cuda"), ("vfio/0", "tpu"), ("accel0", "tpu")):
+        wheel, sentence = hosted(WHEEL, f"/dev/{device}")
+        assert wheel == f"{WHEEL}[{extra},translation]"
+        # JAX sees none of these devices here.
+        assert re.fullmatch(
+            "JAX uses the cpu, and there is a [gt]pu: begin a new session.", sentence
+        )
+    # The driver of a graphics card makes other devices, too.
+    assert hosted(WHEEL, "/dev/nvidia0", "/dev/accel0")[0] == f"{WHEEL}[cuda,translation]"
+
+
+def test_the_first_cell_says_what_is_missing_and_when_to_restart(hosted):
+    assert hosted() == ["No nf_resnets-*.whl is here; upload the one in dist/ of a clone."]
+    assert hosted(installed=True) == []
+    restart = f"jax {jax.__version__} was imported before: restart, and run this again."
+    assert hosted(WHEEL, version="99.0") == [f"{WHEEL}[translation]", restart]
 
 
 @pytest.mark.slow
