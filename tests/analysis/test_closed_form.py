@@ -105,6 +105,7 @@ CASES = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_recursion_with_a_relu_after_the_sum_is_the_chain_simulated(case):
     b, a, options = CASES[case]

@@ -47,6 +47,7 @@ def both(num_branches, m):
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("num_branches", "m"), CASES)
 def test_the_closed_form_of_equation_12_is_the_jacobians(num_branches, m):
     closed, by_jacobian = both(num_branches, m)

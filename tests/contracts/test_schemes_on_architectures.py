@@ -41,8 +41,6 @@ every_network = pytest.mark.parametrize(("architecture", "scheme"), NETWORKS)
 QUICK = {
     ("cifar-resnet", "zero_gamma"),
     ("wrn", "nf_resnet"),
-    ("wrn", "lsuv"),
-    ("wrn", "regularized_skipinit"),
     ("resnet", "fixup"),
     ("resnet-v2", "rescalenet"),
     ("vgg", "plain"),
@@ -150,7 +148,7 @@ def test_the_tree_is_kept(architecture, scheme):
         assert (after.shape, after.dtype) == (before.shape, before.dtype)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @every_network
 def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     """Each has blocks in the loop as well, and few weights: it compiles within seconds."""
@@ -179,7 +177,7 @@ def test_it_is_finite_and_moves(architecture, scheme):
     assert [roles.path_name(path) for path, leaf in flat if not np.any(leaf)] == []
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @every_network
 def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(architecture, scheme):
     model, inputs, shapes = _network(architecture, scheme, BATCH)

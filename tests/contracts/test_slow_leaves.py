@@ -7,6 +7,7 @@ multipliers have no weight decay (its published code).
 
 import ast
 import dataclasses
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +37,7 @@ from nf_resnets.trained import fit
 
 ROOT = Path(__file__).parents[2]
 HYPER = {"learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.5, "scalar_factor": 0.1}
-DIGITS = data.load("digits")
+digits = functools.cache(lambda: data.load("digits"))
 
 
 class Caught(Exception):
@@ -60,13 +61,15 @@ def caught(function, *arguments, **options):
 
 def of_sweep(scheme, monkeypatch):
     settings = make({"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0, "scheme": scheme})
-    return image_task.optimizer(image_task.kind_of(settings, DIGITS), image_task.hyper_of(settings))
+    return image_task.optimizer(
+        image_task.kind_of(settings, digits()), image_task.hyper_of(settings)
+    )
 
 
 def of_fit(scheme, monkeypatch):
     catch(monkeypatch, training, "image_program", 2)
     network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-    return caught(fit.fit, network, DIGITS, fit.Recipe())
+    return caught(fit.fit, network, digits(), fit.Recipe())
 
 
 STREAMED = SimpleNamespace(
@@ -74,12 +77,13 @@ STREAMED = SimpleNamespace(
 )
 
 
-def of_experiment(module, data=DIGITS, scale="smoke", **choose):
+def of_experiment(module, streamed=None, scale="smoke", **choose):
     """The optimizer of the first run of an experiment for which a scheme is chosen."""
 
     def optimizer(scheme, monkeypatch):
         chosen = {name: value(scheme) for name, value in choose.items()}
         settings = dataclasses.replace(module.SCALES[scale], **chosen)
+        data = streamed or digits()
         point = module.EXPERIMENT.points(settings, data, ())[0]
         start = dataclasses.replace(point.start, scheme=schemes.get(scheme))
         point = dataclasses.replace(point, start=start)

@@ -7,7 +7,7 @@ from experiments.experiment import Results
 from experiments.rates import Line, Settings, best_rate, cell, rate_of, rows_at, widened
 from nf_resnets import data
 
-DIGITS = data.load("digits")
+digits = functools.cache(lambda: data.load("digits"))
 best_of = functools.partial(best_rate, rate=rate_of)
 
 
@@ -50,9 +50,9 @@ def test_by_the_trimmed_rule_the_runs_that_finished_decide():
         settings = Settings(
             "digits", (16,), ("a",), (-2, -1, 0), seeds=tuple(range(5)), extend=1, best=rule
         )
-        points = rates.points(lines, settings, DIGITS, rows)
+        points = rates.points(lines, settings, digits(), rows)
         tried.append({point.key["log2_rate"] for point in points})
-    text = rates.table(lines, Results(settings, DIGITS, rows))
+    text = rates.table(lines, Results(settings, digits(), rows))
     assert "91.0" in text and "* another rate has a better mean" in text.splitlines()[-1]
     # By the first rule the best rate is the lowest, and a lower one is tried.
     assert tried == [{-3, -2, -1, 0}, {-2, -1, 0}]
@@ -91,7 +91,7 @@ def test_rates_go_on_beyond_an_edge_as_often_as_asked():
 def test_the_runs_of_a_cell_are_those_of_its_own_rates():
     settings = Settings("digits", (16, 100), ("a",), (-3, -4), extend=1)
     rows = [row(-3, 0.9), row(-4, 0.8), row(-3, 0.5, depth="100"), row(-4, 0.7, depth="100")]
-    points = rates.points({"a": Line("A", "skipinit")}, settings, DIGITS, rows)
+    points = rates.points({"a": Line("A", "skipinit")}, settings, digits(), rows)
     found = [(point.key["depth"], point.key["log2_rate"]) for point in points]
     assert found == [(16, -4), (16, -3), (16, -2), (100, -5), (100, -4), (100, -3)]
 
@@ -106,7 +106,7 @@ def test_the_table_has_lines_down_and_depths_across():
     settings = Settings("digits", (16, 100), ("b", "a"), (-1,))
     lines = {"a": Line("A", "skipinit"), "b": Line("B", "batchnorm")}
     rows = [row(-1, 0.5), row(-1, 0.75, depth="100")]
-    text = rates.table(lines, Results(settings, DIGITS, rows)).splitlines()
+    text = rates.table(lines, Results(settings, digits(), rows)).splitlines()
     assert text[0].split() == ["scheme", "16-2", "100-2"]
     assert text[1].split() == ["B", "-", "-"]
     assert text[2].split() == ["A", "50.0", "(2^-1!)", "75.0", "(2^-1!)"]
@@ -122,7 +122,7 @@ def test_the_runs_of_one_depth_and_anatomy_share_a_program():
         "b": Line("B", "alpha_one", l2=False),
         "c": Line("C", "sqrt_half"),
     }
-    points = rates.points(lines, settings, DIGITS, ())
+    points = rates.points(lines, settings, digits(), ())
     assert len(points) == 24 and len({point.program for point in points}) == 4
     assert len({tuple(point.key.items()) for point in points}) == 24
     for point in points:

@@ -1,6 +1,7 @@
 """The runs of an experiment as a sweep: what names them, what fails, what is read back."""
 
 import dataclasses
+import functools
 import gc
 import shutil
 import signal
@@ -24,7 +25,7 @@ from nf_resnets.sweep.programs import Execution
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
 
 SETTINGS = fig3.SCALES["smoke"]
-DIGITS = data.load("digits")
+digits = functools.cache(lambda: data.load("digits"))
 
 
 def point(name, program, steps=1, priority=0):
@@ -36,7 +37,7 @@ def test_low_priorities_come_first_and_of_one_priority_the_longest_program():
         point("deep", "p", 9, priority=100), point("cheap", "q"), point("one", "r", 2),
         point("two", "r", 2),
     ]  # fmt: skip
-    found = ExperimentTask(fig3.EXPERIMENT, SETTINGS, DIGITS).add(points)
+    found = ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits()).add(points)
     assert [run.label for run in found] == ["one", "two", "cheap", "deep"]
     assert len({run.program for run in found}) == 3 and found[0].program == found[1].program
 
@@ -44,8 +45,8 @@ def test_low_priorities_come_first_and_of_one_priority_the_longest_program():
 def test_a_run_is_named_by_its_settings_and_not_by_the_grid():
     def runs_of(**changes):
         settings = dataclasses.replace(SETTINGS, **changes)
-        task = ExperimentTask(fig3.EXPERIMENT, settings, DIGITS)
-        return {run.label: run for run in task.add(fig3.points(settings, DIGITS, ()))}
+        task = ExperimentTask(fig3.EXPERIMENT, settings, digits())
+        return {run.label: run for run in task.add(fig3.points(settings, digits(), ()))}
 
     few, many, other = runs_of(depths=(10,)), runs_of(), runs_of(depths=(10,), learning_rate=0.2)
     for label, run in few.items():
@@ -53,8 +54,8 @@ def test_a_run_is_named_by_its_settings_and_not_by_the_grid():
     assert len({run.key for run in many.values()}) == 12
     # SkipInit and alpha = 1 compile alike.
     assert len({run.program for run in few.values()}) == 5
-    task = ExperimentTask(fig3.EXPERIMENT, SETTINGS, DIGITS)
-    (run,) = task.add(fig3.points(SETTINGS, DIGITS, ())[:1])
+    task = ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits())
+    (run,) = task.add(fig3.points(SETTINGS, digits(), ())[:1])
     assert task.resolve(dict(run.settings)) is run and task.start(run).scheme.name == "fixup"
 
 
@@ -79,8 +80,8 @@ RUN = {
 
 
 def test_a_row_that_cannot_be_made_does_not_take_the_others_with_it(tmp_path):
-    task = ExperimentTask(fig3.EXPERIMENT, SETTINGS, DIGITS)
-    good, bad = task.add(fig3.points(SETTINGS, DIGITS, ())[:2])
+    task = ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits())
+    good, bad = task.add(fig3.points(SETTINGS, digits(), ())[:2])
     rows = [{**RUN, "key": good.key}, {**RUN, "key": bad.key, "measures": None}]
     ledger = SimpleNamespace(rows=lambda keys: rows, epochs=lambda key: [])
     folder = ResultsFolder(

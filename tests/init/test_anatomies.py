@@ -28,7 +28,7 @@ def _count(architecture, scheme, role, ending=""):
     )
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("scheme", "architecture", "norms"),
     [

@@ -44,6 +44,7 @@ def weights(tree):
     return found
 
 
+@pytest.mark.every(2)
 def test_the_fans_of_every_weight(net):
     params, rules, _ = net
     leaves = {leaf.path.removesuffix("/value"): leaf for leaf in roles.assign(params, rules).leaves}
@@ -67,7 +68,7 @@ def test_layers_are_in_the_order_of_attention(net):
                 assert (leaf.layer, leaf.m) == (j, 4), leaf.path
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("drawn", ["he", "xavier"])
 def test_the_deviation_of_every_draw(net, drawn):
     params, rules, _ = net
@@ -95,7 +96,7 @@ def test_orthogonal_matrices(net):
             np.testing.assert_allclose(matrix.T @ matrix, np.eye(D), atol=1e-5, err_msg=path)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("key", [None, KEY])
 def test_fixup(net, key):
     params, rules, logits = net

@@ -180,7 +180,7 @@ def _containers(tree):
     return type(tree)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @every_initialiser
 @with_and_without_key
 def test_the_input_is_not_changed(scheme, keyed):
@@ -310,7 +310,7 @@ def test_under_eval_shape(scheme, keyed):
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == expected
 
 
-@pytest.mark.every(11)
+@pytest.mark.every(22)
 @every_initialiser
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "NumPy float32", "NumPy float64"])
 def test_under_vmap_over_keys(scheme, dtype):

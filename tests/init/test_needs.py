@@ -161,7 +161,7 @@ def test_what_a_scheme_says_of_its_parts(name):
         dataclasses.replace(scheme, needs=(schemes.Need("gamma"),))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", schemes.names("pre_activation"))
 def test_our_networks_lack_nothing(name):
     """Each scheme's own network shows all that its anatomy says."""

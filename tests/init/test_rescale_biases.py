@@ -101,7 +101,7 @@ def _seen(run, seen, *arguments):
     return list(seen)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_mean_becomes_zero_and_weights_stay(name):
     model, params, images = _setting(name)

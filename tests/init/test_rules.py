@@ -418,7 +418,7 @@ TRANSFORMERS = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers(name):
     """Attention before feed-forward, query, key, value, out in order, and nothing left unnamed."""
@@ -445,7 +445,7 @@ def test_transformers(name):
     )
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_under_fixup_with_their_norms_meant(name):
     """The last layer of every branch is 0, the others have the factor of their own ``m``."""

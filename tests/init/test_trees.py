@@ -91,7 +91,7 @@ def test_fixup_leaf_by_leaf(net):
         np.testing.assert_array_equal(result[path], expected, err_msg=path, strict=True)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 def test_fixup_with_a_key_is_he_fan_out_then_the_same_rules(net):
     key = jax.random.key(3)
     drawn = by_path(init.he(net.params, key, mode="fan_out", rules=net.rules))
@@ -102,7 +102,7 @@ def test_fixup_with_a_key_is_he_fan_out_then_the_same_rules(net):
         np.testing.assert_array_equal(value, expected, err_msg=path)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 def test_a_fixup_network_outputs_zero_and_its_loss_is_ln_c(net):
     before = net.logits(net.params)
     logits = net.logits(init.fixup(net.params, depth=net.branches, rules=net.rules))

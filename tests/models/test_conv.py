@@ -82,6 +82,7 @@ def random_case(rng, height, width, size):
 SIZES = [(1, 1), (1, 4), (2, 2), (7, 4), (9, 8)]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("stride", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [1, 3, pytest.param(5, marks=pytest.mark.slow), 7])
 @pytest.mark.parametrize("form", WRITTEN_OUT)
@@ -255,7 +256,7 @@ def test_scan(form, side):
 
 @pytest.mark.parametrize(("side", "size", "stride"), TRANSFORMED)
 @pytest.mark.parametrize("varying", [True, False])
-@pytest.mark.every(5)
+@pytest.mark.every(10)
 @pytest.mark.parametrize("form", WRITTEN_OUT)
 def test_shard_map_with_check_vma(form, varying, side, size, stride):
     """Each device has its part of the batch; the kernel is its own copy, or the one they share.

@@ -62,6 +62,7 @@ def test_wrn_28_10_to_the_parameter():
     assert count(WideResNet(depth=28, width=10, scheme="batchnorm")) == 36_479_194
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("depth", "published"),
     [
@@ -195,7 +196,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.every(11)
+@pytest.mark.every(22)
 @pytest.mark.parametrize(("network", "scheme"), SMALL)
 def test_logits_are_float32_whatever_is_computed_in(network, scheme):
     """Also where it has odd sides; activations between the layers keep the dtype asked for."""

@@ -48,6 +48,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", PAIRS)
 def test_linen_and_nnx_compute_the_same(name):
     linen, make, inputs, shapes = PAIRS[name]

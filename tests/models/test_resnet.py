@@ -410,7 +410,7 @@ def test_logits_in_bfloat16_are_near_those_in_float32(version, scheme):
     assert 0 < np.abs(one - other).max() < 0.05 * np.abs(one).max()
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("scheme", ["fixup", "skipinit"])
 @pytest.mark.parametrize("version", [1, 2])
 def test_starts_with_every_branch_at_zero(version, scheme):

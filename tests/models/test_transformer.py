@@ -518,7 +518,7 @@ def test_fixup_of_six_and_six_layers():
     assert float(losses.mean()) == pytest.approx(math.log(V), rel=1e-6)  # float32's rounding
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", schemes.names("transformer"))
 def test_every_scheme_for_transformers(name):
     model = small(name)

@@ -35,7 +35,7 @@ def step_by_step(model, params, length=8):
     return np.stack(found, axis=1), jax.tree.map(jnp.shape, kept)
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @pytest.mark.parametrize(
     ("scheme", "shared"),
     [*((scheme, "none") for scheme in ALL), (ALL[0], "target"), (ALL[3], "all")],

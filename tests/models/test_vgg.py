@@ -73,6 +73,7 @@ def numpy_vgg(variables, x, scheme, *, depth, pool_size, train):
     return x
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("options", [{"classifier": (12, 8)}, {"classifier": (), "pool_size": 1}])
 @pytest.mark.parametrize("scheme", ["plain", "batchnorm", "rescalenet"])
 def test_matches_numpy(scheme, options):

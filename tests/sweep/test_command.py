@@ -166,6 +166,7 @@ SECRETS = (
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("url", SECRETS)
 @pytest.mark.parametrize("option", ["--ledger", "--export", "--salvage"])
 def test_passwords_of_urls_are_never_shown(option, url, tmp_path, monkeypatch, capfd, caplog):

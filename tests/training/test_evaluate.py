@@ -47,6 +47,7 @@ def evaluate(apply_fn, params, batch_stats=None, *, sweep=1, data=1, batch_size=
     return {name: np.asarray(value) for name, value in found.items()}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("batch_size", "data"), [(1, 2), (7, 1), (16, 1), (16, 8), (53, 2), (200, 8)]
 )
