@@ -12,6 +12,7 @@ import pytest
 
 from nf_resnets import init, models, optim, roles, schemes
 from nf_resnets.models.embedding import sinusoids
+from tests.models.test_published import published_fixup_resnet, published_names
 from tests.models.test_transformer import random_like
 from tests.models.trees import images, quick_jit
 
@@ -149,7 +150,7 @@ RATE, DECAY, STEPS = 0.1, 5e-4, 30
 
 
 def trained(model, params, x, labels, scheme):
-    """Losses of 30 steps of our optimizer."""
+    """Losses and parameters of 30 steps of our optimizer."""
     optimizer = optim.sgd(RATE, momentum=0.9, weight_decay=DECAY, scheme=scheme)
 
     def loss_fn(params):
@@ -166,13 +167,13 @@ def trained(model, params, x, labels, scheme):
     for _ in range(STEPS):
         params, state, loss = step(params, state)
         losses.append(float(loss))
-    return np.array(losses)
+    return np.array(losses), params
 
 
 def test_thirty_steps_by_hand():
     """A loop over leaves in NumPy, slow where a path has "bias" or "multiplier" in it."""
     model, params, x, labels = warm_start()
-    losses = trained(model, params, x, labels, "fixup_published")
+    losses, _ = trained(model, params, x, labels, "fixup_published")
 
     def loss_fn(params):
         logits = model.apply({"params": params}, x)
@@ -193,8 +194,38 @@ def test_thirty_steps_by_hand():
     # Thirty steps of float32, whose rounding grows a little from step to step.
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     # The paper's group leaves the head's bias at the full rate, which shows.
-    paper = trained(model, params, x, labels, "fixup")
+    paper, _ = trained(model, params, x, labels, "fixup")
     assert np.abs(paper - losses).max() > 1e-3
+
+
+def test_thirty_steps_of_the_authors_module():
+    """Their parameter groups, by their names, in PyTorch and float64."""
+    torch = pytest.importorskip("torch")
+    model, params, x, labels = warm_start()
+    losses, after = trained(model, params, x, labels, "fixup_published")
+
+    module = published_fixup_resnet(torch, 1)
+    renamed = published_names(params)
+    module.load_state_dict({name: torch.tensor(np.float64(a)) for name, a in renamed.items()})
+    module.double()
+    slow = [p for n, p in module.named_parameters() if "bias" in n or "scale" in n]
+    others = [p for n, p in module.named_parameters() if not ("bias" in n or "scale" in n)]
+    optimizer = torch.optim.SGD(
+        [{"params": slow, "lr": RATE / 10}, {"params": others}],
+        lr=RATE, momentum=0.9, weight_decay=DECAY,
+    )  # fmt: skip
+    images_, targets = torch.tensor(np.float64(x).transpose(0, 3, 1, 2)), torch.tensor(labels)
+    for loss in losses:
+        optimizer.zero_grad()
+        expected = torch.nn.functional.cross_entropy(module(images_), targets)
+        expected.backward()
+        optimizer.step()
+        assert loss == pytest.approx(expected.item(), rel=1e-4)
+    theirs = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    for name, ours in published_names(after).items():
+        np.testing.assert_allclose(
+            ours, theirs[name], rtol=0, atol=1e-3 * np.abs(theirs[name]).max()
+        )
 
 
 def test_the_group_is_the_schemes():
