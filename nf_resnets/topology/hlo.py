@@ -159,8 +159,8 @@ class _Program:
         if op in ("call", "async"):
             called = _CALLS.search(this.attributes)
             return self._of(called[1]) if called else Work()
-        if op == "custom-call" and "ConcatBitcast" in this.attributes:
-            return Work()
+        if op == "custom-call" and re.search(r'"(ConcatBitcast|AllocateBuffer)"', this.attributes):
+            return Work()  # which are names for memory
         moved = self._moved(op, this, around)
         inside, ops = Work(), {this.op}
         if op == "fusion" and (called := _CALLS.search(this.attributes)):
@@ -226,22 +226,13 @@ class _Program:
         self, name: str, inputs: list[list[tuple[int, bool]]], outputs: list[tuple[int, bool]]
     ) -> list[tuple[int, bool]]:
         """As ``_moved`` of a fusion: of an array that it takes slices from, only these count."""
-        lines = self._computations.get(name, {})
-        users: dict[str, list[Instruction]] = {}
-        for line in lines.values():
-            for operand in line.operands:
-                users.setdefault(operand, []).append(line)
         found: list[tuple[int, bool]] = []
-        for line in lines.values():
-            if line.op != "parameter":
-                continue
-            index = int(re.match(r"\((\d+)\)", line.attributes)[1])  # type: ignore[index]
-            parts = [_part(user, origin, lines) for user, origin in _uses(line.name, users)]
-            if len(inputs[index]) == 1 and parts and None not in parts:
-                size = min(sum(filter(None, parts)), inputs[index][0][0])
-                found.append((size, inputs[index][0][1]))
+        for index, read in self._read(name).items():
+            if len(inputs[index]) == 1 and read is not None:
+                found.append((min(read, inputs[index][0][0]), inputs[index][0][1]))
             else:
                 found.extend(inputs[index])
+        lines = self._computations.get(name, {})
         roots = _roots(lines)
         for at, array in enumerate(outputs):
             root = roots[at] if at < len(roots) else None
@@ -250,6 +241,30 @@ class _Program:
                 found.append((size, array[1]))
             else:
                 found.append(array)
+        return found
+
+    def _read(self, name: str) -> dict[int, int | None]:
+        """How many bytes a fusion reads of each of its parameters; None for all."""
+        lines = self._computations.get(name, {})
+        users: dict[str, list[Instruction]] = {}
+        for line in lines.values():
+            for operand in line.operands:
+                users.setdefault(operand, []).append(line)
+        found: dict[int, int | None] = {}
+        for line in lines.values():
+            if line.op != "parameter":
+                continue
+            index = int(re.match(r"\((\d+)\)", line.attributes)[1])  # type: ignore[index]
+            parts: list[int | None] = []
+            for user, origin in _uses(line.name, users):
+                called = _CALLS.search(user.attributes) if user.op == "fusion" else None
+                if called is None:
+                    parts.append(_part(user, origin))
+                    continue
+                inside = self._read(called[1])  # a fusion in a fusion
+                parts += [inside[at] for at, name in enumerate(user.operands) if name == origin]
+            whole = not parts or None in parts
+            found[index] = None if whole else sum(part for part in parts if part is not None)
         return found
 
 
@@ -262,7 +277,7 @@ def _uses(name: str, users: Mapping[str, list[Instruction]]) -> Iterator[tuple[I
             yield user, name
 
 
-def _part(user: Instruction, origin: str, lines: Mapping[str, Instruction]) -> int | None:
+def _part(user: Instruction, origin: str) -> int | None:
     """How many bytes of an array an instruction of a fusion reads; None for all."""
     if not user.operands or user.operands[0] != origin or origin in user.operands[1:]:
         return None
