@@ -2,6 +2,7 @@
 
 ``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in four to five minutes. Seconds depend
 on the machine and on what else it does; the ratios hardly do, since what is compared takes turns.
+On a rented GPU, ``python -m benchmarks --gpu`` makes in 25 minutes what is to be known of it first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import rich.console
 import rich.table
 import tyro
 
+from benchmarks import gpu
 from benchmarks.machine import machine
 from benchmarks.rows import Row
 from nf_resnets import places
@@ -38,6 +40,14 @@ class Settings:
 
     quick: bool = False
     """Fewer and smaller cases, fewer rounds."""
+    gpu: bool = False
+    """On one GPU: step time against compiled PyTorch, roofline, BatchNorm, runs together, then
+    Fixup's figure 3 on CIFAR-10 and SkipInit's sweep, each with a time limit; --quick tries it on
+    a CPU."""
+    minutes: float = 25.0
+    """For all parts of --gpu."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps CIFAR-10, for --gpu."""
     only: tuple[Part, ...] = PARTS
     """The parts to run."""
     out: Path | None = None
@@ -49,6 +59,10 @@ def main(settings: Settings) -> int:
     # Nothing that is compiled here may come from an earlier run; and PyTorch needs room on a GPU.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax.config.update("jax_enable_compilation_cache", False)
+    if settings.gpu and not settings.quick and jax.default_backend() != "gpu":
+        print(f"--gpu found {jax.devices()[0].device_kind}, no GPU; --quick tries it on a CPU.",
+              file=sys.stderr)  # fmt: skip
+        return 2
     about = machine()
     started = datetime.datetime.now()
     out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}")
@@ -60,6 +74,9 @@ def main(settings: Settings) -> int:
         print(error, file=sys.stderr)
         return 2
     print(", ".join(f"{name} {value}" for name, value in about.items()))
+    if settings.gpu:
+        todo = gpu.tasks(out, quick=settings.quick, data_dir=settings.data_dir)
+        return gpu.run(todo, settings.minutes)
     rows: list[Row] = []
     skipped: dict[str, str] = {}
     seconds: dict[str, float] = {}

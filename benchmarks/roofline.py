@@ -8,7 +8,11 @@ the stem's input needs none. Biases, activations, the loss and the update count 
 The peak is the best of several square matrix products of the same dtype, which take turns with the
 step. Both have the library's default precision (float32 products of recent GPUs are in TF32).
 
-A second row says what a step would reach that were its convolutions alone, each measured as the
+On a chip that has a data sheet in :mod:`nf_resnets.topology.chips` a row says what part of the
+step's time is the shortest that the sheet allows: its products at the peak of bfloat16, or its
+bytes, by the compiler's count, at the memory's bandwidth, whichever takes longer.
+
+A last row says what a step would reach that were its convolutions alone, each measured as the
 network calls it: scanned where it is scanned there. Its numbers hold every layer.
 
 Target: on a CUDA GPU, WRN-28-10 in bfloat16 reaches half of the peak. Whole steps are dispatched
@@ -35,17 +39,18 @@ from jax import lax
 from benchmarks import cases
 from benchmarks.cases import Case
 from benchmarks.rows import Row
-from benchmarks.timing import interleaved, ratio
+from benchmarks.timing import Ratio, interleaved, ratio
 from nf_resnets import training
 from nf_resnets.models import conv, layers
+from nf_resnets.topology import chip_of, footprint, shortest_step
 
 TITLE = "Roofline: the step's products / the peak rate of matrix products"
 
 ON_CPU = (Case("cifar-resnet-20"), Case("cifar-resnet-110"), Case("wrn-16-4"))
 ON_GPU = (
-    *(dataclasses.replace(case, dtype="bfloat16") for case in ON_CPU),
     Case("wrn-28-10", dtype="bfloat16"),
     Case("resnet-50", side=224, dtype="bfloat16"),
+    *(dataclasses.replace(case, dtype="bfloat16") for case in ON_CPU),
 )
 BY_LAYER = ("cifar-resnet-20", "wrn-16-4")
 LIMITS = {"wrn-28-10": 0.5}
@@ -61,11 +66,16 @@ def measure(*, quick: bool) -> Iterator[Row]:
     gpu = jax.default_backend() == "gpu"
     chosen = ON_GPU if gpu else ON_CPU
     squares = SQUARES_ON_GPU if gpu else SQUARES_ON_CPU
-    rounds = 3 if quick else 7
-    for case in chosen[:1] if quick else chosen:
-        yield whole_step(case, squares, steps=10 if gpu else 1, rounds=rounds)
+    rounds, times = 3 if quick else 7, 10 if gpu else 1
+    chosen = chosen[:1] if quick else chosen
+    found: list[tuple[Row, Any]] = []
+    for case in chosen:
+        found.append(whole_step(case, squares, steps=times, rounds=rounds))
+        yield found[-1][0]
+    yield from by_data_sheet(found, jax.devices()[0].device_kind, steps=times)
+    for case in chosen:
         if case.network in BY_LAYER:
-            yield by_layer(case, squares, times=10 if gpu else 1, rounds=rounds)
+            yield by_layer(case, squares, times=times, rounds=rounds)
 
 
 # --- Counting ----------------------------------------------------------------------------------
@@ -205,8 +215,10 @@ def peak(seconds: dict[str, list[float]]) -> tuple[str, list[float]]:
 # --- The step ----------------------------------------------------------------------------------
 
 
-def whole_step(case: Case, squares: tuple[int, ...], *, steps: int, rounds: int) -> Row:
-    """The step's share of the peak.
+def whole_step(
+    case: Case, squares: tuple[int, ...], *, steps: int, rounds: int
+) -> tuple[Row, jax.stages.Compiled]:
+    """The step's share of the peak, and the program of so many steps.
 
     Raises:
       RuntimeError: if its loss is not finite.
@@ -228,7 +240,7 @@ def whole_step(case: Case, squares: tuple[int, ...], *, steps: int, rounds: int)
     best, rates = peak(seconds)
     at_peak = [steps * flops / rate for rate in rates]
     step_s = statistics.median(seconds["step"]) / steps
-    return Row(
+    row = Row(
         part="roofline",
         what=case.title,
         compared=f"FLOP/s of the step / of the fastest {case.dtype} matrix product",
@@ -243,6 +255,40 @@ def whole_step(case: Case, squares: tuple[int, ...], *, steps: int, rounds: int)
             "peak_of": best,
         },
     )
+
+    return row, compiled
+
+
+def by_data_sheet(found: list[tuple[Row, Any]], device_kind: str, *, steps: int) -> Iterator[Row]:
+    """The share of each step's time in which the chip could have made it, if its sheet is known.
+
+    Args:
+      found: what :func:`whole_step` gave.
+      device_kind: what JAX calls the chip.
+      steps: of each program.
+    """
+    try:
+        chip = chip_of(device_kind)
+    except ValueError:
+        return
+    for row, compiled in found:
+        flops, step_ms = 1e9 * row.numbers["step_gflop"], row.numbers["step_ms"]
+        bytes_ = footprint(compiled).bytes / steps
+        shortest, bound = shortest_step(flops, bytes_, chip)
+        value = 1e3 * shortest / step_ms
+        yield dataclasses.replace(
+            row,
+            compared=f"shortest step by the data sheet of {chip.name} ({bound}) / the step",
+            ratio=Ratio(value, value, value),
+            limit=None,
+            numbers={
+                "step_gflop": flops / 1e9,
+                "step_gb": bytes_ / 1e9,
+                "flop_per_byte": flops / bytes_,
+                "shortest_ms": 1e3 * shortest,
+                "step_ms": step_ms,
+            },
+        )
 
 
 # --- Layer by layer ----------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
     rounds = 3 if quick else 9
     alone = Trainer(small, 1)
     by_itself = alone.losses()
-    cases: list[tuple[int, Vectorize]] = [(runs, "auto") for runs in (1, 2, 4, 8, 16)]
+    cases: list[tuple[int, Vectorize]] = [(runs, "auto") for runs in (MANY, 1, 2, 4, 16)]
     if on_cpu:
         cases += [(runs, "vmap") for runs in (2, 4, 8, 16)]
     for runs, vectorize in cases:

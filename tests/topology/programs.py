@@ -136,10 +136,10 @@ def beam_search(devices: Any) -> Program:
     return Program(jax.jit(search), (params, *numbers, *penalty))
 
 
-def deep(devices: Any, depth: int = 10_000) -> Program:
+def deep(devices: Any, side: int = 8) -> Program:
     """Steps of the deepest network of Fixup's figure 3, whose blocks are recomputed."""
-    model = models.WideResNet(depth=depth, scheme="fixup", remat=True, num_classes=CLASSES)
-    return image_steps(model, devices[:1], 1, batch=64, side=32)
+    model = models.WideResNet(depth=10_000, scheme="fixup", remat=True, num_classes=CLASSES)
+    return image_steps(model, devices[:1], 1, batch=64, side=side)
 
 
 PROGRAMS: dict[str, Callable[[Any], Program]] = {

@@ -1,0 +1,108 @@
+"""One GPU for 25 minutes: what is to be known of it first, in this order, each with a time limit.
+
+A part is a process of its own, which writes its rows as it finds them; where its time is over it is
+told to stop, and what it has written stays. Time that a part does not need goes to the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+GRACE = 20.0
+"""Seconds in which a part that is told to stop saves its runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A part: a command of this checkout, and its minutes of the 25."""
+
+    name: str
+    minutes: float
+    words: tuple[str, ...]  # behind "python -m"
+
+
+def tasks(out: Path, *, quick: bool, data_dir: str | None) -> list[Task]:
+    """The parts in their order; ``quick`` takes sizes for which a CPU is enough."""
+
+    def measured(name: str, minutes: float) -> Task:
+        words = ("benchmarks", "--only", name, "--out", str(out / name))
+        return Task(name, minutes, (*words, "--quick") if quick else words)
+
+    def made(name: str, minutes: float, *words: str, smoke: tuple[str, ...] = ()) -> Task:
+        words = ("--scale", "smoke", *smoke) if quick else words
+        place = ("--data-dir", data_dir) if data_dir else ()
+        return Task(
+            name, minutes, (f"experiments.{name}", *words, *place, "--out", str(out / name))
+        )
+
+    return [
+        measured("against_torch", 6),
+        measured("roofline", 3),
+        measured("against_batch_norm", 4),
+        measured("together", 2),
+        made(
+            "fixup_fig3_depth", 6, "--scale", "paper", "--depths", "10", "100", "1000", "10000",
+            "--schemes", "fixup", "batchnorm", "sqrt_half", "lsuv",
+            smoke=("--depths", "10", "--schemes", "fixup"),
+        ),
+        made("skipinit_lr_batch", 4, "--scale", "reduced"),
+    ]  # fmt: skip
+
+
+def run(todo: Sequence[Task], minutes: float) -> int:
+    """Makes the parts, one after another; returns the exit code, 1 if one of them failed.
+
+    Args:
+      todo: the parts.
+      minutes: for all of them; each has its share of them.
+    """
+    total = sum(task.minutes for task in todo)
+    end = time.monotonic()
+    said: list[str] = []
+    failed = False
+    for task in todo:
+        end += 60 * minutes * task.minutes / total
+        start = time.monotonic()
+        print(f"\n=== {task.name}: at most {end - start:.0f} s", flush=True)
+        code = limited([sys.executable, "-m", *task.words], end - start)
+        failed |= bool(code)
+        words = {None: "cut when its time was over", 0: "done"}.get(code, f"exit code {code}")
+        said.append(f"{task.name}: {words}, {time.monotonic() - start:.0f} s")
+    print("\n" + "\n".join(said))
+    return int(failed)
+
+
+def limited(words: Sequence[str], seconds: float) -> int | None:
+    """Runs a command, and ends it and all that it started after so many seconds.
+
+    Returns:
+      Its exit code; None if it was ended.
+    """
+    with _group(words) as process:
+        try:
+            return process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            return None
+
+
+@contextlib.contextmanager
+def _group(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that leads a group of its own, of which nothing is left in the end."""
+    process = subprocess.Popen(words, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
