@@ -236,9 +236,9 @@ def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
     """What a report says of a program that fits."""
     need = fit.footprint
     yield (
-        f"fits: {size(need.arguments)} of arguments, {size(need.temporaries)} of temporaries, "
-        f"{size(need.outputs)} of outputs, {size(need.code)} of code in {size(chip.usable)}; about "
-        f"{fit.most:,} runs a chip would"
+        f"fits: {size(need.memory)} at a time in {size(chip.usable)} ({size(need.arguments)} of "
+        f"arguments, {size(need.temporaries)} of temporaries, {size(need.outputs)} of outputs, "
+        f"{size(need.code)} of code); about {fit.most:,} runs a chip would"
     )
     yield (
         f"a step of {_count(slots)}, {fit.runs_per_device:,} a chip: "

@@ -32,6 +32,8 @@ class Footprint:
       temporaries: bytes of its intermediate values.
       outputs: bytes of its outputs that do not take the place of donated arguments.
       code: bytes of the program itself.
+      peak: bytes in use when most are, without code; None where the compiler does not say. It may
+        be far below the sum of the first three, and by it the compiler decides what fits.
       flops: by the compiler's count; what loops repeat of it, by that of products.
       bytes: read and written, by the compiler's count, wherever they lie.
       main_bytes: those of them in the chip's main memory, read from the program's text.
@@ -51,12 +53,14 @@ class Footprint:
     collectives: Mapping[str, tuple[float, float]]
     copied: float = 0.0
     call_bytes: float = 0.0
+    peak: int | None = None
     compile_seconds: float = 0.0
 
     @property
     def memory(self) -> int:
         """Bytes that a chip must have for it."""
-        return self.arguments + self.temporaries + self.outputs + self.code
+        most = self.arguments + self.temporaries + self.outputs
+        return min(most, self.peak or most) + self.code
 
     def bound(self, chip: Chip) -> tuple[float, str]:
         """The shortest possible time of it, in seconds, and whether compute or memory bounds it."""
@@ -98,6 +102,7 @@ def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) ->
         copied=repeated.copied,
         call_bytes=once.main_bytes - step_once.main_bytes,
         collectives=repeated.collectives,
+        peak=getattr(memory, "peak_memory_in_bytes", None),
         compile_seconds=compile_seconds,
     )
 

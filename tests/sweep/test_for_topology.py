@@ -30,7 +30,8 @@ def reported(monkeypatch, capsys):
             return Footprint(
                 arguments=GIB, temporaries=runs * GIB // 4, outputs=1000, code=2000,
                 flops=1e9 * work, bytes=9e9 * work, main_bytes=8.19e8 * work,
-                collectives={"all-reduce": (2.0, 4096.0)}, compile_seconds=3.0,
+                collectives={"all-reduce": (2.0, 4096.0)}, peak=GIB + runs * GIB // 8,
+                compile_seconds=3.0,
             )  # fmt: skip
 
         monkeypatch.setattr(for_topology, "compile_footprint", compile_footprint)
@@ -52,7 +53,7 @@ def test_a_report_says_what_each_program_needs(reported):
     assert code == 0 and compiled == [(1, 64)]
     assert "Chips: 4 of v5e:2x2, each with 16 GiB, 15.8 GiB of it for programs, 819 GB/s" in said
     assert "wrn-10-1, fixup, batch 64: 10 runs of 44 steps" in said
-    assert "fits: 1 GiB of arguments, 256 MiB of temporaries, 1000 bytes of outputs" in said
+    assert "fits: 1.13 GiB at a time in 15.8 GiB (1 GiB of arguments, 256 MiB of temp" in said
     assert "a step of 4 runs, 1 a chip: 1e+09 FLOP and 9e+09 bytes a chip, 8.19e+08" in said
     assert "bound by memory: at least 1 ms a step; 11 ms if all bytes were in main memory" in said
     assert "collectives a step: 2 all-reduce of 4 KiB" in said
