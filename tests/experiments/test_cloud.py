@@ -97,6 +97,28 @@ def test_skypilot_reads_a_task(name, monkeypatch):
     assert list(resources.accelerators) == [{"tpu.yaml": "tpu-v6e-16", "gpu.yaml": "A100"}[name]]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--gpus tpu-v5litepod-16",
+        "--infra gcp --no-use-spot --config gcp.managed_instance_group.run_duration=14400",
+        "--infra k8s --no-use-spot --gpus tpu-v5-lite-podslice:4 "
+        "--config kubernetes.dws.enabled=true",
+    ],
+)
+def test_skypilot_reads_the_options_for_other_machines(words):
+    assert words in (ROOT / "docs" / "how_to" / "tpu_pod.md").read_text()
+    pytest.importorskip("sky", reason="SkyPilot is not installed: pip install skypilot")
+    from sky import Resources
+    from sky.client.cli import command
+
+    # The command refuses a --config that SkyPilot does not have.
+    found = command.jobs_launch.make_context("launch", ["tpu.yaml", *words.split()]).params
+    assert found["use_spot"] is (False if "--no-use-spot" in words else None)
+    if found["gpus"]:
+        assert Resources(accelerators=found["gpus"]).accelerators
+
+
 @pytest.mark.parametrize(("code", "again"), [(0, False), (1, False), (143, True)])
 def test_slurm_starts_an_element_again_when_its_time_is_over(code, again, tmp_path):
     script = (CLOUD / "slurm.sh").read_text()
@@ -116,15 +138,21 @@ def test_slurm_starts_an_element_again_when_its_time_is_over(code, again, tmp_pa
     assert calls[1:] == ([["scontrol", "requeue", "9_3"]] if again else [])
 
 
-def test_xpk_reads_its_commands(tmp_path):
+@pytest.mark.parametrize(
+    ("tpu", "capacity"), [(None, None), ("v5litepod-16", "--flex"), ("v6e-16", "--on-demand")]
+)
+def test_xpk_reads_its_commands(tpu, capacity, tmp_path):
     script = (CLOUD / "gke.sh").read_text()
     environment = {"PROJECT": "p", "ZONE": "us-central1-c", "BUCKET": "b"}
+    environment |= {"TPU": tpu, "CAPACITY": capacity} if tpu else {}
     calls, code = calls_of(script, tmp_path, **environment)
     assert code == 0 and [call[:3] for call in calls] == [
         ["xpk", "cluster", "create"],
         ["xpk", "storage", "attach"],
         ["xpk", "workload", "create"],
     ]
+    assert (capacity or "--spot") in calls[0]
+    assert all(f"--tpu-type={tpu or 'tpu7x-16'}" in calls[index] for index in (0, 2))
     (command,) = [word[10:] for word in calls[2] if word.startswith("--command=")]
     (tmp_path / "calls").unlink()
     (install, (python, script, *words)), code = calls_of(command, tmp_path)
@@ -137,6 +165,9 @@ def test_xpk_reads_its_commands(tmp_path):
     parser.set_parser(xpk)
     for call in calls:
         xpk.parse_args(call[1:])
+    from xpk.core import system_characteristics
+
+    assert (tpu or "tpu7x-16") in system_characteristics.UserFacingNameToSystemCharacteristics
 
 
 class Machine:
