@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 GRACE = 20.0
@@ -64,6 +64,7 @@ def run(todo: Sequence[Task], minutes: float) -> int:
       todo: the parts.
       minutes: for all of them; each has its share of them.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     total = sum(task.minutes for task in todo)
     end = time.monotonic()
     said: list[str] = []
@@ -86,23 +87,14 @@ def limited(words: Sequence[str], seconds: float) -> int | None:
     Returns:
       Its exit code; None if it was ended.
     """
-    with _group(words) as process:
-        try:
-            return process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
-            return None
-
-
-@contextlib.contextmanager
-def _group(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that leads a group of its own, of which nothing is left in the end."""
     process = subprocess.Popen(words, start_new_session=True)
     try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        return process.wait(max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # also where this process is stopped
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)

@@ -1,6 +1,8 @@
 """The parts that one GPU makes: their order, their time limits, and what a cut leaves."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,13 @@ from benchmarks.gpu import Task
 def script(folder, name, text):
     """A module of that name in a folder."""
     (folder / f"{name}.py").write_text(text)
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_a_part_that_is_cut_leaves_its_rows_and_the_next_has_its_time(tmp_path, monkeypatch, capfd):
@@ -53,6 +62,22 @@ def test_a_part_that_is_told_to_stop_may_save(tmp_path):
     )
     assert gpu.limited([sys.executable, "-c", save], 2.0) is None
     assert (tmp_path / "saved").exists()
+
+
+def test_whoever_stops_it_stops_its_parts(tmp_path, monkeypatch):
+    script(
+        tmp_path, "stopped",
+        "import os, pathlib, signal, time\n"
+        "pathlib.Path('child').write_text(str(os.getpid()))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "time.sleep(60)\n",
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as leaving:
+        gpu.run([Task("stopped", 1, ("stopped",))], minutes=1)
+    assert leaving.value.code == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "child").read_text()), 0)
 
 
 def test_the_parts_come_in_their_order_and_name_what_there_is():
