@@ -318,16 +318,8 @@ def propagate_rectified(
         weight, grown = _rectified(start, mass, noise, edges)
         sums = skip_map + branch_map
         active = weight[1:].sum()
-        found.append(
-            (
-                entering,
-                skip_map.mean(),
-                branch_map.mean(),
-                sums.mean(),
-                active,
-                (skip + back) * active,
-            )
-        )
+        means = (each.mean() for each in (skip_map, branch_map, sums))
+        found.append((entering, *means, active, (skip + back) * active))
         q = sums * grown / (skip + branch)
     return ClosedForm(*np.array(found).reshape(-1, 6).T)
 

@@ -48,10 +48,9 @@ def fixup(
        initialisation.
     3. Scalar biases become 0, multipliers 1.
 
-    Without ``key`` the given weights are rescaled. A second call would rescale them again, so a
-    tree in which the last layer of a branch is 0 is refused (not under ``jit``, where values are
-    not known). With ``key`` the weights are first drawn from He (fan_out), or from Xavier (uniform)
-    in a tree with embeddings, and the call may be repeated.
+    Without ``key`` the given weights are rescaled; a tree in which the last layer of a branch is 0
+    already is refused (not under ``jit``, where values are not known). With ``key`` the weights are
+    first drawn from He (fan_out), or from Xavier (uniform) in a tree with embeddings.
 
     At the first step the output of the network is exactly 0 and the loss exactly ``ln c`` for ``c``
     classes. Only the head gets a gradient, because its zeros stop the gradients of all other

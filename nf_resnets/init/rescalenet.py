@@ -45,9 +45,8 @@ def rescalenet(
     has ``k + L - 1`` for ``k + L`` (the scheme ``"rescalenet_published"`` has its constants), and
     draws every layer of VGG, the head too, from He (fan_out).
 
-    Without ``key`` every weight given is multiplied by one number, which brings its standard
-    deviation (about 0; of a stacked leaf, that of each branch) to the one above, whatever it was
-    drawn from; the call may be repeated. With ``key`` the weights are drawn, normally distributed.
+    Without ``key`` every weight given is multiplied by a number that brings its standard deviation
+    (about 0; of a stacked leaf, each branch's) to the one above. With ``key`` it is drawn normally.
 
     Args:
       params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
