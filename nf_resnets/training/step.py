@@ -238,8 +238,23 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
         )
 
 
-def choose_vectorize(vectorize: Vectorize, mesh: Mesh) -> Literal["vmap", "loop"]:
-    """Chooses how a device computes several runs; on a CPU, one after another is faster.
+TILE = 128
+"""Columns of a TPU's tile, which the compiler fills with images where channels are fewer."""
+
+
+def choose_vectorize(
+    vectorize: Vectorize, mesh: Mesh, examples: int = 0
+) -> Literal["vmap", "loop"]:
+    """Chooses how a device computes several runs.
+
+    On a CPU, one after another is faster. So it is on a TPU where the examples of one run fill its
+    tiles: its activations then lie beside the core, and those of many do not
+    (``benchmarks/NOTES.md``).
+
+    Args:
+      vectorize: ``"auto"`` to choose.
+      mesh: the devices.
+      examples: of a run that a device computes at once; 0 if that is not known.
 
     Raises:
       ValueError: if ``vectorize`` is none of the three.
@@ -247,7 +262,9 @@ def choose_vectorize(vectorize: Vectorize, mesh: Mesh) -> Literal["vmap", "loop"
     if vectorize not in ("auto", "vmap", "loop"):
         raise ValueError(f"vectorize={vectorize!r} found; expected 'auto', 'vmap' or 'loop'.")
     if vectorize == "auto":
-        return "loop" if mesh.devices.flat[0].platform == "cpu" else "vmap"
+        platform = mesh.devices.flat[0].platform
+        one_by_one = platform == "cpu" or (platform == "tpu" and examples >= TILE)
+        return "loop" if one_by_one else "vmap"
     return vectorize
 
 

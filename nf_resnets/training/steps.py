@@ -78,7 +78,7 @@ def make_train_steps(
     check_batch(batch_size, mesh, micro_batches)
     if longest < 1:
         raise ValueError(f"longest={longest} found; expected at least 1.")
-    vectorize = choose_vectorize(vectorize, mesh)
+    vectorize = choose_vectorize(vectorize, mesh, batch_size // mesh.shape[DATA] // micro_batches)
 
     def one_run(state: TrainState, data: DeviceData, count: jax.Array) -> Steps:
         examples = data.labels.shape[0]

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 
 from nf_resnets import init, optim, training
 from nf_resnets.data.batch import Augmentation
+from nf_resnets.training.step import choose_vectorize
 from tests.training import small
 
 BATCH = 16
@@ -403,3 +405,14 @@ def test_smoothed_labels_in_parts_are_those_of_the_whole_batch():
     for name in curve:
         np.testing.assert_allclose(other[name], curve[name], **FLOAT32, err_msg=name)
     assert np.abs(curve["loss"] - sharp["loss"]).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("platform", "examples", "how"),
+    [("cpu", 8, "loop"), ("gpu", 512, "vmap"), ("tpu", 64, "vmap"), ("tpu", 128, "loop")],
+)
+def test_several_runs_on_a_device_are_vectorised_where_that_pays(platform, examples, how):
+    device = types.SimpleNamespace(platform=platform)
+    mesh = types.SimpleNamespace(devices=np.array([[device]], dtype=object))
+    assert choose_vectorize("auto", mesh, examples) == how
+    assert choose_vectorize("vmap", mesh, examples) == "vmap"

@@ -1,0 +1,71 @@
+"""What programs need of a TPU: the committed numbers, and that the compiler still finds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import fresh, tpu_programs
+from benchmarks.tpu_programs import CHEAP, COMPARED, PROGRAMS
+from nf_resnets.models import DTYPES, architectures
+
+KEPT = tpu_programs.kept()
+
+
+def test_every_program_is_in_the_file_and_can_be_made():
+    assert list(KEPT["programs"]) == list(PROGRAMS)
+    assert set(KEPT["versions"]) == {"jax", "libtpu"}
+    for program in PROGRAMS.values():
+        model = architectures.make(program.model, program.scheme)
+        assert program.dtype in DTYPES and model.num_branches > 0
+    assert {name for pair in COMPARED for name in pair[:2]} | {*CHEAP} <= set(PROGRAMS)
+
+
+def test_the_numbers_are_those_of_one_step():
+    programs = KEPT["programs"]
+    for name, need in programs.items():
+        assert need["main_bytes"] > 0 and 0 <= need["copied"] < need["bytes"], name
+        assert need["bound"] in ("compute", "memory") and need["least_ms"] > 0
+    one, eight = programs["wrn-16-2"], programs["wrn-16-2, 8 runs vectorised"]
+    assert eight["flops"] == pytest.approx(8 * one["flops"], rel=0.02)
+    # No array of the network's is brought into another layout: a thousandth of the bytes or so.
+    for name in ("wrn-16-2", "wrn-16-2, float32", "wrn-16-2, batchnorm", "wrn-10-1"):
+        assert programs[name]["copied"] < 0.01 * programs[name]["bytes"], name
+
+
+def test_chips_send_each_other_gradients_only_and_at_once():
+    need = KEPT["programs"]["wrn-16-2, batch 512 on 4 chips"]["collectives"]
+    assert set(need) == {"all-reduce"} and need["all-reduce"][0] == 1
+    for name in ("wrn-16-2", "wrn-16-2, 8 runs vectorised"):
+        assert KEPT["programs"][name]["collectives"] == {}
+
+
+def test_ten_thousand_layers_fit_on_a_chip():
+    need = KEPT["programs"]["wrn-10000-1, batch 64"]
+    assert need["temporaries"] < 8 * 2**30
+    assert need["arguments"] + need["temporaries"] < 15.75 * 2**30
+
+
+def test_rows_compare_what_there_is():
+    found = list(tpu_programs.rows(KEPT["programs"]))
+    assert len(found) == 2 * len(COMPARED)
+    halves = [row for row in found if row.compared.startswith("bytes of a step, bfloat16")]
+    assert all(row.ratio.value < 0.75 for row in halves)
+    assert not list(tpu_programs.rows({"wrn-16-2": KEPT["programs"]["wrn-16-2"]}))
+    text = tpu_programs.table(KEPT["programs"])
+    assert len(text.splitlines()) == 1 + len(PROGRAMS) and "1 all-reduce of 2.76 MB" in text
+
+
+def test_an_unknown_program_is_refused(capsys):
+    assert tpu_programs.main(tpu_programs.Settings(compile=("wrn-1",))) == 2
+    assert "'wrn-1' found; expected some of wrn-16-2, float32" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHEAP)
+def test_the_compiler_finds_the_same(name):
+    if reason := tpu_programs.unavailable():
+        pytest.skip(reason)
+    if tpu_programs.versions() != KEPT["versions"]:
+        pytest.skip(f"the file is of {KEPT['versions']}, here are {tpu_programs.versions()}")
+    found = fresh.call("benchmarks.tpu_programs:compiled", name)
+    assert found == KEPT["programs"][name]
