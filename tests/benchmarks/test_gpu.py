@@ -1,5 +1,6 @@
 """The parts that one GPU makes: their order, their time limits, and what a cut leaves."""
 
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
+import tyro
 
 from benchmarks import __main__ as command
 from benchmarks import gpu
@@ -91,8 +93,13 @@ def test_the_parts_come_in_their_order_and_name_what_there_is():
         found = gpu.tasks(Path("out"), quick=quick, data_dir="data")
         assert sum(task.minutes for task in found) == 25
         for task in found[4:]:
-            words = task.words
-            assert words[-4:] == ("--data-dir", "data", "--out", f"out/{task.name}")
+            assert task.words[-4:] == ("--data-dir", "data", "--out", f"out/{task.name}")
+        # Each command has the options that it is given.
+        for task in found:
+            module, *words = task.words
+            module = importlib.import_module(module + (".__main__" if "." not in module else ""))
+            options = tyro.cli(getattr(module, "Command", command.Settings), args=words)
+            assert getattr(options, "options", options).out == Path("out", task.name)
 
 
 def test_without_a_gpu_it_is_refused(tmp_path, capsys, monkeypatch):
