@@ -155,7 +155,8 @@ class ImageTask:
             num_steps=kind.num_steps,
             augmentation=data.Augmentation(settings.padding, settings.flip),
             micro_batches=kind.micro_batches,
-            bn_estimate_batches=settings.bn_estimate_batches,
+            # More than an epoch has would be the same ones again.
+            bn_estimate_batches=min(settings.bn_estimate_batches, kind.steps_per_epoch),
         )
         return make_model(kind, dataset), dataset, functools.partial(optimizer, kind), how
 
@@ -217,11 +218,6 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
                 f"{batch_size // micro_batches} examples that are computed at once."
             )
         bn_groups = batch_size // ghost
-        if settings.bn_estimate_batches > per_epoch:
-            raise ValueError(
-                f"bn_estimate_batches={settings.bn_estimate_batches} found; expected no more than "
-                f"the {per_epoch} batches of an epoch."
-            )
     image = dataset.train.images.shape[1:]
     if settings.padding > max(image):
         raise ValueError(

@@ -62,8 +62,8 @@ class RunSettings:
     ghost_batch: int = 64
     """Examples over which BatchNorm takes its statistics; 0 for the whole batch."""
     bn_estimate_batches: int = 0
-    """From how many training batches BatchNorm's statistics are estimated for each test; 0 for the
-    running averages."""
+    """From how many training batches, at most those of an epoch, BatchNorm's statistics are
+    estimated for each test; 0 for the running averages."""
     padding: int = 0
     """Pixels of padding before the random crop; 0 for no crop."""
     flip: bool = False

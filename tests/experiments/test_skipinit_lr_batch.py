@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import skipinit_lr_batch as experiment
-from nf_resnets.sweep import settings
+from nf_resnets.sweep import make_sweep, settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,3 +67,16 @@ def test_an_axis_of_the_command_line_takes_the_place_of_the_scale_s():
     assert "epochs" not in base
     with pytest.raises(SystemExit, match="--grid: peak_lr='' has no values"):
         experiment.resolve(experiment.Command(grid=("peak_lr=",)))
+
+
+def test_the_laptop_scale_fits_the_digits():
+    sweep = make_sweep(*experiment.resolve(experiment.Command()))
+    assert sweep.size == 320
+    # BatchNorm's statistics are estimated from four batches, or what an epoch has.
+    batches = {
+        kind.settings.batch_size: sweep.task._parts(sweep.task.resolve(kind.settings))[3]
+        for kind in sweep.kinds
+    }
+    assert {size: how.bn_estimate_batches for size, how in batches.items()} == {
+        8: 4, 32: 4, 128: 4, 512: 2
+    }  # fmt: skip
