@@ -55,7 +55,7 @@ from .experiment import Experiment, Results
 from .folder import ResultsFolder, Row
 from .main import run
 from .table import edge_mark, rate_table
-from .untrained import digits, fill, in_order, quick_jit
+from .untrained import digits, fill, in_order, normalized, quick_jit
 
 # Scheme, and what its scalars' rate is multiplied by.
 VARIANTS = (
@@ -130,11 +130,8 @@ def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: in
     """
     scheme = schemes.get(name)
     model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=settings.stem_channels)
-    train = data.DeviceData.of(dataset, dataset.train)
-    images = data.normalize(
-        jnp.asarray(train.images), jnp.asarray(train.mean), jnp.asarray(train.std)
-    )
-    labels = jnp.asarray(train.labels)
+    images = normalized(dataset, dataset.train.images, dataset.train.images.shape[1])
+    labels = jnp.asarray(dataset.train.labels)
     apply_fn = training.train_apply(model)
     shapes = jax.eval_shape(model.init, jax.random.key(0), images[:1])
     # In training a batch is normalised by its own statistics: what runs along does not matter.
