@@ -51,6 +51,9 @@ def main() -> int:
         return _experiment("fixup_fig3_depth", rest, "nf-resnets demo")
     if name == "experiment":
         chosen, *rest = rest or [""]
+        if chosen in ("-h", "--help"):
+            print("usage: nf-resnets experiment NAME [OPTIONS]", "", *experiments(), sep="\n  ")
+            return 0
         typed = f"nf-resnets experiment {chosen}".rstrip()
         if chosen not in experiments():
             return _refuse(typed, experiments())

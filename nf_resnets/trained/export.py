@@ -18,6 +18,11 @@ from nf_resnets.trained.predict import images_of, logits_of
 PLATFORMS = ("cpu", "cuda", "tpu")
 """What an exported program runs on."""
 
+NO_FLATBUFFERS = (
+    "flatbuffers not found, which exported programs are written with; "
+    "expected it: pip install 'nf_resnets[export]'."
+)
+
 
 def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.export.Exported:
     """Lowers a network with its weights to StableHLO, for batches of any size.
@@ -54,9 +59,13 @@ def save_export(
     Raises:
       TrainedError: if the file is there and not to be replaced, or cannot be written, or the
         network cannot be exported.
-      ImportError: if flatbuffers is not installed, of which JAX makes its format.
+      ImportError: if flatbuffers is not installed, which the extra ``export`` brings.
     """
-    data = bytes(export(trained, **options).serialize())
+    exported = export(trained, **options)
+    try:
+        data = bytes(exported.serialize())
+    except ImportError:
+        raise ImportError(NO_FLATBUFFERS) from None
     with as_trained_error():
         path = places.expanded(path)
         places.write_whole(path, data, overwrite=overwrite)
@@ -68,12 +77,13 @@ def load_export(path: str | os.PathLike[str]) -> jax.export.Exported:
 
     Raises:
       TrainedError: if there is no such file, or it is no exported program.
+      ImportError: as :func:`save_export`.
     """
     path, data = read(path, "an exported program")
     try:
         return jax.export.deserialize(bytearray(data))
     except ImportError:
-        raise
+        raise ImportError(NO_FLATBUFFERS) from None
     except Exception:  # the reader of its format raises whatever it stumbles over
         raise TrainedError(
             f"{path} is no exported program; expected one written by nf_resnets.trained export."

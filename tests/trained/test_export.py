@@ -47,6 +47,14 @@ def test_the_round_trip_through_a_file(tmp_path, scheme):
         save_export(path, made)
 
 
+def test_without_flatbuffers_the_sentence_names_the_extra(tmp_path, monkeypatch):
+    path = tmp_path / "net.stablehlo"
+    path.write_bytes(b"program")
+    monkeypatch.setattr(jax.export, "deserialize", lambda data: __import__("no_flatbuffers"))
+    with pytest.raises(ImportError, match=r"expected it: pip install 'nf_resnets\[export\]'"):
+        load_export(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "transformer"])
 def test_every_architecture_is_exported(architecture):
