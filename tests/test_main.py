@@ -41,7 +41,7 @@ def test_the_help_of_experiment_names_all_of_them(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "typed", [*(set(entry.COMMANDS) - {"experiment"}), "experiment theory_signal",
+    "typed", [*sorted({*entry.COMMANDS} - {"experiment"}), "experiment theory_signal",
               "experiment skipinit_lr_batch"],
 )  # fmt: skip
 def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys):
