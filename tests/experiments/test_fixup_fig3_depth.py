@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tyro
@@ -93,24 +94,51 @@ def test_slow_alpha_is_another_program_with_another_group():
     assert alpha in slow.start.scheme.scalars and alpha not in full.start.scheme.scalars
 
 
-def test_batchnorm_is_tested_twice(tmp_path, as_before):
-    smoke = dataclasses.replace(fig3.SCALES["smoke"], depths=(10,), second_test_batches=2)
+def batchnorm_row(out, **changes):
+    """The row of a small network with BatchNorm, after four steps."""
+    smoke = dataclasses.replace(fig3.SCALES["smoke"], depths=(10,), **changes)
     experiment = dataclasses.replace(fig3.EXPERIMENT, scales={"smoke": smoke})
-    command = fig3.Command(scale="smoke", schemes=("fixup", "batchnorm"), out=tmp_path / "out")
-    assert main(experiment, command) == 0
-    columns = (*fig3.EXPERIMENT.columns, "estimated_accuracy")
-    fixup, batchnorm = read_rows(tmp_path / "out" / "rows.csv", columns)
+    assert main(experiment, fig3.Command(scale="smoke", schemes=("batchnorm",), out=out)) == 0
+    columns = fig3.adapt(smoke).get("columns", fig3.EXPERIMENT.columns)
+    (row,) = read_rows(out / "rows.csv", columns)
+    return row
+
+
+@pytest.mark.slow
+def test_batchnorm_is_tested_twice(tmp_path, as_before):
+    row = batchnorm_row(tmp_path, second_test_batches=2)
     # After four steps the running statistics are mostly the first ones, 0 and 1.
-    assert fixup["estimated_accuracy"] == "nan" != batchnorm["estimated_accuracy"]
-    assert float(batchnorm["estimated_accuracy"]) != float(batchnorm["test_accuracy"])
-    # The engine's own test, where it estimates, is the same to the digit.
-    once = dataclasses.replace(smoke, second_test_batches=None, bn_estimate_batches=2)
-    experiment = dataclasses.replace(fig3.EXPERIMENT, scales={"smoke": once})
-    command = dataclasses.replace(command, schemes=("batchnorm",), out=tmp_path / "once")
-    assert main(experiment, command) == 0
-    (row,) = read_rows(tmp_path / "once" / "rows.csv", fig3.EXPERIMENT.columns)
-    assert row["test_accuracy"] == batchnorm["estimated_accuracy"]
-    lines = (tmp_path / "out" / "table.txt").read_text().splitlines()
+    assert 0 < float(row["estimated_accuracy"]) != float(row["test_accuracy"])
+    lines = (tmp_path / "table.txt").read_text().splitlines()
     assert [line.split("  ")[0] for line in lines[1:]] == [
-        "Fixup", "BatchNorm", "BatchNorm, estimated statistics"
+        "BatchNorm", "BatchNorm, estimated statistics"
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_second_test_is_the_engine_s_own_where_that_estimates(tmp_path, as_before):
+    twice = batchnorm_row(tmp_path / "twice", second_test_batches=2)
+    once = batchnorm_row(tmp_path / "once", bn_estimate_batches=2)
+    assert once["test_accuracy"] == twice["estimated_accuracy"]
+
+
+def test_batchnorm_alone_has_a_second_test_on_estimated_statistics(monkeypatch):
+    settings, digits = fig3.SCALES["paper"], data.load("digits")
+    points = fig3.points(settings, digits, ())
+    of = {point.key["scheme"]: point for point in points if point.key["depth"] == 10}
+    program = SimpleNamespace(
+        model="model", mesh="mesh", empty=lambda: "empty", put=lambda *given: given
+    )
+    asked = []
+
+    def image_test(*given):
+        asked.append(given)
+        return lambda states: {"accuracy": [0.5 if states == ("empty", 0, "state") else 0.0]}
+
+    monkeypatch.setattr(fig3, "image_test", image_test)
+    given = (settings, digits)
+    assert fig3.second_test(*given, of["fixup"], program, "state") == {}
+    found = fig3.second_test(*given, of["batchnorm"], program, "state")
+    assert found == {"estimated_accuracy": 0.5}
+    ((model, dataset, mesh, how),) = asked
+    assert (model, dataset, mesh, how.bn_estimate_batches) == ("model", digits, "mesh", 8)

@@ -31,7 +31,6 @@ NINES = "9" * 400
         (("--warmup-epochs", "1e308"), "warmup_epochs=1e+308 found"),
         (("--steps", NINES), "steps=9999"),
         (("--seed", NINES), "seed=9999"),
-        (("--scheme", "batchnorm", "--bn-estimate-batches", "1000000000"), "of an epoch"),
         (("--grid", f"seed={NINES}"), "seed='9999"),
         (("--grid", f"seed=0:{NINES}"), "--grid: seed='0:99"),
         (("--grid", f"peak_lr=2^-{NINES}"), "--grid: peak_lr="),
