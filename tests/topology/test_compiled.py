@@ -147,7 +147,7 @@ def test_a_dry_run_prints_what_a_grid_needs_of_a_slice(tmp_path):
     for words in (
         "Chips: 4 of v5e:2x2, each with 16 GiB", "; 2 to a run",
         "wrn-10-1, fixup, batch", "a step of 2 runs, 1 a chip",
-        "bound by memory: at least", "collectives a step: 1 all-reduce of",
+        "bound by compute: at least", "collectives a step: 1 all-reduce of",
         "Time: at least", "a lower bound",
     ):  # fmt: skip
         assert words in done.stdout
