@@ -247,9 +247,9 @@ def choose_vectorize(
 ) -> Literal["vmap", "loop"]:
     """Chooses how a device computes several runs.
 
-    On a CPU, one after another is faster. So it is on a TPU where the examples of one run fill its
-    tiles: its activations then lie beside the core, and those of many do not
-    (``benchmarks/NOTES.md``).
+    On a CPU, one after another is faster. On a TPU it moves fewer bytes, by the compiler's count,
+    where the examples of one run fill its tiles: its activations then lie beside the core, and
+    those of many do not (``benchmarks/NOTES.md``). No run on a TPU has been timed.
 
     Args:
       vectorize: ``"auto"`` to choose.
