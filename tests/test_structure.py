@@ -15,6 +15,7 @@ PACKAGE = ROOT / "nf_resnets"
 # each other: neither init of models, nor data of optim.
 RANKS = {
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
+    "looks": 0,
     "manifest": 1,
     "schemes": 1,
     "init": 2, "models": 2,
@@ -24,8 +25,8 @@ RANKS = {
     "plotting": 6, "translation": 6,
     "sweep": 7, "trained": 7,
 }  # fmt: skip
-# Rows in, figures out: of what rank it stands does not matter, since it may import nothing.
-ALONE = ("plotting",)
+# Rows in, figures out: of what rank it stands does not matter, since it may import colours alone.
+ALONE = {"plotting": ("plotting", "looks")}
 # `python -m nf_resnets.PART` stands above the package: nobody imports it, and it may import all.
 COMMAND = "__main__"
 ABOVE = ("experiments", "tests", "benchmarks", "notebooks", "conftest")
@@ -73,7 +74,9 @@ def import_faults(module: str, source: str) -> list[str]:
             faults.append(f"the relative import {name}")
         elif top in ABOVE:
             faults.append(f"{name}, which stands above the package")
-        elif own in ALONE and (top in OF_JAX or (top == "nf_resnets" and rest[:1] != [own])):
+        elif own in ALONE and (
+            top in OF_JAX or (top == "nf_resnets" and (rest or [""])[0] not in ALONE[own])
+        ):
             faults.append(f"{name}, of which {own} knows nothing")
         elif top == "nf_resnets" and COMMAND in rest:
             faults.append(f"{name}, which is a command")
@@ -216,6 +219,7 @@ def test_the_check_finds_a_made_up_violation(module, source, fault):
         ("init.mine", "from nf_resnets import roles, schemes\nfrom nf_resnets.init.he import he"),
         ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax, numpy"),
         ("plotting.mine", "import matplotlib\nfrom nf_resnets.plotting.style import colours"),
+        ("plotting.mine", "from nf_resnets.looks import looks"),
         ("", "from nf_resnets import init, training"),
         ("analysis.__main__", "from nf_resnets.plotting.page import page_figure"),
     ],

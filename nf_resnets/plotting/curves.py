@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
-from nf_resnets.plotting.style import COLORS, CROSS, LEVEL, entry, saved_figure
+from nf_resnets.looks import looks
+from nf_resnets.plotting.style import CROSS, LEVEL, entry, saved_figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +93,7 @@ def curves_figure(
     """
     if not panels or not all(panel.curves for panel in panels):
         raise ValueError("a panel without curves found; expected at least one curve in each.")
-    look: dict[str, dict[str, Any]] = {}
-    for panel in panels:
-        for curve in panel.curves:
-            # After eight colours the dashes change, so that no two curves look the same.
-            style = COLORS[len(look) % len(COLORS)], ("-", "--", ":")[len(look) // len(COLORS) % 3]
-            look.setdefault(curve.title, {"color": style[0], "linestyle": style[1]})
+    look = looks(curve.title for panel in panels for curve in panel.curves)
     across = columns or len(panels)
     down = -(-len(panels) // across)
     size = 3.3 * across + 3.3, 3.2 * down + 1
@@ -112,16 +107,18 @@ def curves_figure(
             if panel.level is not None:
                 axes.axhline(panel.level[0], **LEVEL, zorder=1)
             for curve in panel.curves:
-                marker = "o" if curve.marked else None
-                axes.plot(curve.x, curve.y, marker=marker, ms=4, **look[curve.title])
+                own = look[curve.title]
+                # Of a curve of many points a few are marked: they tell curves apart in grey.
+                every = 1 if curve.marked else max(1, len(curve.x) // 8)
+                axes.plot(curve.x, curve.y, **own.line | own.dots, ms=4, markevery=every)
                 if curve.diverged:
-                    axes.plot(curve.x[-1], curve.y[-1], color=look[curve.title]["color"], **CROSS)
+                    axes.plot(curve.x[-1], curve.y[-1], color=own.color, **CROSS)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             axes.set_xlabel(panel.x_label)
             axes.set_ylabel(panel.y_label)
             if panel.y_limits is not None:
                 axes.set_ylim(*panel.y_limits)
-        entries = [entry(name, **style) for name, style in look.items()]
+        entries = [entry(name, **own.line | own.dots, ms=5) for name, own in look.items()]
         if any(curve.diverged for panel in panels for curve in panel.curves):
             entries.append(entry("diverged", color="black", **CROSS))
         levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level is not None)

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import CROSS, LEVEL, entry, looks, saved_figure
+from nf_resnets.looks import looks
+from nf_resnets.plotting.style import CROSS, LEVEL, entry, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -40,17 +41,17 @@ def depth_figure(
         entries = []
         for index, (curve, look) in enumerate(looks(row["title"] for row in rows).items()):
             points = _points([row for row in rows if row["title"] == curve], level)
-            color, above = look["color"], 3 + 0.01 * index
+            color, above = look.color, 3 + 0.01 * index
             depths, means = [p[0] for p in points], [p[1] for p in points]
-            axes.plot(depths, means, color=color, zorder=above - 1)
+            axes.plot(depths, means, **look.line, zorder=above - 1)
             for depth, mean, low, high, diverged in points:
                 if high > low:
                     axes.plot([depth, depth], [low, high], color=color, linewidth=1, alpha=0.6)
                 if diverged:
                     axes.plot(depth, level, color=color, **CROSS, zorder=above)
                 if not math.isnan(high):
-                    axes.plot(depth, mean, **look, zorder=above)
-            entries.append(entry(curve, **look))
+                    axes.plot(depth, mean, **look.dots, zorder=above)
+            entries.append(entry(curve, **look.line | look.dots))
         if any(row["status"] == "diverged" for row in rows):
             entries.append(entry("diverged (NaN)", color="black", **CROSS))
         entries.append(entry(f"chance ({level:.0f}%)", **LEVEL))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nf_resnets.plotting.rates import METRICS, groups_of, power_label
-from nf_resnets.plotting.style import COLORS, INK, saved_figure
+from nf_resnets.plotting.style import INK, MARK, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -138,7 +138,7 @@ def _draw_column(
                 1 - 2 * inset / wide,
                 1 - 2 * inset,
                 fill=False,
-                edgecolor=COLORS[1],
+                edgecolor=MARK,
                 linewidth=2.4 if best else 0.9,
                 linestyle=(0, (2, 1)) if best and one["at_edge"] else "-",
                 zorder=4,

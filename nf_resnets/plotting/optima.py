@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.rates import METRICS, groups_of, log2_axis, series_title
-from nf_resnets.plotting.style import INK, entry, looks, saved_figure
+from nf_resnets.plotting.style import INK, entry, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -61,7 +62,7 @@ def optima_figure(
                 apart = 2 ** (0.5 * ((index + 0.5) / len(series) - 0.5))
                 _draw(row, points, fits, metric, apart, look)
             _finish(row, here, metric, sizes)
-        entries = [entry(name, **look, ms=6) for name, look in styles.items()]
+        entries = [entry(name, **look.dots, ms=6) for name, look in styles.items()]
         none = {"color": INK, "linestyle": "none"}
         if any(one["at_edge"] for one in optima):
             entries.append(entry("at the grid's edge", marker="o", mfc="white", mew=1.6, **none))
@@ -79,11 +80,11 @@ def _draw(
     fits: Sequence[Row],
     metric: str,
     apart: float,
-    look: Mapping[str, Any],
+    look: Look,
 ) -> None:
     """One curve in the three panels of a metric."""
     factor = METRICS[metric][1]
-    color = look["color"]
+    color = look.color
     for panel, axes in enumerate(row):
         drawn = []
         for one in optima:
@@ -110,7 +111,7 @@ def _draw(
             if low < high:
                 axes.plot([x, x], [low, high], "_", color=color, ms=6, mew=1.4, zorder=3)
             hollow = {"markerfacecolor": "white"} if at_edge else {}
-            axes.plot(x, y, **look, ms=7, markeredgewidth=1.6, **hollow, zorder=4)
+            axes.plot(x, y, **look.dots, ms=7, markeredgewidth=1.6, **hollow, zorder=4)
             if panel and at_edge in ("lowest", "highest"):
                 axes.annotate(
                     "", (x, y), xytext=(0, 17 if at_edge == "highest" else -17),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nf_resnets.looks import looks
 from nf_resnets.plotting.signal import (
     Quantity,
     draw_quantity,
@@ -13,7 +14,7 @@ from nf_resnets.plotting.signal import (
     finite,
     transition_lines,
 )
-from nf_resnets.plotting.style import COLORS, INK, MARKERS, saved_figure
+from nf_resnets.plotting.style import INK, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -91,12 +92,12 @@ def _draw_panel(
         return
     transition_lines(axes, rows)
     zeros = []
-    for index, (column, name, form) in there:
+    own = looks(name for _, name, _ in curves)
+    for _, (column, name, form) in there:
         quantity = Quantity(column, label, form, scale=scale)
-        color, marker = COLORS[index], MARKERS[index]
-        draw_quantity(axes, rows, quantity, color=color, marker=marker, size=4.5)
+        draw_quantity(axes, rows, quantity, own[name], size=4.5)
         if finite(rows, column, scale):
-            axes.plot([], [], marker, color=color, ms=4.5, linestyle="none", label=name)
+            axes.plot([], [], **own[name].dots, ms=4.5, linestyle="none", label=name)
         else:
             zeros.append(name)
     if any(form and finite(rows, form, scale) for _, (_, _, form) in there):

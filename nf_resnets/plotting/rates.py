@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.plotting.style import COLORS, INK, LEVEL, entry, power_of_two, saved_figure
+from nf_resnets.plotting.style import ACCENT, INK, LEVEL, entry, power_of_two, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -147,7 +147,7 @@ def series_title(group: Row, batch_size: str, names: Mapping[str, str] | None) -
 def size_colors(count: int) -> list[Any]:
     """Colours for ``count`` batch sizes in order, from dark to light, for colour-blind eyes too."""
     if count == 1:
-        return [COLORS[0]]
+        return [ACCENT]
     from matplotlib import colormaps
 
     # The last part of the scale is too light for lines on white.

@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import INK, entry, looks, saved_figure, widen
+from nf_resnets.looks import Look, looks
+from nf_resnets.plotting.style import INK, entry, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -71,12 +72,14 @@ def signal_figure(
             transition_lines(axes, rows)
             for name in dict.fromkeys(row["title"] for row in rows):
                 own = [row for row in rows if row["title"] == name]
-                draw_quantity(axes, own, quantity, **styles[name])
+                draw_quantity(axes, own, quantity, styles[name])
             finish_axes(axes, quantity)
             axes.set_title(heading, fontsize=10)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        entries = [entry(name, **look, linestyle="none", ms=5) for name, look in styles.items()]
+        entries = [
+            entry(name, **look.dots, linestyle="none", ms=5) for name, look in styles.items()
+        ]
         for label, dashes in ((form, "--"), (second_form, ":")):
             if label:
                 entries.append(entry(label, color=INK, linewidth=1.3, linestyle=dashes))
@@ -84,27 +87,28 @@ def signal_figure(
 
 
 def draw_quantity(
-    axes: Any, rows: Sequence[Row], quantity: Quantity, *, color: str, marker: str, size: float = 4
+    axes: Any, rows: Sequence[Row], quantity: Quantity, look: Look, *, size: float = 4
 ) -> None:
     """Draws one curve: the measured dots, and below them the lines of its closed forms."""
     for column, dashes in ((quantity.form, "--"), (quantity.second_form, ":")):
         points = finite(rows, column, quantity.scale) if column else []
         if points:
-            axes.plot(*zip(*points, strict=True), dashes, color=color, linewidth=1.3, zorder=2)
+            axes.plot(*zip(*points, strict=True), dashes, color=look.color, linewidth=1.3, zorder=2)
     points = finite(rows, quantity.column, quantity.scale)
     if points:
         # Of hundreds of blocks a few dozen dots say enough.
         every = max(1, len(points) // 40)
         shown = points[::every]
         axes.plot(
-            *zip(*shown, strict=True), marker, color=color, ms=size, zorder=3, linestyle="none",
-            markeredgecolor="white", markeredgewidth=0.4,
+            *zip(*shown, strict=True), **look.dots, ms=size, zorder=3, linestyle="none",
+            markeredgecolor="white" if look.fillstyle == "full" else look.color,
+            markeredgewidth=0.4 if look.fillstyle == "full" else 1.0,
         )  # fmt: skip
         if quantity.error:
             deviations = dict(finite(rows, quantity.error, "linear"))
             bars = [(k, y, deviations[k]) for k, y in shown if k in deviations]
             if bars:
-                axes.errorbar(*zip(*bars, strict=True), fmt="none", color=color, linewidth=0.9)
+                axes.errorbar(*zip(*bars, strict=True), fmt="none", color=look.color, linewidth=0.9)
 
 
 def finite(rows: Sequence[Row], column: str, scale: str) -> list[tuple[int, float]]:

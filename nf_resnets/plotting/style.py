@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-# Okabe and Ito's palette without its yellow, which is too light for lines on white.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#882255")
-MARKERS = ("o", "s", "D", "^", "v", "P", "X", "h")
+ACCENT = "#0072B2"
+"""Of what is the only one of its kind."""
+MARK = "#D55E00"
+"""Of what is pointed at."""
 INK = "#444444"
 """Of what stands for no curve in particular."""
 LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
@@ -33,14 +34,6 @@ RC: Any = {
     "lines.markersize": 6,
     "legend.frameon": False,
 }
-
-
-def looks(titles: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A colour and a marker for each title, in the order in which they first come."""
-    return {
-        title: {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
-        for i, title in enumerate(dict.fromkeys(titles))
-    }
 
 
 def entry(label: str, **look: Any) -> Any:
@@ -114,6 +107,6 @@ def saved_figure(
 
 
 __all__ = [
-    "COLORS", "CROSS", "INK", "LEVEL", "MARKERS", "RC", "entry", "looks", "power_of_two",
-    "saved_figure", "widen",
+    "ACCENT", "CROSS", "INK", "LEVEL", "MARK", "RC", "entry", "power_of_two", "saved_figure",
+    "widen",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.style import INK, entry, looks, saved_figure, widen
+from nf_resnets.looks import Look, looks
+from nf_resnets.plotting.style import INK, entry, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -132,7 +133,7 @@ def theory_figure(
             axes.set_ylabel(panel.ylabel)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        entries = [entry(name, **look, ms=5) for name, look in styles.items()]
+        entries = [entry(name, **look.dots, ms=5) for name, look in styles.items()]
         for label, dashes in ((solid, "-"), (dotted, ":")):
             if label:
                 entries.append(entry(label, color=INK, linestyle=dashes))
@@ -142,11 +143,11 @@ def theory_figure(
         figure.legend(handles=entries, loc="outside right center")
 
 
-def _looks(panels: Sequence[Curves | Dots]) -> dict[str, dict[str, Any]]:
+def _looks(panels: Sequence[Curves | Dots]) -> dict[str, Look]:
     return looks(str(row["title"]) for panel in panels for row in panel.rows)
 
 
-def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, dict[str, Any]]) -> None:
+def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, Look]) -> None:
     from matplotlib.ticker import LogFormatter, NullFormatter, NullLocator
 
     for name, look in styles.items():
@@ -156,7 +157,7 @@ def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, dict[str, Any]])
             if points:
                 every = max(1, len(points) // 12)
                 axes.plot(
-                    *zip(*points, strict=True), linestyle=dashes, **look, markevery=every,
+                    *zip(*points, strict=True), linestyle=dashes, **look.dots, markevery=every,
                     markersize=4 if dashes == "-" else 0, linewidth=1.5,
                     label=name if dashes == "-" else None,
                 )  # fmt: skip
@@ -189,14 +190,14 @@ def drawable(rows: Sequence[Row], x: str, column: str) -> list[tuple[float, floa
     return sorted(point for point in points if math.isfinite(point[1]) and point[1] > 0)
 
 
-def _draw_dots(axes: Any, panel: Dots, styles: Mapping[str, dict[str, Any]]) -> None:
+def _draw_dots(axes: Any, panel: Dots, styles: Mapping[str, Look]) -> None:
     titles = list(dict.fromkeys(str(row["title"]) for row in panel.rows))
     for line, name in enumerate(titles):
         rows = [{**row, "line": line} for row in panel.rows if str(row["title"]) == name]
         look = styles[name]
-        for column, face in ((panel.filled, look["color"]), (panel.hollow, "white")):
+        for column, face in ((panel.filled, look.color), (panel.hollow, "white")):
             for _, value in drawable(rows, "line", column):
-                axes.plot(value, line, **look, markerfacecolor=face)
+                axes.plot(value, line, **look.dots | {"fillstyle": "full"}, mfc=face)
     axes.set_xscale("log")
     axes.set_yticks(range(len(titles)), titles)
     axes.set_ylim(len(titles) - 0.5, -0.5)

@@ -13,7 +13,10 @@ def colors_of(file):
 
 def test_a_title_has_one_colour_in_all_panels(tmp_path):
     file = tmp_path / "figure.png"
-    a, b = Curve("a", [0, 1], [1, 2]), Curve("b", [0, 1, 2], [2, 1, 1], diverged=True, marked=True)
+    a, b = (
+        Curve("Fixup", [0, 1], [1, 2]),
+        Curve("SkipInit", [0, 1, 2], [2, 1, 1], diverged=True, marked=True),
+    )
     panels = [
         Panel("step", "accuracy (%)", [a, b], y_limits=(0, 3), level=(0.5, "chance")),
         Panel("step", "norm", [b]),
@@ -21,7 +24,7 @@ def test_a_title_has_one_colour_in_all_panels(tmp_path):
     curves_figure(panels, file, title="t", subtitle="s")
     assert {(0, 114, 178), (213, 94, 0)} <= colors_of(file)
     curves_figure(panels[1:], file, title="t", subtitle="s")
-    assert (213, 94, 0) not in colors_of(file)
+    assert (0, 114, 178) not in colors_of(file)
 
 
 def test_the_moving_average_looks_back_only():
@@ -45,7 +48,7 @@ def test_a_run_that_diverged_ends_in_a_cross_of_its_colour(tmp_path):
     def pixels(diverged):
         file = tmp_path / f"{diverged}.png"
         # Another curve diverges in both figures, so that their legends and axes are the same.
-        curves = [Curve("a", [0, 2], [0, 2]), Curve("b", [0, 1], [2, 1], diverged=diverged)]
+        curves = [Curve("a", [0, 2], [0, 2]), Curve("SkipInit", [0, 1], [2, 1], diverged=diverged)]
         curves.append(Curve("c", [0, 2], [1, 0], diverged=True))
         curves_figure([Panel("x", "y", curves)], file, title="", subtitle="")
         image = Image.open(file).convert("RGB")

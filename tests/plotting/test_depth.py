@@ -25,7 +25,11 @@ def test_seeds_become_mean_and_range_and_diverged_runs_stand_at_chance():
 
 def test_the_figure_is_drawn_in_colour(tmp_path):
     file = tmp_path / "figure.png"
-    rows = [row("Fixup", 10, 0.9), row("Fixup", 1000, 0.8), row("x", 1000, "nan", "diverged")]
+    rows = [
+        row("Fixup", 10, 0.9),
+        row("Fixup", 1000, 0.8),
+        row("SkipInit", 1000, "nan", "diverged"),
+    ]
     depth_figure(rows, file, title="t", subtitle="s", chance=0.1)
     image = Image.open(file).convert("RGB")
     colors = {color for _, color in image.getcolors(image.size[0] * image.size[1])}

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from nf_resnets.looks import LOOKS
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.signal import (
     Quantity,
@@ -17,7 +18,7 @@ from nf_resnets.plotting.signal import (
 )
 
 ROWS = [
-    {"k": k, "title": "He", "transition": k == 3, "Var": 2.0**k, "form": 2.0**k, "error": 0.1}
+    {"k": k, "title": "SkipInit", "transition": k == 3, "Var": 2.0**k, "form": 2.0**k, "error": 0.1}
     for k in range(1, 6)
 ]
 VAR = Quantity("Var", "Var of the sum", "form", scale="log2", error="error")
@@ -36,7 +37,7 @@ def test_what_cannot_be_drawn_on_a_scale_is_left_out():
 
 def test_dots_are_measured_and_dashes_the_closed_form():
     axes = Figure().add_subplot()
-    draw_quantity(axes, ROWS, VAR, color="#0072B2", marker="o")
+    draw_quantity(axes, ROWS, VAR, LOOKS["Fixup"])
     form, measured, *_ = axes.get_lines()
     assert form.get_linestyle() == "--" and measured.get_linestyle() == "None"
     assert list(form.get_ydata()) == list(measured.get_ydata()) == [2, 4, 8, 16, 32]
@@ -48,7 +49,7 @@ def test_a_constant_is_drawn_flat():
     axes = Figure().add_subplot()
     rows = [{"k": k, "Var": 1 + 1e-6 * k} for k in range(1, 4)]
     quantity = Quantity("Var", "Var", scale="log2")
-    draw_quantity(axes, rows, quantity, color="black", marker="o")
+    draw_quantity(axes, rows, quantity, LOOKS["Fixup"])
     finish_axes(axes, quantity)
     low, high = axes.get_ylim()
     assert low < 0.6 and high > 1.6

@@ -15,7 +15,7 @@ def test_points_are_ordered_and_what_a_logarithm_lacks_is_left_out():
 def panels():
     curve = [
         {"title": name, "L": L, "g": L * scale, "b": L / 10}
-        for name, scale in (("He", 1.0), ("Fixup", 0.1))
+        for name, scale in (("SkipInit", 1.0), ("Fixup", 0.1))
         for L in (1, 10, 100)
     ]
     grid = [
@@ -51,8 +51,8 @@ def test_dots_are_filled_and_hollow_and_left_out_where_there_is_none(tmp_path):
 
     # The legend has a dot of each title's colour too.
     blue, red = (0, 114, 178), (213, 94, 0)
-    rows = [{"title": "a", "f": 1.0, "h": ""}, {"title": "b", "f": "", "h": 2.0}]
-    without = [{"title": "a", "f": "", "h": 3.0}, {"title": "b", "f": 1.0, "h": ""}]
+    rows = [{"title": "Fixup", "f": 1.0, "h": ""}, {"title": "SkipInit", "f": "", "h": 2.0}]
+    without = [{"title": "Fixup", "f": "", "h": 3.0}, {"title": "SkipInit", "f": 1.0, "h": ""}]
     assert pixels(rows, blue) > pixels(without, blue) + 20  # a filled dot, not a hollow one
     assert pixels(rows, red) < pixels(without, red) - 20
     assert pixels([rows[0], rows[1] | {"h": ""}], red) < pixels(rows, red)
