@@ -37,8 +37,9 @@ from nf_resnets.sweep.image_task import (
 )  # fmt: skip
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
+from nf_resnets.sweep.select import Optimum, Rule, optima
 from nf_resnets.sweep.settings import (
     RunSettings,
     duration_text,

@@ -260,6 +260,13 @@ MUTANTS = [
         ("best.rate == order[0] else", "best.rate == order[1] else"),
         ("low_open=low == 0", "low_open=False"),
     ),
+    *_in(
+        "sweep/regimes.py",
+        "sweep/test_regimes.py",
+        ("part**n for w, part in parts) for n", "part for w, part in parts) for n"),
+        ("fit([p for p in places if p.x != x])", "fit(list(places))"),
+        ("soft_held_out < held_out", "soft_held_out > held_out"),
+    ),
     # Training.
     *_in(
         "training/average.py",
