@@ -8,10 +8,10 @@ small batches; the small branches at initialisation are, which SkipInit and Fixu
 
 Protocol: learning rates are powers of two; for each batch size, several seeds; the best rate, with
 the range of rates whose mean lies within one standard deviation of the best, once by test accuracy
-and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`, or without its corner where that is nearer. A
-rate at which more of the seeds diverged stands behind the others, and is marked if its mean over
-those that finished is better; `--best trimmed` compares all rates of which half of the seeds
-finished. BatchNorm takes its statistics over ghost batches of 64. The rate is constant for the
+and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`, or
+without its corner where that predicts better. A rate at which more of the seeds diverged stands
+behind the others, and is marked if its mean over those that finished is better; `--best trimmed`
+compares all rates of which half of the seeds finished. BatchNorm takes its statistics over ghost batches of 64. The rate is constant for the
 first half of the run, then halved ten times. The budget is constant in epochs (`--budget epochs`)
 or in steps (`--budget steps`).
 
