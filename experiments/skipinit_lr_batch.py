@@ -11,9 +11,9 @@ the range of rates whose mean lies within one standard deviation of the best, on
 and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`, or
 without its corner where that predicts better. A rate at which more of the seeds diverged stands
 behind the others, and is marked if its mean over those that finished is better; `--best trimmed`
-compares all rates of which half of the seeds finished. BatchNorm takes its statistics over ghost batches of 64. The rate is constant for the
-first half of the run, then halved ten times. The budget is constant in epochs (`--budget epochs`)
-or in steps (`--budget steps`).
+compares all rates of which half of the seeds finished. BatchNorm takes its statistics over ghost
+batches of 64. The rate is constant for the first half of the run, then halved ten times. The budget
+is constant in epochs (`--budget epochs`) or in steps (`--budget steps`).
 
 `--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
 dropout of 0.6 before the head for Regularised SkipInit. The batch sizes and the rates are ours, the
