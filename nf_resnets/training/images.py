@@ -51,6 +51,8 @@ class ImageTraining:
       label_smoothing: the fraction of a label that is spread over all classes.
       average_decay: the decay of a moving average of the parameters, which is then tested in their
         place; None for no average.
+      calibration_examples: training images that data-dependent schemes look at before the first
+        step.
     """
 
     batch_size: int
@@ -62,6 +64,7 @@ class ImageTraining:
     draw: Draw = "fan_in"
     label_smoothing: float = 0.0
     average_decay: float | None = None
+    calibration_examples: int = CALIBRATION_EXAMPLES
 
 
 def image_program(
@@ -113,7 +116,7 @@ def image_program(
         _initial(model, dataset, optimizer, training),
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
-        batch=lambda: first_images(dataset),
+        batch=lambda: first_images(dataset, training.calibration_examples),
         compile_steps=compile_steps,
         num_steps=training.num_steps,
         model=model,
