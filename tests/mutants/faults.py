@@ -334,6 +334,21 @@ MUTANTS = [
         ("q = q / q.mean() if normalized and at else q", "q = q * 1.0"),
     ),
     *_in(
+        "analysis/noise_scale.py",
+        "analysis/test_noise_scale.py",
+        (
+            "(large_batch * large - small_batch * small)",
+            "(large_batch * small - small_batch * large)",
+        ),
+        ("(1 / small_batch - 1 / large_batch)", "(1 / small_batch + 1 / large_batch)"),
+        ("(float(jnp.mean(jnp.asarray(values))) for values in", "(float(values[0]) for values in"),
+    ),
+    *_in(
+        "training/step.py",
+        "training/test_step.py",
+        ("examples // micro_batches, examples * replicas)", "examples // micro_batches, examples)"),
+    ),
+    *_in(
         "analysis/correlation.py",
         "analysis/test_correlation.py",
         ("(skip + branch - total) / total", "(skip + branch - total) / skip"),
