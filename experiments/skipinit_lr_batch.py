@@ -45,6 +45,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from nf_resnets import command_line
 from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.sweep import command, settings
 
@@ -116,8 +117,8 @@ class Command:
     batch_size=8,32."""
     dtype: Dtype = DTYPES[0]
     """What networks compute in; parameters, statistics and losses are float32 in either case."""
-    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=lambda: command.Options(out=Path())
+    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(default_factory=lambda: command.Options(out=Path()))
     )
 
 
@@ -159,9 +160,9 @@ def main(wanted: Command) -> int:
     return command.finish(result, options, title=title)
 
 
-def run(prog: str = "python -m experiments.skipinit_lr_batch") -> None:
+def run(prog: str = "") -> None:
     """Does what the command line says, and exits; its help calls it ``prog``."""
-    command.end(lambda: main(tyro.cli(Command, prog=prog)))
+    command.end(lambda: main(command_line.read(Command, prog)))
 
 
 if __name__ == "__main__":
