@@ -58,6 +58,9 @@ LOOKS: dict[str, Look] = {
     "α = 0": Look("#D55E00", "s"),  # SkipInit, as its paper calls it
     "LSUV": Look("#882255", "P"),
     "MetaInit": Look("#AA4499", "*"),
+    "CompleteP": Look("#B2182B", "8"),
+    "depth-μP": Look("#542788", "8", "--"),
+    "μP": Look("#01665E", "8", ":"),
     "orthogonal": Look("#999933", "<"),
     "BatchNorm": Look("#707070", "d", muted=True),
     "one BatchNorm": Look("#303030", "d", "--", muted=True),

@@ -2,9 +2,9 @@
 
 A scheme is a value with three parts: an *initialisation*, a pure function of a parameter tree; an
 *anatomy*, what a network must contain for it; and what its *training* asks for, which leaves learn
-slowly and which have no weight decay. The first is used by whoever calls ``init``, the second by
-the models, the third by the optimizers; this module lies below them all, so that none imports
-another.
+slowly, which have no weight decay, and how rates scale with width and depth. The first is used by
+whoever calls ``init``, the second by the models, the third by the optimizers; this module lies
+below them all, so that none imports another.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from nf_resnets.parametrization import STANDARD, DepthPower, Parametrization
 from nf_resnets.roles import LAYER_ROLES, Group, Role
 
 PerBranch = Callable[[tuple[bool, ...]], Any]
@@ -209,6 +210,8 @@ class Scheme:
       scalars: the leaves that learn at another rate than the rest; none in most schemes.
       scalar_factor: what the learning rate is multiplied by for them.
       undecayed: the leaves without weight decay; none in most schemes.
+      parametrization: how rates, decay and epsilon scale with width and depth, which
+        ``optim.parametrized`` reads; most schemes are standard: they do not.
 
     Raises:
       ValueError: if ``fits`` names a family that there is not, or ``scalar_factor`` is not finite
@@ -233,6 +236,7 @@ class Scheme:
     undecayed: Group = dataclasses.field(default=Group(), repr=False)
     needs: tuple[Need, ...] = dataclasses.field(default=(), repr=False)
     norm_free: bool = dataclasses.field(default=False, repr=False)
+    parametrization: Parametrization = dataclasses.field(default=STANDARD, repr=False)
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.fits) - set(FAMILIES))
@@ -287,9 +291,48 @@ class Scheme:
         return BranchConstants(*(ones.copy() if value is None else value for value in found))
 
     @property
-    def compiles_as(self) -> tuple[Anatomy, Group, Group]:
+    def compiles_as(self) -> tuple[Anatomy, Group, Group, Parametrization]:
         """What a compiled training step depends on: schemes that are alike in it can share one."""
-        return self.anatomy, self.scalars, self.undecayed
+        return self.anatomy, self.scalars, self.undecayed, self.parametrization
+
+
+def parametrized(
+    scheme: str | Scheme, parametrization: Parametrization, base_depth: int = 1, **texts: Any
+) -> Scheme:
+    """A scheme with the rates and the branches of a parametrisation.
+
+    Args:
+      scheme: whose initialisation, anatomy and groups it has.
+      parametrization: which rates, and the exponent ``a`` of the branches.
+      base_depth: ``L_base``: branches are multiplied by ``(L / L_base)**-a``.
+      texts: other fields, such as ``name`` and ``title``.
+
+    Raises:
+      ValueError: if the branches are to have two constants.
+
+    Example:
+      >>> import nf_resnets
+      >>> from nf_resnets.parametrization import COMPLETEP
+      >>> parametrized("layernorm_pre", COMPLETEP, base_depth=3).constants(6).residual.tolist()
+      [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    """
+    found, exponent = get(scheme), parametrization.exponent
+    residual = found.anatomy.residual
+    if exponent and residual != 1 and not isinstance(residual, DepthPower):
+        raise ValueError(
+            f"scheme={found.name!r} has branches with a constant of their own; expected none, for "
+            f"{parametrization.title} multiplies branches by L**-{exponent:g}."
+        )
+    if exponent:
+        residual = DepthPower(exponent, base_depth)
+    given: dict[str, Any] = {
+        "name": f"{found.name}_{parametrization.name}",
+        "title": f"{found.title}, {parametrization.title}",
+        "reference": parametrization.reference,
+        **texts,
+    }
+    anatomy = dataclasses.replace(found.anatomy, residual=residual)
+    return dataclasses.replace(found, anatomy=anatomy, parametrization=parametrization, **given)
 
 
 _REGISTRY: dict[str, Scheme] = {}
@@ -346,5 +389,6 @@ def names(family: str | None = None) -> tuple[str, ...]:
 
 __all__ = [
     "FAMILIES", "NO_CONSTANTS", "SCALARS", "UNDECAYED", "Anatomy", "BranchConstants", "Need",
-    "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names", "register",
+    "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names",
+    "parametrized", "register",
 ]  # fmt: skip

@@ -15,15 +15,15 @@ PACKAGE = ROOT / "nf_resnets"
 # each other: neither init of models, nor data of optim.
 RANKS = {
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
-    "looks": 0, "command_line": 0,
-    "manifest": 1,
-    "schemes": 1,
-    "init": 2, "models": 2,
-    "data": 3, "optim": 3,
-    "analysis": 4,
-    "training": 5,
-    "plotting": 6, "translation": 6,
-    "sweep": 7, "trained": 7,
+    "looks": 0,
+    "manifest": 1, "parametrization": 1,
+    "schemes": 2,
+    "init": 3, "models": 3,
+    "data": 4, "optim": 4,
+    "analysis": 5,
+    "training": 6,
+    "plotting": 7, "translation": 7,
+    "sweep": 8, "trained": 8,
 }  # fmt: skip
 # Rows in, figures out: of what rank it stands does not matter, since it may import colours alone.
 ALONE = {"plotting": ("plotting", "looks")}

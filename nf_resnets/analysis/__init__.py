@@ -24,12 +24,6 @@ from nf_resnets.analysis.correlation import eta, multipliers
 from nf_resnets.analysis.curvature import Eigenvalue, hessian_product, lanczos, largest_curvature
 from nf_resnets.analysis.head import random_head
 from nf_resnets.analysis.homogeneous import HomogeneousSet, homogeneous_sets
-from nf_resnets.analysis.noise_scale import (
-    GradientNoise,
-    gradient_noise,
-    noise_scale,
-    pair_estimates,
-)
 from nf_resnets.analysis.observe import ObservedFn, branches, observe
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.scalar_branch import (
@@ -76,7 +70,6 @@ __all__ = [
     "BranchNetwork",
     "ClosedForm",
     "Eigenvalue",
-    "GradientNoise",
     "HeadDraws",
     "HomogeneousSet",
     "Moments",
@@ -97,7 +90,6 @@ __all__ = [
     "excess_loss",
     "first_order_update",
     "fixup_exponents",
-    "gradient_noise",
     "gradient_norms",
     "hessian_product",
     "homogeneous_sets",
@@ -109,10 +101,8 @@ __all__ = [
     "moments",
     "multipliers",
     "network_logits",
-    "noise_scale",
     "norms_over_time",
     "observe",
-    "pair_estimates",
     "parameter_bounds",
     "predicted",
     "propagate",

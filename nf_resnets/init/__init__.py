@@ -5,6 +5,7 @@ from nf_resnets.init import lsuv as _lsuv
 from nf_resnets.init import metainit as _metainit
 from nf_resnets.init import nf_resnet as _nf_resnet
 from nf_resnets.init import normalized as _normalized
+from nf_resnets.init import parametrized as _parametrized
 from nf_resnets.init import rescalenet as _rescalenet
 from nf_resnets.init import rezero as _rezero
 from nf_resnets.init import rules
@@ -19,6 +20,7 @@ from nf_resnets.init.lsuv import lsuv
 from nf_resnets.init.metainit import gradient_quotient, metainit
 from nf_resnets.init.nf_resnet import nf_resnet
 from nf_resnets.init.orthogonal import orthogonal
+from nf_resnets.init.parametrized import at_base
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.rescalenet import rescalenet
 from nf_resnets.init.rezero import rezero
@@ -59,11 +61,14 @@ for _scheme in (
     _normalized.GROUP_NORM,
     _normalized.LAYER_NORM_PRE,
     _normalized.LAYER_NORM_POST,
+    _parametrized.MUP_SCHEME,
+    _parametrized.DEPTH_MUP_SCHEME,
+    _parametrized.COMPLETEP_SCHEME,
 ):
     register(_scheme)
 
 __all__ = [
-    "Rules", "SchemeWarning", "constant_alpha", "describe", "fixup", "gradient_quotient", "he",
-    "lsuv", "metainit", "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "rezero",
-    "rules", "skipinit", "standard", "t_fixup", "xavier", "zero_gamma",
+    "Rules", "SchemeWarning", "at_base", "constant_alpha", "describe", "fixup",
+    "gradient_quotient", "he", "lsuv", "metainit", "nf_resnet", "orthogonal", "rescale_biases",
+    "rescalenet", "rezero", "rules", "skipinit", "standard", "t_fixup", "xavier", "zero_gamma",
 ]  # fmt: skip

@@ -149,6 +149,20 @@ def scale_by_rates(
     )
 
 
+def keep_dtypes(*parts: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Chains the parts of an optimizer, whose state keeps its dtypes.
+
+    A float32 weight decay or momentum would make the velocity of bfloat16 weights float32.
+    """
+    transformation = optax.chain(*parts)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, new_state = transformation.update(updates, state, params)
+        return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), new_state, state)
+
+    return optax.GradientTransformation(transformation.init, update)
+
+
 def checked(name: str, value: Any, high: float = float("inf")) -> None:
     """Refuses a number of an optimizer that is below 0 or not below ``high``; not a traced one."""
     if isinstance(value, jax.core.Tracer):
@@ -167,6 +181,7 @@ __all__ = [
     "add_decay",
     "checked",
     "decay_mask",
+    "keep_dtypes",
     "label_tree",
     "scale_by_rates",
 ]

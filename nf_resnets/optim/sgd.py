@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import optax
 
-from nf_resnets.optim.groups import add_decay, checked, scale_by_rates
+from nf_resnets.optim.groups import add_decay, checked, keep_dtypes, scale_by_rates
 from nf_resnets.roles import Group, Rules
 from nf_resnets.schemes import Scheme
 
@@ -72,20 +71,13 @@ def sgd(
         checked("learning_rate", learning_rate)
     checked("momentum", momentum, 1.0)
     checked("weight_decay", weight_decay)
-    transformation = optax.chain(
+    return keep_dtypes(
         add_decay(weight_decay, rules, scheme=scheme, undecayed=undecayed),
         optax.trace(decay=momentum, nesterov=nesterov),
         scale_by_rates(
             learning_rate, rules, scheme=scheme, scalars=scalars, scalar_factor=scalar_factor
         ),
     )
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        # A float32 weight decay or momentum would make the velocity of bfloat16 weights float32.
-        updates, new_state = transformation.update(updates, state, params)
-        return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), new_state, state)
-
-    return optax.GradientTransformation(transformation.init, update)
 
 
 __all__ = ["sgd"]

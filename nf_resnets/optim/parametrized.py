@@ -1,0 +1,110 @@
+"""An optimizer whose rates, decay and epsilon scale with width and depth as a scheme says."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import optax
+
+from nf_resnets import roles, schemes
+from nf_resnets.parametrization import Factors, Kind
+from nf_resnets.roles import Rules
+from nf_resnets.schemes import Scheme
+
+
+def factors(
+    params: Any,
+    scheme: str | Scheme,
+    *,
+    base: Any,
+    kind: Kind,
+    base_depth: int | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    """The :class:`nf_resnets.parametrization.Factors` of every leaf, as a tree.
+
+    The arguments are those of :func:`parametrized`.
+    """
+    role_map, of_base = roles.assign(params, rules), roles.assign(base, rules)
+    ratios = dict(zip(role_map.leaves, roles.sizes(role_map, of_base, base_depth), strict=True))
+    parametrization = schemes.get(scheme).parametrization
+    return role_map.map(lambda leaf, _: parametrization.factors(ratios[leaf], kind), params)
+
+
+def parametrized(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    scheme: str | Scheme,
+    *,
+    base: Any,
+    kind: Kind,
+    base_depth: int | None = None,
+    rules: Rules | None = None,
+) -> optax.GradientTransformation:
+    """Scales an optimizer's rates, decay and epsilon leaf by leaf, relative to a base network.
+
+    A rate that is best for the base network is then best for ``params``, if the scheme's
+    parametrisation holds what it promises; ``analysis.coordinates`` and a plot of transfer show
+    it. Of the optimizer's weight decay nothing needs to be known but that it is proportional to the
+    parameters that it is given, and of its epsilon that it is added to the size of a gradient. An
+    optimizer that reads the parameters or the norm of all gradients for something else, as
+    adaptive clipping does, stands before this one in ``optax.chain``.
+
+    Args:
+      optimizer: any of optax or :mod:`nf_resnets.optim`, with the base network's numbers.
+      params: a parameter tree; shapes are enough. Stacked kernels count as the layers in them.
+      scheme: whose parametrisation it is; of a standard one ``optimizer`` is returned as it is.
+      base: the base network's tree, which has all leaves of ``params``, in other sizes; shapes are
+        enough.
+      kind: what an update is: ``"sgd"``, proportional to the gradient; ``"adam"``, of one size for
+        each number (Adam, AdamW, Lion); ``"muon"``, orthogonal for the weights that
+        :func:`nf_resnets.optim.muon` takes, as Adam's for the others.
+      base_depth: ``L_base``, the number of residual branches at which rates are tuned; by default
+        those of ``base``.
+      rules: what the paths of the trees mean; by default the names of this library's models.
+
+    Returns:
+      An optax gradient transformation, whose ``update`` needs the parameters.
+
+    Raises:
+      ValueError: if ``base`` lacks a leaf, or the trees do not fit the rules.
+
+    Source: see :mod:`nf_resnets.parametrization`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> small, large = ({"head": {"kernel": jnp.ones((n, 10))}} for n in (16, 64))
+      >>> optimizer = parametrized(optax.sgd(0.1), large, "mup", base=small, kind="sgd")
+      >>> updates, _ = optimizer.update(large, optimizer.init(large), large)
+      >>> round(float(updates["head"]["kernel"][0, 0]), 6)
+      -0.025
+    """
+    found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
+    columns = jax.tree.transpose(
+        jax.tree.structure(params),
+        jax.tree.structure(Factors()),
+        jax.tree.map(lambda each: each, found),
+    )
+    if all(factor == 1 for name in columns[:3] for factor in jax.tree.leaves(name)):
+        return optimizer
+
+    def scale(tree: Any, by: Any, operation: Any = operator.mul) -> Any:
+        return jax.tree.map(
+            lambda value, factor: value if factor == 1 else operation(value, factor), tree, by
+        )
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        # Adam's m / (sqrt(v) + eps f) is that of gradients divided by f.
+        updates, state = optimizer.update(
+            scale(updates, columns.eps, operator.truediv),
+            state,
+            scale(params, columns.weight_decay),
+        )
+        return scale(updates, columns.learning_rate), state
+
+    return optax.GradientTransformation(optimizer.init, update)
+
+
+__all__ = ["factors", "parametrized"]

@@ -1,0 +1,278 @@
+"""Factors of rates, decay and epsilon against the sources' own rules, written out by hand."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import init, models, optim, schemes
+from nf_resnets.init import Rules
+from nf_resnets.parametrization import Factors, Parametrization
+from nf_resnets.roles import Role
+from tests.models.trees import quick_jit
+
+# A language model as its users write it; blocks h_0, h_1, each with two branches.
+GPT_RULES = Rules(
+    branch=r"h_(\d+)/(?:(attn)|mlp)/(c_attn|c_fc|c_proj)/",
+    embedding="^wt?p?e",
+    norm="ln_",
+    head="^lm_head",
+    order=("attn", "mlp", "c_attn", "c_fc", "c_proj"),
+)
+
+
+def gpt(width, blocks=2):
+    def linear(inputs, outputs):
+        return {"kernel": np.ones((inputs, outputs)), "bias": np.zeros(outputs)}
+
+    norm = {"scale": np.ones(width), "bias": np.zeros(width)}
+    block = {
+        "ln_1": norm,
+        "attn": {"c_attn": linear(width, 3 * width), "c_proj": linear(width, width)},
+        "ln_2": norm,
+        "mlp": {"c_fc": linear(width, 4 * width), "c_proj": linear(4 * width, width)},
+    }
+    tree = {f"h_{k}": block for k in range(blocks)}
+    ends = {"wte": np.ones((11, width)), "wpe": np.ones((7, width)), "ln_f": norm}
+    return {**tree, **ends, "lm_head": {"kernel": np.ones((width, 11))}}
+
+
+def by_path(tree):
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Factors))
+    return {"/".join(key.key for key in path): value for path, value in flat}
+
+
+@pytest.mark.parametrize(("name", "a"), [("mup", None), ("depth_mup", 0.5), ("completep", 1.0)])
+def test_adamw_on_a_users_language_model_has_the_groups_of_nanogpt_mup(name, a):
+    """The optimizer's groups of EleutherAI/nanoGPT-mup, branch completep, ``model.py``."""
+    width, layers = 4.0, 3.0  # mup_width_multiplier, depth_multiplier
+    tree = gpt(64)
+    found = optim.factors(
+        tree, name, base=gpt(16), base_depth=4 / layers, kind="adam", rules=GPT_RULES
+    )
+    depth_lr_scaling = 1.0 if a is None else layers ** (a - 1)
+    width_lr_scaling = 1 / width
+    ends_eps = 1 / width
+    hidden_eps = ends_eps if a is None else (1 / width) * layers**-a
+    for path, factors in by_path(found).items():
+        if path == "lm_head/kernel":
+            # Its input there is divided by the width: the same steps of a smaller weight.
+            expected = (1 / width, width, 1.0, width**-0.5)
+        elif path in ("wte", "wpe") or path.startswith("ln_f"):
+            expected = (1.0, 1.0, ends_eps, 1.0)
+        elif path.endswith("kernel"):
+            expected = (width_lr_scaling * depth_lr_scaling, width, hidden_eps, 1.0)
+        else:  # norms and biases of the branches
+            expected = (depth_lr_scaling, 1.0, hidden_eps, 1.0)
+        np.testing.assert_allclose(factors, expected, rtol=1e-12, err_msg=path)
+
+
+def test_sgd_on_images_has_the_groups_of_musgd():
+    """``MuSGD`` of microsoft/mup: by how many axes of a leaf grow with the width."""
+
+    def shapes(width):
+        model = models.WideResNet(depth=16, width=width, stem_channels=4, scheme="batchnorm")
+        return jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 8, 8, 3)))["params"]
+
+    r = 3.0
+    found = by_path(optim.factors(shapes(6), "mup", base=shapes(2), kind="sgd"))
+    rates = {path: factors.learning_rate for path, factors in found.items()}
+    assert rates["stem/kernel"] == 1.0  # a Wide ResNet's stem is as wide as ever
+    assert rates["stage_1/first/conv_1/kernel"] == pytest.approx(r)  # outputs grow
+    assert rates["stage_2/first/conv_1/kernel"] == pytest.approx(1.0)  # both do
+    assert rates["stage_1/rest/norm_1/scale"] == pytest.approx(r)
+    assert rates["head/bias"] == 1.0
+    # r for a weight whose input is divided by r, so r / r**2 for the product of both.
+    assert rates["head/kernel"] == pytest.approx(1 / r)
+    for path, factors in found.items():
+        assert factors.weight_decay * factors.learning_rate == pytest.approx(1.0), path
+        assert factors.eps == 1.0
+
+
+# The published form: a readout whose input is divided by the width, and rates for that. ``r`` is
+# how many times as wide the network is.
+def readout_network(params, x, multiplier):
+    hidden = jnp.tanh(x @ params["stem"]["kernel"] + params["stem"]["bias"][None])
+    hidden = jnp.tanh(hidden @ params["block_1"]["linear_1"]["kernel"])
+    return multiplier * hidden @ params["head"]["kernel"]
+
+
+READOUT_RULES = Rules(branch=r"block_(\d+)/linear_(\d+)/", stem="^stem", head="^head")
+R = 4.0
+# Of each leaf the factors of rate, decay and epsilon, with the multiplier 1/r in the network.
+PUBLISHED = {
+    "sgd": {
+        "stem/kernel": (R, 1 / R, 1), "stem/bias": (R, 1 / R, 1),
+        "block_1/linear_1/kernel": (1, 1, 1), "head/kernel": (R, 1 / R, 1),
+    },
+    "adam": {
+        "stem/kernel": (1, 1, 1 / R), "stem/bias": (1, 1, 1 / R),
+        "block_1/linear_1/kernel": (1 / R, R, 1 / R), "head/kernel": (1, 1, 1 / R),
+    },
+}  # fmt: skip
+
+
+def rule_of(kind, rate=1.0, decay=1.0, eps=1.0):
+    if kind == "sgd":
+        return optax.chain(optax.add_decayed_weights(0.1 * decay), optax.sgd(0.3 * rate, 0.9))
+    return optax.adamw(0.03 * rate, eps=0.01 * eps, weight_decay=0.1 * decay)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_readouts_multiplier_as_a_part_of_its_weights(kind):
+    """The steps are those of the published form, which multiplies the readout by 1 / r."""
+    rng = np.random.default_rng(0)
+
+    def tree(width):
+        return {
+            "stem": {"kernel": rng.standard_normal((5, width)), "bias": np.zeros(width)},
+            "block_1": {"linear_1": {"kernel": rng.standard_normal((width, width)) / width**0.5}},
+            "head": {"kernel": rng.standard_normal((width, 3))},
+        }
+
+    wide, base = jax.tree.map(np.float32, (tree(32), tree(8)))
+    x, target = rng.standard_normal((6, 5)), rng.integers(0, 3, 6)
+
+    def walk(params, optimizer, multiplier):
+        def loss(params):
+            logits = readout_network(params, x, multiplier)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, target).mean()
+
+        def step(_, both):
+            params, state = both
+            updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+            return optax.apply_updates(params, updates), state
+
+        both = params, optimizer.init(params)
+        params, _ = quick_jit(lambda both: jax.lax.fori_loop(0, 5, step, both))(both)
+        return readout_network(params, x, multiplier)
+
+    labels = jax.tree_util.tree_map_with_path(
+        lambda path, _: "/".join(key.key for key in path), wide
+    )
+    groups = {path: rule_of(kind, *by) for path, by in PUBLISHED[kind].items()}
+    expected = walk(wide, optax.multi_transform(groups, labels), 1 / R)
+    folded = {**wide, "head": {"kernel": wide["head"]["kernel"] / R}}
+    optimizer = optim.parametrized(
+        rule_of(kind), wide, "mup", base=base, kind=kind, rules=READOUT_RULES
+    )
+    # Five steps in float32, with sums over 32 numbers.
+    np.testing.assert_allclose(walk(folded, optimizer, 1.0), expected, rtol=2e-4, atol=2e-5)
+    plain = walk(folded, rule_of(kind), 1.0)
+    assert np.abs(plain - expected).max() > 0.05
+
+
+@functools.cache
+def transformer(d_model, scheme="completep", layers=1):
+    model = models.Transformer(
+        vocab_size=7, num_layers=layers, d_model=d_model, num_heads=d_model // 4, d_ff=2 * d_model,
+        scheme=scheme,
+    )  # fmt: skip
+    tokens = jnp.ones((1, 3), jnp.int32)
+    return model, jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+
+
+def test_our_transformer():
+    """Embeddings that the network multiplies by the root of its width; norms behind the stacks."""
+    (_, wide), (_, base) = transformer(16, "layernorm_pre"), transformer(4, "layernorm_pre")
+    scheme = schemes.parametrized("layernorm_pre", schemes.get("completep").parametrization)
+    adam, sgd = (
+        by_path(optim.factors(wide, scheme, base=base, base_depth=1, kind=kind))
+        for kind in ("adam", "sgd")
+    )
+    # Weights 1/c of those of a network without the multiplier c = sqrt(r): Adam's rate / c, its
+    # epsilon times c, SGD's rate / c**2.
+    assert adam["encoder_embedding/embedding"] == pytest.approx((1 / 2, 2.0, 2 / 4, 1.0))
+    assert sgd["encoder_embedding/embedding"] == pytest.approx((4 / 4, 1.0, 1.0, 1.0))
+    assert adam["encoder/norm/scale"] == pytest.approx((1.0, 1.0, 1 / 4, 1.0))
+    assert adam["encoder/layers/attention/norm/scale"] == pytest.approx((1.0, 1.0, 1 / 20, 1.0))
+    assert adam["decoder/layers/attention/query/kernel"] == pytest.approx((1 / 4, 4, 1 / 20, 1))
+    assert sgd["decoder/layers/attention/query/kernel"] == pytest.approx((5.0, 1 / 5, 1.0, 1.0))
+
+
+def test_muon_needs_no_factor_for_the_width():
+    (_, wide), (_, base) = transformer(16), transformer(4)
+    found = by_path(optim.factors(wide, "depth_mup", base=base, base_depth=1, kind="muon"))
+    assert found["encoder/layers/feed_forward/linear_1/kernel"][0] == pytest.approx(5**-0.5)
+    assert found["head/kernel"][0] == pytest.approx(1 / 4)  # AdamW's
+
+
+def test_standard_schemes_keep_their_optimizer():
+    _, shapes = transformer(16)
+    optimizer = optim.sgd(0.1)
+    for scheme, base in (("fixup", transformer(4)[1]), ("completep", shapes)):
+        found = optim.parametrized(optimizer, shapes, scheme, base=base, kind="sgd")
+        assert found is optimizer
+
+
+def test_bases_that_do_not_fit():
+    narrow, wide = gpt(4), gpt(8)
+    factors = functools.partial(optim.factors, wide, "mup", kind="sgd", rules=GPT_RULES)
+    other = {name: leaf for name, leaf in narrow.items() if name != "h_0"} | {"h_9": wide["h_0"]}
+    with pytest.raises(ValueError, match=r"'h_0/attn/c_attn/bias' \[24\] is not there in base"):
+        factors(base=other)
+    with pytest.raises(ValueError, match="base_depth=0 found; expected 1 or more"):
+        factors(base=narrow, base_depth=0)
+
+
+def test_a_parametrisation_from_outside():
+    """All that one needs to write: the factors, and the exponent of the branches."""
+    theirs = Parametrization(
+        "theirs",
+        "theirs",
+        lambda sizes, kind: Factors(learning_rate=sizes.depth**-1.5),
+        "effective depth",
+        exponent=0.25,
+    )
+    scheme = schemes.parametrized("plain", theirs, base_depth=2)
+    model = models.WideResNet(depth=28, scheme=scheme, stem_channels=4)
+    images = jnp.ones((1, 8, 8, 3))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    found = by_path(optim.factors(shapes, scheme, base=shapes, base_depth=3, kind="sgd"))
+    assert found["stage_1/rest/conv_1/kernel"].learning_rate == pytest.approx(4**-1.5)
+    assert found["stem/kernel"] == Factors()
+    np.testing.assert_allclose(scheme.constants(12).residual, 6**-0.25, rtol=1e-6)
+
+
+def test_branches_and_heads_of_the_schemes():
+    for name, constant in {"mup": 1.0, "depth_mup": 12**-0.5, "completep": 1 / 12}.items():
+        np.testing.assert_allclose(schemes.get(name).constants(12).residual, constant, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"scheme='sqrt_half' has branches with a constant"):
+        schemes.parametrized("sqrt_half", schemes.get("completep").parametrization)
+
+    (model, wide), (_, base) = transformer(16, "mup"), transformer(4, "mup")
+    scheme = init.at_base("mup", base)
+    key, ones = jax.random.key(1), jax.tree.map(lambda leaf: jnp.ones(leaf.shape), wide)
+    plain, scaled = (
+        each.init(ones, model.num_branches, key=key) for each in (schemes.get("mup"), scheme)
+    )
+    np.testing.assert_allclose(scaled["head"]["kernel"], plain["head"]["kernel"] / 2, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, scaled["encoder"], plain["encoder"])
+    assert init.at_base("fixup", base) is schemes.get("fixup")
+    deeper = init.at_base("completep", base, base_depth=2)
+    assert deeper.constants(6).residual.tolist() == pytest.approx([1 / 3] * 6)
+
+
+def test_decay_leaves_the_groups_of_a_scheme_alone():
+    """RescaleNet's undecayed leaves and slow scalars stay so under a parametrisation."""
+    plain = schemes.get("fixup")
+    scheme = dataclasses.replace(plain, parametrization=schemes.get("mup").parametrization)
+
+    def tree(width):
+        return {
+            "head": {"kernel": jnp.ones((width, 3))},
+            "bias_head": jnp.ones(()),
+        }
+
+    optimizer = optim.parametrized(
+        optim.adamw(0.5, scheme=scheme), tree(8), scheme, base=tree(2), kind="adam"
+    )
+    params = tree(8)
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert float(updates["bias_head"]) == pytest.approx(-0.05, rel=1e-5)
+    assert float(updates["head"]["kernel"][0, 0]) == pytest.approx(-0.5 / 4, rel=1e-5)
+    assert plain.scalars.roles == (Role.SCALAR_BIAS, Role.MULTIPLIER)
