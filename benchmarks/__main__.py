@@ -21,12 +21,11 @@ import jax
 import rich.box
 import rich.console
 import rich.table
-import tyro
 
 from benchmarks import gpu
 from benchmarks.machine import machine
 from benchmarks.rows import Row
-from nf_resnets import places
+from nf_resnets import command_line, places
 
 Part = Literal[
     "against_torch",
@@ -138,4 +137,4 @@ def targets(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    sys.exit(main(command_line.read(Settings, description=__doc__)))

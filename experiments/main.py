@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
-import tyro
 
+from nf_resnets import command_line
 from nf_resnets.models import DTYPES
+from nf_resnets.sweep.command import end
 from nf_resnets.sweep.ledger import LedgerError
-from nf_resnets.sweep.worker import is_at_work
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 
@@ -28,28 +28,15 @@ from .runs import ExperimentTask, Result, make_runs
 STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
 
 
-def run(experiment: Experiment, prog: str = "") -> None:
+def run(experiment: Experiment, prog: str = "") -> NoReturn:
     """Runs the command line of an experiment, and exits.
 
     Args:
       experiment: what to make.
-      prog: what its help calls it; by default ``python -m experiments.NAME``.
+      prog: what its help calls it; by default how it was started.
     """
-    prog = prog or f"python -m experiments.{experiment.name}"
-    command = tyro.cli(experiment.command, prog=prog, description=experiment.description)
-    try:
-        code: Any = main(experiment, command)
-    except SystemExit as leaving:
-        code = leaving.code
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
-    if is_at_work():
-        # Nothing else ends a compilation, and Python would wait for it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise SystemExit(code)
+    command = command_line.read(experiment.command, prog, experiment.description)
+    end(lambda: main(experiment, command))
 
 
 def main(experiment: Experiment, command: Any) -> int:

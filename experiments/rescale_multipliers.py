@@ -21,6 +21,9 @@ Setting, `--scale paper`: ResNet-110 on CIFAR-10, 200 epochs, learning rate 0.1 
 weight decay 5e-4, crop and flip. On ImageNet, where the paper has it, `rescale_imagenet` trains the
 networks, and does not draw this. Nobody here has run it yet; it needs a GPU.
 
+`--scale cifar` is a ResNet-32 on CIFAR-10 for ten epochs, a twentieth of the published 200, with a
+weight decay of 5e-3, ten times as large: an hour on two cores. All else is as in `paper`.
+
 `--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: 1,200 steps, weight
 decay 5e-3, ten times as large, since its effect grows with the number of steps; two to four minutes
 on two cores. There the largest multipliers are those of the blocks that begin stages 2 and 3, not
@@ -42,7 +45,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -52,6 +55,7 @@ from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
 from nf_resnets.training import Start
 
+from . import experiment
 from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
 from .folder import Row
 from .images import image_setup, network
@@ -101,8 +105,18 @@ class Settings:
 SCALES = {
     "smoke": Settings("digits", 8, 4, 2, 0.05, 1e-2, stem_channels=4, batch_size=64),
     "laptop": Settings("digits", 32, 1200, 50, 0.05, 5e-3, stem_channels=8, batch_size=64),
+    "cifar": Settings("cifar10", 32, 10 * 390, 195, 0.05, 5e-3, padding=4, flip=True),
     "paper": Settings("cifar10", 110, 200 * 390, 390, 0.05, 5e-4, padding=4, flip=True),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(experiment.Command):
+    """The options of the figure."""
+
+    scale: Literal["smoke", "laptop", "cifar", "paper"] = "laptop"
+    """smoke: seconds a run; laptop: digits, minutes on two cores; cifar: a ResNet-32 for ten
+    epochs, an hour on two cores; paper: as published."""
 
 
 def blocks_of(params: Any) -> list[dict[str, float]]:
@@ -209,14 +223,21 @@ def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], li
 def plot(results: Results, path: Path) -> None:
     """Draws multipliers against blocks at the end, and multipliers, norms and gains over steps."""
     rows, curves, settings = results.rows, results.curves["curves.csv"], results.settings
-    by_block, panels = [], []
+    panels, multipliers, variances = [], [], []
     for row in rows:
         lines = curves.of(row)
-        last = [line for line in lines if line["step"] == lines[-1]["step"]]
-        at = [int(line["block"]) for line in last]
-        multipliers = [float(line["multiplier"]) for line in last]
-        by_block.append(Curve(row["title"], at, multipliers, marked=True))
-    panels.append(Panel("block k, from the input", "multiplier s at the end", by_block))
+        first, last = (
+            [line for line in lines if line["step"] == lines[at]["step"]] for at in (0, -1)
+        )
+        blocks = [int(line["block"]) for line in last]
+        scalars = [float(line["multiplier"]) for line in last]
+        multipliers.append(Curve(row["title"], blocks, scalars, marked=True))
+        for when, looked in (("before", first), ("after", last)):
+            logs = [math.log10(float(line["variance"])) for line in looked]
+            variances.append(Curve(f"{row['title']}, {when} training", blocks, logs))
+    along = "block k, from the input"
+    panels.append(Panel(along, "multiplier s at the end", multipliers))
+    panels.append(Panel(along, "log10 of Var of each block's sum", variances))
     for name, label in (
         ("multiplier", "multiplier, mean over blocks"),
         ("weight_norm", "norm of the weights / its start"),
@@ -265,7 +286,7 @@ EXPERIMENT = Experiment(
     name="rescale_multipliers",
     title="RescaleNet's multipliers",
     description="RescaleNet's multipliers and weights in training.",
-    scales=SCALES,
+    scales=SCALES, command=Command,
     grid=("variants", "seeds"),
     key=("variant", "seed"),
     columns=("variant", "title", "depth", "branches", "seed", *MEASURED, *OUTCOME),

@@ -8,17 +8,23 @@ small batches; the small branches at initialisation are, which SkipInit and Fixu
 
 Protocol: learning rates are powers of two; for each batch size, several seeds; the best rate, with
 the range of rates whose mean lies within one standard deviation of the best, once by test accuracy
-and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`. A
-rate at which more of the seeds diverged stands behind the others, and is marked if its mean over
-those that finished is better; `--best trimmed` compares all rates of which half of the seeds
-finished. BatchNorm takes its statistics over ghost batches of 64. The rate is constant for the
-first half of the run, then halved ten times. The budget is constant in epochs (`--budget epochs`)
-or in steps (`--budget steps`).
+and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`, or
+without its corner where that predicts better. A rate at which more of the seeds diverged stands
+behind the others, and is marked if its mean over those that finished is better; `--best trimmed`
+compares all rates of which half of the seeds finished. BatchNorm takes its statistics over ghost
+batches of 64. The rate is constant for the first half of the run, then halved ten times. The budget
+is constant in epochs (`--budget epochs`) or in steps (`--budget steps`).
 
 `--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
 dropout of 0.6 before the head for Regularised SkipInit. The batch sizes and the rates are ours, the
 paper's lists are not at hand. `--scale reduced` is the same in 10 epochs, two seeds and four batch
 sizes. Nobody here has run either yet; they need a GPU or a TPU.
+
+`--scale cifar` is for two cores: WRN-10-1 on CIFAR-10, one epoch, batch sizes 32 to 2,048 a factor
+of four apart, nine rates a factor of two apart, two seeds, BatchNorm, SkipInit and Fixup: 216 runs,
+about four hours. BatchNorm is tested with the statistics of eight training batches. The budget is a
+two-hundredth of the paper's, so that the largest batch has 24 steps. `--grid seed=0` makes the
+first half of it.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
 sizes 8 to 512, 10 rates, two seeds, four schemes: 320 runs, about seven minutes on two cores.
@@ -39,6 +45,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from nf_resnets import command_line
 from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.sweep import command, settings
 
@@ -78,6 +85,11 @@ SCALES = {
         },
         steps=110,
     ),
+    "cifar": Scale(
+        axes(("batchnorm", "skipinit", "fixup"), (32, 128, 512, 2048), -7, 1, seeds=2),
+        {**CIFAR10, "model": "wrn-10-1", "epochs": 1.0, "bn_estimate_batches": 8},
+        steps=390,
+    ),
     "reduced": Scale(
         axes(SCHEMES, (64, 256, 1024, 4096), -7, 2, seeds=2),
         {**CIFAR10, "epochs": 10.0, "bn_estimate_batches": 8},
@@ -95,9 +107,9 @@ SCALES = {
 class Command:
     """Redraw SkipInit's figures of the optimal learning rate against the batch size."""
 
-    scale: Literal["smoke", "laptop", "reduced", "paper"] = "laptop"
-    """smoke: seconds; laptop: digits, minutes on two cores; reduced: CIFAR-10, 10 epochs; paper:
-    CIFAR-10, 200 epochs."""
+    scale: Literal["smoke", "laptop", "cifar", "reduced", "paper"] = "laptop"
+    """smoke: seconds; laptop: digits, minutes on two cores; cifar: CIFAR-10, one epoch, hours on
+    two cores; reduced: CIFAR-10, 10 epochs; paper: CIFAR-10, 200 epochs."""
     budget: Literal["epochs", "steps"] = "epochs"
     """Whether all batch sizes have as many epochs or as many steps."""
     grid: tuple[str, ...] = ()
@@ -105,8 +117,8 @@ class Command:
     batch_size=8,32."""
     dtype: Dtype = DTYPES[0]
     """What networks compute in; parameters, statistics and losses are float32 in either case."""
-    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=lambda: command.Options(out=Path())
+    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(default_factory=lambda: command.Options(out=Path()))
     )
 
 
@@ -148,9 +160,9 @@ def main(wanted: Command) -> int:
     return command.finish(result, options, title=title)
 
 
-def run(prog: str = "python -m experiments.skipinit_lr_batch") -> None:
+def run(prog: str = "") -> None:
     """Does what the command line says, and exits; its help calls it ``prog``."""
-    command.end(lambda: main(tyro.cli(Command, prog=prog)))
+    command.end(lambda: main(command_line.read(Command, prog)))
 
 
 if __name__ == "__main__":

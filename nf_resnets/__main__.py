@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from nf_resnets.command_line import choose, program
+
 COMMANDS = {
-    "demo": "train networks of 10 to 1,000 layers, draw figure 3 of the Fixup paper",
+    "demo": "train networks of 10 to 1,000 layers, draw Fixup's figure 3",
     "experiment": "redraw a figure or a table of the papers, by name",
     "sweep": "train a grid of runs, and draw what came of it",
     "analyze": "write a page about how a network starts",
@@ -39,46 +42,38 @@ def main() -> int:
 
     The commands are imported when they are called, and read their options from ``sys.argv``.
     """
-    name, *rest = sys.argv[1:] or ["--help"]
-    if name in ("-h", "--help"):
-        lines = [f"  {each:<18}{about}" for each, about in COMMANDS.items()]
-        print("usage: nf-resnets COMMAND [OPTIONS]", "", *lines, "", sep="\n")
-        print("nf-resnets COMMAND --help shows a command's options.")
-        return 0
-    if name not in COMMANDS:
-        return _refuse(f"nf-resnets {name}", COMMANDS)
+    prog = program()
+    name = choose(prog, COMMANDS)
     if name == "demo":
-        return _experiment("fixup_fig3_depth", rest, "nf-resnets demo")
+        return _experiment("fixup_fig3_depth", f"{prog} demo")
     if name == "experiment":
-        chosen, *rest = rest or [""]
-        if chosen in ("-h", "--help"):
-            print("usage: nf-resnets experiment NAME [OPTIONS]", "", *experiments(), sep="\n  ")
-            return 0
-        typed = f"nf-resnets experiment {chosen}".rstrip()
-        if chosen not in experiments():
-            return _refuse(typed, experiments())
-        return _experiment(chosen, rest, typed)
+        modules = experiments()
+        titles = {each: _title(module) for each, module in modules.items()}
+        chosen = choose(f"{prog} experiment", titles, "NAME")
+        return _experiment(chosen, f"{prog} experiment {chosen}")
     if name in PARTS:
-        sys.argv[1:] = rest
-        return _command(PARTS[name])(f"nf-resnets {name}")
-    # A trained network's commands are subcommands of one, which reads their names itself.
-    return _command("trained")("nf-resnets")
+        return _module(f"nf_resnets.{PARTS[name]}.__main__").run(f"{prog} {name}")
+    # A trained network's commands are those of one module, which reads their names itself.
+    sys.argv.insert(1, name)
+    return _module("nf_resnets.trained.__main__").run(prog)
 
 
-def _command(part: str) -> Callable[[str], int]:
-    return importlib.import_module(f"nf_resnets.{part}.__main__").run
-
-
-def _experiment(name: str, options: Sequence[str], typed: str) -> int:
-    sys.argv[1:] = options
-    module: Any = importlib.import_module(experiments()[name])
+def _experiment(name: str, prog: str) -> int:
+    module = _module(experiments()[name])
     known = [module.EXPERIMENT] if hasattr(module, "EXPERIMENT") else []
-    return module.run(*known, typed)
+    return module.run(*known, prog)
 
 
-def _refuse(typed: str, expected: Iterable[str]) -> int:
-    print(f"{typed} found; expected one of {', '.join(expected)}.", file=sys.stderr)
-    return 2
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def _title(module: str) -> str:
+    """The first line of a module that is not imported."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    return (text or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
 
 
 __all__ = ["COMMANDS", "experiments", "main"]

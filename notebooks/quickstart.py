@@ -209,7 +209,7 @@ Image(FIGURES / "runs.png", width=760)
 # same:
 #
 # ```
-# python -m nf_resnets.trained train --scheme fixup --network wrn-16-1 --out digits.safetensors
+# nf-resnets train --scheme fixup --model wrn-16-1 --out digits.safetensors
 # python -m nf_resnets.trained predict digits.safetensors my_digit.png
 # ```
 

@@ -61,7 +61,7 @@ def test_a_ledger_of_float32_runs_refuses_others_but_can_compare():
 
 def test_networks_of_the_commands_for_trained_networks(digits):
     for dtype in models.DTYPES:
-        train = trained.Train(network="wrn-10-1", stem_channels=4, dtype=dtype)
+        train = trained.Train(model="wrn-10-1", stem_channels=4, dtype=dtype)
         assert trained._network(train, digits).dtype == jnp.dtype(dtype)
 
 

@@ -1,7 +1,6 @@
 """`nf-resnets COMMAND`: each command's help under its name, and one sentence for what is none."""
 
 import sys
-import typing
 
 import pytest
 
@@ -24,7 +23,7 @@ def test_the_help_names_all_commands(monkeypatch, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "usage: nf-resnets COMMAND [OPTIONS]"
         assert [line.split()[0] for line in lines[2 : 2 + len(entry.COMMANDS)]] == [*entry.COMMANDS]
-    trained = {each.__metadata__[0].name for each in typing.get_args(command.Command)}
+    trained = {*command.COMMANDS}
     assert set(entry.COMMANDS) - trained == {"demo", "experiment", "sweep", "analyze"}
     assert trained < set(entry.COMMANDS)
 
@@ -35,9 +34,9 @@ def test_all_experiments_have_a_name():
 
 def test_the_help_of_experiment_names_all_of_them(monkeypatch, capsys):
     assert run(monkeypatch, "experiment", "--help") == 0
-    usage, *names = capsys.readouterr().out.split("\n")
+    usage, _, *lines = capsys.readouterr().out.splitlines()
     assert usage == "usage: nf-resnets experiment NAME [OPTIONS]"
-    assert {name.strip() for name in names} - {""} == set(entry.experiments())
+    assert [line.split()[0] for line in lines if line[:3].strip()][:-1] == [*entry.experiments()]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,6 @@ def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys)
     ("typed", "found", "expected"),
     [
         ("swep", "nf-resnets swep", "demo"),
-        ("experiment", "nf-resnets experiment", "fixup_fig3_depth"),
         ("experiment table", "nf-resnets experiment table", "fixup_fig3_depth"),
     ],
 )

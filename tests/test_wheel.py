@@ -89,7 +89,7 @@ def test_commands_run_from_an_empty_folder(nf_resnets, tmp_path):
     run("experiment theory_signal --scale smoke")
     run("analyze --model wrn-10-1")
     run("sweep --grid peak_lr=0.1 --model wrn-10-1 --stem-channels 4 --steps 2 --out runs/sweep")
-    run("train --network wrn-10-1 --stem-channels 4 --epochs 0.1 --out net.safetensors --samples d")
+    run("train --model wrn-10-1 --stem-channels 4 --epochs 0.1 --out net.safetensors --samples d")
     assert "WideResNet" in run("show net.safetensors")
     assert "%" in run(f"predict net.safetensors {next(tmp_path.glob('d/*.png'))}")
     run("tune net.safetensors --out tuned.safetensors --epochs 0.1")

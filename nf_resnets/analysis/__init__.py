@@ -24,6 +24,12 @@ from nf_resnets.analysis.correlation import eta, multipliers
 from nf_resnets.analysis.curvature import Eigenvalue, hessian_product, lanczos, largest_curvature
 from nf_resnets.analysis.head import random_head
 from nf_resnets.analysis.homogeneous import HomogeneousSet, homogeneous_sets
+from nf_resnets.analysis.noise_scale import (
+    GradientNoise,
+    gradient_noise,
+    noise_scale,
+    pair_estimates,
+)
 from nf_resnets.analysis.observe import ObservedFn, branches, observe
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.scalar_branch import (
@@ -70,6 +76,7 @@ __all__ = [
     "BranchNetwork",
     "ClosedForm",
     "Eigenvalue",
+    "GradientNoise",
     "HeadDraws",
     "HomogeneousSet",
     "Moments",
@@ -90,6 +97,7 @@ __all__ = [
     "excess_loss",
     "first_order_update",
     "fixup_exponents",
+    "gradient_noise",
     "gradient_norms",
     "hessian_product",
     "homogeneous_sets",
@@ -101,8 +109,10 @@ __all__ = [
     "moments",
     "multipliers",
     "network_logits",
+    "noise_scale",
     "norms_over_time",
     "observe",
+    "pair_estimates",
     "parameter_bounds",
     "predicted",
     "propagate",

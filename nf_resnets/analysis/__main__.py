@@ -17,9 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from nf_resnets import data, init, places, roles, schemes  # noqa: F401 (init registers the schemes)
+from nf_resnets import (  # noqa: F401 (init registers the schemes)
+    command_line,
+    data,
+    init,
+    places,
+    roles,
+    schemes,
+)
 from nf_resnets.analysis.bounds import excess_loss
 from nf_resnets.analysis.closed_form import ClosedForm
 from nf_resnets.analysis.correlation import eta, multipliers
@@ -342,15 +348,15 @@ def _compile_for(options: Options) -> int:
                                options.compile_for)  # fmt: skip
 
 
-def run(prog: str = "python -m nf_resnets.analysis") -> int:
+def run(prog: str = "") -> int:
     """Does what the command line says; its help calls it ``prog``. Returns the exit code."""
-    options = tyro.cli(
+    options = command_line.read(
         Options,
-        prog=prog,
-        description="One page about how a residual network starts: signal propagation, gradients, "
+        prog,
+        "One page about how a residual network starts: signal propagation, gradients, "
         "correlations, beside their closed forms.",
     )
-    return main(options)
+    return command_line.finish(lambda: main(options), "Stopped; nothing was written.")
 
 
 __all__ = ["Options", "Page", "analyse", "folder_for", "main", "run", "settings_of", "write"]

@@ -30,13 +30,15 @@ def optima_figure(
 
     Three panels for each metric: the best mean with a bar of one standard deviation; the best rate
     with the range of rates as good; both divided by the batch size. Dashed lines are the fit
-    ``min(slope * B, largest)``, as far as the data show its parts. A best rate at the edge of its
-    grid is hollow, with an arrow to where the true one may lie; a batch size at which no run
-    finished is a cross on the axis. Curves stand slightly apart, so that their bars can be seen.
+    ``min(slope * B, largest)``, as far as the data show its parts; dotted ones are ``largest /
+    (1 + B_noise / B)``, where that predicts a batch size better from the others. A best rate at the
+    edge of its grid is hollow, with an arrow to where the true one may lie; a batch size at which
+    no run finished is a cross on the axis. Curves stand slightly apart, so that their bars can be
+    seen.
 
     Arguments are those of :func:`nf_resnets.plotting.rates_figure`, and ``regimes`` with ``group``
-    (without the batch size), ``metric``, ``slope`` and ``largest``; of each optimum ``mean``,
-    ``std``, ``low`` and ``high`` are used as well.
+    (without the batch size), ``metric``, ``slope``, ``largest``, ``form`` and ``smooth``; of each
+    optimum ``mean``, ``std``, ``low`` and ``high`` are used as well.
 
     Raises:
       ValueError: if there are no optima, or one has a metric that is not known.
@@ -68,9 +70,13 @@ def optima_figure(
             entries.append(entry("at the grid's edge", marker="o", mfc="white", mew=1.6, **none))
         if any(one["best"] is None for one in optima):
             entries.append(entry("no run finished", marker="x", mew=2.2, **none))
-        if any(fit["slope"] or fit["largest"] for fit in regimes):
-            label = r"$\min(sB,\ \eta_{\max})$, fitted"
-            entries.append(entry(label, color=INK, lw=1.3, ls=_DASHES))
+        drawn = {fit["form"] == "smooth" for fit in regimes if fit["slope"] or fit["largest"]}
+        for smooth, label, dashes in (
+            (False, r"$\min(sB,\ \eta_{\max})$, fitted", _DASHES),
+            (True, r"$\eta_{\max} / (1 + B_{\rm noise} / B)$, fitted", ":"),
+        ):
+            if smooth in drawn:
+                entries.append(entry(label, color=INK, lw=1.3, ls=dashes))
         figure.legend(handles=entries, loc="outside right center")
 
 
@@ -128,12 +134,17 @@ def _draw_fit(axes: Any, fit: Row, sizes: Sequence[float], panel: int, color: st
     slope, largest = fit["slope"], fit["largest"]
     if not sizes or (slope is None and largest is None):
         return
-    ends = [min(sizes) / 2**0.25, max(sizes) * 2**0.25]
-    if slope is not None and largest is not None and ends[0] < largest / slope < ends[1]:
-        ends.insert(1, largest / slope)
-    rates = [min(slope * size if slope else math.inf, largest or math.inf) for size in ends]
-    y = [rate / size if panel == 2 else rate for rate, size in zip(rates, ends, strict=True)]
-    axes.plot(ends, y, color=color, linestyle=_DASHES, linewidth=1.3, alpha=0.85, zorder=2)
+    low, high = min(sizes) / 2**0.25, max(sizes) * 2**0.25
+    if fit["form"] == "smooth":
+        smooth, dashes = fit["smooth"], ":"
+        at = [low * (high / low) ** (k / 60) for k in range(61)]
+        rates = [smooth["largest"] / (1 + smooth["batch_size"] / size) for size in at]
+    else:
+        meet = largest / slope if slope is not None and largest is not None else math.nan
+        at, dashes = [low, *([meet] if low < meet < high else []), high], _DASHES
+        rates = [min(slope * size if slope else math.inf, largest or math.inf) for size in at]
+    y = [rate / size if panel == 2 else rate for rate, size in zip(rates, at, strict=True)]
+    axes.plot(at, y, color=color, linestyle=dashes, linewidth=1.3, alpha=0.85, zorder=2)
 
 
 def _finish(row: Sequence[Any], optima: Sequence[Row], metric: str, sizes: Sequence[Any]) -> None:

@@ -1,7 +1,7 @@
 """Accuracy and loss against the learning rate, a curve for each batch size: a sweep's raw result.
 
 The figures of a sweep take optima and fits as plain mappings, with the fields that
-``dataclasses.asdict`` makes of ``nf_resnets.sweep.select.Optimum`` and ``Regimes``.
+``dataclasses.asdict`` makes of ``Optimum`` and ``Regimes`` in ``nf_resnets.sweep``.
 """
 
 from __future__ import annotations

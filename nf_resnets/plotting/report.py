@@ -105,7 +105,7 @@ class SweepResults:
       rows: one for each run: its settings, ``state``, ``key`` and results. A setting is any field
         but the results of a ledger's rows.
       optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
-      regimes: plain mappings of ``nf_resnets.sweep.select.Regimes``.
+      regimes: plain mappings of ``nf_resnets.sweep.regimes.Regimes``.
       subtitle: the settings that it was made with.
       chance: the accuracy of guessing, 0 to 1.
       facts: versions, devices, the command and whatever else; a mapping among them is a table.
@@ -360,10 +360,10 @@ def _regimes(regimes: Sequence[Row], called: Callable[[Row], str]) -> Iterable[s
     if regimes:
         yield "<h2>How the best rate moves with the batch size</h2>"
         yield (
-            "<p>Fitted: rate = min(slope · B, largest), by least squares of the logarithms, each "
-            "weighed by its range of rates as good (at least half a step of the grid). In brackets "
-            "the range of one standard error. A part is said to show if the fit without it is "
-            "worse by 3.84 in χ² (95%).</p>"
+            "<p>Fitted: rate = min(slope · B, largest), and the same without its corner, by least "
+            "squares of the logarithms, each weighed by its range of rates as good (at least half "
+            "a step of the grid). In brackets the range of one standard error. A part is said to "
+            "show if the fit without it is worse by 3.84 in χ² (95%).</p>"
         )
     for metric in dict.fromkeys(fit["metric"] for fit in regimes):
         items = [
@@ -393,10 +393,28 @@ def _in_words(fit: Row) -> str:
         said += f"{'do' if many else 'does'} not tell a linear part from a saturated one."
     if fit["chi2"] is not None:
         said += f". χ² = {fit['chi2']:.2g} with {fit['freedom']} degrees of freedom."
+    if fit["smooth"]:
+        said += _smooth_in_words(fit, fit["smooth"])
     for out in fit["left_out"]:
         said += f" B = {out['batch_size']:g} is left out: {_text(out['reason'])}"
         other_side = '; <span class="bad">the fitted curve lies on the other side of it.</span>'
         said += other_side if out["contradicts"] else "."
+    return said
+
+
+def _smooth_in_words(fit: Row, smooth: Row) -> str:
+    """The fit without a corner, and which of the two predicts a batch size from the others."""
+    said = (
+        " Without a corner, largest / (1 + B<sub>noise</sub> / B): largest = "
+        f"{_range(smooth['largest'], smooth['largest_error'])}, B<sub>noise</sub> = "
+        f"{_range(smooth['batch_size'], smooth['batch_size_error'])}, χ² = {smooth['chi2']:.2g}."
+    )
+    if fit["form"]:
+        better = "without" if fit["form"] == "smooth" else "with"
+        said += (
+            f" A batch size that is held out has χ² = {fit['held_out']:.2g} with the corner and "
+            f"{smooth['held_out']:.2g} without: the curve {better} it is chosen."
+        )
     return said
 
 

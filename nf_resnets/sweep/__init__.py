@@ -2,7 +2,8 @@
 
 from nf_resnets.sweep.image_task import Sweep, make_sweep
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
-from nf_resnets.sweep.select import Optimum, Regimes, optima, optimum, regimes, regimes_of
+from nf_resnets.sweep.regimes import Regimes, regimes, regimes_of
+from nf_resnets.sweep.select import Optimum, optima, optimum
 from nf_resnets.sweep.settings import RunSettings
 from nf_resnets.sweep.task import Callback, Callbacks
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep

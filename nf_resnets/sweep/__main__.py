@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
+from nf_resnets import command_line
 from nf_resnets.sweep import command
 from nf_resnets.sweep.export import export, salvage
 from nf_resnets.sweep.ledger import LedgerError, open_ledger
@@ -34,11 +35,11 @@ class Command:
 
     grid: tuple[str, ...] = ()
     """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 scheme=fixup,skipinit."""
-    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=command.Options
+    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(default_factory=command.Options)
     )
-    settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=RunSettings
+    settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = (
+        dataclasses.field(default_factory=RunSettings)
     )
     export: tuple[str, ...] = ()
     """Write the ledger of --out or --ledger to these files and do nothing else: .csv, .parquet, or
@@ -81,9 +82,9 @@ def _copy(wanted: Command) -> int:
     return 0
 
 
-def run(prog: str = "python -m nf_resnets.sweep") -> NoReturn:
+def run(prog: str = "") -> NoReturn:
     """Does what the command line says, and exits; its help calls it ``prog``."""
-    command.end(lambda: main(tyro.cli(Command, prog=prog)))
+    command.end(lambda: main(command_line.read(Command, prog)))
 
 
 __all__ = ["Command", "main", "run"]

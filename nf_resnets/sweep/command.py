@@ -22,7 +22,7 @@ from typing import Annotated, Any, NoReturn
 import jax
 import tyro
 
-from nf_resnets import data, places, plotting, schemes
+from nf_resnets import command_line, data, places, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import for_topology, programs, worker
@@ -37,8 +37,9 @@ from nf_resnets.sweep.image_task import (
 )  # fmt: skip
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.select import Optimum, Rule, optima, regimes_of
+from nf_resnets.sweep.select import Optimum, Rule, optima
 from nf_resnets.sweep.settings import (
     RunSettings,
     duration_text,
@@ -168,25 +169,14 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
 
 
 def end(main: Callable[[], int]) -> NoReturn:
-    """Runs a command to its exit; Ctrl-C and a reader who has gone end it without a traceback.
+    """Runs a command to its exit, as :func:`nf_resnets.command_line.finish`.
 
     Raises:
       SystemExit: always.
     """
-    try:
-        code = main()
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("Stopped; what was finished is kept, and the same command goes on.", file=sys.stderr)
-        code = 130
-    except BrokenPipeError:
-        # Nobody reads on (`| head`): everything is in the folder.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except SystemExit as leaving:
-        if not isinstance(leaving.code, int):
-            raise
-        code = leaving.code
+    code = command_line.finish(
+        main, "Stopped; what was finished is kept, and the same command goes on."
+    )
     if worker.is_at_work():
         # Nothing else ends a compilation, and Python would wait for it.
         sys.stdout.flush()

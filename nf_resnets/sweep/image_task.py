@@ -157,6 +157,7 @@ class ImageTask:
             micro_batches=kind.micro_batches,
             # More than an epoch has would be the same ones again.
             bn_estimate_batches=min(settings.bn_estimate_batches, kind.steps_per_epoch),
+            gradient_noise=settings.gradient_noise,
         )
         return make_model(kind, dataset), dataset, functools.partial(optimizer, kind), how
 
@@ -319,6 +320,11 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
         raise ValueError(
             f"batch_size={settings.batch_size} does not divide evenly into {kind.micro_batches} "
             f"micro-batches on each of devices_per_run={devices_per_run} devices."
+        )
+    if settings.gradient_noise and parts == 1:
+        raise ValueError(
+            f"gradient_noise=True found with micro_batch={settings.micro_batch}; expected fewer "
+            f"examples in a micro-batch than batch_size={settings.batch_size}."
         )
     if schemes.get(settings.scheme).anatomy.has_batch_norm and kind.bn_groups % parts:
         raise ValueError(

@@ -36,6 +36,8 @@ class RunSettings:
     micro_batch: int = 0
     """Examples of a batch that are computed at once, over all devices of the run; 0 for all.
     Gradients are those of the whole batch."""
+    gradient_noise: bool = False
+    """Estimate the gradient noise scale in every step, from the micro-batches; the curve has it."""
     epochs: float = 0.0
     """The budget in passes over the training data; 10 if neither it nor `steps` is given."""
     steps: int = 0

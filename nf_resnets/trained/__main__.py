@@ -1,24 +1,23 @@
 """`python -m nf_resnets.trained`: train, show, predict with, fine-tune and export a network.
 
-python -m nf_resnets.trained train --out digits.safetensors --samples digits
-python -m nf_resnets.trained predict digits.safetensors digits/*.png
+nf-resnets train --out digits.safetensors --samples digits
+nf-resnets predict digits.safetensors digits/*.png
 """
 
 from __future__ import annotations
 
-import tyro
+import inspect
 
+from nf_resnets.command_line import choose, program, read
 from nf_resnets.trained import command
 
 
-def run(prog: str = "python -m nf_resnets.trained") -> int:
+def run(prog: str = "") -> int:
     """Does what the command line says; its help calls it ``prog``. Returns the exit code."""
-    parsed = tyro.cli(
-        command.Command,  # type: ignore[arg-type]
-        prog=prog,
-        description="Make and use a trained network, kept in one safetensors file.",
-    )
-    return command.run(parsed)
+    prog = prog or program()
+    about = {name: inspect.getdoc(of) or "" for name, of in command.COMMANDS.items()}
+    name = choose(prog, {each: text.partition("\n\n")[0] for each, text in about.items()})
+    return command.run(read(command.COMMANDS[name], f"{prog} {name}"))
 
 
 __all__ = ["run"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
 import signal
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ import numpy as np
 import tyro
 
 from nf_resnets import data, models, places, schemes, translation
+from nf_resnets.command_line import MISTAKE, finish, program
 from nf_resnets.manifest import digest
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
@@ -31,11 +31,6 @@ from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.resume import ENDING, StoppedError, unfinished
 from nf_resnets.training.checkpoint import CheckpointError
-
-MISTAKE = 2
-"""The exit code of what the user can mend."""
-
-AGAIN = "python -m nf_resnets.trained"
 
 # The options of several commands.
 NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network's file.")]]
@@ -75,7 +70,7 @@ class Train:
 
     out: Out = Path("digits.safetensors")
     dataset: Dataset = "digits"
-    network: str = "wrn-16-1"
+    model: str = "wrn-16-1"
     """A network by name: wrn-16-4, cifar-resnet-110, resnet-50, resnet-50-v2, vgg-16."""
     scheme: str = "fixup"
     """How it is initialised: fixup, skipinit, rescalenet, batchnorm, ..."""
@@ -93,14 +88,14 @@ class Train:
         samples = None if self.samples is None else places.try_folder(self.samples, "--samples")
         dataset = data.load(self.dataset, self.data_dir)
         model = _network(self, dataset)
-        where = f"{self.network} ({self.scheme}) on {self.dataset}"
+        where = f"{self.model} ({self.scheme}) on {self.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
-        notes = {"network": self.network, "dataset": self.dataset}
+        notes = {"network": self.model, "dataset": self.dataset}
         _make(self, out, notes, _identity(model, dataset, self.recipe),
               partial(fit.fit, model, dataset, self.recipe, on_epoch=_print_epoch))  # fmt: skip
         if samples is not None:
             _write_samples(samples, dataset)
-            print(f"Images to try it on: {AGAIN} predict {out} {samples}/*.png")
+            print(f"Images to try it on: {program()} predict {out} {samples}/*.png")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +145,7 @@ class TrainTranslator:
         _make(self, out, {"dataset": self.dataset}, identity,
               partial(fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype,
                       tested=self.tested, on_step=on_step))  # fmt: skip
-        print(f'{AGAIN} predict {out} --sentence "{pairs.test.source[0]}"')
+        print(f'{program()} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +159,7 @@ class FromTorch:
     file: tyro.conf.Positional[Path]
     """A safetensors file; a .pt file where PyTorch is installed."""
     out: Out
-    network: str
+    model: str
     """A network by name: resnet-50, resnet-50-v2, cifar-resnet-110, wrn-28-10, vgg-16."""
     scheme: str
     """The scheme of the published network: batchnorm, fixup, nf_resnet_timm, ..."""
@@ -183,7 +178,7 @@ class FromTorch:
             options["stem_channels"] = self.stem_channels
         if self.width != 1:
             options["width"] = self.width
-        found = from_torch(self.file, self.network, self.scheme, **options)
+        found = from_torch(self.file, self.model, self.scheme, **options)
         inputs = predict.images_of(found)
         if self.class_names is not None:
             inputs = dataclasses.replace(inputs, class_names=_lines_of(self.class_names))
@@ -192,7 +187,7 @@ class FromTorch:
         leaves = jax.tree.leaves(found.variables)
         print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, "
               f"laid out as {found.notes['from_torch']}")  # fmt: skip
-        print(f"  {AGAIN} show {path}")
+        print(f"  {program()} show {path}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,33 +341,27 @@ class Export:
         print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
 
 
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[TrainTranslator, tyro.conf.subcommand("train-translator")]
-    | Annotated[Predict, tyro.conf.subcommand("predict")]
-    | Annotated[Tune, tyro.conf.subcommand("tune")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[FromTorch, tyro.conf.subcommand("from-torch")]
-    | Annotated[Show, tyro.conf.subcommand("show")]
-)
+COMMANDS: Mapping[str, type] = {
+    "train": Train, "train-translator": TrainTranslator, "predict": Predict, "tune": Tune,
+    "export": Export, "from-torch": FromTorch, "show": Show,
+}  # fmt: skip
 
 
 def run(command: Any) -> int:
     """Does what a command says; returns the exit code, 2 for what the user can mend."""
-    try:
-        code = command()
-        sys.stdout.flush()
-        return code or 0
-    except BrokenPipeError:
-        # Nobody reads on (`| head`). A training stops there; the same command resumes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
-    except (TrainedError, CheckpointError, ValueError, OSError, ImportError) as error:
-        print(printable(error), file=sys.stderr)
-        return error.exit_code if isinstance(error, StoppedError) else MISTAKE
-    except KeyboardInterrupt:
-        print("Stopped; nothing was written.", file=sys.stderr)
-        return 130
+
+    def main() -> int | None:
+        try:
+            return command()
+        except BrokenPipeError:
+            raise
+        except (TrainedError, CheckpointError, ValueError, OSError, ImportError) as error:
+            print(printable(error), file=sys.stderr)
+            return error.exit_code if isinstance(error, StoppedError) else MISTAKE
+
+    # A training that nobody reads any more stops; the same command resumes it.
+    unread = 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
+    return finish(main, "Stopped; nothing was written.", unread)
 
 
 # --- Trainings ------------------------------------------------------------------------------------
@@ -388,13 +377,13 @@ def _tried(command: Train | TrainTranslator | Tune) -> Path:
 
 
 def _network(command: Train, dataset: data.Dataset) -> Any:
-    if models.architectures.find(command.network).inputs != "images":
-        raise ValueError(f"--network {command.network} found; expected a network for images.")
+    if models.architectures.find(command.model).inputs != "images":
+        raise ValueError(f"--model {command.model} found; expected a network for images.")
     dtype = models.dtype_of(command.dtype)
     options: dict[str, Any] = {"num_classes": dataset.num_classes, "dtype": dtype}
     if command.stem_channels:
         options["stem_channels"] = command.stem_channels
-    model = models.make(command.network, command.scheme, **options)
+    model = models.make(command.model, command.scheme, **options)
     # Images that do not fit the network are refused before the first step.
     image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
     jax.eval_shape(model.init, jax.random.key(0), image)
@@ -521,5 +510,5 @@ def _print(text: str) -> None:
 
 
 __all__ = [
-    "Command", "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run",
+    "COMMANDS", "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run",
 ]  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
+import tyro
 from jax.sharding import Mesh
 
 from nf_resnets import data, optim, schemes, training
@@ -26,7 +27,7 @@ class Recipe:
     """Passes over the training images."""
     batch_size: int = 64
     """Images in a step."""
-    learning_rate: float = 0.1
+    learning_rate: Annotated[float, tyro.conf.arg(name="peak-lr")] = 0.1
     """The rate of the first half, after a warm-up of one epoch (or half of the run, if that is
     shorter); then it is halved ten times."""
     momentum: float = 0.9

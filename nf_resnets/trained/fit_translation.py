@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from nf_resnets import models, optim, schemes, training, translation
 from nf_resnets.trained.file import Trained
@@ -32,7 +34,7 @@ class TranslationRecipe:
     """Updates."""
     max_tokens: int = 1_500
     """Tokens in a batch, padding counted."""
-    learning_rate: float = 3e-3
+    learning_rate: Annotated[float, tyro.conf.arg(name="peak-lr")] = 3e-3
     """The rate at the end of the warm-up, a fifth of the steps; then it falls as 1/sqrt(step)."""
     dropout: float = 0.0
     """At the end of every branch."""

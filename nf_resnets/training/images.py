@@ -30,7 +30,7 @@ from nf_resnets.training.program import (
 from nf_resnets.training.sharding import replicate, shard_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.statistics import make_estimate_batch_stats
-from nf_resnets.training.step import Vectorize
+from nf_resnets.training.step import NOISE, Vectorize
 from nf_resnets.training.steps import LONGEST, METRICS, make_train_steps
 
 
@@ -51,6 +51,10 @@ class ImageTraining:
       label_smoothing: the fraction of a label that is spread over all classes.
       average_decay: the decay of a moving average of the parameters, which is then tested in their
         place; None for no average.
+      calibration_examples: training images that data-dependent schemes look at before the first
+        step.
+      gradient_noise: whether the curve has the gradient's signal and noise as well, estimated in
+        every step from the micro-batches of all devices.
     """
 
     batch_size: int
@@ -62,6 +66,13 @@ class ImageTraining:
     draw: Draw = "fan_in"
     label_smoothing: float = 0.0
     average_decay: float | None = None
+    calibration_examples: int = CALIBRATION_EXAMPLES
+    gradient_noise: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the curve's columns."""
+        return (*METRICS, *NOISE) if self.gradient_noise else METRICS
 
 
 def image_program(
@@ -113,12 +124,12 @@ def image_program(
         _initial(model, dataset, optimizer, training),
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
-        batch=lambda: first_images(dataset),
+        batch=lambda: first_images(dataset, training.calibration_examples),
         compile_steps=compile_steps,
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(len(dataset.train.labels), training.batch_size),
-        metrics=METRICS,
+        metrics=training.metrics,
         test=image_test(model, dataset, mesh, training, splits=(train_split, test_split)),
     )
     started = time.perf_counter()
@@ -195,6 +206,7 @@ def _lower(
         label_smoothing=training.label_smoothing,
         vectorize=vectorize,
         longest=min(steps_per_epoch, LONGEST),
+        gradient_noise=training.gradient_noise,
     )
     counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
     return run_steps.lower(stacked, train_split, counts)

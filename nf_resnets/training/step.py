@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.average import moved_average
 from nf_resnets.training.loss import correct, cross_entropy
@@ -33,6 +33,7 @@ def replica_step(
     axis_name: str | None = None,
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
+    gradient_noise: bool = False,
 ) -> tuple[TrainState, Metrics]:
     """Makes one training step on this replica's part of the batch; a pure function.
 
@@ -53,15 +54,17 @@ def replica_step(
       micro_batches: how many equal parts the replica's batch is cut into. They are computed one
         after another, to save memory; the gradients are those of the whole batch.
       label_smoothing: the fraction of a label that is spread over all classes.
+      gradient_noise: whether to estimate the gradient's signal and noise from the micro-batches of
+        all replicas (:func:`nf_resnets.analysis.pair_estimates`), of which there are two or more.
 
     Returns:
       The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
-      batch, float32 []. A mixed image adds to the accuracy the weight of the label that is
-      predicted.
+      batch, float32 []; ``gradient_signal`` and ``gradient_noise`` where they are asked for. A
+      mixed image adds to the accuracy the weight of the label that is predicted.
 
     Raises:
-      ValueError: if the batch does not divide into the micro-batches, or ``label_smoothing`` is not
-        in ``[0, 1)``.
+      ValueError: if the batch does not divide into the micro-batches, or is one for all that
+        ``gradient_noise`` is to be estimated, or ``label_smoothing`` is not in ``[0, 1)``.
     """
 
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
@@ -69,16 +72,42 @@ def replica_step(
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
         return losses.mean(), (_correct(logits, part).mean(), batch_stats)
 
-    value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
-    (loss, (accuracy, batch_stats)), grads = _mean_over_parts(
-        functools.partial(value_and_grad, own_params(state.params, axis_name)), batch, micro_batches
-    )
+    params = own_params(state.params, axis_name)
+
+    def of_part(part: dict[str, jax.Array]) -> Any:
+        (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, part)
+        return loss, aux, grads, squared_norm(grads) if gradient_noise else None
+
+    means = _mean_over_parts(of_part, batch, micro_batches)
+    replicas = 1
     if axis_name is not None:
-        loss, accuracy, batch_stats, grads = lax.pmean(
-            (loss, accuracy, batch_stats, grads), axis_name
-        )
+        means, replicas = lax.pmean(means, axis_name), lax.axis_size(axis_name)
+    loss, (accuracy, batch_stats), grads, square = means
     new_state, norms = update(state, grads, optimizer, batch_stats)
-    return new_state, {"loss": loss, "accuracy": accuracy, **norms}
+    metrics = {"loss": loss, "accuracy": accuracy, **norms}
+    if gradient_noise:
+        examples = batch["label"].shape[0]
+        metrics |= noise_metrics(square, grads, examples // micro_batches, examples * replicas)
+    return new_state, metrics
+
+
+def noise_metrics(square: jax.Array, grads: Any, part: int, batch: int) -> Metrics:
+    """The estimates of a step from the mean squared gradient of its parts and the whole one's.
+
+    Raises:
+      ValueError: if the batch is one part.
+    """
+    if part == batch:
+        raise ValueError(
+            f"gradient_noise=True found for a batch of {batch} in one part; expected micro-batches,"
+            " or several devices."
+        )
+    found = pair_estimates(square, squared_norm(grads), small_batch=part, large_batch=batch)
+    return dict(zip(NOISE, found, strict=True))
+
+
+NOISE = ("gradient_signal", "gradient_noise")
+"""The metrics of a step from which the gradient noise scale follows; see ``analysis``."""
 
 
 def own_params(params: Any, axis_name: str | None) -> Any:
@@ -269,6 +298,6 @@ def choose_vectorize(
 
 
 __all__ = [
-    "Metrics", "Vectorize", "check_batch", "choose_vectorize", "compile_step", "own_params",
-    "replica_step", "update", "varying",
+    "NOISE", "Metrics", "Vectorize", "check_batch", "choose_vectorize", "compile_step",
+    "noise_metrics", "own_params", "replica_step", "update", "varying",
 ]  # fmt: skip

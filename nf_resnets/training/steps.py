@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from nf_resnets.training.program import Steps
 from nf_resnets.training.sharding import stack, unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
+    NOISE,
     Metrics,
     Vectorize,
     check_batch,
@@ -44,6 +45,7 @@ def make_train_steps(
     label_smoothing: float = 0.0,
     vectorize: Vectorize = "auto",
     longest: int = LONGEST,
+    gradient_noise: bool = False,
 ) -> jax.stages.Wrapped:
     """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
 
@@ -64,6 +66,7 @@ def make_train_steps(
       vectorize: how a device computes several runs: vectorised, one after another (faster on a
         CPU), or as the platform wants it.
       longest: the largest number of steps in one call.
+      gradient_noise: whether the curve has the columns :data:`nf_resnets.training.step.NOISE`, too.
 
     Returns:
       ``steps(states, data, counts) -> Steps``: states with a leading axis ``[R, ...]`` on every
@@ -79,6 +82,7 @@ def make_train_steps(
     if longest < 1:
         raise ValueError(f"longest={longest} found; expected at least 1.")
     vectorize = choose_vectorize(vectorize, mesh, batch_size // mesh.shape[DATA] // micro_batches)
+    metrics = (*METRICS, *NOISE) if gradient_noise else METRICS
 
     def one_run(state: TrainState, data: DeviceData, count: jax.Array) -> Steps:
         examples = data.labels.shape[0]
@@ -104,9 +108,10 @@ def make_train_steps(
                 axis_name=DATA,
                 micro_batches=micro_batches,
                 label_smoothing=label_smoothing,
+                gradient_noise=gradient_noise,
             )
 
-        return _loop(step, state, count, longest)
+        return _loop(step, state, count, longest, metrics)
 
     return _compile_runs(one_run, mesh, vectorize, longest)
 
@@ -149,6 +154,7 @@ def _loop(
     state: TrainState,
     count: jax.Array,
     longest: int,
+    names: Sequence[str],
 ) -> Steps:
     """Makes ``count`` steps of a run, fewer if it diverges."""
 
@@ -159,18 +165,18 @@ def _loop(
     def body(carry: Any) -> Any:
         index, state, curve, _ = carry
         state, metrics = step(state)
-        numbers = jnp.stack([metrics[name] for name in METRICS])
+        numbers = jnp.stack([metrics[name] for name in names])
         curve = lax.dynamic_update_index_in_dim(curve, numbers, index, 0)
         return index + 1, state, curve, jnp.isfinite(numbers).all()
 
     start = (
         varying(jnp.int32(0), SWEEP),
         state,
-        varying(jnp.full((longest, len(METRICS)), jnp.nan, jnp.float32), SWEEP),
+        varying(jnp.full((longest, len(names)), jnp.nan, jnp.float32), SWEEP),
         varying(jnp.bool_(True), SWEEP),
     )
     index, state, curve, finite = lax.while_loop(cond, body, start)
-    columns = {name: curve[:, column] for column, name in enumerate(METRICS)}
+    columns = {name: curve[:, column] for column, name in enumerate(names)}
     return Steps(state, columns, index, ~finite)
 
 

@@ -350,8 +350,8 @@ WMT = {
 
 RESULTS = {
     "fixup_table1_resnet110": (
-        {"batchnorm": 6.61, "fixup": 7.24, "xavier_hundredth": 7.78},
-        "Fixup table 1",
+        {"batchnorm": {20: 8.75, 110: 6.61}, "fixup": {110: 7.24}, "xavier_hundredth": {110: 7.78}},
+        "Fixup table 1; He et al. 2016, table 6",
     ),
     "fixup_table2_imagenet": (
         {

@@ -260,6 +260,13 @@ MUTANTS = [
         ("best.rate == order[0] else", "best.rate == order[1] else"),
         ("low_open=low == 0", "low_open=False"),
     ),
+    *_in(
+        "sweep/regimes.py",
+        "sweep/test_regimes.py",
+        ("part**n for w, part in parts) for n", "part for w, part in parts) for n"),
+        ("fit([p for p in places if p.x != x])", "fit(list(places))"),
+        ("soft_held_out < held_out", "soft_held_out > held_out"),
+    ),
     # Training.
     *_in(
         "training/average.py",
@@ -325,6 +332,21 @@ MUTANTS = [
         ("np.full(depth, 1 / max(depth, 1))", "np.full(depth, max(depth, 1) ** -0.5)"),
         ("variance = CENTERED_RELU * branch.mean()", "variance = branch.mean()"),
         ("q = q / q.mean() if normalized and at else q", "q = q * 1.0"),
+    ),
+    *_in(
+        "analysis/noise_scale.py",
+        "analysis/test_noise_scale.py",
+        (
+            "(large_batch * large - small_batch * small)",
+            "(large_batch * small - small_batch * large)",
+        ),
+        ("(1 / small_batch - 1 / large_batch)", "(1 / small_batch + 1 / large_batch)"),
+        ("(float(jnp.mean(jnp.asarray(values))) for values in", "(float(values[0]) for values in"),
+    ),
+    *_in(
+        "training/step.py",
+        "training/test_step.py",
+        ("examples // micro_batches, examples * replicas)", "examples // micro_batches, examples)"),
     ),
     *_in(
         "analysis/correlation.py",

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from nf_resnets.plotting.optima import optima_figure
-from nf_resnets.sweep.select import regimes
+from nf_resnets.sweep.regimes import regimes
 from tests.plotting.sweep_results import crosses, drawn, group, overlapping, rate, sweep
 
 __all__ = ["drawn"]
@@ -76,6 +76,20 @@ def test_the_fit_is_drawn_with_the_parts_that_show(drawn, tmp_path, rates, heigh
     assert list(over.get_ydata()) == pytest.approx(line.get_ydata() / line.get_xdata())
     assert dashed(value) == []
     assert "fitted" in drawn[0].legends[0].get_texts()[-1].get_text()
+
+
+def test_the_form_that_predicts_better_is_the_one_drawn(drawn, tmp_path):
+    sizes = [8, 32, 128, 512]
+    rates = [2 / (1 + 64 / size) for size in sizes]
+    # Error bars of half an octave leave both forms; of the smooth rates the smooth one is nearer.
+    fits = [fit([(s, r, r, r) for s, r in zip(sizes, rates, strict=True)])]
+    optima = [optimum(size, rate) for size, rate in zip(sizes, rates, strict=True)]
+    optima_figure(optima, fits, tmp_path / "optima.png", title="", subtitle="")
+    (line,) = [line for line in drawn[0].axes[1].lines if line.get_linestyle() == ":"]
+    x = line.get_xdata()
+    assert list(line.get_ydata()) == pytest.approx([2 / (1 + 64 / size) for size in x], rel=1e-4)
+    assert dashed(drawn[0].axes[1]) == []
+    assert "noise" in drawn[0].legends[0].get_texts()[-1].get_text()
 
 
 def test_the_edge_is_hollow_with_an_arrow_and_the_dead_a_cross(drawn, tmp_path):

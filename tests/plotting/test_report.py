@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from nf_resnets.plotting.report import SweepResults, report
-from nf_resnets.sweep.select import optima, regimes_of
+from nf_resnets.sweep.regimes import regimes_of
+from nf_resnets.sweep.select import optima
 
 SVG = (
     b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><script>evil()</script></svg>'
@@ -106,7 +107,10 @@ def test_it_says_what_a_sweep_found(tmp_path):
     assert (
         "SkipInit: linear in B with rate / B = 0.00391 (0.00306 to 0.00499), up to B = 64 "
         "(45.3 to 90.5); then saturated at 0.25 (0.196 to 0.319). χ² = 0 with 2 degrees of freedom."
+        " Without a corner, largest / (1 + Bnoise / B): "
     ) in text
+    assert "A batch size that is held out has χ² = 0 with the corner and" in text
+    assert "the curve with it is chosen." in text
     assert "The rates" in text and reader.tags.count("img") == 2
     # The grid as it was swept, and what was the same for all.
     assert "batch_size8, 32, 128, 512" in text and "modelwrn_16_4" in text and "dropoutnone" in text

@@ -114,9 +114,9 @@ def test_exports_are_written_beside_the_sweep(made, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 13
     again = call("--out", out, "--export", tmp_path / "all.csv")
-    assert again.returncode == 1 and "all.csv" in again.stderr
+    assert again.returncode == 2 and "all.csv" in again.stderr
     missing = call("--out", tmp_path / "nothing", "--export", tmp_path / "x.csv")
-    assert missing.returncode == 1 and "nothing" in missing.stderr
+    assert missing.returncode == 2 and "nothing" in missing.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import optimize
 
-from nf_resnets.sweep.select import Point, Regimes, optima, regimes, regimes_of
+from nf_resnets.sweep.regimes import Point, Regimes, regimes, regimes_of
+from nf_resnets.sweep.select import optima
 
 SIZES = [4, 16, 64, 256, 1024, 4096]
 
@@ -111,6 +113,77 @@ def test_no_curve_is_nearer_than_the_fit():
     assert both > 10
 
 
+def test_a_planted_curve_without_a_corner_is_found_and_chosen():
+    largest, noise = 2.0, 100.0
+    fit = regimes(points_of([largest / (1 + noise / size) for size in SIZES]))
+    # The search ends with steps of 26 / 64 / 32^4 octaves; the distance is quadratic around them.
+    assert (fit.smooth.largest, fit.smooth.batch_size) == pytest.approx((largest, noise), rel=1e-5)
+    assert fit.smooth.chi2 == pytest.approx(0, abs=1e-9) and fit.chi2 > 1
+    assert fit.form == "smooth" and fit.smooth.held_out < 1e-9 < fit.held_out
+    # And a corner is chosen where there is one.
+    bent = regimes(points_of([min(largest / noise * size, largest) for size in SIZES]))
+    assert bent.form == "bent" and bent.held_out < 1e-9 < bent.smooth.held_out
+
+
+def test_held_out_errors_are_those_of_fits_to_the_other_batch_sizes():
+    points = points_of([0.01, 0.05, 0.2, 0.7, 0.9, 0.8])
+    fit, errors = regimes(points), {"bent": [], "smooth": []}
+    for out in points:
+        rest = regimes([point for point in points if point != out])
+        size, rate = out[:2]
+        for form, predicted in (
+            ("bent", min(rest.slope * size, rest.largest)),
+            ("smooth", rest.smooth.largest / (1 + rest.smooth.batch_size / size)),
+        ):
+            # Half a step of a grid of factors of 2 is an error bar of half an octave.
+            errors[form].append((math.log2(rate / predicted) / 0.5) ** 2)
+    assert fit.held_out == pytest.approx(np.mean(errors["bent"]))
+    assert fit.smooth.held_out == pytest.approx(np.mean(errors["smooth"]))
+    assert fit.form == min(errors, key=lambda form: np.mean(errors[form]))
+
+
+def test_no_smooth_curve_is_nearer_and_its_errors_are_those_of_least_squares():
+    generator = np.random.default_rng(4)
+    x, error = np.log2(SIZES), np.array([0.15, 0.3, 0.2, 0.25, 0.15, 0.3])
+
+    def curve(x, largest, noise):
+        return largest - np.logaddexp2(0, noise - x)
+
+    draws, within = 200, []
+    for draw in range(draws):
+        y = curve(x, 0.0, 7.0) + error * generator.standard_normal(len(x))
+        fit = regimes([
+            (2.0**x, 2.0**y, 2.0 ** (y - e), 2.0 ** (y + e))
+            for x, y, e in zip(x, y, error, strict=True)
+        ], factor=2**0.25).smooth  # fmt: skip
+        within.append([
+            abs(math.log2(fit.largest)) < fit.largest_error,
+            abs(math.log2(fit.batch_size) - 7) < fit.batch_size_error,
+        ])  # fmt: skip
+        if draw < 5:
+            (largest, noise), covariance = optimize.curve_fit(
+                curve, x, y, p0=(0.0, 7.0), sigma=error, absolute_sigma=True
+            )
+            assert (math.log2(fit.largest), math.log2(fit.batch_size)) == pytest.approx(
+                (largest, noise), abs=1e-4
+            )
+            # Its derivatives are differences.
+            assert (fit.largest_error, fit.batch_size_error) == pytest.approx(
+                np.sqrt(np.diag(covariance)), rel=1e-4
+            )
+    # 68.27%, with four standard errors; the curve is nearly linear in its parameters.
+    tolerance = 4 * math.sqrt(0.6827 * 0.3173 / draws)
+    assert np.mean(within, axis=0) == pytest.approx(0.6827, abs=tolerance)
+
+
+def test_between_few_batch_sizes_no_form_is_chosen():
+    three = regimes(points_of([0.01, 0.6, 1.0], [4, 256, 16384]))
+    assert three.shows == "both" and three.smooth is not None
+    assert (three.form, three.held_out, three.smooth.held_out) == (None, None, None)
+    one_part = regimes(points_of([0.01 * size for size in SIZES]))
+    assert (one_part.form, one_part.smooth) == (None, None)
+
+
 def noisy(generator, slope, largest, errors):
     x = np.log2(SIZES)
     y = np.minimum(slope + x, largest) + errors * generator.standard_normal(len(SIZES))
@@ -124,11 +197,11 @@ def test_standard_errors_cover_at_their_rate():
     # The parts meet at 2^7, an octave from the next batch size, so that noise of a quarter of an
     # octave moves no point to the other part, and the errors are normal.
     generator = np.random.default_rng(2)
-    slope, largest, draws = -7.0, 0.0, 800
+    slope, largest, draws = -7.0, 0.0, 500
     errors = np.array([0.15, 0.3, 0.2, 0.25, 0.15, 0.3])
     fits = [noisy(generator, slope, largest, errors) for _ in range(draws)]
     assert {fit.shows for fit in fits} == {"both"}
-    # 68.27%, with four standard errors of a share of 800 draws.
+    # 68.27%, with four standard errors of a share of 500 draws.
     tolerance = 4 * math.sqrt(0.6827 * 0.3173 / draws)
     for value, error, truth in [
         ("slope", "slope_error", slope),

@@ -39,8 +39,17 @@ def test_runs_of_earlier_versions_keep_their_keys_and_programs():
         assert found.settings["dtype"] == "float32" and "dtype" not in found.text
         cast = ImageTask().resolve({**settings, "dtype": "bfloat16"})
         assert cast.key != expected and cast.program != program and "dtype" in cast.text
-    assert filled({"seed": 1}) == {"seed": 1, "dtype": "float32"}
-    assert filled({"dtype": "bfloat16"}) == {"dtype": "bfloat16"}
+    assert filled({"seed": 1}) == {"seed": 1, "dtype": "float32", "gradient_noise": False}
+    assert filled({"dtype": "bfloat16"})["dtype"] == "bfloat16"
+
+
+def test_gradient_noise_needs_two_parts_of_a_batch():
+    task = ImageTask()
+    run = task.resolve({"gradient_noise": True})
+    with pytest.raises(ValueError, match="gradient_noise=True found with micro_batch=0; expected"):
+        task.check(run, 1)
+    task.check(run, 2)
+    task.check(task.resolve({"gradient_noise": True, "micro_batch": 32}), 1)
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunSettings)])
@@ -48,7 +57,7 @@ def test_every_field_makes_another_run(field):
     other = {
         "dataset": "cifar10", "model": "wrn-16-2", "scheme": "skipinit", "schedule": "constant",
         "epochs": 3.5, "steps": 7, "alpha": 0.5, "dropout": 0.25, "flip": True, "remat": True,
-        "momentum": 0.5, "dtype": "bfloat16",
+        "momentum": 0.5, "dtype": "bfloat16", "gradient_noise": True,
     }.get(field, 3)  # fmt: skip
     assert key({field: other}) != key({})
 

@@ -17,7 +17,7 @@ def compile_quickly(lowered):
 
 def wanted(out, **changes):
     recipe = Recipe(epochs=EPOCHS, batch_size=32)
-    options = {"network": "wrn-10-1", "stem_channels": 8, "recipe": recipe}
+    options = {"model": "wrn-10-1", "stem_channels": 8, "recipe": recipe}
     return command.Train(**{"out": out, **options, **changes})
 
 

@@ -136,9 +136,9 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
         (command.Export(tmp_path / "gone", tmp_path / "x"), "gone is not there"),
         (command.Tune(net, tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
         (command.Train(tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
-        (command.Train(tmp_path / "x", network="resnet-110"), "did you mean 'cifar-resnet-110'"),
-        (command.Train(tmp_path / "x", network="transformer-6"), "expected a network for images"),
-        (command.Train(tmp_path / "x", network="vgg-16", scheme="plain"), "32 or more"),
+        (command.Train(tmp_path / "x", model="resnet-110"), "did you mean 'cifar-resnet-110'"),
+        (command.Train(tmp_path / "x", model="transformer-6"), "expected a network for images"),
+        (command.Train(tmp_path / "x", model="vgg-16", scheme="plain"), "32 or more"),
         (command.Train(tmp_path / "x", scheme="fixupp"), "did you mean 'fixup'"),
         (command.Train(tmp_path), "is a folder"),
     ):
@@ -280,7 +280,7 @@ def test_the_command_line(monkeypatch, capsys):
             codes.append(end.code)
     assert codes == [0, 0, 0, 2, 2]
     out, err = said(capsys)
-    words = "train predict tune export from-torch show --learning-rate --invert"
+    words = "train predict tune export from-torch show --peak-lr --invert"
     for word in words.split():
         assert word in out
     assert "gone.safetensors is not there" in err

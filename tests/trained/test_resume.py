@@ -299,7 +299,7 @@ raise SystemExit(__main__.run())
 """
 
     def call(at, out):
-        arguments = ("train", "--network", "wrn-10-1", "--stem-channels", "4", "--out", str(out))
+        arguments = ("train", "--model", "wrn-10-1", "--stem-channels", "4", "--out", str(out))
         return subprocess.run(
             [sys.executable, "-c", code, str(at), *arguments],
             cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=240,

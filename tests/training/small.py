@@ -86,9 +86,10 @@ def train(steps, states, data, mesh, *, num_steps):
         found = steps(states, data, training.shard_runs(np.full(runs, left, np.int32), mesh))
         states, (count, *others) = found.states, found.counts.tolist()
         assert others == [count] * (runs - 1)
-        curves.append(np.stack([np.asarray(found.curve[name])[:, :count].T for name in METRICS], 1))
+        names = list(found.curve)
+        curves.append(np.stack([np.asarray(found.curve[name])[:, :count].T for name in names], 1))
     curve = np.concatenate([np.moveaxis(each, 1, 2) for each in curves])
-    return host(states), {name: curve[..., index] for index, name in enumerate(METRICS)}
+    return host(states), {name: curve[..., index] for index, name in enumerate(names)}
 
 
 def reference(apply_fn, state, data, *, num_steps, batch_size, **options):

@@ -78,6 +78,10 @@ def float64(tree):
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
+def squares(tree):
+    return sum((leaf**2).sum() for leaf in jax.tree.leaves(tree))
+
+
 def state_of(optimizer=small.sgd, **options):
     return small.state_of({"params": parameters()}, optimizer=optimizer, **options)
 
@@ -104,7 +108,7 @@ def call(states, counts, sweep=1, data=1, **options):
     return small.host(steps_on(sweep, data, **options)(states, split, counts))
 
 
-PARTS = {"micro_batches": 2, "label_smoothing": 0.2}
+PARTS = {"micro_batches": 2, "label_smoothing": 0.2, "gradient_noise": True}
 
 
 @pytest.mark.parametrize(
@@ -135,8 +139,19 @@ def test_four_steps_against_numpy(devices, options):
         loss, accuracy, grads = gradient(
             params, x, SPLIT.labels[rows], options.get("label_smoothing", 0.0)
         )
-        norm = math.sqrt(sum((grad**2).sum() for grad in jax.tree.leaves(grads)))
-        for name, value in (("loss", loss), ("accuracy", accuracy), ("grad_norm", norm)):
+        norm = math.sqrt(squares(grads))
+        expected = {"loss": loss, "accuracy": accuracy, "grad_norm": norm}
+        if "gradient_noise" in options:
+            # Two micro-batches on each of four devices, of two examples each.
+            smoothing = options["label_smoothing"]
+            parts = [
+                gradient(params, x[at : at + 2], SPLIT.labels[rows[at : at + 2]], smoothing)[2]
+                for at in range(0, BATCH, 2)
+            ]
+            small_, large = np.mean([squares(part) for part in parts]), squares(grads)
+            expected["gradient_signal"] = (16 * large - 2 * small_) / 14
+            expected["gradient_noise"] = (small_ - large) / (1 / 2 - 1 / 16)
+        for name, value in expected.items():
             np.testing.assert_allclose(metrics[name][index, 0], value, **FLOAT32, err_msg=name)
         velocity = jax.tree.map(
             lambda v, grad, p: momentum * v + grad + decay * p, velocity, grads, params
@@ -364,6 +379,9 @@ def test_refusals():
     refused(r"^longest=0 found; expected at least 1", one, longest=0)
     refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", two, runs=3)
     refused(r"^1 runs found; expected a multiple of 2", two, runs=1)
+    refused(
+        r"^gradient_noise=True found for a batch of 16 in one", one, runs=1, gradient_noise=True
+    )
     message = r"^counts of shape \(2,\) found; expected \(1,\)"
     refused(message, one, runs=1, counts=(1, 1))
     refused("batch_size=64 is larger than the training split of 48", one, 64, runs=1)

@@ -1,0 +1,134 @@
+r"""The gradient noise scale: at which batch size more examples stop making a step better.
+
+The gradient of an example has mean ``G`` and covariance ``Sigma``. The mean over a batch of ``B``
+has the expected square ``|G|^2 + tr(Sigma) / B``, so that two batch sizes tell the two apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from nf_resnets.analysis.observe import LogitsFn
+from nf_resnets.analysis.updates import loss_gradient
+
+
+class GradientNoise(NamedTuple):
+    """Unbiased estimates, which may be negative; arrays of equal shape.
+
+    Attributes:
+      signal: ``|G|^2``.
+      noise: ``tr(Sigma)``.
+    """
+
+    signal: jax.Array
+    noise: jax.Array
+
+
+def pair_estimates(
+    small: jax.Array, large: jax.Array, *, small_batch: int, large_batch: int
+) -> GradientNoise:
+    r"""Estimates ``|G|^2`` and ``tr(Sigma)`` from gradients of two batch sizes ``b < B``.
+
+    ``|G|^2 = (B |G_B|^2 - b |G_b|^2) / (B - b)`` and
+    ``tr(Sigma) = (|G_b|^2 - |G_B|^2) / (1/b - 1/B)``. The batch of ``B`` may be made of those of
+    ``b``.
+
+    Args:
+      small: ``|G_b|^2``, or its mean over several batches.
+      large: ``|G_B|^2``.
+      small_batch: ``b``.
+      large_batch: ``B``.
+
+    Raises:
+      ValueError: if not ``0 < b < B``.
+
+    Source: McCandlish, Kaplan, Amodei, *An Empirical Model of Large-Batch Training*, 2018,
+    appendix A.1.
+
+    Example:
+      >>> found = pair_estimates(jnp.array(5.0), jnp.array(2.0), small_batch=1, large_batch=4)
+      >>> float(found.signal), float(found.noise)  # 1 + 4 / 1 = 5 and 1 + 4 / 4 = 2
+      (1.0, 4.0)
+    """
+    if not 0 < small_batch < large_batch:
+        raise ValueError(
+            f"small_batch={small_batch} and large_batch={large_batch} found; expected 0 < "
+            "small_batch < large_batch."
+        )
+    signal = (large_batch * large - small_batch * small) / (large_batch - small_batch)
+    return GradientNoise(signal, (small - large) / (1 / small_batch - 1 / large_batch))
+
+
+def gradient_noise(
+    logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.Array, *, parts: int
+) -> GradientNoise:
+    """Measures the gradient noise of a batch that is cut into parts, at fixed parameters.
+
+    Estimates of several batches are averaged, each by itself, and then divided:
+    :func:`noise_scale`.
+
+    Args:
+      logits_fn: the network.
+      params: its parameters.
+      images: ``[B, H, W, C]``.
+      labels: int32 ``[B]``; the loss is the mean cross-entropy.
+      parts: into how many equal parts the batch is cut, 2 or more. The estimates of more and
+        smaller parts spread less, and with as many as examples they spread least.
+
+    Returns:
+      Estimates ``[]``.
+
+    Raises:
+      ValueError: if the batch cannot be cut into so many equal parts.
+    """
+    batch = images.shape[0]
+    if parts < 2 or batch % parts:
+        raise ValueError(
+            f"parts={parts} found; expected a divisor of the batch of {batch}, 2 or more."
+        )
+    cut = [array.reshape(parts, batch // parts, *array.shape[1:]) for array in (images, labels)]
+
+    def add(total: Any, part: Any) -> tuple[Any, jax.Array]:
+        gradient = loss_gradient(logits_fn, params, *part)
+        return jax.tree.map(jnp.add, total, gradient), squared_norm(gradient)
+
+    total, squares = lax.scan(add, jax.tree.map(jnp.zeros_like, params), tuple(cut))
+    whole = squared_norm(total) / parts**2
+    return pair_estimates(squares.mean(), whole, small_batch=batch // parts, large_batch=batch)
+
+
+def squared_norm(tree: Any) -> jax.Array:
+    """The sum of all squares of a tree, float32 ``[]``."""
+    return sum(
+        (jnp.square(leaf.astype(jnp.float32)).sum() for leaf in jax.tree.leaves(tree)),
+        jnp.zeros((), jnp.float32),
+    )
+
+
+def noise_scale(estimates: GradientNoise) -> float:
+    """``B_noise = tr(Sigma) / |G|^2`` of estimates ``[n]``, each averaged before they are divided.
+
+    The quotient of each pair by itself would be biased, and its mean need not exist. ``B_noise``
+    predicts the critical batch size, at which a run needs twice the fewest steps and twice the
+    fewest examples.
+
+    Returns:
+      ``inf`` where the mean of ``|G|^2`` is not above 0, so that more estimates are needed.
+
+    Source: McCandlish, Kaplan, Amodei, 2018, equation 2.9 and appendix A.1.
+
+    Example:
+      >>> noise_scale(GradientNoise(jnp.array([1.0, 3.0]), jnp.array([10.0, 14.0])))
+      6.0
+    """
+    signal, noise = (float(jnp.mean(jnp.asarray(values))) for values in estimates)
+    return noise / signal if signal > 0 else float("inf")
+
+
+__all__ = [
+    "GradientNoise", "gradient_noise", "noise_scale", "pair_estimates", "squared_norm",
+]  # fmt: skip
