@@ -22,11 +22,15 @@ from nf_resnets.roles import LAYER_ROLES, Group, Role
 
 PerBranch = Callable[[tuple[bool, ...]], Any]
 """Constants of the branches: from whether the shape changes at the k-th branch, a bool for each of
-``k = 1..L``, to an array ``[L]``. (A normaliser-free network needs to know.)"""
+``k = 1..L``, to an array ``[L]``. (A normaliser-free network needs to know.) In a Transformer the
+one change is where the decoder begins."""
 
 FAMILIES = ("pre_activation", "post_activation", "plain", "transformer")
 """The kinds of networks: residual ones with the activations in the branch or after the sum, ones
 without shortcuts, Transformers."""
+
+TRANSFORMER_NORMS = ("layer", "dyt", "derf")
+"""What may stand as a branch of a Transformer begins, or after its sum."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Anatomy:
       alpha: SkipInit's learnable scalar on every branch.
       conv_biases: a bias vector in every convolution, and in every linear layer of a Transformer's
         branches.
-      norm: the normalisation, if any.
+      norm: the normalisation, if any; ``"layer"`` is a Transformer's, and so are the elementwise
+        ``"dyt"`` and ``"derf"``, which stand in its place.
       norm_place: where it stands. ``"default"``: after the convolutions (before the activations, in
         pre-activation networks); ``"merge"``: there, and after every sum of skip and branch;
         ``"last"``: only once, after the last block. In a Transformer ``"pre"``: as a branch
@@ -76,7 +81,7 @@ class Anatomy:
     multiplier: bool = False
     alpha: bool = False
     conv_biases: bool = False
-    norm: Literal["batch", "group", "layer"] | None = None
+    norm: Literal["batch", "group", "layer", "dyt", "derf"] | None = None
     norm_place: Literal["default", "last", "merge", "pre", "post"] = "default"
     pooled_shortcut: bool = False
     standardized: bool | Literal["deepmind", "timm"] = False
@@ -97,7 +102,7 @@ class Anatomy:
                     f"Anatomy({one}=True, {other}=True) found; expected at most {what}."
                 )
         for name, known in (
-            ("norm", (None, "batch", "group", "layer")),
+            ("norm", (None, "batch", "group", *TRANSFORMER_NORMS)),
             ("norm_place", ("default", "last", "merge", "pre", "post")),
             ("standardized", (False, True, "deepmind", "timm")),
         ):
@@ -122,7 +127,7 @@ class Anatomy:
 
         Args:
           transitions: for each branch, whether the shape changes there (its shortcut then is a
-            convolution, in a CIFAR ResNet zero-padding; never so in a Transformer).
+            convolution, in a CIFAR ResNet zero-padding), or the decoder of a Transformer begins.
         """
 
         def each(value: float | PerBranch) -> np.ndarray | None:
@@ -258,8 +263,9 @@ class Scheme:
 
         Args:
           depth: ``L``, the number of residual branches.
-          transitions: for each branch, whether the shape changes there. NF-ResNet's ``beta``
-            depends on it; other schemes do not need it.
+          transitions: for each branch, whether the shape changes there, or a decoder begins.
+            NF-ResNet's ``beta``, and DeepNorm's and Admin's ``identity``, depend on it; other
+            schemes do not need it.
 
         Returns:
           ``residual``, ``identity`` and ``beta``, float32 ``[L]`` each.
@@ -277,11 +283,12 @@ class Scheme:
             raise ValueError(f"depth={depth!r} found; expected the number of residual branches.")
         plain = (False,) * int(depth)
         if transitions is None:
-            found, other = (self.anatomy.constants(each) for each in (plain, (True,) * int(depth)))
+            changed = tuple(k == depth // 2 for k in range(int(depth)))
+            found, other = (self.anatomy.constants(each) for each in (plain, changed))
             if any(not np.array_equal(a, b) for a, b in zip(found, other, strict=True)):
                 raise ValueError(
                     f"transitions=None found; the constants of {self.title} depend on where the "
-                    "shape changes, expected a bool for each residual branch."
+                    "shape changes or a decoder begins, expected a bool for each residual branch."
                 )
         elif len(transitions) != depth:
             raise ValueError(f"{len(transitions)} transitions found; expected depth={depth}.")
@@ -388,7 +395,7 @@ def names(family: str | None = None) -> tuple[str, ...]:
 
 
 __all__ = [
-    "FAMILIES", "NO_CONSTANTS", "SCALARS", "UNDECAYED", "Anatomy", "BranchConstants", "Need",
-    "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names",
+    "FAMILIES", "NO_CONSTANTS", "SCALARS", "TRANSFORMER_NORMS", "UNDECAYED", "Anatomy",
+    "BranchConstants", "Need", "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names",
     "parametrized", "register",
 ]  # fmt: skip

@@ -22,7 +22,13 @@ FAMILIES = {
     "plain": "without shortcuts (`VGG`)",
     "transformer": "`Transformer`",
 }
-NORMS = {"batch": "BatchNorm", "group": "GroupNorm", "layer": "LayerNorm"}
+NORMS = {
+    "batch": "BatchNorm",
+    "group": "GroupNorm",
+    "layer": "LayerNorm",
+    "dyt": "a scaled tanh",
+    "derf": "a scaled error function",
+}
 PLACES = {
     "default": "at its usual place",
     "last": "once, after the last block",

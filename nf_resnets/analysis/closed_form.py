@@ -92,7 +92,8 @@ def propagate(
       normalized: whether a batch norm stands before each activation: the layers of the branch, and
         a convolution on the skip path, then see inputs of moment 1. Together with ``size`` the
         result is about 4% high on images of 8 x 8.
-      normalized_sum: whether one more batch norm stands after every sum.
+      normalized_sum: whether one more norm stands after every sum: a batch norm in a network that
+        has them, else a LayerNorm.
       centered: whether data-dependent biases take each channel's mean out of every layer's input,
         and with it ``1/pi`` of the moment. Assumed then: all examples are independent.
       first: ``Var x_0``, a number or one for each position ``[H, W]``.
@@ -139,9 +140,10 @@ def propagate(
             variance = CENTERED_RELU * branch.mean()
             variance += CENTERED_RELU * skip.mean() if convolved else kept
         q = skip + branch
-        found.append(
-            (entering, skip.mean(), branch.mean(), q.mean(), 1.0, skip.mean() / entering + back)
-        )
+        back += skip.mean() / entering
+        if normalized_sum:  # a gradient is divided by the deviation that the norm divides by
+            back /= variance if normalized else q.mean()
+        found.append((entering, skip.mean(), branch.mean(), q.mean(), 1.0, back))
         if normalized_sum:
             q, variance = q / q.mean(), 1.0
     return ClosedForm(*np.array(found).reshape(-1, 6).T)
@@ -207,6 +209,21 @@ def zero_branch(depth: int) -> ClosedForm:
     fan_out, it is multiplied by ``C_in / C_out`` there.
     """
     return propagate(np.zeros(depth))
+
+
+def layer_norm_post(depth: int, alpha: float = 1.0, branch: float = 1.0) -> ClosedForm:
+    """LayerNorm after the sum, ``LN(alpha x + F(x))``: the branch's share is ``b / (alpha^2 + b)``.
+
+    With ``b = 1`` and ``alpha = 1``, the Transformer's, it is 1/2; with Admin's ``omega`` it is
+    ``ln(L + 1) / (L + 1)``. DeepNorm has ``alpha = (2 N)**(1/4)`` and divides both matrices of a
+    branch by ``beta``, ``b = beta**-4``. Gradients neither grow nor shrink.
+
+    Args:
+      depth: ``L``.
+      alpha: the constant on the skip path.
+      branch: ``b``, the second moment of a branch whose input has 1.
+    """
+    return propagate(np.full(depth, branch), np.full(depth, alpha**2), normalized_sum=True)
 
 
 def rescale(depth: int) -> ClosedForm:
@@ -366,6 +383,7 @@ __all__ = [
     "alpha_one",
     "alpha_rsqrt_depth",
     "batch_norm",
+    "layer_norm_post",
     "propagate",
     "propagate_rectified",
     "rescale",

@@ -1,5 +1,8 @@
 """Initialisers as pure functions of a parameter tree, and the registry of schemes."""
 
+from nf_resnets.init import admin as _admin
+from nf_resnets.init import deepnorm as _deepnorm
+from nf_resnets.init import dyt as _dyt
 from nf_resnets.init import fixup as _fixup
 from nf_resnets.init import lsuv as _lsuv
 from nf_resnets.init import metainit as _metainit
@@ -13,7 +16,10 @@ from nf_resnets.init import skipinit as _skipinit
 from nf_resnets.init import standard as _standard
 from nf_resnets.init import t_fixup as _t_fixup
 from nf_resnets.init import zero_gamma as _zero_gamma
+from nf_resnets.init.admin import admin
+from nf_resnets.init.deepnorm import deepnorm
 from nf_resnets.init.describe import describe
+from nf_resnets.init.dyt import dyt
 from nf_resnets.init.fixup import fixup
 from nf_resnets.init.he import he
 from nf_resnets.init.lsuv import lsuv
@@ -53,6 +59,8 @@ for _scheme in (
     _nf_resnet.PUBLISHED,
     _nf_resnet.TIMM,
     _t_fixup.SCHEME,
+    _dyt.SCHEME,
+    _dyt.DERF,
     _normalized.BATCH_NORM,
     _normalized.BATCH_NORM_LAST,
     _normalized.BATCH_NORM_SQRT_HALF,
@@ -61,6 +69,8 @@ for _scheme in (
     _normalized.GROUP_NORM,
     _normalized.LAYER_NORM_PRE,
     _normalized.LAYER_NORM_POST,
+    _deepnorm.SCHEME,
+    _admin.SCHEME,
     _parametrized.MUP_SCHEME,
     _parametrized.DEPTH_MUP_SCHEME,
     _parametrized.COMPLETEP_SCHEME,
@@ -68,7 +78,8 @@ for _scheme in (
     register(_scheme)
 
 __all__ = [
-    "Rules", "SchemeWarning", "at_base", "constant_alpha", "describe", "fixup",
-    "gradient_quotient", "he", "lsuv", "metainit", "nf_resnet", "orthogonal", "rescale_biases",
-    "rescalenet", "rezero", "rules", "skipinit", "standard", "t_fixup", "xavier", "zero_gamma",
+    "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "describe", "dyt",
+    "fixup", "gradient_quotient", "he", "lsuv", "metainit", "nf_resnet", "orthogonal",
+    "rescale_biases", "rescalenet", "rezero", "rules", "skipinit", "standard", "t_fixup", "xavier",
+    "zero_gamma",
 ]  # fmt: skip

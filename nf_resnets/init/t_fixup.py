@@ -8,23 +8,18 @@ import jax
 
 from nf_resnets import roles
 from nf_resnets.init import needs
+from nf_resnets.init.stacks import DECODER, find_stacks, is_value_path
 from nf_resnets.init.tree import refuse_shapes, scaled
 from nf_resnets.init.xavier import xavier
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
-from nf_resnets.roles.rules import compiled
 from nf_resnets.schemes import Anatomy, Scheme
-
-# The layers of a branch that are scaled, by how many it has. Of attention's four, in the order
-# query, key, value, out, the first two are not.
-_SCALED = {4: (3, 4), 2: (1, 2)}
-_DECODER = r"(?:^|/)decoder"
 
 
 def t_fixup(
     params: Any,
     depth: int,
     *,
-    decoder: str = _DECODER,
+    decoder: str = DECODER,
     key: jax.Array | None = None,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
@@ -90,71 +85,24 @@ def t_fixup(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    in_decoder = compiled("decoder", decoder).search
-    _refuse_other_branches(role_map)
-    _refuse_fused(role_map)
+    stacks = find_stacks(SCHEME.title, role_map, decoder)
+    layers = stacks.layers
     needs.check_parts(SCHEME, role_map)
-    layers = _count_layers(role_map, in_decoder, decoder)
     if key is not None:
         params = xavier(params, key, rules=role_map)
     else:
         refuse_shapes(params, role_map)
 
     def rescale(leaf: Leaf, value: Any) -> Any:
-        side = bool(in_decoder(leaf.path))
+        side = stacks.in_decoder(leaf)
         if leaf.role is Role.EMBEDDING:
             return scaled(value, (9 * layers.get(side, max(layers.values()))) ** -0.25)
-        if leaf.role is Role.BRANCH and leaf.weight and leaf.layer in _SCALED[leaf.m]:
+        if is_value_path(leaf):
             number = layers[side]
             return scaled(value, (9 * number) ** -0.25 if side else 0.67 * number**-0.25)
         return value
 
     return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
-
-
-def _refuse_other_branches(role_map: RoleMap) -> None:
-    for branch in role_map.branches:
-        if branch.m not in _SCALED:
-            raise ValueError(
-                f"residual branch {branch.name!r} has m = {branch.m} layers; T-Fixup knows "
-                "attention with 4 (query, key, value, out) and feed-forward with 2."
-            )
-
-
-def _refuse_fused(role_map: RoleMap) -> None:
-    """Refuses two layers that are no feed-forward branch, such as a fused attention's."""
-    layers: dict[tuple[int, ...], dict[int, Leaf]] = {}
-    for leaf in role_map.leaves:
-        if leaf.role is Role.BRANCH and leaf.weight and leaf.m == 2:
-            layers.setdefault(leaf.branches, {})[leaf.layer] = leaf
-    for pair in layers.values():
-        (_, given), (taken, _) = roles.fans(pair[1]), roles.fans(pair[2])
-        if given != taken:
-            raise ValueError(
-                f"leaf {pair[1].path!r} gives {given} channels and {pair[2].path!r}, the second "
-                f"layer of its branch, takes {taken}; T-Fixup, which scales value and not query "
-                "and key, expected a feed-forward branch, or attention with 4 weights."
-            )
-
-
-def _count_layers(role_map: RoleMap, in_decoder: Any, decoder: str) -> dict[bool, int]:
-    """``N`` of the encoder (False) and of the decoder (True), by their feed-forward branches."""
-    layers = {}
-    for side in (False, True):
-        kinds = [branch.m for branch in role_map.branches if bool(in_decoder(branch.name)) == side]
-        if not kinds and not (side and decoder != _DECODER):
-            continue
-        attention, feed_forward = kinds.count(4), kinds.count(2)
-        found = f"branches in which decoder={decoder!r} {'matches' if side else 'does not match'}"
-        if not feed_forward:
-            raise ValueError(f"no feed-forward branch found among the {len(kinds)} {found}.")
-        if attention not in (0, feed_forward, 2 * feed_forward if side else 0):
-            raise ValueError(
-                f"{attention} of attention and {feed_forward} feed-forward found among the {found};"
-                f" expected {'one or two' if side else 'one'} of attention for each feed-forward."
-            )
-        layers[side] = feed_forward
-    return layers
 
 
 SCHEME = Scheme(

@@ -4,6 +4,7 @@ from nf_resnets.models.architectures import ARCHITECTURES, Architecture, make
 from nf_resnets.models.cifar_resnet import CifarResNet
 from nf_resnets.models.conv import conv
 from nf_resnets.models.dtypes import DTYPES, Dtype, dtype_of
+from nf_resnets.models.dynamic_tanh import DynamicTanh
 from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.parts import (
     Multiplier,
@@ -25,6 +26,7 @@ __all__ = [
     "ChannelBias",
     "CifarResNet",
     "Dtype",
+    "DynamicTanh",
     "Multiplier",
     "ResNet",
     "ResidualScale",

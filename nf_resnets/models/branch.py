@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from nf_resnets import random
 from nf_resnets.models.blocks import divided, scaled_branch
 from nf_resnets.models.dtypes import added, kept_small
+from nf_resnets.models.dynamic_tanh import DynamicTanh
 from nf_resnets.models.parts import shifted, times
-from nf_resnets.schemes import Anatomy, BranchConstants
+from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 from nf_resnets.taps import merge
 
 
@@ -46,15 +47,18 @@ class Linear(nn.Module):
 
 
 def norm_stands(anatomy: Anatomy, place: Literal["pre", "post"]) -> bool:
-    """Whether there is a LayerNorm as a branch begins (``"pre"``) or after its sum (``"post"``)."""
-    return anatomy.norm == "layer" and anatomy.norm_place == place
+    """Whether there is a norm as a branch begins (``"pre"``) or after its sum (``"post"``)."""
+    return anatomy.norm in TRANSFORMER_NORMS and anatomy.norm_place == place
 
 
-def layer_norm(x: jax.Array) -> jax.Array:
+def normalized(anatomy: Anatomy, x: jax.Array) -> jax.Array:
     """Layer normalisation, Ba, Kiros and Hinton 2016, over the last axis of ``[B, T, D]``.
 
-    It computes in float32, whatever ``x`` is in.
+    With ``norm="dyt"`` or ``"derf"`` it is a :class:`DynamicTanh` in its place. It computes in
+    float32, whatever ``x`` is in.
     """
+    if anatomy.norm != "layer":
+        return kept_small(DynamicTanh, x)(erf=anatomy.norm == "derf", name="norm")(x)
     # The two-pass variance, for E[x^2] - E[x]^2 cancels where the mean is large.
     norm = kept_small(nn.LayerNorm, x)
     options = {"epsilon": 1e-5, "use_fast_variance": False, "dtype": jnp.float32}
@@ -69,7 +73,7 @@ def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:
 def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
     """A branch's input ``x / beta``, normalised in a network with the norm there, ``[B, T, D]``."""
     x = divided(x, constants.beta)
-    return layer_norm(x) if norm_stands(module.anatomy, "pre") else x
+    return normalized(module.anatomy, x) if norm_stands(module.anatomy, "pre") else x
 
 
 def end(
@@ -82,7 +86,7 @@ def end(
     branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
     branch = scaled_branch(module, branch)
     y = merge(module, times(x, constants.identity), times(branch, constants.residual))
-    return layer_norm(y) if norm_stands(module.anatomy, "post") else y
+    return normalized(module.anatomy, y) if norm_stands(module.anatomy, "post") else y
 
 
-__all__ = ["Linear", "begin", "end", "layer_norm", "norm_stands", "shift", "xavier_uniform"]
+__all__ = ["Linear", "begin", "end", "norm_stands", "normalized", "shift", "xavier_uniform"]

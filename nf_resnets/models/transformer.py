@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from nf_resnets import schemes
 from nf_resnets.models.attention import CACHE, Attention
-from nf_resnets.models.branch import layer_norm, norm_stands, shift
+from nf_resnets.models.branch import norm_stands, normalized, shift
 from nf_resnets.models.embedding import Embedding, sinusoids
 from nf_resnets.models.feed_forward import FeedForward
 from nf_resnets.models.layers import lecun_fan_in
-from nf_resnets.schemes import Anatomy, BranchConstants
+from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 from nf_resnets.taps import PERTURBATIONS, TAPS
 
 
@@ -116,7 +116,7 @@ class Stack(nn.Module):
         layer = self.layer(name="layers")
         x, _ = scanned(layer, x, constants)
         if norm_stands(layer.anatomy, "pre"):
-            x = layer_norm(x)
+            x = normalized(layer.anatomy, x)
         return shift(self, layer.anatomy, x, self.bias)
 
 
@@ -138,10 +138,11 @@ class Transformer(nn.Module):
     Every encoder layer has two residual branches (attention, feed-forward), every decoder layer
     three (attention, cross-attention, feed-forward): ``L = 2 N_encoder + 3 N_decoder``, 30 for 6
     and 6. Attention has ``m = 4`` layers (query, key, value, out), feed-forward ``m = 2``. The
-    anatomy says whether there is a LayerNorm (``norm="layer"``), after each sum as in the paper
-    (``norm_place="post"``) or where each branch begins and after each stack (``"pre"``); bias
-    vectors in the layers (``conv_biases``); or Fixup's scalars. Dropout is where the paper has it:
-    on the sum of embedding and position, and at the end of every branch.
+    anatomy says whether there is a LayerNorm (``norm="layer"``), or DyT or Derf instead of it,
+    after each sum as in the paper (``norm_place="post"``) or where each branch begins and after
+    each stack (``"pre"``); bias vectors in the layers (``conv_biases``); or Fixup's scalars.
+    Dropout is where the paper has it: on the sum of embedding and position, and at the end of every
+    branch.
 
     As in fairseq's ``transformer_iwslt_de_en`` source and target have an embedding of their own,
     and the head, without bias vector, a matrix of its own (``shared="none"``). Fixup asks for
@@ -365,8 +366,9 @@ class Transformer(nn.Module):
 
     def _constants(self, stack: Literal["encoder", "decoder"]) -> BranchConstants:
         """Those of the branches of one stack, ``[N, 2]`` or ``[N, 3]`` each."""
-        every = self.anatomy.constants((False,) * self.num_branches)
         encoder, decoder = self.depths
+        begins = (k == 2 * encoder for k in range(self.num_branches))
+        every = self.anatomy.constants(tuple(begins))
         if stack == "encoder":
             which, shape = slice(None, 2 * encoder), (encoder, 2)
         else:
@@ -376,12 +378,13 @@ class Transformer(nn.Module):
 
 def _refuse_unknown_parts(anatomy: Anatomy) -> None:
     """Refuses an anatomy with parts that are not of Transformers."""
-    if anatomy.norm not in (None, "layer") or (
-        anatomy.norm == "layer" and anatomy.norm_place not in ("pre", "post")
+    if anatomy.norm is not None and (
+        anatomy.norm not in TRANSFORMER_NORMS or anatomy.norm_place not in ("pre", "post")
     ):
         raise ValueError(
             f"Anatomy(norm={anatomy.norm!r}, norm_place={anatomy.norm_place!r}) found; a "
-            "Transformer has none, or norm='layer' with norm_place='pre' or 'post'."
+            "Transformer has none, or norm='layer', 'dyt' or 'derf' with norm_place='pre' or "
+            "'post'."
         )
     for name, known in (
         ("channel_biases", False),

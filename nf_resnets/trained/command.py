@@ -112,7 +112,8 @@ class TrainTranslator:
     source: str | None = None
     """The language to translate from; by default the one named first."""
     scheme: str = "fixup"
-    """fixup, layernorm_post, layernorm_pre, t_fixup, rezero or plain."""
+    """fixup, layernorm_post, layernorm_pre, t_fixup, rezero, dyt, derf, deepnorm, admin or
+    plain."""
     tested: int = 100
     """Test pairs that are translated at the end, for BLEU."""
     dtype: Dtype = models.DTYPES[0]

@@ -58,6 +58,9 @@ def test_gradients_grow_towards_the_input_as_signals_grow_away_from_it():
     grows = 1 + 1 / (c * (1 + np.arange(3) * c))
     np.testing.assert_allclose(cf.batch_norm(3).backward, grows)
     assert cf.batch_norm(3).gradient[0] == pytest.approx(np.prod(grows) ** 0.5)
+    # One more norm after each sum, of variance 1 + c, divides both: (1 + 1 / c) / (1 + c).
+    merged = cf.propagate(np.ones(3), normalized=True, normalized_sum=True)
+    np.testing.assert_allclose(merged.backward, 1 / c)
 
 
 def test_centring_takes_1_over_pi_from_every_layers_input_and_nothing_from_gradients():

@@ -102,6 +102,7 @@ CASES = {
     "sqrt_half": (form(ONES / 2, ONES / 2), form(ONES / 2)),
     "batchnorm": (form(ONES, normalized=True), form(ONES)),
     "rescalenet": (form(BETA, 1 - BETA), form(BETA, ONES)),
+    "batchnorm_merge": (form(ONES, normalized=True, normalized_sum=True), form(ONES)),
 }
 
 
@@ -112,7 +113,7 @@ def test_var_of_skip_branch_and_sum_is_the_closed_form(name):
     signal, _ = draws(name)
     for part in ("skip", "branch", "sum"):
         measured = getattr(signal, part).second
-        if name == "batchnorm":
+        if name.startswith("batchnorm"):
             # Padding also moves the means that BatchNorm subtracts, which the form leaves out.
             np.testing.assert_allclose(measured.mean(axis=0), getattr(right, part), rtol=0.08)
         else:
@@ -228,6 +229,7 @@ def test_with_a_relu_after_the_sum_it_is_the_other_recursion(name):
         "alpha_rsqrt_depth",
         "rescalenet",
         pytest.param("batchnorm", marks=pytest.mark.slow),
+        pytest.param("batchnorm_merge", marks=pytest.mark.slow),
     ],
 )
 def test_gradients_grow_towards_the_input_by_the_closed_form(name):

@@ -47,6 +47,8 @@ def _count(architecture, scheme, role, ending=""):
         # end of either stack.
         ("layernorm_pre", "transformer", 12),
         ("layernorm_post", "transformer", 10),
+        ("deepnorm", "transformer", 10),
+        ("dyt", "transformer", 24),  # each has two scales, of its input and of its output
         ("t_fixup", "transformer", 0),
         ("fixup", "transformer", 0),
     ],

@@ -31,8 +31,12 @@ RULES = Rules(
 )
 KEY = 7
 # What some initialisers want to know beside the rules, by the name of the argument: which branches
-# are a decoder's, which leaves are scales of norms within branches.
-PATHS = {"decoder": r"^(?:body|1)/1(?:/|$)", "scales": r"^(?:body|1)/(\d+)/(norm|gain|5|7)$"}
+# are a decoder's, which leaves are scales of norms within branches, or DyT's.
+PATHS = {
+    "decoder": r"^(?:body|1)/1(?:/|$)",
+    "scales": r"^(?:body|1)/(\d+)/(norm|gain|5|7)$",
+    "alphas": r"/(?:norm|5)$",
+}
 
 
 @jax.tree_util.register_dataclass

@@ -261,7 +261,7 @@ VALUE_ERRORS = {
     ),
     "a norm that is none": (
         lambda: schemes.Anatomy(norm="instance"),
-        "norm='instance' ... 'group' or 'layer'",
+        "norm='instance' ... 'dyt' or 'derf'",
     ),
 }
 TYPE_ERRORS = {

@@ -49,6 +49,12 @@ CONSTANTS = scheme(
     beta=lambda transitions: 1 + np.arange(len(transitions)) / 10,
 )
 ALL = [FIXUP, PLAIN, PRE, POST, CONSTANTS]
+RIVALS = [schemes.get(name) for name in ("dyt", "derf", "deepnorm", "admin")]
+# The skip paths of two encoder and three decoder layers: torchscale's and admin_torch's formulas.
+SKIPS = {
+    "deepnorm": (0.81 * (2**4 * 3) ** 0.0625, 9**0.25),
+    "admin": ((5 / math.log(5) - 1) ** 0.5, (10 / math.log(10) - 1) ** 0.5),
+}
 every_anatomy = pytest.mark.parametrize("scheme", ALL, ids=[scheme.name for scheme in ALL])
 
 
@@ -66,7 +72,7 @@ def random_like(shapes, seed):
         name, noise = path[-1].key, rng.standard_normal(leaf.shape)
         if name in ("kernel", "embedding"):
             value = noise * leaf.shape[-2 if name == "kernel" else -1] ** -0.5
-        elif name in ("multiplier", "alpha", "scale"):
+        elif name in ("multiplier", "alpha", "scale", "input_scale"):
             value = 1 + 0.2 * np.tanh(noise)
         else:
             value = 0.3 * noise
@@ -98,6 +104,10 @@ def logits_of(model, params, source=SOURCE, target=TARGET):
 
 
 def numpy_norm(p, x):
+    if "input_scale" in p:
+        function = np.vectorize(math.erf) if "input_shift" in p else np.tanh
+        y = function(p["input_scale"] * x + p.get("input_shift", 0))
+        return y * p["scale"] + p["bias"]
     mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return (x - mean) / np.sqrt(var + 1e-5) * p["scale"] + p["bias"]
 
@@ -137,6 +147,8 @@ def numpy_transformer(scheme, params, source, target):
         residual, identity, beta = 1, 1, 1
         if scheme is CONSTANTS:
             residual, identity, beta = 1 / k, 0.9, 1 + (k - 1) / 10
+        if scheme.name in SKIPS:
+            identity = SKIPS[scheme.name][k > 4]
         h = x / beta
         h = numpy_norm(p["norm"], h) if anatomy.norm_place == "pre" else h
         h = function(p, h + p.get("bias_in", p.get("bias_1", 0)))
@@ -178,7 +190,7 @@ def numpy_transformer(scheme, params, source, target):
 
 
 @pytest.mark.every(2)
-@every_anatomy
+@pytest.mark.parametrize("scheme", ALL + RIVALS, ids=lambda scheme: scheme.name)
 def test_the_model_matches_numpy(scheme):
     model = small(scheme)
     params = random_params(model)

@@ -89,6 +89,20 @@ MUTANTS = [
         ("0.67 * number**-0.25", "0.67 * number**-0.5"),
     ),
     *_in(
+        "init/deepnorm.py",
+        "init/test_deepnorm.py",
+        ("both / 1.15", "both"),
+        ("(12 * decoder) ** 0.25", "(8 * decoder) ** 0.25"),
+        ("scaled(value, 1 / beta)", "scaled(value, beta)"),
+    ),
+    *_in("init/admin.py", "init/test_deepnorm.py", ("return math.sqrt(", "return abs(")),
+    *_in(
+        "models/dynamic_tanh.py",
+        "init/test_dyt.py",
+        ("y = jnp.tanh(y)", "y = jnp.sin(y)"),
+        ("START = 0.5", "START = 1.0"),
+    ),
+    *_in(
         "init/lsuv.py",
         "init/test_lsuv.py",
         ("while off >= tolerance", "while off >= 10 * tolerance"),

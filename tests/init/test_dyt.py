@@ -1,0 +1,72 @@
+"""DyT and Derf: the function, its slope at 0, and where its input scales start."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init, roles, schemes
+from nf_resnets.models import ARCHITECTURES, DynamicTanh
+
+X = np.array([[-30.0, -1.0, 0.0, 0.3, 2.0]], "f4")
+
+
+@pytest.mark.parametrize("erf", [False, True], ids=["dyt", "derf"])
+def test_the_function_and_its_slope_at_0(erf):
+    layer = DynamicTanh(erf=erf)
+    start = layer.init(jax.random.key(0), X)["params"]
+    function = math.erf if erf else math.tanh
+    expected = [[function(0.5 * x) for x in X[0]]]
+    np.testing.assert_allclose(layer.apply({"params": start}, X), expected, rtol=1e-6)
+    params = {"scale": jnp.full(5, 3.0), "bias": jnp.arange(5.0), "input_scale": jnp.float32(0.7)}
+    if erf:
+        params["input_shift"] = jnp.zeros(())
+    jacobian = jax.jacobian(lambda x: layer.apply({"params": params}, x))(jnp.zeros(5))
+    slope = 3 * 0.7 * (2 / math.sqrt(math.pi) if erf else 1)
+    np.testing.assert_allclose(jacobian, slope * np.eye(5), rtol=1e-6)
+    far = layer.apply({"params": params}, jnp.full(5, 1e4))
+    np.testing.assert_allclose(far, 3 + np.arange(5), rtol=1e-6)
+
+
+def test_no_example_depends_on_another_channel():
+    params = DynamicTanh().init(jax.random.key(0), X)
+    jacobian = jax.jacobian(lambda x: DynamicTanh().apply(params, x))(jnp.asarray(X[0]))
+    np.testing.assert_array_equal(jacobian, np.diag(np.diag(jacobian)))
+
+
+@pytest.mark.parametrize("name", ["dyt", "derf"])
+def test_the_input_scales_start_where_they_are_told_to(name):
+    found = ARCHITECTURES["transformer"]
+    model = found.smallest(name)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *found.example(2))["params"]
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 7.0, "f4"), shapes)
+    for options, near, others in (({}, 0.5, 0.5), ({"alpha": 0.2, "attention": 0.8}, 0.8, 0.2)):
+        after = init.dyt(params, model.num_branches, **options)
+        counts = {near: 0, others: 0}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(after):
+            path = roles.path_name(path)
+            value = 7.0
+            if path.endswith("input_scale"):
+                value = near if "attention" in path else others
+                counts[value] += leaf.size
+            np.testing.assert_array_equal(leaf, np.float32(value), err_msg=path)
+        # Two layers: an attention and a feed-forward of the encoder, two and one of the decoder,
+        # and one after either stack.
+        assert counts == ({0.8: 2 + 4, 0.2: 2 + 2 + 2} if options else {0.5: 12})
+
+
+def test_what_is_no_dyt_is_refused():
+    found = ARCHITECTURES["transformer"]
+    model = found.smallest("layernorm_pre")
+    params = jax.eval_shape(model.init, jax.random.key(0), *found.example(2))["params"]
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), params)
+    with pytest.raises(ValueError, match="no input scale of DyT found by alphas="):
+        init.dyt(params, model.num_branches)
+    with pytest.raises(ValueError, match="attention=-1 found; expected a finite number above 0"):
+        init.dyt(params, model.num_branches, attention=-1)
+    for name in ("dyt", "derf"):
+        with pytest.raises(ValueError, match="is for transformer networks"):
+            ARCHITECTURES["wrn"].smallest(name)
+    assert schemes.get("derf").init is init.dyt
