@@ -69,6 +69,7 @@ class ExperimentTask:
             # The same in every process, whatever else there is to be made.
             words = [self.experiment.name, self._fixed, repr(group[0].program)]
             name = json.dumps(words if self._dtype == DTYPES[0] else [*words, self._dtype])
+            step_cost = self._step_cost(group[0])
             for point in group:
                 named = {
                     "experiment": self.experiment.name,
@@ -81,12 +82,20 @@ class ExperimentTask:
                     program=hashlib.sha256(name.encode()).hexdigest()[:12],
                     num_steps=point.num_steps,
                     steps_per_epoch=point.steps_per_epoch,
+                    step_cost=step_cost,
                     evaluate_every=1 if self.experiment.test_every_epoch else NEVER,
                     curve_points=CURVE_POINTS,
                 )
                 self.points[run.key], self.runs[run.key] = point, run
                 found.append(run)
         return found
+
+    def _step_cost(self, point: Point) -> float:
+        """Of a step, examples times layers; 1 where that is not known."""
+        try:
+            return (1.0 + self.setup(point).model.num_branches) * max(1, point.batch_size)
+        except Exception:  # the run says it, when it is its turn
+            return 1.0
 
     def resolve(self, settings: Mapping[str, Any]) -> Resolved:
         """The run of these settings."""

@@ -42,7 +42,6 @@ from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.select import Optimum, Rule, optima
 from nf_resnets.sweep.settings import (
     RunSettings,
-    duration_text,
     shown,
     swept,
     typed,
@@ -53,6 +52,7 @@ from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
+from nf_resnets.training.compiling import duration_text
 from nf_resnets.training.preemption import Preemption
 
 

@@ -21,7 +21,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nf_resnets.sweep.settings import duration_text, percent, printable, value_text
+from nf_resnets.sweep.settings import percent, printable, value_text
+from nf_resnets.training.compiling import Compiling, duration_text
 
 if TYPE_CHECKING:
     from nf_resnets.sweep.task import Resolved
@@ -67,11 +68,11 @@ class Running:
 
 
 class TimeLeft:
-    """Estimates the time left: the work left over the work done per second.
+    """Estimates the time left: the seconds of work left over the seconds of work done per second.
 
     A run costs, per unit of work, what runs of its program took, or the mean of the programs
-    measured so far. Runs side by side and compilation are part of the pace. It is given the program
-    and the work of each run that is not over, and the time.
+    measured so far; a program that is not compiled yet costs the mean of those that were. It is
+    given the program and the work of each run that is not over, and the time.
     """
 
     def __init__(self, runs: Iterable[tuple[str, float]], now: float) -> None:
@@ -83,6 +84,11 @@ class TimeLeft:
             self._work[program] = work
         self._seconds: dict[str, float] = defaultdict(float)
         self._made: dict[str, float] = defaultdict(float)
+        self._compiled: dict[str, float] = {}
+
+    def compiled(self, program: str, seconds: float) -> None:
+        """A program is compiled."""
+        self._compiled[program] = seconds
 
     def begin(self, running: Running) -> None:
         """A run enters a slot."""
@@ -114,7 +120,8 @@ class TimeLeft:
             for program in spent
             if made[program] >= ENOUGH
         }
-        busy, elapsed = sum(spent.values()), now - self._start
+        compiled = sum(self._compiled.values())
+        busy, elapsed = sum(spent.values()) + compiled, now - self._start
         if not known or busy <= 0 or elapsed <= 0:
             return None
         mean = statistics.fmean(known.values())
@@ -123,6 +130,9 @@ class TimeLeft:
         # Which of them other workers have made is not known: every program has its part.
         part = to_go / max(sum(waiting.values()), 1)
         left = part * sum(count * cost[name] for name, count in waiting.items())
+        if self._compiled:
+            new = {name for name, count in waiting.items() if count} - {*self._compiled}
+            left += part * len(new) * compiled / len(self._compiled)
         left += sum(cost[each.program] * (1 - each.fraction(each.step)) for each in running)
         pace = busy / elapsed * (1 + elsewhere / max(len(running), 1))
         return max(left, 0.0) / pace
@@ -220,7 +230,7 @@ class Display:
         self._best = None if swept is None else best
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
-        self._compiling: dict[str, tuple[str, float]] = {}  # label, since when
+        self._compiling: dict[str, Compiling] = {}
         self._lines: deque[str] = deque()
         self._failures = 0
         self._unsaid: Counter[str] = Counter()  # states of the runs that ended since the last line
@@ -241,12 +251,14 @@ class Display:
     def on_compile_begin(self, program: str, label: str) -> None:
         """Shows what is being compiled."""
         with self._event():
-            self._compiling[program] = (printable(label) or "the program", time.monotonic())
+            self._compiling[program] = Compiling(printable(label) or "the program")
 
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """The program is compiled, or could not be."""
         with self._event():
-            label, _ = self._compiling.pop(program, (program[:8], 0.0))
+            compiling = self._compiling.pop(program, None)
+            label = compiling.name if compiling else program[:8]
+            self._time_left.compiled(program, seconds)
             if slots and not self._in_terminal and len(self._runs) <= MANY:
                 self._lines.append(f"compiled {label} ({duration_text(seconds)})")
 
@@ -452,8 +464,7 @@ class Display:
                 left = self._seconds_left()
                 times += f"  {'?' if left is None else duration_text(left)} left"
             compiling = [
-                Text(f"compiling {label}, {duration_text(now - since)}", style="dim")
-                for label, since in self._compiling.values()
+                Text(compiling.text(now), style="dim") for compiling in self._compiling.values()
             ]
             best = self._best.table(self.console) if self._best is not None else None
             running = [dataclasses.replace(run) for run in self._running.values()]
@@ -493,7 +504,7 @@ def _running_table(running: list[Running], console: Console, room: int) -> list[
 
 
 def _program_and_work(run: Resolved) -> tuple[str, float]:
-    return run.program, float(run.num_steps * run.settings.get("batch_size", 1))
+    return run.program, float(run.num_steps * run.step_cost)
 
 
 def _table(first: str, *others: str) -> Table:

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.programs import CANDIDATES, GAIN, Execution, describe
-from nf_resnets.sweep.settings import duration_text
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.worker import sweep_mesh
 from nf_resnets.topology import (
@@ -22,6 +21,7 @@ from nf_resnets.topology import (
     compile_footprint,
     shortest_step,
 )
+from nf_resnets.training.compiling import duration_text
 from nf_resnets.training.mesh import DATA, SWEEP
 
 

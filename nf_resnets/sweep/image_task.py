@@ -56,11 +56,12 @@ class Kind:
     micro_batches: int  # into which a batch is cut
     bn_groups: int  # into which BatchNorm cuts a batch
     program: str  # runs of equal names share a compiled program
+    step_cost: float = 1.0  # examples times layers
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a ledger keeps of it: the schedule as ``[first step, rate]``."""
         parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
-        own = {n: v for n, v in vars(self).items() if n not in ("settings", "program")}
+        own = {n: v for n, v in vars(self).items() if n not in ("settings", "program", "step_cost")}
         return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
 
 
@@ -104,6 +105,7 @@ class ImageTask:
             num_steps=kind.num_steps,
             steps_per_epoch=kind.steps_per_epoch,
             evaluate_every=settings.evaluate_every,
+            step_cost=kind.step_cost,
             facts=kind.facts(settings.peak_lr),
         )
 
@@ -232,7 +234,7 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
     numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
     if max(numbers) > LARGE:
         _refuse_too_large(model, settings, image)
-    return found
+    return dataclasses.replace(found, step_cost=batch_size * (1.0 + model.num_branches))
 
 
 def _refuse_too_large(model: Any, settings: RunSettings, image: tuple[int, ...]) -> None:

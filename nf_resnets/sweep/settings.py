@@ -404,22 +404,6 @@ def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
     return ", ".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
-def duration_text(seconds: float) -> str:
-    """Seconds to two digits or so.
-
-    Example:
-      >>> [duration_text(seconds) for seconds in (0.0412, 1.23, 9.96, 75, 4000, 180000)]
-      ['0.041 s', '1.2 s', '10 s', '1 min 15 s', '1 h 6 min', '2 d 2 h']
-    """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0.0):.2g} s"
-    whole = round(seconds)
-    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // small} {smaller}"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
-
-
 def printable(text: str) -> str:
     """One line without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST_MESSAGE]
@@ -433,6 +417,6 @@ def percent(fraction: float | None) -> str:
 
 __all__ = [
     "FIELDS", "LONGEST_MESSAGE", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
-    "duration_text", "label", "make", "parse", "percent", "points", "printable", "scalar_factor",
+    "label", "make", "parse", "percent", "points", "printable", "scalar_factor",
     "shown", "swept", "typed", "value_text",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ class Resolved:
     steps_per_epoch: int  # after so many steps, and at the end, the ledger gets a row
     evaluate_every: int = 1  # epochs between two tests; the last step is always followed by one
     curve_points: int = 200  # of the curve that the ledger keeps, at most
+    step_cost: float = 1.0  # of a step, in those of other runs: examples times layers
     # What else the ledger keeps of it, as JSON values.
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -25,6 +25,7 @@ from nf_resnets.manifest import digest
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
 from nf_resnets.trained import settings as settings_of
+from nf_resnets.trained.display import Display
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
@@ -90,9 +91,10 @@ class Train:
         model = _network(self, dataset)
         where = f"{self.model} ({self.scheme}) on {self.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
+        display = _image_display(self.model, dataset, self.recipe)
         notes = {"network": self.model, "dataset": self.dataset}
-        _make(self, out, notes, _identity(model, dataset, self.recipe),
-              partial(fit.fit, model, dataset, self.recipe, on_epoch=_print_epoch))  # fmt: skip
+        _make(self, out, notes, _identity(model, dataset, self.recipe), display,
+              partial(fit.fit, model, dataset, self.recipe, on_step=display.on_step))  # fmt: skip
         if samples is not None:
             _write_samples(samples, dataset)
             print(f"Images to try it on: {program()} predict {out} {samples}/*.png")
@@ -131,21 +133,17 @@ class TrainTranslator:
         print(f"Training a Transformer ({self.scheme}) on {self.dataset}, "
               f"{' to '.join(pairs.languages)}, {len(pairs.train.source):,} pairs, "
               f"{_device()}", flush=True)  # fmt: skip
-        steps = self.recipe.steps
-
-        def on_step(step: int, metrics: dict[str, float]) -> None:
-            if step % 50 == 0 or step == steps:
-                print(f"  step {step:>{len(str(steps))}} of {steps}: negative log-likelihood of a "
-                      f"token {metrics['likelihood']:.3f}", flush=True)  # fmt: skip
-
+        display = Display("the Transformer", 50, {"likelihood": "nats a token"})
         texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
         recipe = dataclasses.asdict(self.recipe)
         identity = {"scheme": self.scheme, "recipe": recipe, "pairs": texts}
         if self.dtype != models.DTYPES[0]:
             identity["dtype"] = self.dtype
-        _make(self, out, {"dataset": self.dataset}, identity,
+        _make(self, out, {"dataset": self.dataset}, identity, display,
               partial(fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype,
-                      tested=self.tested, on_step=on_step))  # fmt: skip
+                      tested=self.tested,
+                      on_step=lambda step, metrics: display.on_step(
+                          step, self.recipe.steps, metrics)))  # fmt: skip
         print(f'{program()} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
@@ -310,9 +308,10 @@ class Tune:
             "tuned_from": dict(old.notes),
             "learn": self.learn,
         }
-        _make(self, out, notes, identity,
+        display = _image_display(str(self.file), dataset, self.recipe)
+        _make(self, out, notes, identity, display,
               partial(fit.fit, new.model, dataset, self.recipe, variables=new.variables,
-                      learn=self.learn, on_epoch=_print_epoch))  # fmt: skip
+                      learn=self.learn, on_step=display.on_step))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,12 +405,14 @@ def _make(
     out: Path,
     notes: dict[str, Any],
     identity: dict[str, Any],
+    display: Display,
     make: Callable[..., Trained],
 ) -> None:
     """Trains a network, saves it, and prints how good it is."""
     start = time.monotonic()
     with unfinished(out, identity) as checkpoints:
-        network = make(checkpoints=checkpoints)
+        with display:
+            network = make(checkpoints=checkpoints)
         _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
               overwrite=command.overwrite)  # fmt: skip
     found = network.notes
@@ -449,9 +450,10 @@ def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
         raise TrainedError(f"{text}; the network is kept in {kept}.") from None
 
 
-def _print_epoch(step: int, steps: int, loss: float, accuracy: float) -> None:
-    print(f"  step {step:>{len(str(steps))}} of {steps}: training loss {loss:.3f}, "
-          f"accuracy {100 * accuracy:.1f}%", flush=True)  # fmt: skip
+def _image_display(name: str, dataset: data.Dataset, recipe: fit.Recipe) -> Display:
+    """A display with a line an epoch."""
+    every = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
+    return Display(name, every, {"loss": "training loss", "accuracy": "accuracy"})
 
 
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:

@@ -69,6 +69,7 @@ def fit(
     *,
     variables: Any = None,
     learn: Learn = "all",
+    on_step: Callable[[int, int, dict[str, float]], Any] = lambda *step: None,
     on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
     checkpoints: Checkpoints | None = None,
 ) -> Trained:
@@ -82,6 +83,7 @@ def fit(
         of its scheme. Schemes that are no draw of their own change He's (fan_in), with which the
         sweeps and most experiments begin.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
+      on_step: called after each step with the steps made, all steps, and the step's metrics.
       on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
         means of the epoch's training loss and accuracy.
       checkpoints: where the training is saved and resumed; None for neither.
@@ -127,14 +129,15 @@ def fit(
     )
     epoch: list[dict[str, float]] = []
 
-    def on_step(step: int, metrics: dict[str, float]) -> None:
+    def after_step(step: int, metrics: dict[str, float]) -> None:
+        on_step(step, steps, metrics)
         epoch.append(metrics)
         if step % per_epoch == 0 or step == steps:
             means = [sum(m[name] for m in epoch) / len(epoch) for name in ("loss", "accuracy")]
             on_epoch(step, steps, *means)
             epoch.clear()
 
-    state, test = run_to_end(program, start, on_step=on_step, checkpoints=checkpoints)
+    state, test = run_to_end(program, start, on_step=after_step, checkpoints=checkpoints)
     found = {"params": state.params}
     if state.batch_stats:
         found["batch_stats"] = state.batch_stats

@@ -65,7 +65,9 @@ def result(accuracy: float | None = 0.917, **more) -> dict:
 
 
 def a_run(key: str, label: str) -> types.SimpleNamespace:
-    return types.SimpleNamespace(key=key, label=label, program="p", num_steps=56, settings={})
+    return types.SimpleNamespace(
+        key=key, label=label, program="p", num_steps=56, step_cost=1.0, settings={}
+    )
 
 
 class Shown:
@@ -224,12 +226,12 @@ def test_the_table_shows_runs_counts_and_the_best():
     assert "5 finished, 2 diverged, 1 running, 16 to go" in text
     assert re.search(r"skipinit, batch 128, rate 2\^-2, seed 1 .* 28/56 +0\.412 +61\.7%", text)
     assert re.search(r"best so far +batch 32 +batch 128\n *fixup +86\.0% 2\^-2 +diverged", text)
-    assert "compiling skipinit, batch 32, " in text
+    assert "Compiling skipinit, batch 32, " in text
     # What could not be compiled is compiled no more, and a lost run is somebody's to make.
     shown.display.on_compile_end("p", 2.0, 0)
     shown.display.on_run_end(key, "lost", {})
     text = shown.drawn()
-    assert "compiling" not in text and "17 to go" in text
+    assert "Compiling" not in text and "17 to go" in text
 
 
 def test_streamed_runs_show_the_fraction_of_waiting_for_input():
@@ -382,14 +384,15 @@ def test_a_terminal_that_stands_still_holds_nobody_up(monkeypatch):
 
 SCRIPT = """
 import sys, time, types
-for name in ("nf_resnets", "nf_resnets.sweep"):  # without JAX, which the display does not need
+# Without JAX, which the display does not need.
+for name in ("nf_resnets", "nf_resnets.sweep", "nf_resnets.training"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [name.replace(".", "/")]
 from nf_resnets.sweep.display import Display
 settings = {"scheme": "fixup", "batch_size": 64}
 runs = [
     types.SimpleNamespace(
-        key=str(n), label=f"seed {n}", program="p", num_steps=9, settings=settings
+        key=str(n), label=f"seed {n}", program="p", num_steps=9, step_cost=1, settings=settings
     )
     for n in range(400)
 ]
@@ -516,6 +519,16 @@ def test_time_left_weighs_programs_by_their_work_until_they_are_measured():
     assert clock.seconds(6, 2.0) == pytest.approx(2 * (2 + 4 + 8))
     clock.make(runs[2], 2.0, 8.0)  # three times slower than expected: 2 a unit of work in the mean
     assert clock.seconds(5, 8.0) == pytest.approx(6 + 2 * 2 * (4 + 8))
+
+
+def test_time_left_counts_programs_that_are_not_compiled_yet():
+    clock = Clock([("p", 1.0)] * 3 + [("q", 1.0)] * 2)
+    clock.left.compiled("p", 20.0)
+    clock.make(("p", 1.0), 20.0, 22.0)
+    # Four more runs of 2 s, and q to compile; one thread does it all.
+    assert clock.seconds(4, 22.0) == pytest.approx(4 * 2 + 20)
+    clock.left.compiled("q", 10.0)
+    assert clock.seconds(4, 32.0) == pytest.approx(4 * 2)
 
 
 def test_time_left_knows_what_was_made_before_and_that_diverged_runs_are_short():
