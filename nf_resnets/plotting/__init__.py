@@ -3,9 +3,11 @@
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
 from nf_resnets.plotting.depth import depth_figure
 from nf_resnets.plotting.heat import heat_figure
+from nf_resnets.plotting.isolation import isolation_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure
 from nf_resnets.plotting.report import SweepResults, report
+from nf_resnets.plotting.steps import steps_figure
 from nf_resnets.plotting.sweep import sweep_figures
 
 __all__ = [
@@ -15,9 +17,11 @@ __all__ = [
     "curves_figure",
     "depth_figure",
     "heat_figure",
+    "isolation_figure",
     "moving_average",
     "optima_figure",
     "rates_figure",
     "report",
+    "steps_figure",
     "sweep_figures",
 ]

@@ -225,7 +225,7 @@ def _draw(
                     up if more_is_better else 1 - up,
                     transform=axes.get_xaxis_transform(),
                     color=color[size],
-                    **_cross(whole=not rate["n"], small=limits.apart < 0.04),
+                    **cross(whole=not rate["n"], small=limits.apart < 0.04),
                 )
     axes.set_ylim(limits.low, limits.high)
     if not any(rate["mean"] is not None for one in optima for rate in one["rates"]):
@@ -295,7 +295,8 @@ def _best(at_edge: str | None) -> dict[str, Any]:
     return {"ms": 9, "linestyle": "none", **(hollow if at_edge else {"markeredgecolor": "white"})}
 
 
-def _cross(*, whole: bool, small: bool = False) -> dict[str, Any]:
+def cross(*, whole: bool, small: bool = False) -> dict[str, Any]:
+    """The mark of runs that diverged: bold if all seeds did."""
     return {
         "marker": "x",
         "markersize": (7 if whole else 5) - 1.5 * small,
@@ -317,13 +318,13 @@ def _marks(optima: Sequence[Row]) -> list[Any]:
     marks = [
         ("best", inside, {**dot, **_best(None)}),
         ("best, at the grid's edge", edge, {**dot, **_best("highest")}),
-        ("all seeds diverged", whole, {"color": INK, **_cross(whole=True)}),
-        ("some seeds diverged", part, {"color": INK, **_cross(whole=False)}),
+        ("all seeds diverged", whole, {"color": INK, **cross(whole=True)}),
+        ("some seeds diverged", part, {"color": INK, **cross(whole=False)}),
     ]
     return [entry(label, **look) for label, there, look in marks if there]
 
 
 __all__ = [
-    "METRICS", "groups_of", "log2_axis", "power_label", "rates_figure", "series_title",
+    "METRICS", "cross", "groups_of", "log2_axis", "power_label", "rates_figure", "series_title",
     "size_colors",
 ]  # fmt: skip

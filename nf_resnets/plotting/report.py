@@ -111,6 +111,9 @@ class SweepResults:
       facts: versions, devices, the command and whatever else; a mapping among them is a table.
       failures: with ``key``, ``state``, ``message`` and ``traceback``, as far as they are there.
       names: what to call schemes; else by their keys.
+      isolations: plain mappings of ``nf_resnets.sweep.select.Isolation``.
+      targets: plain mappings of ``nf_resnets.sweep.targets.StepsToTarget``.
+      knees: their fits, plain mappings of ``Regimes``.
     """
 
     title: str
@@ -122,6 +125,9 @@ class SweepResults:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     failures: Sequence[Row] = ()
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    isolations: Sequence[Row] = ()
+    targets: Sequence[Row] = ()
+    knees: Sequence[Row] = ()
 
 
 def report(
@@ -167,6 +173,7 @@ def report(
         "<h2>Best learning rates</h2>",
         *_best(sweep.optima, called, batch_size),
         *_regimes(sweep.regimes, called),
+        *_targets(sweep.targets, sweep.knees, called, batch_size),
         *_figures(figures),
         "<h2>Grid</h2>",
         _fields("values", grid) if grid else "<p>All runs have the same settings.</p>",
@@ -416,6 +423,62 @@ def _smooth_in_words(fit: Row, smooth: Row) -> str:
             f"{smooth['held_out']:.2g} without: the curve {better} it is chosen."
         )
     return said
+
+
+def _targets(
+    targets: Sequence[Row], knees: Sequence[Row], called: Callable[[Row], str], batch_size: str
+) -> Iterable[str]:
+    """The steps to a target at each batch size, and where more examples stop helping."""
+    if not targets:
+        return
+    metric, value = targets[0]["metric"], targets[0]["target"]
+    yield (
+        f"<h2>Steps to a {_by(metric)} of {_metric(metric, value)}</h2><p>The fewest over the "
+        "rates, of each the median over its seeds; in brackets from the quickest to the slowest "
+        "seed. B<sub>noise</sub> is the gradient noise scale of these runs up to the target.</p>"
+    )
+    lines = []
+    for one in targets:
+        steps = "–" if one["steps"] is None else f"{one['steps']} ({one['low']} to {one['high']})"
+        noise = "–" if one["noise_scale"] is None else f"{one['noise_scale']:.3g}"
+        edge = f'<td class="edge">{_text(one["at_edge"])} rate tried</td>'
+        lines.append((
+            called(one["group"]),
+            _number(one["group"][batch_size]),
+            *map(_number, (steps, f"{one['reached']} of {one['runs']}")),
+            _power(one["rate"]),
+            _number(noise),
+            edge if one["at_edge"] else "",
+        ))  # fmt: skip
+    yield _table(("runs", "B", "steps", "reached it", "rate", "B_noise", ""), lines)
+    items = [f"<li><b>{called(fit['group'])}</b>: {_knee_in_words(fit)}</li>" for fit in knees]
+    yield f"<ul>{''.join(items)}</ul>"
+
+
+def _knee_in_words(fit: Row) -> str:
+    """Where the steps stop falling, in a few sentences."""
+    many = f"{len(fit['residuals'])} batch sizes"
+    if fit["shows"] == "both" and fit["batch_size"]:
+        said = (
+            f"perfect scaling up to B = {_range(fit['batch_size'], fit['batch_size_error'])}; "
+            f"no fewer than {1 / fit['largest']:.3g} steps"
+        )
+    else:
+        said = {
+            "linear": f"perfect scaling over all {many}",
+            "saturated": f"no fewer steps with a larger batch, over all {many}",
+        }.get(fit["shows"], f"{many} do not tell perfect scaling from none")
+    if fit["smooth"]:
+        smooth = fit["smooth"]
+        said += (
+            "; without a corner, steps = least · (1 + B<sub>crit</sub> / B) with B<sub>crit</sub> "
+            f"= {_range(smooth['batch_size'], smooth['batch_size_error'])}"
+        )
+    if fit["form"]:
+        said += f", which predicts a batch size {'better' if fit['form'] == 'smooth' else 'worse'}"
+    for out in fit["left_out"]:
+        said += f". B = {out['batch_size']:g} is left out: {_text(out['reason'])}"
+    return said + "."
 
 
 def _figures(figures: Mapping[str, bytes]) -> Iterable[str]:

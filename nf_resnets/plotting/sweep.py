@@ -1,4 +1,4 @@
-"""All pictures of a sweep in one folder: three figures, a table, the report."""
+"""All pictures of a sweep in one folder: its figures, a table, the report."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets.plotting.heat import heat_figure
+from nf_resnets.plotting.isolation import isolation_figure
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
 from nf_resnets.plotting.report import RULES, SweepResults, report
+from nf_resnets.plotting.steps import steps_figure
 from nf_resnets.plotting.style import power_of_two
 from nf_resnets.plotting.whole import whole_file
 
@@ -22,6 +24,9 @@ def sweep_figures(
     folder: Path, sweep: SweepResults, *, failed: Callable[[str, Exception], Any] | None = None
 ) -> list[str]:
     """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
+
+    Where several settings are swept, ``isolation`` is drawn as well, and ``steps`` where there are
+    steps to a target at several batch sizes.
 
     Args:
       folder: where to; files of these names are replaced, each whole.
@@ -36,14 +41,24 @@ def sweep_figures(
         "title": sweep.title, "subtitle": sweep.subtitle, "names": sweep.names
     }  # fmt: skip
     optima, chance = sweep.optima, sweep.chance
-    drawings: tuple[tuple[str, str, Callable[[Path], None]], ...] = (
+    drawings: list[tuple[str, str, Callable[[Path], None]]] = [
         ("rates", "Accuracy and training loss against the learning rate",
          lambda path: rates_figure(optima, path, chance=chance, **look)),
         ("optima", "The optimum against the batch size",
          lambda path: optima_figure(optima, sweep.regimes, path, **look)),
         ("heat", "Test accuracy by learning rate and batch size",
          lambda path: heat_figure(optima, path, **look)),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if sweep.isolations:
+        drawings.append((
+            "isolation", "One setting at a time, by the best of the others",
+            lambda path: isolation_figure(sweep.isolations, path, **look),
+        ))  # fmt: skip
+    if sweep.targets:
+        drawings.append((
+            "steps", "Steps to a target against the batch size",
+            lambda path: steps_figure(sweep.targets, sweep.knees, path, **look),
+        ))  # fmt: skip
     files: list[str] = []
     svgs: dict[str, bytes] = {}
 

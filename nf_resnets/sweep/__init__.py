@@ -3,13 +3,14 @@
 from nf_resnets.sweep.image_task import Sweep, make_sweep
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.regimes import Regimes, regimes, regimes_of
-from nf_resnets.sweep.select import Optimum, optima, optimum
+from nf_resnets.sweep.select import Optimum, isolated, optima, optimum
 from nf_resnets.sweep.settings import RunSettings
+from nf_resnets.sweep.targets import common_target, knees, steps_to_target
 from nf_resnets.sweep.task import Callback, Callbacks
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 
 __all__ = [
     "Callback", "Callbacks", "Ledger", "LedgerError", "Optimum", "Outcome", "Regimes",
-    "RunSettings", "Sweep", "enter", "make_sweep", "open_ledger", "optima", "optimum", "regimes",
-    "regimes_of", "run_sweep",
+    "RunSettings", "Sweep", "common_target", "enter", "isolated", "knees", "make_sweep",
+    "open_ledger", "optima", "optimum", "regimes", "regimes_of", "run_sweep", "steps_to_target",
 ]  # fmt: skip

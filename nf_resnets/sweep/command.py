@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -39,7 +40,8 @@ from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_led
 from nf_resnets.sweep.programs import Execution
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.select import Optimum, Rule, optima
+from nf_resnets.sweep.select import METRICS as TARGETS
+from nf_resnets.sweep.select import Isolation, Optimum, Row, Rule, grouped, isolated, optima
 from nf_resnets.sweep.settings import (
     RunSettings,
     shown,
@@ -47,6 +49,7 @@ from nf_resnets.sweep.settings import (
     typed,
     value_text,
 )  # fmt: skip
+from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
 from nf_resnets.sweep.task import Callback, Callbacks, Resolved
 from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.topology import topology_devices
@@ -78,6 +81,9 @@ class Options:
     best: Rule = "strict"
     """How rates are compared of which some seeds diverged. strict: the more diverged, the further
     behind. trimmed: as long as half of them finished, by the mean over those that did."""
+    target: str = ""
+    """A metric and its value, such as train_loss=0.5 or test_accuracy=0.9, to which the steps are
+    counted at each batch size; by default the lowest training loss that all batch sizes reach."""
     retry: bool = False
     """Try runs again that failed or ran out of memory."""
     tensorboard: bool = False
@@ -205,6 +211,7 @@ def check(options: Options) -> None:
         raise SystemExit(
             f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
         )
+    parse_target(options.target)
     if options.topology and not options.dry_run:
         raise SystemExit(
             f"--topology {options.topology} found without --dry-run; expected both, since programs "
@@ -212,6 +219,27 @@ def check(options: Options) -> None:
         )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
+
+
+def parse_target(text: str) -> tuple[str, float | None]:
+    """The metric of ``--target`` and its value; without one the training loss, and None.
+
+    Raises:
+      SystemExit: if it names no metric or no number.
+
+    Example:
+      >>> parse_target("test_accuracy=0.9"), parse_target("")
+      (('test_accuracy', 0.9), ('train_loss', None))
+    """
+    if not text:
+        return "train_loss", None
+    metric, _, number = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if metric in TARGETS and math.isfinite(float(number)):
+            return metric, float(number)
+    raise SystemExit(
+        f"--target {shown(text)} found; expected METRIC=NUMBER with one of {', '.join(TARGETS)}."
+    )
 
 
 def placed(options: Options) -> Options:
@@ -372,6 +400,8 @@ def _result(
     options: Options, sweep: Sweep, ledger: Ledger, outcome: worker.Outcome, code: int
 ) -> Result:
     rows = sweep.rows(ledger)
+    if parse_target(options.target)[0].startswith("test"):
+        rows = _with_tests(rows, ledger)
     faults = []
     try:
         # Written anew each time: it can always be made from the ledger.
@@ -391,6 +421,18 @@ def _result(
         rows, sweep.axes, sweep.base, outcome.counts, outcome.clock, code or int(bool(failed)),
         failures, len(outcome.programs), _makers(attempts), faults,
     )  # fmt: skip
+
+
+def _with_tests(rows: Sequence[dict[str, Any]], ledger: Ledger) -> list[dict[str, Any]]:
+    """The rows with what their tests gave, as ``steps_to_target`` takes it."""
+    tests: dict[str, dict[str, list[Any]]] = {}
+    for epoch in ledger.epochs():
+        if epoch["test_loss"] is not None:
+            of_run = tests.setdefault(epoch["key"], {"step": [], "loss": [], "accuracy": []})
+            for name, column in (("step", "step"), ("loss", "test_loss"),
+                                 ("accuracy", "test_accuracy")):  # fmt: skip
+                of_run[name].append(epoch[column])
+    return [{**row, "tests": tests.get(row["key"])} for row in rows]
 
 
 def _enter(sweep: Sweep, ledger: Ledger) -> None:
@@ -511,6 +553,7 @@ METRICS = ("test_accuracy", "train_loss")
 def draw(
     result: Result, folder: Path, *, title: str, rule: Rule = "strict",
     chance: float | None = None, failed: Callable[[str, Exception], Any] | None = None,
+    target: str = "",
 ) -> list[str]:  # fmt: skip
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
@@ -522,6 +565,7 @@ def draw(
       chance: the accuracy of guessing, 0 to 1.
       failed: called with the name of a file that cannot be made, and why; by default that is an
         error.
+      target: as ``Options.target``.
 
     Returns:
       The names of the files; none if there is no run.
@@ -530,7 +574,10 @@ def draw(
     if not rows:
         return []
     best, names = _best(rows, axes, rule)
-    fits = regimes_of(best) if len(axes.get("batch_size", ())) > 1 else []
+    sizes = len(axes.get("batch_size", ())) > 1
+    fits = regimes_of(best) if sizes else []
+    reached = _targets(rows, list(best[0].group), target) if sizes else []
+    falls = knees(reached)
     found = plotting.SweepResults(
         title=title,
         subtitle=in_one_line(rows[0], axes, result.base),
@@ -546,6 +593,9 @@ def draw(
             if row["state"] in ("failed", "oom")
         ],
         names=names,
+        isolations=[dataclasses.asdict(one) for one in _isolations(rows, axes, rule)],
+        targets=[dataclasses.asdict(one) for one in reached],
+        knees=[dataclasses.asdict(fit) for fit in falls],
     )  # fmt: skip
     return plotting.sweep_figures(folder, found, failed=failed)
 
@@ -558,6 +608,29 @@ def _best(
     by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
     best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
     return best, {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
+
+
+def _targets(rows: Sequence[Row], by: Sequence[str], target: str) -> list[StepsToTarget]:
+    """The steps to the target, or to the one that all groups reach; none if no run has finished."""
+    metric, value = parse_target(target)
+    if value is None:
+        value = common_target(rows, metric=metric, by=by)
+    return [] if value is None else steps_to_target(rows, value, metric=metric, by=by)
+
+
+def _isolations(
+    rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], rule: Rule
+) -> list[Isolation]:
+    """Each setting by itself, by both metrics and for each scheme, where several are swept."""
+    fields = [name for name in swept(axes) if name not in ("scheme", "seed")]
+    if len(fields) < 2:
+        return []
+    return [
+        isolated(of, field, fields=fields, metric=metric, rule=rule, group={"scheme": scheme})
+        for metric in METRICS
+        for (scheme,), of in grouped(rows, ("scheme",)).items()
+        for field in fields
+    ]
 
 
 def in_one_line(
@@ -597,7 +670,10 @@ def finish(result: Result, options: Options, *, title: str) -> int:
             chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
     files: list[str] = []
     try:
-        files = draw(result, folder, title=title, rule=options.best, chance=chance, failed=failed)
+        files = draw(
+            result, folder, title=title, rule=options.best, chance=chance, failed=failed,
+            target=options.target,
+        )  # fmt: skip
     except Exception as error:  # the runs are done, and what else there is to say is said
         failed("report.html", error)
     try:
@@ -669,5 +745,5 @@ def _time(result: Result) -> str:
 
 __all__ = [
     "METRICS", "STOPPED", "Options", "Result", "base_of", "check", "draw", "end", "finish",
-    "growth", "in_one_line", "run", "states_in_words", "values_in_words",
+    "growth", "in_one_line", "parse_target", "run", "states_in_words", "values_in_words",
 ]  # fmt: skip

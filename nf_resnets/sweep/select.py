@@ -154,19 +154,11 @@ def optima(
     Raises:
       ValueError: as ``optimum``, or if a run lacks a field of ``by``.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        missing = [field for field in by if field not in row]
-        if missing:
-            raise ValueError(
-                f"by={tuple(by)} names {missing[0]!r}, which a run does not have; expected fields "
-                "of a run's settings."
-            )
-        groups.setdefault(tuple(row[field] for field in by), []).append(row)
+    groups = grouped(rows, by)
     places = [list(dict.fromkeys(column)) for column in zip(*groups, strict=True)]
 
     def order(values: tuple[Any, ...]) -> list[tuple[bool, float]]:
-        is_number = [isinstance(v, int | float) and not isinstance(v, bool) for v in values]
+        is_number = [_is_number(v) for v in values]
         return [
             (False, value) if number else (True, places[field].index(value))
             for field, (value, number) in enumerate(zip(values, is_number, strict=True))
@@ -177,6 +169,97 @@ def optima(
         optimum(groups[values], group=dict(zip(by, values, strict=True)), **how)
         for values in sorted(groups, key=order)
     ]
+
+
+def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """The runs that share the fields of ``by``, by their values, in the order of the rows.
+
+    Raises:
+      ValueError: if a run lacks a field.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        missing = [field for field in by if field not in row]
+        if missing:
+            raise ValueError(
+                f"by={tuple(by)} names {missing[0]!r}, which a run does not have; expected fields "
+                "of a run's settings."
+            )
+        groups.setdefault(tuple(row[field] for field in by), []).append(row)
+    return groups
+
+
+@dataclasses.dataclass(frozen=True)
+class Isolation:
+    """What becomes of one setting, by the best choice of all others.
+
+    Attributes:
+      group: the fields and values that all runs share.
+      field: the setting.
+      metric: by what the others are chosen.
+      values: of the setting, in the order of the rows' numbers or as they first come.
+      configurations: for each value those of the other settings, each over its seeds; of one, its
+        learning rate tells it apart in part only.
+      best: for each value the best of these; None if none finished.
+    """
+
+    group: dict[str, Any]
+    field: str
+    metric: str
+    values: tuple[Any, ...]
+    configurations: tuple[tuple[RateSummary, ...], ...]
+    best: tuple[RateSummary | None, ...]
+
+
+def isolated(
+    rows: Sequence[Row], field: str, *, fields: Sequence[str], metric: str = "test_accuracy",
+    rate: str = "peak_lr", rule: Rule = "strict", group: Mapping[str, Any] | None = None,
+) -> Isolation:  # fmt: skip
+    """Isolates one setting of a sweep: for each of its values the best of the other settings.
+
+    A configuration is all settings but the seed; configurations of one value are compared as rates
+    are (:func:`optimum`), one that diverged with all seeds is infeasible.
+
+    Args:
+      rows: one for each run, as for ``optimum``.
+      field: the setting.
+      fields: all settings that are swept, without the seed.
+      metric: as for ``optimum``.
+      rate: the field of the learning rate.
+      rule: as for ``optimum``.
+      group: what the runs share, kept in the result.
+
+    Raises:
+      ValueError: if a run lacks a field.
+
+    Source: Godbole, Dahl, Gilmer, Shallue, Nado, *Deep Learning Tuning Playbook*, 2023.
+    """
+    sign, left_out = METRICS[metric], Counter[str]()
+    others = [name for name in fields if name != field]
+    by_value = {value: of for (value,), of in grouped(rows, (field,)).items()}
+    values = sorted(by_value) if all(map(_is_number, by_value)) else list(by_value)
+    configurations = [
+        tuple(
+            _summary(float(runs[0][rate]), runs, metric, left_out)
+            for runs in grouped(by_value[value], others).values()
+        )
+        for value in values
+    ]
+    best = [
+        min(
+            (one for one in of if one.mean is not None),
+            key=lambda one: (_place_of(one, rule), -sign * (one.mean or 0.0)),
+            default=None,
+        )
+        for of in configurations
+    ]
+    return Isolation(
+        dict(group or {}), field, metric, tuple(values), tuple(configurations), tuple(best)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]]:
@@ -234,9 +317,6 @@ def _chosen(found: Optimum) -> Optimum:
     as_good = tuple(one.rate for score, one in scores if top - score <= within)
     order = [one.rate for one in tried]
     low, high = order.index(as_good[0]), order.index(as_good[-1])
-    at_edge: Edge | None = None
-    if best.rate in (order[0], order[-1]):
-        at_edge = "only" if len(order) == 1 else "lowest" if best.rate == order[0] else "highest"
     return dataclasses.replace(
         found,
         best=best.rate,
@@ -249,10 +329,17 @@ def _chosen(found: Optimum) -> Optimum:
             one.rate for place, score, one in places if place > first and score > top + rounding
         ),
         contiguous=high - low + 1 == len(as_good),
-        at_edge=at_edge,
+        at_edge=edge_of(best.rate, order),
         low_open=low == 0,
         high_open=high == len(order) - 1,
     )
+
+
+def edge_of(best: float, rates: Sequence[float]) -> Edge | None:
+    """Whether a rate is the lowest or the highest of those that were tried, in their order."""
+    if best not in (rates[0], rates[-1]):
+        return None
+    return "only" if len(rates) == 1 else "lowest" if best == rates[0] else "highest"
 
 
 def _place_of(one: RateSummary, rule: Rule) -> float:
@@ -261,4 +348,7 @@ def _place_of(one: RateSummary, rule: Rule) -> float:
     return 0.0 if rule == "trimmed" and fraction <= 0.5 else fraction
 
 
-__all__ = ["METRICS", "Edge", "Optimum", "RateSummary", "Row", "Rule", "optima", "optimum"]
+__all__ = [
+    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "edge_of", "grouped",
+    "isolated", "optima", "optimum",
+]  # fmt: skip

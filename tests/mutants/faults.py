@@ -271,7 +271,7 @@ MUTANTS = [
         ("statistics.stdev(values)", "statistics.pstdev(values)"),
         ('rule == "trimmed" and fraction <= 0.5', 'rule == "trimmed" and fraction <= 1.0'),
         ("if top - score <= within", "if top - score < 0"),
-        ("best.rate == order[0] else", "best.rate == order[1] else"),
+        ("best == rates[0] else", "best == rates[1] else"),
         ("low_open=low == 0", "low_open=False"),
     ),
     *_in(
@@ -280,6 +280,15 @@ MUTANTS = [
         ("part**n for w, part in parts) for n", "part for w, part in parts) for n"),
         ("fit([p for p in places if p.x != x])", "fit(list(places))"),
         ("soft_held_out < held_out", "soft_held_out > held_out"),
+    ),
+    *_in(
+        "sweep/targets.py",
+        "sweep/test_targets.py",
+        ("statistics.median_high(", "statistics.median_low("),
+        ("* (value - target) >= 0", "* (value - target) > 0"),
+        ('row["state"] != "finished" or not', "not"),
+        ("Point(size, 1 / one.steps,", "Point(size, 1 / one.low,"),
+        ("math.floor(value / unit)", "math.ceil(value / unit)"),
     ),
     # Training.
     *_in(

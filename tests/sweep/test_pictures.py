@@ -2,6 +2,7 @@
 
 import json
 import os
+import types
 
 import pytest
 
@@ -123,3 +124,48 @@ def test_settings_that_are_whole_keep_their_seconds(quick_figures, tmp_path, cap
 def test_what_could_not_be_written_before_is_said(quick_figures, tmp_path, capsys):
     code, _, err = finish(tmp_path, capsys, faults=("rows.csv cannot be made: full.",))
     assert (code, err) == (1, "rows.csv cannot be made: full.\n")
+
+
+def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_target(
+    quick_figures, tmp_path, monkeypatch
+):
+    given = {}
+    monkeypatch.setattr(
+        command.plotting, "sweep_figures", lambda folder, sweep, **_: given.update(vars(sweep))
+    )
+    axes = {**AXES, "batch_size": (32, 64)}
+    rows = [
+        {**row, "batch_size": size, "key": f"{row['key']} {size}",
+         "measures": {"curve": {"step": [1, 2], "loss": [2.0, 1.0 / size / row["peak_lr"]]}},
+         "tests": {"step": [2], "loss": [0.5], "accuracy": [row["peak_lr"]]}}
+        for row in made().rows
+        for size in axes["batch_size"]
+    ]  # fmt: skip
+    result = Result(rows, axes, {}, {"finished": 6}, Clock(), 0, {}, 1, [])
+    command.draw(result, tmp_path, title="")
+    assert [(one["field"], one["metric"]) for one in given["isolations"]] == [
+        (field, metric)
+        for metric in ("test_accuracy", "train_loss")
+        for field in ("peak_lr", "batch_size")
+    ]
+    # 1/32 is the lowest loss that both reach, 0.03125 rounded to the side that they do.
+    assert [(one["target"], one["steps"]) for one in given["targets"]] == [(0.032, 2)] * 2
+    assert [fit["group"] for fit in given["knees"]] == [{"scheme": "fixup"}]
+    command.draw(result, tmp_path, title="", target="test_accuracy=0.6")
+    assert [(one["metric"], one["rate"]) for one in given["targets"]] == [
+        ("test_accuracy", 1.0)
+    ] * 2
+    for wrong in ("0.5", "loss=0.5", "train_loss=", "train_loss=nan"):
+        with pytest.raises(SystemExit, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
+            command.check(Options(target=wrong))
+
+
+def test_tests_are_taken_from_the_ledger_of_epochs():
+    epochs = [
+        {"key": "a", "step": step, "test_loss": loss, "test_accuracy": 0.5}
+        for step, loss in ((4, None), (8, 0.25))
+    ]
+    ledger = types.SimpleNamespace(epochs=lambda: epochs)
+    tested, untested = command._with_tests([{"key": "a"}, {"key": "b"}], ledger)
+    assert tested["tests"] == {"step": [8], "loss": [0.25], "accuracy": [0.5]}
+    assert untested["tests"] is None

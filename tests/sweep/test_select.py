@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nf_resnets.sweep.select import optima, optimum
+from nf_resnets.sweep.select import isolated, optima, optimum
 
 
 def runs(results, metric="test_accuracy", **settings):
@@ -267,3 +267,33 @@ def test_the_range_covers_the_optimum_of_a_known_curve(seeds, noise, stated, wid
     assert covered / draws > stated - 4 * math.sqrt(stated * (1 - stated) / draws)
     # A range that covers by being the whole grid, 11 octaves, says nothing.
     assert widths < width
+
+
+def test_a_setting_is_isolated_by_the_best_of_the_others():
+    rows = [
+        {"scheme": "fixup", "momentum": momentum, "peak_lr": rate, "seed": seed,
+         "state": "finished", "test_accuracy": accuracy + 0.01 * seed}
+        for momentum, rate, accuracy in (
+            (0.9, 0.1, 0.5), (0.9, 0.2, 0.7), (0.0, 0.1, 0.6), (0.0, 0.2, 0.4)
+        )
+        for seed in range(2)
+    ]  # fmt: skip
+    found = isolated(rows, "momentum", fields=["momentum", "peak_lr"])
+    assert found.values == (0.0, 0.9)
+    assert [[c.rate for c in of] for of in found.configurations] == [[0.1, 0.2], [0.1, 0.2]]
+    assert [(b.rate, b.mean, b.n) for b in found.best] == [
+        (0.1, pytest.approx(0.605), 2), (0.2, pytest.approx(0.705), 2)
+    ]  # fmt: skip
+    # A configuration with a diverged seed stands behind, and one without a finished run is none.
+    rows[2]["state"] = "diverged"
+    assert isolated(rows, "momentum", fields=["momentum", "peak_lr"]).best[1].rate == 0.1
+    for row in rows[:4]:
+        row["state"] = "diverged"
+    found = isolated(rows, "momentum", fields=["momentum", "peak_lr"])
+    assert found.best[1] is None and [c.diverged for c in found.configurations[1]] == [2, 2]
+    # Of a loss less is better.
+    losses = [{**row, "state": "finished", "train_loss": row["test_accuracy"]} for row in rows]
+    found = isolated(losses, "momentum", fields=["momentum", "peak_lr"], metric="train_loss")
+    assert [b.rate for b in found.best] == [0.2, 0.1]
+    with pytest.raises(ValueError, match="'alpha', which a run does not have"):
+        isolated(rows, "alpha", fields=["alpha", "peak_lr"])

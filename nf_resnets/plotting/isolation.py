@@ -1,0 +1,122 @@
+"""One setting at a time: a metric against each setting of a sweep, by the best of the others."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.looks import Look, looks
+from nf_resnets.plotting.rates import METRICS, cross, log2_axis
+from nf_resnets.plotting.style import INK, entry, saved_figure
+
+Row = Mapping[str, Any]
+
+
+def isolation_figure(
+    isolations: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Draws a panel for each setting and metric, a curve for each scheme, and saves the figure.
+
+    A small dot is one configuration of the other settings, the mean over its seeds. The line joins
+    the best of each value, with a bar of one standard deviation. Infeasible configurations, of
+    which all seeds diverged, are bold crosses at the bad end of the axis, thin ones if some did.
+
+    Args:
+      isolations: with the fields of ``Isolation`` in ``nf_resnets.sweep.select``; of the group
+        ``scheme`` names the curve.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      names: what to call schemes; else by their keys.
+
+    Raises:
+      ValueError: if there is nothing to draw.
+
+    Source: Godbole et al., *Deep Learning Tuning Playbook*, 2023: isolation plots.
+    """
+    if not isolations:
+        raise ValueError("isolations is empty; expected at least one setting to draw.")
+    fields = list(dict.fromkeys(one["field"] for one in isolations))
+    metrics = list(dict.fromkeys(one["metric"] for one in isolations))
+    called = names or {}
+    styles = looks(_name(one, called) for one in isolations)
+    across, down = len(fields), len(metrics)
+    size = (3.3 * across + 2.6, 2.8 * down + 1)
+    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
+        grid = figure.subplots(down, across, squeeze=False, sharey="row")
+        for axes_row, metric in zip(grid, metrics, strict=True):
+            for axes, field in zip(axes_row, fields, strict=True):
+                own = [o for o in isolations if o["field"] == field and o["metric"] == metric]
+                place = _place(axes, field, [v for one in own for v in one["values"]])
+                crosses: Counter[float] = Counter()
+                for one in own:
+                    _draw(axes, one, place, styles[_name(one, called)], crosses)
+            axes_row[0].set_ylabel(METRICS[metric][0])
+            axes_row[0].margins(y=0.14)  # room for the crosses
+        diverged = [c for one in isolations for of in one["configurations"] for c in of]
+        entries = [entry(n, **{**look.line, **look.dots}, ms=5) for n, look in styles.items()]
+        entries.append(entry("one configuration", color=INK, marker=".", ls="none", alpha=0.5))
+        for label, whole in (("all seeds diverged", True), ("some seeds diverged", False)):
+            if any(c["diverged"] and (not c["n"]) == whole for c in diverged):
+                entries.append(entry(label, color=INK, **cross(whole=whole)))
+        figure.legend(handles=entries, loc="outside right center")
+
+
+def _name(one: Row, names: Mapping[str, str]) -> str:
+    scheme = one["group"].get("scheme", "all runs")
+    return str(names.get(scheme, scheme))
+
+
+def _place(axes: Any, field: str, values: Sequence[Any]) -> Mapping[Any, float]:
+    """Where each value stands on the axis, whose scale and label this sets."""
+    axes.set_xlabel(field.replace("_", " "))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    distinct = list(dict.fromkeys(values))
+    if numbers and min(distinct) > 0 and max(distinct) >= 4 * min(distinct):
+        log2_axis(axes, "x", [float(value) for value in distinct], room=6)
+        axes.set_xlim(min(distinct) / 2**0.5, max(distinct) * 2**0.5)
+    elif not numbers or len(distinct) < 3:
+        axes.set_xticks(range(len(distinct)), [str(value) for value in distinct])
+        axes.set_xlim(-0.5, len(distinct) - 0.5)
+        return {value: float(index) for index, value in enumerate(distinct)}
+    return {value: float(value) for value in distinct}
+
+
+def _draw(
+    axes: Any, one: Row, place: Mapping[Any, float], look: Look, crosses: Counter[float]
+) -> None:
+    """The configurations of a curve, the best of them, and what is infeasible on the axis."""
+    _, factor, more_is_better = METRICS[one["metric"]]
+    for value, configurations in zip(one["values"], one["configurations"], strict=True):
+        x = place[value]
+        means = [factor * c["mean"] for c in configurations if c["mean"] is not None]
+        axes.plot([x] * len(means), means, ".", color=look.color, ms=4, alpha=0.35, zorder=2)
+        for whole in (True, False):
+            count = sum(c["diverged"] > 0 and (not c["n"]) == whole for c in configurations)
+            if count:
+                up = 0.03 + 0.045 * crosses[x]
+                crosses[x] += 1
+                up = up if more_is_better else 1 - up
+                where = {"transform": axes.get_xaxis_transform(), "color": look.color}
+                axes.plot(x, up, **where, **cross(whole=whole))
+                axes.annotate(
+                    str(count), (x, up), xycoords=axes.get_xaxis_transform(), xytext=(5, 0),
+                    textcoords="offset points", fontsize=6, va="center", color=look.color,
+                )  # fmt: skip
+    best = [(place[v], b) for v, b in zip(one["values"], one["best"], strict=True) if b is not None]
+    at = [x for x, _ in best]
+    y = [factor * b["mean"] for _, b in best]
+    spread = [factor * (b["std"] or math.nan) for _, b in best]
+    axes.errorbar(at, y, yerr=spread, fmt="none", color=look.color, lw=1.0, zorder=3)
+    axes.plot(at, y, **{**look.line, **look.dots}, ms=5, zorder=4)
+
+
+__all__ = ["isolation_figure"]

@@ -1,0 +1,161 @@
+"""Steps to a target against the batch size, and the gradient noise scale beside its knee."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.looks import Look, looks
+from nf_resnets.plotting.rates import METRICS, cross, log2_axis, series_title
+from nf_resnets.plotting.style import INK, entry, saved_figure, widen
+
+Row = Mapping[str, Any]
+
+
+def steps_figure(
+    targets: Sequence[Row],
+    knees: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    names: Mapping[str, str] | None = None,
+    batch_size: str = "batch_size",
+) -> None:
+    """Draws the steps to a target against the batch size, both logarithmic, and saves the figure.
+
+    A curve for each scheme: the median over the seeds of the best rate with their range, hollow
+    where that rate lies at the edge of its grid, a cross on the upper axis where no rate reaches
+    the target. A thin dashed line through the smallest batch size that does is perfect scaling, by
+    which twice the batch needs half of the steps. The dotted line is the fit whose form predicts a
+    batch size better from the others, and an arrow on the lower axis its knee, beyond which steps
+    hardly fall.
+
+    Where the gradient noise scale was measured, a second panel has it at each batch size, up to the
+    target, and the knee as a line with a band of one standard error.
+
+    Args:
+      targets: with the fields of ``StepsToTarget`` in ``nf_resnets.sweep.targets``.
+      knees: with those of ``Regimes``, as ``nf_resnets.sweep.knees`` makes them.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      names: what to call schemes; else by their keys.
+      batch_size: the field of the batch size in ``group``.
+
+    Raises:
+      ValueError: if there are no targets.
+
+    Source: Shallue et al. 2019, figure 1; McCandlish et al. 2018, figure 4.
+    """
+    if not targets:
+        raise ValueError("targets is empty; expected at least one group of runs to draw.")
+    series: dict[str, list[Row]] = {}
+    for one in targets:
+        series.setdefault(series_title(one["group"], batch_size, names), []).append(one)
+    fits = {series_title(fit["group"], batch_size, names): fit for fit in knees}
+    sizes = sorted({float(one["group"][batch_size]) for one in targets})
+    noisy = any(one["noise_scale"] is not None for one in targets)
+    styles = looks(series)
+    panels = 1 + noisy
+    metric, factor, more_is_better = METRICS[targets[0]["metric"]]
+    level = f"{'≥' if more_is_better else '≤'} {factor * targets[0]['target']:.4g}"
+    with saved_figure(path, (4.6 * panels + 3.0, 4.4), title=title, subtitle=subtitle) as figure:
+        grid = figure.subplots(1, panels, squeeze=False)[0]
+        for name, look in styles.items():
+            _draw_steps(grid[0], series[name], fits.get(name), look, batch_size)
+            if noisy:
+                _draw_noise(grid[1], series[name], fits.get(name), sizes, look, batch_size)
+        grid[0].set_yscale("log", base=2)
+        grid[0].set_ylabel("steps")
+        grid[0].set_title(f"Steps to a {metric.split(' (')[0]} {level}")
+        if noisy:
+            grid[1].set_yscale("log", base=2)
+            widen(grid[1])
+            grid[1].set_ylabel(r"$B_{\rm noise}$, and the knee as a line")
+            grid[1].set_title("Gradient noise scale")
+        for axes in grid:
+            log2_axis(axes, "x", sizes)
+            axes.set_xlim(sizes[0] / 2**0.5, sizes[-1] * 2**0.5)
+            axes.set_xlabel("batch size $B$")
+        figure.legend(handles=_legend(targets, knees, styles), loc="outside right center")
+
+
+def _draw_steps(
+    axes: Any, targets: Sequence[Row], fit: Row | None, look: Look, batch_size: str
+) -> None:
+    """A curve with its line of perfect scaling, its fit and its knee."""
+    color = look.color
+    there = [one for one in targets if one["steps"] is not None]
+    for one in targets:
+        size = one["group"][batch_size]
+        if one["steps"] is None:
+            axes.plot(size, 0.97, color=color, transform=axes.get_xaxis_transform(),
+                      **cross(whole=True))  # fmt: skip
+            continue
+        axes.plot([size, size], [max(one["low"], 1), one["high"]], color=color, lw=1.4, zorder=3)
+        hollow = {"fillstyle": "none"} if one["at_edge"] else {}
+        axes.plot(size, one["steps"], **{**look.dots, **hollow}, ms=7, mew=1.6, zorder=4)
+    if not there:
+        return
+    first = min(there, key=lambda one: one["group"][batch_size])
+    low, high = (pick(one["group"][batch_size] for one in targets) for pick in (min, max))
+    examples = first["steps"] * first["group"][batch_size]
+    axes.plot([low, high], [examples / low, examples / high], color=color, lw=0.9, ls=(0, (5, 2)),
+              alpha=0.8, zorder=2)  # fmt: skip
+    knee = _knee(fit)
+    if fit is None or knee is None:
+        return
+    at = [low * (high / low) ** (k / 60) for k in range(61)]
+    least = 1 / (fit["smooth"] if fit["form"] == "smooth" else fit)["largest"]
+    rises = [knee[0] / size for size in at]
+    y = [least * (1 + r if fit["form"] == "smooth" else max(r, 1.0)) for r in rises]
+    axes.plot(at, y, color=color, lw=1.5, ls=":", zorder=2)
+    axes.plot(knee[0], 0.0, "^", color=color, ms=9, transform=axes.get_xaxis_transform(),
+              clip_on=False, zorder=6)  # fmt: skip
+
+
+def _draw_noise(
+    axes: Any, targets: Sequence[Row], fit: Row | None, sizes: Sequence[float], look: Look,
+    batch_size: str,
+) -> None:  # fmt: skip
+    """The noise scales of a curve, and its knee."""
+    points = [(one["group"][batch_size], one["noise_scale"]) for one in targets]
+    points = [(size, scale) for size, scale in points if scale is not None and scale > 0]
+    axes.plot(*zip(*points, strict=True), **look.dots, ms=7, ls="none") if points else None
+    knee = _knee(fit)
+    if knee is not None:
+        value, error = knee
+        axes.axhline(value, color=look.color, lw=1.3, ls=":")
+        ends = [sizes[0] / 2, sizes[-1] * 2]
+        axes.fill_between(ends, value / 2**error, value * 2**error, color=look.color, alpha=0.12,
+                          lw=0)  # fmt: skip
+
+
+def _knee(fit: Row | None) -> tuple[float, float] | None:
+    """The knee of the form that predicts better and its error in octaves, if both parts show."""
+    if fit is None:
+        return None
+    of = fit["smooth"] if fit["form"] == "smooth" else fit
+    value, error = of["batch_size"], of["batch_size_error"]
+    return None if value is None or error is None else (value, error)
+
+
+def _legend(targets: Sequence[Row], knees: Sequence[Row], styles: Mapping[str, Look]) -> list[Any]:
+    none = {"color": INK, "linestyle": "none"}
+    shown = [_knee(fit) for fit in knees]
+    marks: list[tuple[str, bool, dict[str, Any]]] = [
+        ("perfect scaling", True, {"color": INK, "lw": 0.9, "ls": (0, (5, 2))}),
+        ("fitted", any(shown), {"color": INK, "lw": 1.5, "ls": ":"}),
+        ("knee", any(shown), {"marker": "^", **none}),
+        ("at the grid's edge", any(one["at_edge"] for one in targets),
+         {"marker": "o", "mfc": "white", "mew": 1.6, **none}),
+        ("target not reached", any(one["steps"] is None for one in targets),
+         {"marker": "x", "mew": 2.2, **none}),
+    ]  # fmt: skip
+    entries = [entry(name, **look.dots, ms=6) for name, look in styles.items()]
+    return entries + [entry(label, **look) for label, there, look in marks if there]
+
+
+__all__ = ["steps_figure"]

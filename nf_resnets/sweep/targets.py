@@ -1,0 +1,259 @@
+"""How many steps runs need to a target at each batch size, and where more examples stop helping."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from nf_resnets.analysis import GradientNoise, noise_scale
+from nf_resnets.sweep.regimes import Point, Regimes, regimes
+from nf_resnets.sweep.select import METRICS, Edge, Row, edge_of, grouped
+
+WINDOW = 40
+"""A training metric is judged by its mean over this fraction of the points of its curve."""
+
+RESOLUTION = 2**0.25
+"""The least factor by which steps to a target are uncertain, by the rates' grid and the noise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepsToTarget:
+    """The fewest steps to a target in one group of runs, over its learning rates.
+
+    Attributes:
+      group: the fields and values that the group's runs share.
+      metric: the metric that has a target.
+      target: its value.
+      rate: the rate with the fewest steps; None if no rate reaches the target.
+      steps: the median over the seeds of that rate.
+      low, high: of these seeds the last step at which the quickest had not reached it, and the step
+        at which the slowest had.
+      reached: how many runs of that rate reached the target.
+      runs: how many there are of that rate.
+      at_edge: whether ``rate`` is the lowest or highest tried, so that fewer steps may do.
+      noise_scale: the gradient noise scale of these runs up to the target, which predicts the
+        critical batch size; None where it was not measured.
+    """
+
+    group: dict[str, Any]
+    metric: str
+    target: float
+    rate: float | None = None
+    steps: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reached: int = 0
+    runs: int = 0
+    at_edge: Edge | None = None
+    noise_scale: float | None = None
+
+
+def common_target(
+    rows: Sequence[Row],
+    *,
+    metric: str = "train_loss",
+    by: Sequence[str] = ("scheme", "batch_size"),
+    rate: str = "peak_lr",
+) -> float | None:
+    """The best value that some rate reaches in every group with more than half of its runs.
+
+    Groups in which no run has finished are left out. The value is rounded to two digits, to the
+    side that all reach.
+
+    Returns:
+      None if no run has finished with a curve.
+    """
+    _check_metric(metric)
+    sign = METRICS[metric]
+    best = []
+    for group in grouped(rows, by).values():
+        tops = []
+        for runs in grouped(group, (rate,)).values():
+            found = [curve for row in runs if (curve := _curve(row, metric)) is not None]
+            values = [max(sign * value for _, value in curve) for curve in found]
+            values += [-math.inf] * (len(runs) - len(values))
+            tops.append(statistics.median_low(values))
+        if max(tops) > -math.inf:
+            best.append(max(tops))
+    if not best:
+        return None
+    value = min(best)
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1) if value else 1.0
+    return abs(float(f"{unit * math.floor(value / unit):.2g}"))
+
+
+def steps_to_target(
+    rows: Sequence[Row],
+    target: float,
+    *,
+    metric: str = "train_loss",
+    by: Sequence[str] = ("scheme", "batch_size"),
+    rate: str = "peak_lr",
+) -> list[StepsToTarget]:
+    """The fewest steps to a target, over the learning rates of each group of runs.
+
+    A run reaches a target at the first point of its curve at which the mean over the last fortieth
+    of the curve is as good; a test metric is taken as it was tested. A run that diverged, then or
+    later, did not reach it. Of a rate counts the median over its seeds.
+
+    Steps depend on the schedule: with one that ends with the run, such as a decay, runs of as many
+    epochs have no choice but to need steps in proportion to ``1/B``. A constant rate, and runs of
+    as many steps, do not have that fault.
+
+    Args:
+      rows: one for each run, with ``state``, the rate, and for a training metric the curve that a
+        ledger keeps in ``measures``; for a test metric ``tests``, which has ``step``, ``loss`` and
+        ``accuracy``.
+      target: to be reached or passed.
+      metric: as in :func:`nf_resnets.sweep.optimum`.
+      by: the fields whose values the runs of a group share.
+      rate: the field of the learning rate.
+
+    Returns:
+      One for each group, in the order in which they first come.
+
+    Raises:
+      ValueError: if the metric is unknown, or a run lacks a field of ``by``.
+
+    Source: Shallue, Lee, Antognini, Sohl-Dickstein, Frostig, Dahl, *Measuring the Effects of Data
+    Parallelism on Neural Network Training*, 2019.
+
+    Example:
+      >>> rows = [{"scheme": "fixup", "batch_size": size, "peak_lr": 0.1, "state": "finished",
+      ...          "measures": {"curve": {"step": [1, 2, 3], "loss": losses}}}
+      ...         for size, losses in ((8, [3.0, 2.0, 1.0]), (16, [3.0, 1.0, 0.5]))]
+      >>> [found.steps for found in steps_to_target(rows, 1.0)]
+      [3, 2]
+    """
+    _check_metric(metric)
+    found = []
+    for values, group in grouped(rows, by).items():
+        nothing = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
+        of_rate = {
+            value: [_reach(row, metric, target) for row in runs]
+            for (value,), runs in grouped(group, (rate,)).items()
+        }
+        medians = {value: _median(reached) for value, reached in of_rate.items()}
+        best = min(sorted(medians), key=lambda value: medians[value], default=None)
+        if best is None or medians[best] == math.inf:
+            found.append(nothing)
+            continue
+        there = [reach for reach in of_rate[best] if reach is not None]
+        runs = [row for row in group if row[rate] == best]
+        found.append(
+            dataclasses.replace(
+                nothing,
+                rate=best,
+                steps=medians[best],
+                low=min(before for before, _ in there),
+                high=max(at for _, at in there),
+                reached=len(there),
+                runs=len(runs),
+                at_edge=edge_of(best, sorted(medians)),
+                noise_scale=_noise(runs, medians[best]),
+            )
+        )
+    return found
+
+
+def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> list[Regimes]:
+    """Fits how the steps fall with the batch size: perfect scaling, then no more.
+
+    ``1/steps`` is fitted as rates are (:func:`nf_resnets.sweep.regimes`): ``steps = max(E / B,
+    least)`` has perfect scaling up to ``batch_size = E / least``, and ``steps = least (1 + B_crit /
+    B)`` is the same without a corner, equation 2.11 of McCandlish et al. ``largest`` is ``1 /
+    least``, ``slope`` is ``1 / E``.
+
+    Args:
+      found: as :func:`steps_to_target` returns them.
+      batch_size: the field of the batch size in their groups.
+
+    Returns:
+      One fit for each group of the other fields, in the order in which they first come.
+    """
+    curves: dict[Any, list[StepsToTarget]] = {}
+    for one in found:
+        rest = tuple((name, value) for name, value in one.group.items() if name != batch_size)
+        curves.setdefault(rest, []).append(one)
+    return [
+        _knee([_point(one, batch_size) for one in of], dict(rest), of[0].metric)
+        for rest, of in curves.items()
+    ]
+
+
+def _knee(points: Sequence[Point], group: dict[str, Any], metric: str) -> Regimes:
+    fit = regimes(points, factor=RESOLUTION**2, group=group, metric=metric)
+    edge = "the best rate lies at the edge of its grid: fewer steps may do"
+    at_edge = {point.batch_size for point in points if point.at_edge}
+    left_out = tuple(
+        dataclasses.replace(
+            out, reason=edge if out.batch_size in at_edge else "no rate reaches the target"
+        )
+        for out in fit.left_out
+    )
+    return dataclasses.replace(fit, left_out=left_out)
+
+
+def _point(one: StepsToTarget, batch_size: str) -> Point:
+    size = one.group[batch_size]
+    if one.steps is None or one.low is None or one.high is None:
+        return Point(size, None, None, None)
+    # Whichever edge: with the rate beyond it there may be fewer steps, and 1/steps be higher.
+    edge: Edge | None = "highest" if one.at_edge in ("lowest", "highest") else one.at_edge
+    return Point(size, 1 / one.steps, 1 / one.high, 1 / max(one.low, 1), edge)
+
+
+def _check_metric(metric: str) -> None:
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+
+
+def _curve(row: Row, metric: str) -> list[tuple[int, float]] | None:
+    """The steps of a finished run with the metric there, smoothed; None of others."""
+    part, name = metric.split("_")
+    kept = (row.get("measures") or {}).get("curve") if part == "train" else row.get("tests")
+    if row["state"] != "finished" or not kept or not kept["step"]:
+        return None
+    values = kept[name]
+    window = max(1, len(values) // WINDOW) if part == "train" else 1
+    means = [
+        statistics.fmean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)
+    ]
+    return list(zip(kept["step"], means, strict=True))[window - 1 :]
+
+
+def _reach(row: Row, metric: str, target: float) -> tuple[int, int] | None:
+    """The step before a run reaches the target, and that at which it has; None if it does not."""
+    before = 0
+    for step, value in _curve(row, metric) or ():
+        if METRICS[metric] * (value - target) >= 0:
+            return before, step
+        before = step
+    return None
+
+
+def _median(reached: Sequence[tuple[int, int] | None]) -> float:
+    """Of the steps, of which a run that does not reach the target has infinitely many."""
+    return statistics.median_high(math.inf if each is None else each[1] for each in reached)
+
+
+def _noise(rows: Sequence[Row], steps: float) -> float | None:
+    """The gradient noise scale of some runs up to a step."""
+    signal: list[float] = []
+    noise: list[float] = []
+    for row in rows:
+        curve = (row.get("measures") or {}).get("curve") or {}
+        if row["state"] == "finished" and "gradient_signal" in curve:
+            # A point is the mean of as many steps as lie before it.
+            count = sum(step <= steps for step in curve["step"])
+            signal += curve["gradient_signal"][:count]
+            noise += curve["gradient_noise"][:count]
+    return noise_scale(GradientNoise(jnp.array(signal), jnp.array(noise))) if signal else None
+
+
+__all__ = ["StepsToTarget", "common_target", "knees", "steps_to_target"]
