@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from nf_resnets import data
+from nf_resnets import data, optim
 from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.plotting.curves import Curve
 from nf_resnets.sweep.programs import Execution
@@ -38,6 +38,9 @@ class Command:
     """Steps of each run; 0 for the scale's number."""
     dtype: Dtype = DTYPES[0]
     """What networks compute in; parameters, statistics and losses are float32 in either case."""
+    optimizer: optim.Name = "sgd"
+    """sgd, as published; adamw, lion or muon, which want smaller rates than the scale has. Slow and
+    undecayed leaves are the same."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
     out: Path | None = None
@@ -86,7 +89,7 @@ class Setup(NamedTuple):
     """What the runs of one program share, before it is compiled."""
 
     model: Any
-    optimizer: Callable[[Any], Any]  # (hyper): the optax transformation
+    optimizer: Callable[..., Any]  # (hyper, name=...): the optax transformation
     training: Any  # how the steps are made, such as nf_resnets.training.ImageTraining
     data: Any  # what they are made on, such as nf_resnets.data.Dataset
 

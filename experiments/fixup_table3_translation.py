@@ -167,6 +167,8 @@ class Command(experiment.Command):
     dataset: str = ""
     """A data set of tensorflow-datasets with its languages, such as wmt16_translate/de-en, or
     "made" for sentences that the code makes; by default that of the scale."""
+    optimizer: optim.Name = "adamw"
+    """adamw, as published; lion, muon or sgd, which want other rates than the scale has."""
     variants: tuple[str, ...] = ()
     """Some of layernorm, layernorm_pre, fixup, plain, t_fixup, rezero, dyt, derf, deepnorm, admin,
     with spaces between."""
@@ -265,8 +267,9 @@ def setup(settings: Settings, sentences: Sentences, point: Point) -> Setup:
         **sizes,
     )
 
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return translation.adam(
+    def optimizer(hyper: dict[str, Any], name: optim.Name = "adamw") -> Any:
+        rule, _ = translation.OPTIMIZERS[name]
+        return rule(
             optim.inverse_sqrt(hyper["learning_rate"], settings.warmup_steps),
             weight_decay=settings.weight_decay,
             scheme=scheme,

@@ -176,7 +176,7 @@ def streamed_setup(
     scheme: schemes.Scheme | None = None,
     **groups: Any,
 ) -> Setup:
-    """A network that is trained by SGD on streamed images.
+    """A network that is trained by SGD, or as the command says, on streamed images.
 
     Args:
       model: the network.
@@ -190,8 +190,9 @@ def streamed_setup(
       groups: other arguments of :func:`nf_resnets.optim.sgd`.
     """
 
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
+    def optimizer(hyper: dict[str, Any], name: optim.Name = "sgd") -> Any:
+        rule, _ = optim.OPTIMIZERS[name]
+        return rule(
             schedule(hyper["learning_rate"]),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nf_resnets import data, optim
-from nf_resnets.training import ImageTraining
+from nf_resnets.training import ImageTraining, Relative
 from nf_resnets.training.initial import Draw
 
 from .experiment import Point, Setup
@@ -38,9 +38,10 @@ def image_setup(
     *,
     schedule: Callable[[Any], Any] = lambda rate: rate,
     draw: Draw = "fan_in",
+    relative: Relative | None = None,
     **groups: Any,
 ) -> Setup:
-    """A network that is trained by SGD, with the numbers that the settings have.
+    """A network that is trained by SGD, or as the command says, with the settings' numbers.
 
     Args:
       model: the network.
@@ -49,17 +50,20 @@ def image_setup(
       point: one of the runs; a ``weight_decay`` of its own goes before that of the settings.
       schedule: ``schedule(rate)`` is the learning rate, a number or a function of the step.
       draw: which weights the schemes change.
+      relative: what a base network changes, of which ``model`` is the network.
       groups: other arguments of :func:`nf_resnets.optim.sgd`.
     """
 
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        return optim.sgd(
+    def optimizer(hyper: dict[str, Any], name: optim.Name = "sgd") -> Any:
+        rule, kind = optim.OPTIMIZERS[name]
+        made = rule(
             schedule(hyper["learning_rate"]),
             momentum=settings.momentum,
             weight_decay=hyper.get("weight_decay", settings.weight_decay),
             scheme=model.scheme,
             **groups,
         )
+        return made if relative is None else relative.parametrize(made, kind=kind)
 
     given = vars(settings)
     training = ImageTraining(

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import jax
 
 from nf_resnets import command_line
-from nf_resnets.models import DTYPES
 from nf_resnets.sweep.command import end
 from nf_resnets.sweep.ledger import LedgerError
 from nf_resnets.training import hosts
@@ -81,7 +80,7 @@ def make(
     made = Result((), {})
     if experiment.setup is not None:
         made = make_runs(
-            ExperimentTask(experiment, settings, data, command.dtype), folder, curves, command
+            ExperimentTask(experiment, settings, data, **others(command)), folder, curves, command
         )
         if made.exit_code:
             print(STOPPED, file=sys.stderr)
@@ -127,17 +126,19 @@ def open_folder(experiment: Experiment, command: Command, settings: Any) -> Resu
     """Opens the folder that the command names, by default ``runs/NAME-SCALE``."""
     return ResultsFolder(
         command.out or Path("runs") / f"{experiment.name}-{command.scale}",
-        {**dataclasses.asdict(settings), **other_dtype(command)},
+        {**dataclasses.asdict(settings), **others(command)},
         grid=experiment.grid,
         columns=experiment.columns,
         key=experiment.key,
     )
 
 
-def other_dtype(command: Any) -> dict[str, str]:
-    """The option, among what the rows depend on; none for the default, or where nothing learns."""
-    dtype = getattr(command, "dtype", DTYPES[0])
-    return {} if dtype == DTYPES[0] else {"dtype": dtype}
+def others(command: Any) -> dict[str, str]:
+    """The options besides the settings that the rows depend on, where they are not the default."""
+    default = {field.name: field.default for field in dataclasses.fields(command)}
+    names = [name for name in ("dtype", "optimizer") if name in default]
+    given = {name: getattr(command, name) for name in names}
+    return {name: value for name, value in given.items() if value != default[name]}
 
 
 def open_curves(experiment: Experiment, folder: ResultsFolder) -> dict[str, CurvesFile]:

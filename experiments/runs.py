@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -43,9 +44,15 @@ class ExperimentTask:
     """The runs of an experiment as a :class:`nf_resnets.sweep.task.Task`."""
 
     def __init__(
-        self, experiment: Experiment, settings: Any, data: Any, dtype: str = DTYPES[0]
+        self,
+        experiment: Experiment,
+        settings: Any,
+        data: Any,
+        dtype: str = DTYPES[0],
+        optimizer: str | None = None,  # by default the experiment's own
     ) -> None:
-        self.experiment, self.settings, self.data, self._dtype = experiment, settings, data, dtype
+        self.experiment, self.settings, self.data = experiment, settings, data
+        self._dtype, self._optimizer = dtype, optimizer
         self.points: dict[str, Point] = {}
         self.runs: dict[str, Resolved] = {}
         values = dataclasses.asdict(settings)
@@ -68,7 +75,9 @@ class ExperimentTask:
         for group in sorted(programs.values(), key=order):
             # The same in every process, whatever else there is to be made.
             words = [self.experiment.name, self._fixed, repr(group[0].program)]
-            name = json.dumps(words if self._dtype == DTYPES[0] else [*words, self._dtype])
+            words += [self._dtype] if self._dtype != DTYPES[0] else []
+            words += [self._optimizer] if self._optimizer else []
+            name = json.dumps(words)
             step_cost = self._step_cost(group[0])
             for point in group:
                 named = {
@@ -76,6 +85,8 @@ class ExperimentTask:
                     "settings": self._fixed,
                     "dtype": self._dtype,
                 }
+                if self._optimizer:
+                    named["optimizer"] = self._optimizer
                 run = Resolved(
                     settings={**named, **point.key},
                     label=point.name,
@@ -104,6 +115,9 @@ class ExperimentTask:
     def setup(self, point: Point) -> Setup:
         """What the runs of a program share; the network computes in what the command says."""
         found = self.experiment.setup(self.settings, self.data, point)
+        if self._optimizer:
+            rule = functools.partial(found.optimizer, name=self._optimizer)
+            found = found._replace(optimizer=rule)
         if self._dtype == DTYPES[0]:
             return found
         return found._replace(model=found.model.clone(dtype=dtype_of(self._dtype)))

@@ -45,7 +45,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from nf_resnets import command_line
+from nf_resnets import command_line, optim
 from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.sweep import command, settings
 
@@ -117,6 +117,8 @@ class Command:
     batch_size=8,32."""
     dtype: Dtype = DTYPES[0]
     """What networks compute in; parameters, statistics and losses are float32 in either case."""
+    optimizer: optim.Name = "sgd"
+    """sgd, as published; adamw, lion or muon, which want smaller rates than the scale has."""
     options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
         dataclasses.field(default_factory=lambda: command.Options(out=Path()))
     )
@@ -136,6 +138,8 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
     base = {name: value for name, value in scale.base.items() if name not in axes}
     if wanted.dtype != DTYPES[0]:
         base["dtype"] = wanted.dtype
+    if wanted.optimizer != "sgd":
+        base["optimizer"] = wanted.optimizer
     if wanted.budget == "steps":
         base.pop("epochs", None)
         base["steps"] = scale.steps

@@ -51,6 +51,8 @@ def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: fl
       >>> float(updates["head"]["kernel"][0, 0]), round(float(updates["bias_head"]), 6)
       (-0.5, -0.05)
     """
+    checked("b2", b2, 1.0)
+    checked("eps", eps)
     rule = optax.scale_by_adam(momentum, b2, eps)
     return _decoupled(rule, learning_rate, momentum, weight_decay, **groups)
 
@@ -160,7 +162,7 @@ def _decoupled(
     )
 
 
-OPTIMIZERS: dict[Name, tuple[Callable[..., optax.GradientTransformation], Kind]] = {
+OPTIMIZERS: dict[str, tuple[Callable[..., optax.GradientTransformation], Kind]] = {
     "sgd": (sgd, "sgd"),
     "adamw": (adamw, "adam"),
     "lion": (lion, "adam"),

@@ -9,7 +9,7 @@ import jax
 import optax
 
 from nf_resnets import roles, schemes
-from nf_resnets.parametrization import Factors, Kind
+from nf_resnets.parametrization import STANDARD, Factors, Kind
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import Scheme
 
@@ -81,6 +81,8 @@ def parametrized(
       >>> round(float(updates["head"]["kernel"][0, 0]), 6)
       -0.025
     """
+    if schemes.get(scheme).parametrization is STANDARD:
+        return optimizer
     found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
     columns = jax.tree.transpose(
         jax.tree.structure(params),

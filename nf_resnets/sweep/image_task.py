@@ -57,11 +57,19 @@ class Kind:
     bn_groups: int  # into which BatchNorm cuts a batch
     program: str  # runs of equal names share a compiled program
     step_cost: float = 1.0  # examples times layers
+    relative: training.Relative | None = None  # what the network at which rates were tuned changes
+
+    @property
+    def scheme(self) -> schemes.Scheme:
+        """Of the network; relative to the base network, where there is one."""
+        found = self.relative.model.scheme if self.relative else self.settings.scheme
+        return schemes.get(found)
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a ledger keeps of it: the schedule as ``[first step, rate]``."""
         parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
-        own = {n: v for n, v in vars(self).items() if n not in ("settings", "program", "step_cost")}
+        others = ("settings", "program", "step_cost", "relative")
+        own = {name: value for name, value in vars(self).items() if name not in others}
         return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
 
 
@@ -167,7 +175,7 @@ class ImageTask:
         """In what a run differs from others of its program."""
         settings = make(run.settings)
         return training.Start(
-            schemes.get(settings.scheme), settings.seed, hyper_of(settings), settings.alpha,
+            self.kind(settings).scheme, settings.seed, hyper_of(settings), settings.alpha,
             settings.branch_scale,
         )  # fmt: skip
 
@@ -230,15 +238,19 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
     found = Kind(
         settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings)
     )
-    model = make_model(found, dataset)
+    model, like = make_model(found, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
     numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
     if max(numbers) > LARGE:
-        _refuse_too_large(model, settings, image)
-    return dataclasses.replace(found, step_cost=batch_size * (1.0 + model.num_branches))
+        _refuse_too_large(model, settings, like)
+    found = dataclasses.replace(found, step_cost=batch_size * (1.0 + model.num_branches))
+    if settings.base_model is None:
+        return found
+    of_base = dataclasses.replace(settings, model=settings.base_model)
+    base = make_model(dataclasses.replace(found, settings=of_base), dataset)
+    return dataclasses.replace(found, relative=training.relative_to(model, base, like))
 
 
-def _refuse_too_large(model: Any, settings: RunSettings, image: tuple[int, ...]) -> None:
-    like = jax.ShapeDtypeStruct((1, *image), jnp.float32)
+def _refuse_too_large(model: Any, settings: RunSettings, like: jax.ShapeDtypeStruct) -> None:
     leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), like))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
     if count > MOST_PARAMETERS:
@@ -278,6 +290,8 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
     Raises:
       ValueError: if there is none of that name, or it is not for images, or not for the scheme.
     """
+    if kind.relative is not None:
+        return kind.relative.model
     settings = kind.settings
     options: dict[str, Any] = {
         "num_classes": dataset.num_classes,
@@ -337,10 +351,12 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
 
 
 def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
-    """SGD with the schedule of a kind and the numbers of a run."""
+    """The optimizer with the schedule of a kind and the numbers of a run."""
     others = {name: value for name, value in hyper.items() if name != "learning_rate"}
     how = kind.settings.schedule, hyper["learning_rate"], kind.num_steps, kind.warmup_steps
-    return optim.sgd(_schedule(*how), scheme=kind.settings.scheme, **others)
+    rule, of = optim.OPTIMIZERS[kind.settings.optimizer]
+    made = rule(_schedule(*how), scheme=kind.scheme, **others)
+    return made if kind.relative is None else kind.relative.parametrize(made, kind=of)
 
 
 MOST_KINDS = 4096

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets import models, schemes
+from nf_resnets import models, optim, schemes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,15 @@ class RunSettings:
     """halving: constant for half of the run, then halved ten times; constant."""
     warmup_epochs: float = 0.0
     """Over how many epochs the rate rises linearly from 0."""
+    optimizer: str = "sgd"
+    """sgd; adamw, lion or muon, which want smaller rates: the schemes' own recipes are SGD's."""
+    base_model: str | None = None
+    """The network at which the rate was tuned, such as wrn-10-2: with a scheme such as completep
+    the rates of all leaves follow width and depth from there; none to leave them as they are."""
     momentum: float = 0.9
-    """The share of the last update's velocity that is kept."""
+    """The fraction of the last update's velocity that is kept; AdamW's and Lion's beta_1."""
     weight_decay: float = 5e-4
-    """The coefficient of L2 in the gradient."""
+    """The coefficient of L2 in the gradient, with SGD; with the others decay is decoupled."""
     scalar_factor: float | None = None
     """What the rate is multiplied by for the leaves that the scheme trains slowly, such as Fixup's
     scalar biases and multipliers; none for what the scheme says, a tenth for Fixup's."""
@@ -104,7 +109,9 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "seed": (0, True, 2**32),
 }
 _RANGE = (0, True, math.inf)  # of all others
-_CHOICES = {"schedule": ("halving", "constant"), "dtype": models.DTYPES}
+_CHOICES = {
+    "schedule": ("halving", "constant"), "dtype": models.DTYPES, "optimizer": optim.NAMES
+}  # fmt: skip
 
 
 def shown(value: Any) -> str:

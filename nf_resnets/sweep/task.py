@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 
 from nf_resnets.training.program import Program, Start
 
-LATER: Mapping[str, Any] = {"dtype": "float32", "gradient_noise": False}
+LATER: Mapping[str, Any] = {
+    "dtype": "float32", "gradient_noise": False, "optimizer": "sgd", "base_model": None
+}  # fmt: skip
 """Settings that earlier versions did not have, and what their runs were made with. The text of a
 run leaves one of these values out, so that such a run keeps its key."""
 

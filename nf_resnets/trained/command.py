@@ -135,7 +135,7 @@ class TrainTranslator:
               f"{_device()}", flush=True)  # fmt: skip
         display = Display("the Transformer", 50, {"likelihood": "nats a token"})
         texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
-        recipe = dataclasses.asdict(self.recipe)
+        recipe = fit.described(self.recipe)
         identity = {"scheme": self.scheme, "recipe": recipe, "pairs": texts}
         if self.dtype != models.DTYPES[0]:
             identity["dtype"] = self.dtype
@@ -396,7 +396,7 @@ def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str
         "network": settings_of.to_json(model),
         "dataset": dataset.name,
         "labels": digest(dataset.train.labels),
-        "recipe": dataclasses.asdict(recipe),
+        "recipe": fit.described(recipe),
     }
 
 

@@ -1,4 +1,4 @@
-"""A short training for the commands: SGD with warm-up and halving, on one data set, with a test."""
+"""A short training for the commands, with warm-up and halving, on one data set, with a test."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ class Recipe:
     learning_rate: Annotated[float, tyro.conf.arg(name="peak-lr")] = 0.1
     """The rate of the first half, after a warm-up of one epoch (or half of the run, if that is
     shorter); then it is halved ten times."""
+    optimizer: optim.Name = "sgd"
+    """sgd; adamw, lion or muon, which want smaller rates: the schemes' own recipes are SGD's."""
     momentum: float = 0.9
-    """The fraction of the last update's velocity that is kept."""
+    """The fraction of the last update's velocity that is kept; AdamW's and Lion's beta_1."""
     weight_decay: float = 5e-4
-    """The coefficient of L2 in the gradient."""
+    """The coefficient of L2 in the gradient, with SGD; with the others decay is decoupled."""
     padding: int = 0
     """Pixels of padding before the random crop; 0 for no crop."""
     flip: bool = False
@@ -47,6 +49,13 @@ class Recipe:
             ("epochs", "batch_size", "learning_rate"),
             {"momentum": 1, "weight_decay": math.inf, "padding": math.inf, "seed": 2**32},
         )
+
+
+def described(recipe: Any) -> dict[str, Any]:
+    """A recipe as JSON values, as earlier versions wrote it if it has the default optimizer."""
+    default = next(f.default for f in dataclasses.fields(recipe) if f.name == "optimizer")
+    values = dataclasses.asdict(recipe)
+    return {k: v for k, v in values.items() if k != "optimizer" or v != default}
 
 
 def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
@@ -101,13 +110,14 @@ def fit(
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         rate = optim.halving(hyper["learning_rate"], steps)
-        rule = optim.sgd(
+        rule, _ = optim.OPTIMIZERS[recipe.optimizer]
+        made = rule(
             optim.warmup(rate, min(per_epoch, steps // 2), steps),
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
             scheme=model.scheme,
         )
-        return partly(rule, learn)
+        return partly(made, learn)
 
     scheme, hyper = schemes.get(model.scheme), {"learning_rate": recipe.learning_rate}
     start: training.Start | training.TrainState = training.Start(scheme, recipe.seed, hyper)
@@ -141,7 +151,7 @@ def fit(
     found = {"params": state.params}
     if state.batch_stats:
         found["batch_stats"] = state.batch_stats
-    notes = {"recipe": dataclasses.asdict(recipe), "steps": steps}
+    notes = {"recipe": described(recipe), "steps": steps}
     notes |= {f"test_{name}": test[name] for name in ("accuracy", "loss")}
     return Trained(model, found, Images.of(dataset), notes)
 
@@ -153,4 +163,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["Recipe", "fit", "mesh_for", "refuse_outside"]
+__all__ = ["Recipe", "described", "fit", "mesh_for", "refuse_outside"]

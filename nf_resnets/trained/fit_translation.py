@@ -10,7 +10,7 @@ import tyro
 
 from nf_resnets import models, optim, schemes, training, translation
 from nf_resnets.trained.file import Trained
-from nf_resnets.trained.fit import mesh_for, refuse_outside
+from nf_resnets.trained.fit import described, mesh_for, refuse_outside
 from nf_resnets.trained.inputs import Sentences
 from nf_resnets.trained.resume import run_to_end
 from nf_resnets.training.checkpoint import Checkpoints
@@ -36,6 +36,8 @@ class TranslationRecipe:
     """Tokens in a batch, padding counted."""
     learning_rate: Annotated[float, tyro.conf.arg(name="peak-lr")] = 3e-3
     """The rate at the end of the warm-up, a fifth of the steps; then it falls as 1/sqrt(step)."""
+    optimizer: optim.Name = "adamw"
+    """adamw, lion, muon or sgd; without weight decay in any case."""
     dropout: float = 0.0
     """At the end of every branch."""
     label_smoothing: float = 0.1
@@ -45,7 +47,7 @@ class TranslationRecipe:
 
     def __post_init__(self) -> None:
         below = {"dropout": 1, "label_smoothing": 1, "seed": 2**32}
-        names = (field.name for field in dataclasses.fields(self))
+        names = (field.name for field in dataclasses.fields(self) if field.name != "optimizer")
         refuse_outside(self, tuple(name for name in names if name not in below), below)
 
 
@@ -102,7 +104,8 @@ def fit_translation(
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         rate = optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5))
-        return translation.adam(rate, scheme=scheme)
+        rule, _ = translation.OPTIMIZERS[recipe.optimizer]
+        return rule(rate, scheme=scheme)
 
     hyper = {"learning_rate": recipe.learning_rate}
     start = training.Start(schemes.get(scheme), recipe.seed, hyper)
@@ -112,7 +115,7 @@ def fit_translation(
     found = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
     bleu = translation.bleu(found, targets)
     notes = {
-        "recipe": dataclasses.asdict(recipe),
+        "recipe": described(recipe),
         "test_bleu": bleu.score,
         "test_bleu_of_copies": copied.score,
         "signature": bleu.signature,

@@ -11,7 +11,7 @@ A network is trained and used so (its parameters are a scheme's, see :mod:`nf_re
 (100, 30)
 """
 
-from nf_resnets.translation.adam import adam
+from nf_resnets.translation.adam import OPTIMIZERS, adam
 from nf_resnets.translation.batches import (
     WIDTHS,
     Corpus,
@@ -40,8 +40,8 @@ from nf_resnets.translation.vocabulary import (
 )
 
 __all__ = [
-    "BEGIN", "END", "LONGER", "MADE", "PADDING", "UNKNOWN", "WIDTHS", "Bleu", "Corpus",
-    "PairSet", "Pairs", "TokenBatch", "TokenTraining", "Vocabulary", "adam", "batch_of",
+    "BEGIN", "END", "LONGER", "MADE", "OPTIMIZERS", "PADDING", "UNKNOWN", "WIDTHS", "Bleu",
+    "Corpus", "PairSet", "Pairs", "TokenBatch", "TokenTraining", "Vocabulary", "adam", "batch_of",
     "batch_shapes", "beam_search", "bleu", "encode", "epoch_batches", "length_penalty",
     "load_pairs", "made_pairs", "make_train_step", "mean_likelihood", "replica_step",
     "token_losses", "token_program", "train_vocabulary", "translate",

@@ -6,7 +6,8 @@ from typing import Any
 
 import optax
 
-from nf_resnets.optim.groups import add_decay, checked, scale_by_rates
+from nf_resnets import optim
+from nf_resnets.optim.groups import checked
 from nf_resnets.roles import Group, Rules
 from nf_resnets.schemes import Scheme
 
@@ -65,18 +66,14 @@ def adam(
       >>> round(float(updates["head"]["kernel"][0, 0]), 4), round(float(updates["bias_head"]), 4)
       (-0.5, -0.05)
     """
-    for name, value, high in (
-        ("b1", b1, 1.0), ("b2", b2, 1.0), ("eps", eps, float("inf")),
-        ("weight_decay", weight_decay, float("inf")),
-    ):  # fmt: skip
-        checked(name, value, high)
-    return optax.chain(
-        optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
-        add_decay(weight_decay, rules, scheme=scheme, undecayed=undecayed),
-        scale_by_rates(
-            learning_rate, rules, scheme=scheme, scalars=scalars, scalar_factor=scalar_factor
-        ),
-    )
+    checked("b1", b1, 1.0)
+    return optim.adamw(
+        learning_rate, momentum=b1, b2=b2, eps=eps, weight_decay=weight_decay, scheme=scheme,
+        scalars=scalars, scalar_factor=scalar_factor, undecayed=undecayed, rules=rules,
+    )  # fmt: skip
 
 
-__all__ = ["adam"]
+OPTIMIZERS = {**optim.OPTIMIZERS, "adamw": (adam, "adam")}
+"""As :data:`nf_resnets.optim.OPTIMIZERS`, with Vaswani et al.'s ``b2``."""
+
+__all__ = ["OPTIMIZERS", "adam"]

@@ -484,9 +484,13 @@ OF_USERS = {
         "evaluate_every": (1, "ours"),
         "remat": (False, "ours"),
         "dtype": ("float32", "ours"),
+        "optimizer": ("sgd", PROTOCOL),
+        "base_model": (None, "ours"),
+        "gradient_noise": (False, "ours"),
         "seed": (0, "ours"),
     },
     "nf_resnets.trained.fit.Recipe": {
+        "optimizer": ("sgd", PROTOCOL),
         "learning_rate": (0.1, "Fixup 4.1"),
         "momentum": (0.9, PROTOCOL),
         "weight_decay": (5e-4, PROTOCOL),
@@ -497,6 +501,7 @@ OF_USERS = {
         "seed": (0, "ours"),
     },
     "nf_resnets.trained.fit_translation.TranslationRecipe": {
+        "optimizer": ("adamw", "Vaswani 5.3: Adam"),
         "label_smoothing": (0.1, "Fixup code: --label-smoothing 0.1"),
         "layers": (2, "ours: for a CPU"),
         "channels": (64, "ours: for a CPU"),

@@ -266,7 +266,7 @@ def test_the_rate_falls_as_published(name, monkeypatch):
     def sgd(learning_rate, **options):
         seen.update(rate=learning_rate, **options)
 
-    monkeypatch.setattr(optim, "sgd", sgd)
+    monkeypatch.setitem(optim.OPTIMIZERS, "sgd", (sgd, "sgd"))
     optimizer({"learning_rate": rate, "momentum": 0.9, "weight_decay": 5e-4, "scalar_factor": 0.1})
     for epoch, expected in rates.items():
         # In the first step of the epoch, and in its last.

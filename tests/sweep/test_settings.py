@@ -29,17 +29,21 @@ def test_runs_of_earlier_versions_keep_their_keys_and_programs():
         "model": "wrn-16-2", "scheme": "batchnorm", "batch_size": 128, "peak_lr": 0.25, "seed": 3,
         "remat": True, "padding": 1,
     }  # fmt: skip
-    # As they were before networks could compute in anything but float32.
+    # As they were before networks could compute in anything but float32, and learn by another rule.
     for settings, expected, program in (
         ({}, "62d0b6725ebbd2797b5aa77b82ced919aab33092959f25ca3ab4bafbeac6629f", "af3c7f41216d"),
         (other, "1ce67fc51e9f336dbad0dc4d81f0186937f6ff6f11cd4c364dd7c703f135581c", "68d76131c3eb"),
     ):
         found = ImageTask().resolve(settings)
         assert (found.key, found.program) == (expected, program)
-        assert found.settings["dtype"] == "float32" and "dtype" not in found.text
+        assert found.settings["dtype"] == "float32"
+        assert not [name for name in LATER if name in found.text]
         cast = ImageTask().resolve({**settings, "dtype": "bfloat16"})
         assert cast.key != expected and cast.program != program and "dtype" in cast.text
-    assert filled({"seed": 1}) == {"seed": 1, "dtype": "float32", "gradient_noise": False}
+    assert filled({"seed": 1}) == {
+        "seed": 1, "dtype": "float32", "gradient_noise": False, "optimizer": "sgd",
+        "base_model": None,
+    }  # fmt: skip
     assert filled({"dtype": "bfloat16"})["dtype"] == "bfloat16"
 
 
@@ -57,7 +61,8 @@ def test_every_field_makes_another_run(field):
     other = {
         "dataset": "cifar10", "model": "wrn-16-2", "scheme": "skipinit", "schedule": "constant",
         "epochs": 3.5, "steps": 7, "alpha": 0.5, "dropout": 0.25, "flip": True, "remat": True,
-        "momentum": 0.5, "dtype": "bfloat16", "gradient_noise": True,
+        "momentum": 0.5, "dtype": "bfloat16", "gradient_noise": True, "optimizer": "lion",
+        "base_model": "wrn-10-1",
     }.get(field, 3)  # fmt: skip
     assert key({field: other}) != key({})
 

@@ -1,0 +1,83 @@
+"""A network relative to a base network, at which its rates were tuned."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import optax
+
+from nf_resnets import init, optim, schemes
+from nf_resnets.parametrization import Kind
+
+DEPTHS = ("depth", "num_layers", "encoder_layers", "decoder_layers")
+"""The fields of networks that say how deep they are."""
+
+
+class Parametrize(Protocol):
+    """Scales the rates of an optimizer; see :func:`nf_resnets.optim.parametrized`."""
+
+    def __call__(
+        self, optimizer: optax.GradientTransformation, *, kind: Kind
+    ) -> optax.GradientTransformation:
+        """The optimizer, whose rates follow width and depth."""
+
+
+class Relative(NamedTuple):
+    """What a base network changes.
+
+    Attributes:
+      model: the network, whose scheme (``init.at_base``) knows the base network.
+      parametrize: scales an optimizer for it.
+    """
+
+    model: Any
+    parametrize: Parametrize
+
+
+def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
+    """A network, and what scales its optimizers, relative to the network of the tuned rates.
+
+    The widths are compared with those of ``base_model`` at the depth of ``model``, so that both
+    have the same leaves.
+
+    Args:
+      model: a network of :mod:`nf_resnets.models`.
+      base_model: another of its class.
+      example: arguments of its call, or their shapes.
+
+    Raises:
+      ValueError: if the networks are of two classes, or the base has no leaf for one of the
+        network's.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import models
+      >>> deep, base = (models.WideResNet(depth=depth, scheme="completep") for depth in (28, 10))
+      >>> model = relative_to(deep, base, jnp.ones((1, 8, 8, 3))).model
+      >>> float(model.scheme.constants(12).residual[0])
+      0.25
+    """
+    if type(model) is not type(base_model):
+        raise ValueError(
+            f"a base network of class {type(base_model).__name__} found; expected a "
+            f"{type(model).__name__}, as the network is."
+        )
+
+    def shapes(of: Any) -> Any:
+        return jax.eval_shape(of.init, jax.random.key(0), *example)["params"]
+
+    depths = {name: getattr(model, name) for name in DEPTHS if hasattr(model, name)}
+    base = shapes(base_model.clone(scheme=model.scheme, **depths))
+    depth = base_model.num_branches or None
+    scheme = init.at_base(model.scheme, base, depth)
+    parametrize = partial(
+        optim.parametrized, params=shapes(model), scheme=scheme, base=base, base_depth=depth
+    )
+    parametrize(optax.identity(), kind="sgd")  # refuses a base that lacks a leaf
+    same = scheme == schemes.get(model.scheme)
+    return Relative(model if same else model.clone(scheme=scheme), parametrize)
+
+
+__all__ = ["Relative", "relative_to"]

@@ -1,0 +1,124 @@
+"""The option ``--optimizer`` of every command that trains, and ``--base-model`` of sweeps."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from experiments import fixup_fig3_depth, fixup_table3_translation, skipinit_lr_batch
+from experiments.experiment import Command
+from experiments.main import others
+from experiments.runs import ExperimentTask
+from nf_resnets import data, init, optim
+from nf_resnets.sweep import image_task
+from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.sweep.settings import RunSettings, make
+from nf_resnets.trained import fit, fit_translation
+from tests.models.trees import quick_jit
+from tests.sweep import small
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return data.load("digits")
+
+
+KEY = jax.random.key(0)
+HEAD = {"head": {"kernel": 2 * np.ones((4, 3), np.float32)}, "bias_head": np.ones((), np.float32)}
+
+
+def test_every_command_has_it():
+    fields = [
+        {field.name: field.default for field in dataclasses.fields(command)}["optimizer"]
+        for command in (RunSettings, fit.Recipe, Command, skipinit_lr_batch.Command,
+                        fixup_table3_translation.Command, fit_translation.TranslationRecipe)
+    ]  # fmt: skip
+    assert fields == ["sgd"] * 4 + ["adamw"] * 2
+
+
+@pytest.mark.parametrize("name", optim.NAMES)
+def test_sweeps(name, digits):
+    settings = make({**small.BASE, "optimizer": name, "scheme": "fixup", "weight_decay": 0.1})
+    kind = image_task.kind_of(settings, digits)
+    hyper = {**image_task.hyper_of(settings), "learning_rate": 0.5}
+    rule = image_task.optimizer(kind, hyper)
+    gradient = jax.tree.map(np.ones_like, HEAD)
+    updates, _ = rule.update(gradient, rule.init(HEAD), HEAD)
+    # Each rule moves by the rate times the sign of these gradients, which are 1; decay adds to it.
+    assert float(updates["head"]["kernel"][0, 0]) == pytest.approx(-0.5 * (1 + 0.1 * 2), rel=1e-5)
+    assert float(updates["bias_head"]) == pytest.approx(-0.05 * (1 + 0.1), rel=1e-5)
+    others = ImageTask(lambda name: digits).resolve(settings)
+    plain = ImageTask(lambda name: digits).resolve({**vars(settings), "optimizer": "sgd"})
+    assert ("optimizer" in others.text) == (name != "sgd")
+    assert (others.program == plain.program) == (name == "sgd")
+
+
+def test_what_a_sweep_does_not_know():
+    with pytest.raises(ValueError, match="optimizer='adam' found; expected sgd or adamw or lion"):
+        make({"optimizer": "adam"})
+
+
+def test_trainings_keep_what_they_depend_on():
+    for recipe, name in ((fit.Recipe, "lion"), (fit_translation.TranslationRecipe, "sgd")):
+        assert "optimizer" not in fit.described(recipe())
+        assert fit.described(recipe(optimizer=name))["optimizer"] == name
+
+
+def test_experiments(digits):
+    experiment = fixup_fig3_depth.EXPERIMENT
+    settings = experiment.scales["smoke"]
+    point = experiment.points(settings, digits, [])[0]
+    commands = [fixup_fig3_depth.Command(optimizer=name) for name in ("sgd", "lion")]
+    assert [others(command) for command in commands] == [{}, {"optimizer": "lion"}]
+    tasks = [ExperimentTask(experiment, settings, digits, **others(each)) for each in commands]
+    plain, lion = (task.add([point])[0] for task in tasks)
+    assert plain.key != lion.key and plain.program != lion.program
+    assert "optimizer" not in plain.text
+    states = [task.setup(point).optimizer({"learning_rate": 0.1}).init(HEAD) for task in tasks]
+    assert [isinstance(state[0], optax.ScaleByLionState) for state in states] == [False, True]
+
+
+def test_a_base_network_of_a_sweep(digits):
+    """Rates tuned at one size, for a network twice as wide and of four times as many branches."""
+    given = {"model": "wrn-28-4", "stem_channels": 4, "scheme": "completep", "steps": 4}
+    task = ImageTask(lambda name: digits)
+    settings = make({**given, "base_model": "wrn-10-2"})
+    kind = task.kind(settings)
+    model = image_task.make_model(kind, digits)
+    np.testing.assert_allclose(model.scheme.constants(12).residual, 1 / 4)
+    assert task.start(task.resolve(settings)).scheme is model.scheme
+
+    params = jax.eval_shape(model.init, KEY, jnp.ones((1, 8, 8, 1)))["params"]
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
+    rule = image_task.optimizer(kind, {"learning_rate": 1.0, "momentum": 0.0})
+    updates, _ = quick_jit(lambda tree: rule.update(tree, rule.init(tree), tree))(ones)
+    # SGD: outputs / inputs beside the base, and the depth's ratio in the branches.
+    for path, factor in (
+        (("head", "kernel"), 1 / 2), (("stem", "kernel"), 1),
+        (("stage_1", "first", "conv_1", "kernel"), 2 * 4),
+        (("stage_1", "rest", "conv_1", "kernel"), 4),
+        (("stage_2", "first", "shortcut", "kernel"), 1),
+    ):  # fmt: skip
+        update = updates
+        for key in path:
+            update = update[key]
+        np.testing.assert_allclose(update, -factor, rtol=1e-6)
+    drawn, plain = (
+        quick_jit(lambda tree, each=each: each.init(tree, 12, key=KEY)["head"]["kernel"])(ones)
+        for each in (model.scheme, init.at_base("completep", ones))
+    )
+    np.testing.assert_allclose(drawn, plain / 2**0.5, rtol=1e-6)
+
+    alone, standard = (
+        task.resolve({**given, **more})
+        for more in ({}, {"base_model": "wrn-10-2", "scheme": "plain"})
+    )
+    assert len({each.program for each in (task.resolve(settings), alone, standard)}) == 3
+    assert "base_model" not in alone.text
+    with pytest.raises(ValueError, match="a base network of class CifarResNet found"):
+        task.kind(make({**given, "base_model": "cifar-resnet-8"}))
+    with pytest.raises(ValueError, match=r"'stage_1/first/shortcut/bias' .* not there in base"):
+        task.kind(make({**given, "base_model": "wrn-10-1"}))
