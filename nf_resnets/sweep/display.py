@@ -84,11 +84,16 @@ class TimeLeft:
             self._work[program] = work
         self._seconds: dict[str, float] = defaultdict(float)
         self._made: dict[str, float] = defaultdict(float)
+        self._compiling: dict[str, float] = {}
         self._compiled: dict[str, float] = {}
 
-    def compiled(self, program: str, seconds: float) -> None:
-        """A program is compiled."""
-        self._compiled[program] = seconds
+    def begin_compiling(self, program: str, now: float) -> None:
+        """A program is being compiled."""
+        self._compiling[program] = now
+
+    def end_compiling(self, program: str, now: float) -> None:
+        """A program is compiled, or could not be."""
+        self._compiled[program] = now - self._compiling.pop(program, now)
 
     def begin(self, running: Running) -> None:
         """A run enters a slot."""
@@ -120,8 +125,9 @@ class TimeLeft:
             for program in spent
             if made[program] >= ENOUGH
         }
-        compiled = sum(self._compiled.values())
-        busy, elapsed = sum(spent.values()) + compiled, now - self._start
+        compiling = {program: now - since for program, since in self._compiling.items()}
+        compiled, elapsed = sum(self._compiled.values()), now - self._start
+        busy = sum(spent.values()) + compiled + sum(compiling.values())
         if not known or busy <= 0 or elapsed <= 0:
             return None
         mean = statistics.fmean(known.values())
@@ -131,8 +137,10 @@ class TimeLeft:
         part = to_go / max(sum(waiting.values()), 1)
         left = part * sum(count * cost[name] for name, count in waiting.items())
         if self._compiled:
-            new = {name for name, count in waiting.items() if count} - {*self._compiled}
-            left += part * len(new) * compiled / len(self._compiled)
+            one = compiled / len(self._compiled)
+            left += sum(max(one - seconds, 0.0) for seconds in compiling.values())
+            begun = self._compiled.keys() | compiling.keys()
+            left += part * one * sum(bool(n) for name, n in waiting.items() if name not in begun)
         left += sum(cost[each.program] * (1 - each.fraction(each.step)) for each in running)
         pace = busy / elapsed * (1 + elsewhere / max(len(running), 1))
         return max(left, 0.0) / pace
@@ -252,13 +260,14 @@ class Display:
         """Shows what is being compiled."""
         with self._event():
             self._compiling[program] = Compiling(printable(label) or "the program")
+            self._time_left.begin_compiling(program, time.monotonic())
 
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """The program is compiled, or could not be."""
         with self._event():
             compiling = self._compiling.pop(program, None)
             label = compiling.name if compiling else program[:8]
-            self._time_left.compiled(program, seconds)
+            self._time_left.end_compiling(program, time.monotonic())
             if slots and not self._in_terminal and len(self._runs) <= MANY:
                 self._lines.append(f"compiled {label} ({duration_text(seconds)})")
 

@@ -523,11 +523,14 @@ def test_time_left_weighs_programs_by_their_work_until_they_are_measured():
 
 def test_time_left_counts_programs_that_are_not_compiled_yet():
     clock = Clock([("p", 1.0)] * 3 + [("q", 1.0)] * 2)
-    clock.left.compiled("p", 20.0)
+    clock.left.begin_compiling("p", 0.0)
+    clock.left.end_compiling("p", 20.0)
     clock.make(("p", 1.0), 20.0, 22.0)
     # Four more runs of 2 s, and q to compile; one thread does it all.
     assert clock.seconds(4, 22.0) == pytest.approx(4 * 2 + 20)
-    clock.left.compiled("q", 10.0)
+    clock.left.begin_compiling("q", 22.0)
+    assert clock.seconds(4, 27.0) == pytest.approx(4 * 2 + 15)
+    clock.left.end_compiling("q", 32.0)
     assert clock.seconds(4, 32.0) == pytest.approx(4 * 2)
 
 
