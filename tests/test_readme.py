@@ -1,4 +1,4 @@
-"""The README is true: its links lead somewhere, its code runs, its numbers are the files'."""
+"""The README and the pages that it links to are true: links, code, commands, numbers."""
 
 import csv
 import json
@@ -21,9 +21,15 @@ from experiments.folder import read_rows
 from experiments.table import grouped
 from nf_resnets import init
 from nf_resnets.sweep import optima
+from tests.test_main import run
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
+PAGES = ("README.md", *(
+    f"docs/{name}.md"
+    for name in ("results", "speed", "limits", "overview", "notebooks", "how_to/sweep",
+                 "how_to/analyse", "schemes/index")
+))  # fmt: skip
 RESULTS = "results/fixup_fig3_depth-laptop"
 TABLES = (
     RESULTS,
@@ -38,20 +44,54 @@ TABLES = (
 )
 
 
-def test_links_lead_to_files():
-    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
-    assert links
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert links or "results/" not in text
     for link in links:
-        assert link.startswith("http") or (ROOT / link).exists(), link
+        assert link.startswith("http") or ((ROOT / page).parent / link).exists(), link
+
+
+def test_it_is_one_screen_then_links():
+    assert len(TEXT.split()) < 1200
 
 
 def test_the_results_tables_are_those_of_the_files():
+    text = "".join((ROOT / page).read_text() for page in PAGES)
     found = re.findall(
-        r"<!-- (results/\S+/table.txt) -->\n```\n(.*?)\n```\n<!-- end -->", TEXT, re.S
+        r"<!-- (results/\S+/table.txt) -->\n```\n(.*?)\n```\n<!-- end -->", text, re.S
     )
     assert [file for file, _ in found] == [f"{folder}/table.txt" for folder in TABLES]
     for file, text in found:
         assert text.strip() == (ROOT / file).read_text().strip(), file
+
+
+def test_a_number_that_links_to_a_table_is_in_it():
+    found = re.findall(r"\[([^\]]*\d[^\]]*)\]\((results/\S+/table\.txt)\)", TEXT)
+    assert len(found) >= 8
+    for words, file in found:
+        numbers = re.findall(r"[\d.]+\d|\d", re.sub(r"rule \d", "", words))
+        table = re.findall(r"[\d.]+\d|\d", (ROOT / file).read_text())
+        assert numbers and not {*numbers} - {*table}, words
+        assert "diverged" not in words or "diverged" in (ROOT / file).read_text()
+
+
+def commands():
+    """The lines of the README's shell examples that start ``nf-resnets``, options and all."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.S | re.M)
+    shell = "".join(text for language, text in blocks if not language).replace("\\\n", " ")
+    return [line.partition("#")[0].split() for line in shell.splitlines() if "nf-resnets" in line]
+
+
+def test_the_commands_of_the_shell_examples_are_there(monkeypatch, capsys):
+    assert len(commands()) >= 5
+    for _, *words in commands():
+        name = words[:2] if words[0] == "experiment" else words[:1]
+        assert run(monkeypatch, *name, "--help") == 0
+        said = capsys.readouterr().out
+        for option in [word for word in words if word.startswith("--")]:
+            assert f"{option} " in said, option
 
 
 @pytest.mark.parametrize("folder", ["bench-cpu", "bench-cpu-rest"])
@@ -173,12 +213,14 @@ def test_the_rules_of_the_second_example_fit_a_tree():
 def test_every_scheme_is_named():
     from nf_resnets import schemes
 
+    text = (ROOT / "docs/schemes/index.md").read_text()
     for name in schemes.names():
-        assert f"`{name}`" in TEXT, name
+        assert f"`{name}`" in text, name
 
 
 def test_the_sweep_of_the_example_has_as_many_runs_and_programs():
-    code = re.search(r"```python\n(from nf_resnets import sweep\n.*?)```", TEXT, re.S)[1]
+    page = (ROOT / "docs/how_to/sweep.md").read_text()
+    code = re.search(r"```python\n(from nf_resnets import sweep\n.*?)```", page, re.S)[1]
     runs, programs = map(int, re.search(r"# (\d+) runs, (\d+) program", code).groups())
     names = {}
     exec(code, names)
