@@ -28,7 +28,10 @@ def write_all(folder: Path = GENERATED, *, with_pictures: bool = True) -> None:
         path = folder / "api" / f"{name}.rst"
         _write(path, text)
         written.add(path)
-    for page in scheme_pages.all_pages():
+    pages = scheme_pages.all_pages()
+    if with_pictures:
+        pictures.keep_all(pages, folder / "pictures")
+    for page in pages:
         own = folder / "schemes" / page.name
         _write(own / "facts.md", scheme_pages.facts(page.name))
         _write(own / "numbers.md", scheme_pages.numbers(page, results))

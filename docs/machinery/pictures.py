@@ -1,9 +1,16 @@
-"""The pictures of the schemes: a page's own code is run, and the network it makes is measured."""
+"""The pictures of the schemes: a page's own code is run, and the network it makes is measured.
+
+`python -m docs.machinery.pictures FOLDER NAME ...` keeps those of some schemes in a folder.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from docs.machinery.results import ROOT
-from docs.machinery.scheme_pages import SchemePage
+from docs.machinery.scheme_pages import SchemePage, all_pages
 from nf_resnets import analysis, models, roles, schemes
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.signal import Quantity, signal_figure
@@ -139,6 +146,21 @@ def keep(page: SchemePage, folder: Path) -> tuple[Path, str]:
     return picture, words.read_text().removeprefix(mark).strip()
 
 
+def keep_all(pages: Sequence[SchemePage], folder: Path) -> None:
+    """Keeps the pictures of many pages, in one process a core: they mostly compile, on one thread.
+
+    Raises:
+      subprocess.CalledProcessError: if one cannot be drawn; the process has said why.
+    """
+    count = min(os.cpu_count() or 1, 8)
+    command = [sys.executable, "-m", "docs.machinery.pictures", str(folder)]
+    parts = [[*command, *(page.name for page in pages[at::count])] for at in range(count)]
+    processes = [subprocess.Popen(part, cwd=ROOT) for part in parts]
+    for part, code in [(process.args, process.wait()) for process in processes]:
+        if code:
+            raise subprocess.CalledProcessError(code, part)
+
+
 def _quickly() -> dict[str, Any] | None:
     """Options for programs that run once: what counts is how long they take to compile."""
     return quick_compile(jax.devices()[0])
@@ -178,4 +200,9 @@ def _zero_head(params: Any) -> bool:
     return bool(heads) and not any(bool(jnp.any(value)) for value in heads)
 
 
-__all__ = ["Measured", "draw", "keep", "measure", "run"]
+__all__ = ["Measured", "draw", "keep", "keep_all", "measure", "run"]
+
+if __name__ == "__main__":
+    for page in all_pages():
+        if page.name in sys.argv[2:]:
+            keep(page, Path(sys.argv[1]))
