@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from nf_resnets.kernel_shaping import Activation, Shaping
 from nf_resnets.parametrization import STANDARD, DepthPower, Parametrization
 from nf_resnets.roles import LAYER_ROLES, Group, Role
 
@@ -68,8 +69,10 @@ class Anatomy:
       dropout: whether there is dropout before the head, at the rate of the model. (VGG and the
         Transformer have theirs by their own ``dropout=``.)
       residual: a constant on every branch, one number or one for each branch.
-      identity: a constant on every shortcut.
+      identity: a constant on every shortcut; 0, the number, leaves the shortcuts out.
       beta: what a branch's input is divided by.
+      activation: ``"relu"``, an :class:`~nf_resnets.kernel_shaping.Activation`, or a
+        :class:`~nf_resnets.kernel_shaping.Shaping`, which makes one for the depth of the network.
 
     Raises:
       ValueError: if a branch is to have two scalars, a place two biases, or the norm, its place or
@@ -91,6 +94,7 @@ class Anatomy:
     residual: float | PerBranch = 1.0
     identity: float | PerBranch = 1.0
     beta: float | PerBranch = 1.0
+    activation: Literal["relu"] | Activation | Shaping = "relu"
 
     def __post_init__(self) -> None:
         for one, other, what in (
@@ -111,6 +115,11 @@ class Anatomy:
                     f"Anatomy({name}={getattr(self, name)!r}) found; expected "
                     f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}."
                 )
+
+    @property
+    def shortcuts(self) -> bool:
+        """Whether there are skip paths."""
+        return callable(self.identity) or self.identity != 0
 
     @property
     def normalized(self) -> bool:

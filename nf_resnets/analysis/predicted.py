@@ -16,6 +16,7 @@ from nf_resnets.analysis.closed_form import (
 from nf_resnets.analysis.correlation import multipliers
 from nf_resnets.analysis.observe import branches
 from nf_resnets.analysis.weight_norms import layer_gains, shortcut_gains
+from nf_resnets.kernel_shaping import Composition, Shaping
 from nf_resnets.roles import Role
 
 
@@ -79,13 +80,15 @@ def predicted(
     a = np.ones(len(blocks))
     b = b if constants.residual is None else b * np.square(constants.residual)
     a = a if constants.identity is None else a * np.square(constants.identity)
+    first = np.square(np.asarray(blocks[0]["input"], np.float64)).mean(axis=(0, 3))
+    if anatomy.activation != "relu":
+        return _shaped(anatomy, 2 * layers, a, b, changes, first.mean(), post=post)
     if normalized:
         b = b * (_last_scales(params, m) if post else layers[:, -1])
     else:
         b = b * np.nanprod(layers, axis=1) * (2 if post else 1)
     a = a * np.where(convolved, 1.0 if normalized and post else shortcuts / (1 if post else 2), 1.0)
 
-    first = np.square(np.asarray(blocks[0]["input"], np.float64)).mean(axis=(0, 3))
     centered = anatomy.channel_biases if centered is None else centered
     kernels = (3, 3) if m == 2 else (1, 3, 1)
     if anatomy.pooled_shortcut:
@@ -108,6 +111,19 @@ def predicted(
         for weighted, (*_, c), (*_, c_out) in zip(convolved, sizes, outputs, strict=True)
     ]
     return propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
+
+
+def _shaped(
+    anatomy: schemes.Anatomy, layers: Any, a: Any, b: Any, changes: list[bool], first: float,
+    *, post: bool,
+) -> ClosedForm:  # fmt: skip
+    """The form for kernels of one tap and a shaped activation, which keeps moments near 1."""
+    composition = Composition(tuple(changes), layers.shape[1], post, float(anatomy.identity))  # type: ignore[arg-type]
+    activation: Any = anatomy.activation
+    activation = activation(composition) if isinstance(activation, Shaping) else activation
+    b = b * np.nanprod(layers, axis=1)
+    form = propagate(b, a, first=first)
+    return form._replace(backward=a + b * activation.slope ** layers.shape[1])
 
 
 def _second(blocks: list[dict[str, Any]], name: str) -> np.ndarray:

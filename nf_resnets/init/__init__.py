@@ -4,6 +4,7 @@ from nf_resnets.init import admin as _admin
 from nf_resnets.init import deepnorm as _deepnorm
 from nf_resnets.init import dyt as _dyt
 from nf_resnets.init import fixup as _fixup
+from nf_resnets.init import kernel_shaped as _kernel_shaped
 from nf_resnets.init import lsuv as _lsuv
 from nf_resnets.init import metainit as _metainit
 from nf_resnets.init import nf_resnet as _nf_resnet
@@ -22,10 +23,11 @@ from nf_resnets.init.describe import describe
 from nf_resnets.init.dyt import dyt
 from nf_resnets.init.fixup import fixup
 from nf_resnets.init.he import he
+from nf_resnets.init.kernel_shaped import kernel_shaped
 from nf_resnets.init.lsuv import lsuv
 from nf_resnets.init.metainit import gradient_quotient, metainit
 from nf_resnets.init.nf_resnet import nf_resnet
-from nf_resnets.init.orthogonal import orthogonal
+from nf_resnets.init.orthogonal import delta_orthogonal, orthogonal
 from nf_resnets.init.parametrized import at_base
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.rescalenet import rescalenet
@@ -59,6 +61,8 @@ for _scheme in (
     _nf_resnet.PUBLISHED,
     _nf_resnet.TIMM,
     _t_fixup.SCHEME,
+    _kernel_shaped.TAT,
+    _kernel_shaped.DKS,
     _dyt.SCHEME,
     _dyt.DERF,
     _normalized.BATCH_NORM,
@@ -78,8 +82,8 @@ for _scheme in (
     register(_scheme)
 
 __all__ = [
-    "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "describe", "dyt",
-    "fixup", "gradient_quotient", "he", "lsuv", "metainit", "nf_resnet", "orthogonal",
-    "rescale_biases", "rescalenet", "rezero", "rules", "skipinit", "standard", "t_fixup", "xavier",
-    "zero_gamma",
+    "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "delta_orthogonal",
+    "describe", "dyt", "fixup", "gradient_quotient", "he", "kernel_shaped", "lsuv", "metainit",
+    "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "rezero", "rules", "skipinit",
+    "standard", "t_fixup", "xavier", "zero_gamma",
 ]  # fmt: skip

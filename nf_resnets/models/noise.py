@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nf_resnets import schemes
 from nf_resnets.models.layers import dropout, missing_keys
 
 # The head's dropout draws from the images' keys themselves, and VGG's layers fold small numbers.
@@ -58,6 +59,11 @@ def check_noise(network: Any) -> None:
     """Refuses a network whose ``survival`` or ``conv_dropout`` is out of its range."""
     if not 0 < network.survival <= 1:
         raise ValueError(f"survival={network.survival} found; expected 0 < survival <= 1.")
+    if network.survival < 1 and not schemes.get(network.scheme).anatomy.shortcuts:
+        raise ValueError(
+            f"survival={network.survival} found for a network without shortcuts, of which nothing "
+            "is left where a branch is; expected 1."
+        )
     if not 0 <= network.conv_dropout < 1:
         raise ValueError(
             f"conv_dropout={network.conv_dropout} found; expected 0 <= conv_dropout < 1."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets import calibration, taps
+from nf_resnets import calibration, schemes, taps
+from nf_resnets.kernel_shaping import Composition, Shaping
 from nf_resnets.models.blocks import Layers
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, branch_noise
-from nf_resnets.schemes import NO_CONSTANTS, BranchConstants
+from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
 _STACKED = (
@@ -207,12 +209,8 @@ def stages(
       The last stage's output, ``[B, H', W', widths[-1]]``.
     """
     anatomy, train, rates = layers.anatomy, layers.train, dropout_rates(network.conv_dropout, sizes)
-    transitions: list[bool] = []
-    for size, width, stride, before in zip(
-        sizes, widths, strides, (x.shape[-1], *widths), strict=False
-    ):
-        transitions += [stride > 1 or width != before] + [False] * (size - 1)
-    constants = anatomy.constants(tuple(transitions))
+    transitions = transitions_of(sizes, widths, strides, before=x.shape[-1])
+    constants = anatomy.constants(transitions)
     random = train and anatomy.branches and not network.is_initializing()
     noise = branch_noise(network, keys, len(transitions)) if random else NO_NOISE
     start = 0
@@ -233,6 +231,35 @@ def stages(
     return x
 
 
+def transitions_of(
+    sizes: tuple[int, ...], widths: tuple[int, ...], strides: tuple[int, ...], *, before: int
+) -> tuple[bool, ...]:
+    """For each block, whether it changes the shape; ``before`` are the channels of the stem.
+
+    Example:
+      >>> transitions_of((1, 2), (16, 32), (1, 2), before=16)
+      (False, True, False)
+    """
+    found: list[bool] = []
+    for size, width, stride, own in zip(sizes, widths, strides, (before, *widths), strict=False):
+        found += [stride > 1 or width != own] + [False] * (size - 1)
+    return tuple(found)
+
+
+def anatomy_of(network: Any, composition: Composition) -> Anatomy:
+    """What a network's scheme asks for, with the activation made for the network.
+
+    Args:
+      network: its ``scheme`` is used.
+      composition: how it composes its activations, whatever its skip paths are multiplied by.
+    """
+    anatomy = schemes.get(network.scheme).anatomy
+    if not isinstance(anatomy.activation, Shaping):
+        return anatomy
+    composition = dataclasses.replace(composition, skip=float(anatomy.identity))  # type: ignore[arg-type]
+    return dataclasses.replace(anatomy, activation=anatomy.activation(composition))
+
+
 def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
     """The rate of dropout in each branch, ``L`` of them: 0 but in the last stages.
 
@@ -248,4 +275,4 @@ def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
     return (0.0,) * without + (rate,) * (sum(sizes) - without)
 
 
-__all__ = ["Stage", "dropout_rates", "stages"]
+__all__ = ["Stage", "anatomy_of", "dropout_rates", "stages", "transitions_of"]

@@ -89,6 +89,21 @@ MUTANTS = [
         ("0.67 * number**-0.25", "0.67 * number**-0.5"),
     ),
     *_in(
+        "kernel_shaping.py",
+        "test_kernel_shaping.py",
+        ("+ (math.pi - math.acos(c)) * c) / math.pi", "+ math.acos(c) * c) / math.pi"),
+        ("squares * (_NODES**2 - 1)", "squares * _NODES**2"),
+        ("n * (n - 1) @ squares - curvature", "n**2 @ squares - curvature"),
+        ("kept * shortcut + (1 - kept)", "kept * c + (1 - kept)"),
+        ("return max(whole, self._branch(local, c))", "return min(whole, self._branch(local, c))"),
+    ),
+    *_in(
+        "init/orthogonal.py",
+        "init/test_delta_orthogonal.py",
+        ("max(1.0, (c_out / c_in) ** 0.5)", "max(1.0, c_out / c_in)"),
+        ("[(pad, pad) for pad in beside]", "[(2 * pad, 0) for pad in beside]"),
+    ),
+    *_in(
         "init/deepnorm.py",
         "init/test_deepnorm.py",
         ("both / 1.15", "both"),
