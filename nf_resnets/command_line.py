@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -23,8 +23,6 @@ MISTAKE = 2
 
 REPLACED = {"--network": "--model", "--learning-rate": "--peak-lr"}
 """Options that had another name, and are still read by it."""
-
-T = TypeVar("T")
 
 
 def program() -> str:
@@ -35,7 +33,7 @@ def program() -> str:
     return f"python -m {spec.name.removesuffix('.__main__')}"
 
 
-def read(command: type[T], prog: str = "", description: str | None = None) -> T:
+def read(command: type, prog: str = "", description: str | None = None) -> Any:
     """Reads ``sys.argv`` into a dataclass; help and mistakes end the process as tyro does.
 
     Args:

@@ -17,7 +17,7 @@ from nf_resnets.training.loop import Run, train
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.program import Program, Start, Steps
-from nf_resnets.training.relative import Relative, relative_to
+from nf_resnets.training.relative import Parametrize, Relative, relative_to
 from nf_resnets.training.sharding import replicate, shard_runs, stack, unstack
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
@@ -32,8 +32,8 @@ from nf_resnets.training.streamed import (
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
-    "ImageTraining", "Program", "Relative", "Run", "Start", "Steps", "StreamedTraining",
-    "TrainState", "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply",
+    "ImageTraining", "Parametrize", "Program", "Relative", "Run", "Start", "Steps",
+    "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply",
     "first_images", "image_program", "image_test", "local_rows", "lower_image_steps",
     "make_estimate_batch_stats", "make_evaluate", "make_initial", "make_mesh",
     "make_streamed_evaluate", "make_streamed_step", "make_train_steps", "moved_average",

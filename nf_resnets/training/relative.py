@@ -80,4 +80,4 @@ def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
     return Relative(model if same else model.clone(scheme=scheme), parametrize)
 
 
-__all__ = ["Relative", "relative_to"]
+__all__ = ["Parametrize", "Relative", "relative_to"]
