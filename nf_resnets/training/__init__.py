@@ -33,8 +33,8 @@ from nf_resnets.training.streamed import (
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
     "ImageTraining", "Parametrize", "Program", "Relative", "Run", "Start", "Steps",
-    "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply",
-    "first_images", "image_program", "image_test", "local_rows", "lower_image_steps",
+    "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
+    "draw_params", "eval_apply", "first_images", "image_program", "image_test", "local_rows", "lower_image_steps",
     "make_estimate_batch_stats", "make_evaluate", "make_initial", "make_mesh",
     "make_streamed_evaluate", "make_streamed_step", "make_train_steps", "moved_average",
     "relative_to", "replica_step", "replicate", "shard_runs", "stack", "start_average",
