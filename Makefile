@@ -62,7 +62,7 @@ bench: .venv/.bench
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
 docs: .venv/.docs
-	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	.venv/bin/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
 	@echo 'The documentation begins at docs/_build/html/index.html.'
 
 wheel: .venv/.wheel

@@ -42,11 +42,11 @@ suppress_warnings = ["myst-nb.lexer"] if QUICKLY else []
 
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "off" if QUICKLY else "cache"
+# (A cache of outputs would be one database for all processes of the build.)
+nb_execution_mode = "off" if QUICKLY else "auto"
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
-nb_execution_cache_path = str(Path(__file__).parent / "_build" / "executed")
 
 # --- The reference -----------------------------------------------------------------------------
 

@@ -73,7 +73,8 @@ def test_the_check_finds_what_is_broken(tmp_path):
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "html"
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs"]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "auto",
+               "-b", "html", "docs"]  # fmt: skip
     before = _status()
     done = subprocess.run(
         [*command, str(folder)], cwd=ROOT, env=environment, capture_output=True, text=True
