@@ -217,6 +217,7 @@ class Scheme:
         ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
       own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
         is given; a comparison from one common draw must give such a scheme the key.
+      deterministic: whether ``init`` draws nothing, whatever the key.
       needs: what becomes of training without parts of the anatomy; ``init.describe`` and the
         initialisers hold a tree against them. Parts that are not among them differ.
       norm_free: whether it is published for branches without any normalisation, so that a norm in a
@@ -245,6 +246,7 @@ class Scheme:
     fits: frozenset[str] = frozenset({"pre_activation", "post_activation"})
     calibrate: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
     own_draw: bool = False
+    deterministic: bool = False
     scalars: Group = dataclasses.field(default=Group(), repr=False)
     scalar_factor: float = dataclasses.field(default=0.1, repr=False)
     undecayed: Group = dataclasses.field(default=Group(), repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets import roles
 from nf_resnets.init.data_dependent import check_finite
 from nf_resnets.init.standard import standard
-from nf_resnets.init.tree import check_count, check_key, check_positive, refuse_not_finite, scaled
-from nf_resnets.roles import LAYER_ROLES, Leaf, RoleMap, Rules
+from nf_resnets.init.tree import check_count, check_key, check_positive
+from nf_resnets.init.tuned import is_tuned, times, tunable
+from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 SCHEME_STEPS = 100
@@ -124,28 +124,12 @@ def metainit(
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum={momentum!r} found; expected a number in [0, 1).")
     check_key(key)
-    if not jnp.ndim(batch) or not jnp.shape(batch)[0]:
-        raise ValueError(f"a batch of shape {jnp.shape(batch)} found; expected one image or more.")
-    if isinstance(params, Mapping) and "params" in params:
-        raise ValueError("params has the key 'params'; expected the tree under it.")
-    role_map = roles.assign(params, rules)
-    refuse_not_finite(params, role_map)
-    if not any(map(_is_tuned, role_map.leaves)):
-        raise ValueError("no layer's weight found in params; expected at least one to tune.")
-
+    role_map = tunable(params, batch, rules)
     options = (steps, learning_rate, momentum, eps)
     find = jax.jit(partial(_find_factors, apply_fn, role_map, options))
     factors = find(params, batch, key)
     check_finite(factors, "tuned norms")
-    return _times(role_map, factors, params)
-
-
-def _times(role_map: RoleMap, factors: Mapping[str, Any], params: Any) -> Any:
-    """The tree with the leaves at these paths multiplied."""
-    return role_map.map(
-        lambda leaf, value: scaled(value, factors[leaf.path]) if leaf.path in factors else value,
-        params,
-    )
+    return times(role_map, factors, params)
 
 
 def _norm(leaf: Leaf, value: jax.Array) -> jax.Array:
@@ -169,7 +153,7 @@ def _find_factors(
     steps, learning_rate, momentum, eps = options
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     start = {
-        leaf.path: _norm(leaf, value) for leaf, value in role_map.items(params) if _is_tuned(leaf)
+        leaf.path: _norm(leaf, value) for leaf, value in role_map.items(params) if is_tuned(leaf)
     }
 
     def quotient(norms: dict[str, jax.Array], key: jax.Array) -> jax.Array:
@@ -179,7 +163,7 @@ def _find_factors(
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         factors = {path: norms[path] / start[path] for path in norms}
-        return gradient_quotient(loss, _times(role_map, factors, params), eps=eps)
+        return gradient_quotient(loss, times(role_map, factors, params), eps=eps)
 
     def step(index: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         norms, velocity = state
@@ -199,10 +183,6 @@ def _find_factors(
     still = jax.tree.map(jnp.zeros_like, start)
     norms, _ = lax.fori_loop(0, steps, step, (start, still))
     return {path: norms[path] / start[path] for path in norms}
-
-
-def _is_tuned(leaf: Leaf) -> bool:
-    return leaf.weight and leaf.role in LAYER_ROLES
 
 
 def _calibrate(apply_fn: Callable[..., Any], params: Any, batch: Any) -> Any:

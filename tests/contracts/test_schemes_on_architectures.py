@@ -55,15 +55,16 @@ KEY = jax.random.key(0)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_steps_of_metainit(request):
-    """Its steps are all alike, each a third derivative: three of them do for the quick tests."""
+def few_steps_of_tuned_schemes(request):
+    """Their steps are all alike, each a gradient of gradients: three do for the quick tests."""
     if request.config.option.markexpr != "not slow":
         yield
         return
-    # By its name in full: the package's attribute is the function.
-    module = importlib.import_module("nf_resnets.init.metainit")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SCHEME_STEPS", 3)
+        for name in ("metainit", "gradinit"):
+            # By its name in full: the package's attribute is the function.
+            module = importlib.import_module(f"nf_resnets.init.{name}")
+            patch.setattr(module, "SCHEME_STEPS", 3)
         yield
 
 

@@ -344,7 +344,7 @@ def test_refusals(case, kind):
     # One sentence: on one line, of a readable length, with its full stop at the end only.
     assert "\n" not in sentence
     assert sentence.endswith(".")
-    assert len(sentence) < 500  # the names of all schemes among them
+    assert len(sentence) < 600  # the names of all schemes among them
     assert ". " not in sentence
 
 
