@@ -309,7 +309,6 @@ MUTANTS = [
         ("lax.cond(norm > gamma, constrain", "lax.cond(norm <= gamma, constrain"),
         ("jnp.arange(2 * third, 3 * third)", "jnp.arange(third, 2 * third)"),
         ("(state, states[1])", "(state, state)"),
-        ("return scales, (states[0], state)", "return scales, (state, state)"),
         ("fori_loop(0, steps + 1, step", "fori_loop(0, steps, step"),
     ),
     *_in(
