@@ -460,4 +460,16 @@ MUTANTS = [
         "translation/test_adam.py experiments/test_published.py",
         ("b2: float = 0.98", "b2: float = 0.999"),
     ),
+    # What commands show, and how they end.
+    *_in(
+        "sweep/display.py",
+        "sweep/test_display.py",
+        ("sum(spent.values()) + compiled + sum(compiling.values())", "sum(spent.values())"),
+    ),
+    *_in("command_line.py", "test_command_line.py", ("MISTAKE = 2", "MISTAKE = 1")),
+    *_in(
+        "training/compiling.py",
+        "trained/test_display.py",
+        ("max(longest[stage], duration_secs)", "duration_secs"),
+    ),
 ]
