@@ -92,7 +92,9 @@ class Display:
             return Text(self._compiling.text(now), no_wrap=True, overflow="ellipsis")
         left = self._left(now)
         words = [f"{self._step}/{self._steps}", self._means]
-        if left is not None:
+        if self._step == self._steps:
+            words.insert(1, "testing")
+        elif left is not None:
             words.insert(1, f"{duration_text(left)} left")
         grid, wide = Table.grid(padding=(0, 2, 0, 0)), min(self._console.width // 4, 30)
         grid.add_column(width=wide)

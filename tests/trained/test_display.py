@@ -41,9 +41,12 @@ def test_a_terminal_shows_a_spinner_then_a_bar_on_one_line(width, monkeypatch):
     time.sleep(0.01)
     display.on_step(11, 50, {"loss": 1.0, "accuracy": 0.7})
     console.print(Group(display._frame()))
-    compiled, bar = console.export_text().splitlines()
+    display.on_step(50, 50, {"loss": 1.0, "accuracy": 0.7})
+    console.print(Group(display._frame()))
+    compiled, bar, *_, tested = console.export_text().splitlines()
     assert compiled[0] in compiling.SPINNER
     assert compiled[1:].startswith(" Compiling a network, 0")
+    assert "50/50  testing" in tested
     assert "11/50" in bar and " left" in bar and max(len(compiled), len(bar)) <= width
     assert width < 80 or (compiled.endswith("(about 20 s)") and "accuracy 60.0%" in bar)
 
