@@ -124,14 +124,20 @@ def rate_of(row: Row) -> float:
     return 2.0 ** int(row["log2_rate"])
 
 
-def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "strict") -> Optimum:
-    """The rate of the best mean test accuracy over the seeds.
+def best_rate(
+    rows: Sequence[Row],
+    rate: Callable[[Row], float],
+    rule: Rule = "strict",
+    metric: str = "test_accuracy",
+) -> Optimum:
+    """The rate of the best mean test accuracy, or another metric, over the seeds.
 
     Args:
-      rows: those of one cell of a table, with ``seed``, ``status`` and ``test_accuracy``.
+      rows: those of one cell of a table, with ``seed``, ``status`` and the metric.
       rate: ``rate(row)`` is the learning rate of a row, above 0.
       rule: how rates are compared of which some seeds diverged; see
         :func:`nf_resnets.sweep.select.optimum`.
+      metric: the column, one of :data:`nf_resnets.sweep.select.METRICS`.
 
     Example:
       >>> rows = [{"rate": "0.1", "seed": "0", "status": "finished", "test_accuracy": "0.9"},
@@ -144,11 +150,11 @@ def best_rate(rows: Sequence[Row], rate: Callable[[Row], float], rule: Rule = "s
             "peak_lr": rate(row),
             "seed": row["seed"],
             "state": row["status"],
-            "test_accuracy": float(row["test_accuracy"]) if row["status"] == "finished" else None,
+            metric: float(row[metric]) if row["status"] == "finished" else None,
         }
         for row in rows
     ]
-    return optimum(runs, rule=rule)
+    return optimum(runs, metric=metric, rule=rule)
 
 
 def widened(
@@ -158,6 +164,7 @@ def widened(
     *,
     extend: int,
     rule: Rule = "strict",
+    metric: str = "test_accuracy",
 ) -> list[float]:
     """The rates of one cell of a table: those given, and, by their steps, beyond them.
 
@@ -170,6 +177,7 @@ def widened(
       rate: as for :func:`best_rate`.
       extend: how many more there are on each side, at most.
       rule: by which the best rate is chosen.
+      metric: as for :func:`best_rate`.
 
     Example:
       >>> rows = [{"rate": rate, "seed": "0", "status": "finished", "test_accuracy": accuracy}
@@ -186,7 +194,7 @@ def widened(
         tried = [row for row in rows if rate(row) in found]
         if {rate(row) for row in tried} != set(found):
             return found  # those that are missing come first
-        best = best_rate(tried, rate, rule).best
+        best = best_rate(tried, rate, rule, metric).best
         if below and best in (None, found[0]):
             below -= 1
             found = [found[0] / down, *found]

@@ -21,6 +21,7 @@ from nf_resnets.analysis.closed_form import (
     sqrt_half,
     zero_branch,
 )
+from nf_resnets.analysis.coordinates import Coordinates, coordinate_rows, coordinates, growth
 from nf_resnets.analysis.correlation import eta, multipliers
 from nf_resnets.analysis.curvature import Eigenvalue, hessian_product, lanczos, largest_curvature
 from nf_resnets.analysis.head import random_head
@@ -76,6 +77,7 @@ __all__ = [
     "Bound",
     "BranchNetwork",
     "ClosedForm",
+    "Coordinates",
     "Eigenvalue",
     "GradientNoise",
     "HeadDraws",
@@ -90,6 +92,8 @@ __all__ = [
     "batch_norm",
     "block_bounds",
     "branches",
+    "coordinate_rows",
+    "coordinates",
     "cropped",
     "descend",
     "draw_heads",
@@ -100,6 +104,7 @@ __all__ = [
     "fixup_exponents",
     "gradient_noise",
     "gradient_norms",
+    "growth",
     "hessian_product",
     "homogeneous_sets",
     "lanczos",

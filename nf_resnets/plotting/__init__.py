@@ -1,5 +1,6 @@
 """Rows in, figures out; nothing here knows of JAX."""
 
+from nf_resnets.plotting.coordinates import coordinates_figure
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
 from nf_resnets.plotting.depth import depth_figure
 from nf_resnets.plotting.heat import heat_figure
@@ -9,11 +10,13 @@ from nf_resnets.plotting.rates import rates_figure
 from nf_resnets.plotting.report import SweepResults, report
 from nf_resnets.plotting.steps import steps_figure
 from nf_resnets.plotting.sweep import sweep_figures
+from nf_resnets.plotting.transfer import transfer_figure
 
 __all__ = [
     "Curve",
     "Panel",
     "SweepResults",
+    "coordinates_figure",
     "curves_figure",
     "depth_figure",
     "heat_figure",
@@ -24,4 +27,5 @@ __all__ = [
     "report",
     "steps_figure",
     "sweep_figures",
+    "transfer_figure",
 ]

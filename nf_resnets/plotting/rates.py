@@ -38,6 +38,7 @@ def rates_figure(
     chance: float | None = None,
     names: Mapping[str, str] | None = None,
     batch_size: str = "batch_size",
+    label: str = "B = {}",
 ) -> None:
     """Draws each metric against the learning rate and saves the figure.
 
@@ -54,7 +55,9 @@ def rates_figure(
       subtitle: the settings it was made with.
       chance: the accuracy of guessing, 0 to 1; drawn where accuracy is.
       names: what to call schemes; else by their keys.
-      batch_size: the field of the batch size in ``group``.
+      batch_size: the field of the batch size in ``group``, or of another size, such as
+        ``"depth"``.
+      label: what the legend calls a size.
 
     Raises:
       ValueError: if there are no optima, or one has a metric that is not known.
@@ -95,7 +98,7 @@ def rates_figure(
         for axes in unused:
             axes.remove()
         entries = [
-            entry(f"B = {size}", color=color[size], marker=_marker(sizes, size), ms=5)
+            entry(label.format(size), color=color[size], marker=_marker(sizes, size), ms=5)
             for size in sizes
         ]
         entries += _marks(optima)

@@ -7,10 +7,12 @@ from nf_resnets.sweep.select import Optimum, isolated, optima, optimum
 from nf_resnets.sweep.settings import RunSettings
 from nf_resnets.sweep.targets import common_target, knees, steps_to_target
 from nf_resnets.sweep.task import Callback, Callbacks
+from nf_resnets.sweep.transfer import Move, moves
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 
 __all__ = [
-    "Callback", "Callbacks", "Ledger", "LedgerError", "Optimum", "Outcome", "Regimes",
+    "Callback", "Callbacks", "Ledger", "LedgerError", "Move", "Optimum", "Outcome", "Regimes",
     "RunSettings", "Sweep", "common_target", "enter", "isolated", "knees", "make_sweep",
-    "open_ledger", "optima", "optimum", "regimes", "regimes_of", "run_sweep", "steps_to_target",
+    "moves", "open_ledger", "optima", "optimum", "regimes", "regimes_of", "run_sweep",
+    "steps_to_target",
 ]  # fmt: skip

@@ -247,7 +247,7 @@ def of_experiment(name, per_epoch):
 
 def of_sweep(per_epoch, monkeypatch):
     """The optimizer of the sweep over batch sizes, at batch 128."""
-    monkeypatch.setattr(image_task, "make_model", lambda kind, dataset: None)
+    monkeypatch.setattr(image_task, "make_model", lambda *_: SimpleNamespace(num_branches=0))
     base = skipinit_lr_batch.SCALES["paper"].base
     settings = make({**base, "batch_size": 128, "peak_lr": 1.0})
     kind = image_task.kind_of(settings, data_of(per_epoch, 128))

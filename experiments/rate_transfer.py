@@ -1,0 +1,290 @@
+r"""Whose best learning rate stays when the depth grows thirtyfold, or the width fourfold?
+
+A question of 2022 to 2025 put to the schemes of 2019 and 2020: is a rate that is tuned on a small
+network best for a large one? Depth-muP and CompleteP (`depth_mup`, `completep`) are made for that:
+branches are multiplied by `(L / L_0)**-a`, and rates follow width and depth
+(`nf_resnets.parametrization`). Fixup, SkipInit and `alpha = L**-0.5` are made to train deep
+networks at all. Nobody has published the comparison.
+
+Expected by theory, with SGD: at `alpha = L**-0.5` and one layer in a branch the best rate stays
+(Bordelon et al., ICLR 2024); with two layers it stays for `1 / L` branches, whose rates grow by `L`
+(CompleteP, 2505.01618, for AdamW and Transformers). A plain network's signal doubles with every
+branch, so that its best rate falls until it does not train at all. BatchNorm mutes the question.
+
+Every scheme is trained at every size with rates a factor of two apart; where the best is the lowest
+or the highest tried, the next ones are tried too. The best rate has the least mean training loss
+over the last quarter of the steps; as good are rates within a standard deviation of it over the
+seeds, and a rate of which more seeds diverged stands behind. All schemes start from one draw, He
+(fan_in), have no weight decay, and a rate that is constant for half of the run, then halved ten
+times. Width 2 and the shallowest depth are the base network of muP's schemes.
+
+`--scale laptop` takes 10 to 304 layers at width 1, and widths 1 to 4 at 10 layers, to the 8x8
+digits inside scikit-learn: batch 64, 44 steps, five seeds; about 40 minutes on two idle cores.
+`--scale smoke` takes seconds a run and shows nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import models, optim, schemes, training
+from nf_resnets.plotting import rates_figure, transfer_figure
+from nf_resnets.sweep import Move, moves, optima
+from nf_resnets.sweep.transfer import exponent
+from nf_resnets.training import Start
+
+from . import experiment
+from .experiment import OUTCOME, Experiment, Point, Results, Setup
+from .folder import Row
+from .images import image_setup, lengths
+from .main import run
+from .rates import rate_of, widened
+from .table import counted, edge_mark, grouped, text_table
+
+LINES = {
+    "fixup": "fixup",
+    "skipinit": "skipinit",
+    "alpha_rsqrt_depth": "alpha_rsqrt_depth",
+    "depth_mup": "depth_mup",
+    "completep": "completep",
+    "plain": "plain",
+    "batchnorm": "batchnorm",
+}
+METRIC = "train_loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(experiment.Command):
+    """Redraw the best learning rate against depth and width."""
+
+    scale: Literal["smoke", "laptop"] = "laptop"
+    """smoke: seconds; laptop: digits, forty minutes on two idle cores."""
+    lines: tuple[str, ...] = ()
+    """Some of fixup, skipinit, alpha_rsqrt_depth, depth_mup, completep, plain, batchnorm."""
+    depths: tuple[int, ...] = ()
+    """Layers, with spaces between; by default those of the scale. The first is the base's."""
+    widths: tuple[int, ...] = ()
+    """Widths, at the first of the depths."""
+    log2_rates: tuple[int, ...] = ()
+    """Exponents of the rates that every network is trained at, before others beyond the best."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the rows depend on."""
+
+    dataset: str = "digits"
+    lines: tuple[str, ...] = tuple(LINES)
+    depths: tuple[int, ...] = (10, 34, 100, 304)  # layers, at the first of the widths
+    widths: tuple[int, ...] = (1, 2, 4)  # at the first of the depths
+    base_width: int = 2  # the least that has all leaves of wider networks
+    log2_rates: tuple[int, ...] = (-5, -4, -3, -2, -1)
+    extend: int = 8  # rates beyond each end, at most
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    stem_channels: int = 8
+    batch_size: int = 64
+    steps: int = 44
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    bn_estimate_batches: int = 4
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Depth and width of the networks, small ones first."""
+        deep = [(depth, self.widths[0]) for depth in self.depths]
+        return sorted({*deep, *((self.depths[0], width) for width in self.widths)})
+
+
+SCALES = {
+    "smoke": Settings(
+        lines=("skipinit", "completep"), depths=(10, 16), widths=(1, 2), log2_rates=(-5, -3),
+        extend=0, seeds=(0,), stem_channels=4, steps=4,
+    ),
+    "laptop": Settings(),
+}  # fmt: skip
+
+
+@functools.cache
+def relative(
+    line: str, depth: int, width: int, stem_channels: int, base: tuple[int, int], classes: int
+) -> training.Relative:
+    """A network, its scheme and the factors of its rates, beside the base's depth and width."""
+    of = functools.partial(
+        models.WideResNet, scheme=LINES[line], stem_channels=stem_channels, num_classes=classes
+    )
+    images = jax.ShapeDtypeStruct((1, 8, 8, 1), jnp.float32)
+    return training.relative_to(
+        of(depth=depth, width=width), of(depth=base[0], width=base[1]), images
+    )
+
+
+def relative_at(settings: Settings, dataset: Any, key: Row) -> training.Relative:
+    """The network of a run; see :func:`relative`."""
+    size = key["line"], key["depth"], key["width"]
+    base = settings.depths[0], settings.base_width
+    return relative(*size, settings.stem_channels, base, dataset.num_classes)
+
+
+def points(settings: Settings, dataset: Any, rows: Sequence[Row]) -> list[Point]:
+    """The runs: every scheme at every size, with rates until the best is none of the outermost."""
+    found, there = [], grouped(rows, "line", "depth", "width")
+    for (depth, width), line in itertools.product(settings.sizes, settings.lines):
+        rates = widened(
+            [2.0**power for power in settings.log2_rates],
+            there.get((line, str(depth), str(width)), []),
+            rate_of,
+            extend=settings.extend,
+            metric=METRIC,
+        )
+        for rate, seed in itertools.product(rates, settings.seeds):
+            power = round(math.log2(rate))
+            key = {"line": line, "depth": depth, "width": width, "log2_rate": power, "seed": seed}
+            scheme = schemes.get(relative_at(settings, dataset, key).model.scheme)
+            title = schemes.get(LINES[line]).title
+            found.append(
+                Point(
+                    key=key,
+                    title=title,
+                    start=Start(scheme, seed, {"learning_rate": rate}),
+                    program=(depth, width, scheme.compiles_as),
+                    priority=depth * width,
+                    label=f"{title}, WRN-{depth}-{width}, rate 2^{power}, seed {seed}",
+                    **lengths(dataset, settings.batch_size, settings.steps),
+                )
+            )
+    return found
+
+
+def setup(settings: Settings, dataset: Any, point: Point) -> Setup:
+    """Network, optimizer and steps of one scheme at one size."""
+    found = relative_at(settings, dataset, point.key)
+    schedule = functools.partial(optim.halving, num_steps=settings.steps)
+    return image_setup(found.model, dataset, settings, point, schedule=schedule, relative=found)
+
+
+def row(settings: Settings, point: Point, run: Row) -> Row:
+    """The training loss at the end: the mean over the last quarter of the steps."""
+    losses = [math.nan if loss is None else loss for loss in run["measures"]["curve"]["loss"]]
+    last = losses[-max(1, len(losses) // 4) :]
+    return {METRIC: sum(last) / len(last)}
+
+
+def compared(settings: Settings, rows: Iterable[Row], by: str) -> list[Any]:
+    """The best rates of each scheme by depth, at the first width, or by width."""
+    other, at = ("width", settings.widths[0]) if by == "depth" else ("depth", settings.depths[0])
+    runs = [
+        {
+            "scheme": each["title"],
+            by: int(each[by]),
+            "peak_lr": rate_of(each),
+            "seed": each["seed"],
+            "state": each["status"],
+            METRIC: float(each[METRIC]) if each["status"] == "finished" else None,
+        }
+        for each in rows
+        if int(each[other]) == at
+    ]
+    return optima(runs, by=("scheme", by), metric=METRIC)
+
+
+def cell(move: Move, tried: Iterable[float]) -> str:
+    """A best rate, its range, and what the smallest network's rate costs here."""
+    if move.best is None or move.low is None or move.high is None:
+        return "diverged"
+    low, best, high = (f"{math.log2(rate):.0f}" for rate in (move.low, move.best, move.high))
+    text = f"2^{best}{edge_mark(move.best, tried)}"
+    text += f" [{low}, {high}]" if low != high else ""
+    if move.diverged is not None and move.diverged > 0.5:
+        return f"{text}, diverges"
+    return text if not move.cost else f"{text}, +{move.cost:.2g}"
+
+
+def table(results: Results) -> str:
+    """Best rates by depth and by width, schemes down."""
+    texts = []
+    for by in ("depth", "width"):
+        best = compared(results.settings, results.rows, by)
+        tried = {tuple(one.group.values()): [rate.rate for rate in one.rates] for one in best}
+        found = moves(best, by)
+        sizes = sorted({int(move.size) for move in found})
+        cells = [["scheme", *(f"{by} {size:,}" for size in sizes), f"rate ~ {by}^"]]
+        for title in dict.fromkeys(move.group["scheme"] for move in found):
+            own = [move for move in found if move.group["scheme"] == title]
+            power = exponent(own)
+            cells.append([
+                title, *(cell(move, tried[title, move.size]) for move in own),
+                "-" if power is None else f"{power:.2f}",
+            ])  # fmt: skip
+        texts.append(text_table(cells))
+    return "\n\n".join(texts)
+
+
+def subtitle(settings: Settings, by: str) -> str:
+    """The settings of a figure."""
+    network = f"WRN-n-{settings.widths[0]}" if by == "depth" else f"WRN-{settings.depths[0]}-k"
+    return (
+        f"{network} on {settings.dataset}, {settings.stem_channels} channels, batch "
+        f"{settings.batch_size}, {settings.steps} steps, {counted(settings.seeds, 'seed')}; "
+        "training loss over the last quarter of the steps"
+    )
+
+
+def plot_moves(results: Results, path: Path, by: str = "depth", size: str = "layers") -> None:
+    """Draws the best rate, and what the smallest network's costs, against depth or width."""
+    found = moves(compared(results.settings, results.rows, by), by)
+    transfer_figure(
+        [dataclasses.asdict(move) for move in found],
+        path,
+        title=f"Whose best learning rate stays when the {by} grows?",
+        subtitle=subtitle(results.settings, by),
+        size=size,
+    )
+
+
+def plot_rates(results: Results, path: Path, by: str = "depth", label: str = "{} layers") -> None:
+    """Draws loss against rate, a panel for each scheme, a curve for each depth or width."""
+    found = compared(results.settings, results.rows, by)
+    rates_figure(
+        [dataclasses.asdict(one) for one in found],
+        path,
+        title=f"Training loss against the learning rate, a curve for each {by}",
+        subtitle=subtitle(results.settings, by),
+        batch_size=by,
+        label=label,
+    )
+
+
+EXPERIMENT = Experiment(
+    name="rate_transfer",
+    title="Transfer of learning rates",
+    description="Draw the best learning rate of each scheme against depth and width.",
+    scales=SCALES, command=Command,
+    grid=("lines", "depths", "widths", "log2_rates", "seeds", "extend"),
+    key=("line", "depth", "width", "log2_rate", "seed"),
+    columns=(
+        "line", "depth", "width", "log2_rate", "seed", "title", "branches", METRIC, *OUTCOME
+    ),
+    points=points, setup=setup, row=row, table=table, plot=plot_moves,
+    figures={
+        "rates_by_depth.png": plot_rates,
+        "width.png": functools.partial(plot_moves, by="width", size="width"),
+        "rates_by_width.png": functools.partial(plot_rates, by="width", label="width {}"),
+    },
+    heading=lambda results: (
+        "Best rate [log2 of those as good], and by how much the loss is worse at the best rate of "
+        "the smallest network:"
+    ),
+    choices={"lines": tuple(LINES)},
+)  # fmt: skip
+
+if __name__ == "__main__":
+    run(EXPERIMENT)

@@ -1,0 +1,145 @@
+"""The coordinate check: how large activations are, and by how much a few steps change them.
+
+Under a parametrisation that transfers, neither depends on width or depth; under another one some
+activation changes by more and more, or not at all, as the network grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from nf_resnets.analysis.observe import ObservedFn, branches
+
+
+class Coordinates(NamedTuple):
+    """Root mean squares of the activations of one network, ``n = L + 2`` of them.
+
+    These are the input of the first residual branch, the sum of skip and branch of each one in
+    order, and the logits.
+
+    Attributes:
+      size: of the activations after ``0..steps`` steps, float32 ``[steps + 1, n]``.
+      change: of their difference to those before the first step, float32 ``[steps + 1, n]``.
+    """
+
+    size: jax.Array
+    change: jax.Array
+
+
+PLACES = {"first input": 0, "last sum": -2, "logits": -1}
+"""Where rows look, and the place in the arrays."""
+
+
+def coordinates(
+    observed: ObservedFn,
+    params: Any,
+    images: Any,
+    labels: jax.Array,
+    optimizer: optax.GradientTransformation,
+    *,
+    steps: int = 10,
+) -> Coordinates:
+    """Trains for a few steps on one batch, and measures the activations of that batch.
+
+    Args:
+      observed: the network, as :func:`nf_resnets.analysis.observe` makes it; a function of one's
+        own gives taps whose names sort the branches as :func:`nf_resnets.analysis.branches` says.
+      params: its parameters, as they are initialised.
+      images: a batch ``[B, H, W, C]``, or a tuple of what the network takes.
+      labels: int32 ``[B]``, or ``[B, T]`` for a Transformer's tokens.
+      optimizer: any of optax, with parameters in its ``update``; see
+        :func:`nf_resnets.optim.parametrized`.
+      steps: how many.
+
+    Returns:
+      The :class:`Coordinates`.
+
+    Source: Yang et al., *Tensor Programs V*, 2021, appendix D.1, and github.com/microsoft/mup; for
+    the depth Dey et al., 2025, figure 7.
+
+    Example:
+      >>> from nf_resnets import analysis, init, models, optim
+      >>> images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
+      >>> model = models.WideResNet(depth=10, stem_channels=4, scheme="fixup")
+      >>> params = model.init(jax.random.key(1), images)["params"]
+      >>> params = init.fixup(params, model.num_branches, key=jax.random.key(2))
+      >>> found = coordinates(analysis.observe(model), params, images, jnp.arange(4),
+      ...                     optim.sgd(0.1, scheme="fixup"), steps=1)
+      >>> found.size.shape, float(found.size[0, -1])  # Fixup's head starts at 0
+      ((2, 5), 0.0)
+    """
+
+    def activations(params: Any) -> tuple[jax.Array, list[jax.Array]]:
+        logits, taps = observed(params, images)
+        found = branches(taps)
+        return logits, [found[0]["input"], *(branch["sum"] for branch in found), logits]
+
+    def loss(params: Any) -> jax.Array:
+        logits, _ = observed(params, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    _, start = activations(params)
+
+    def measured(params: Any) -> Coordinates:
+        _, now = activations(params)
+        changes = [after - before for after, before in zip(now, start, strict=True)]
+        return Coordinates(*(jnp.stack([rms(each) for each in of]) for of in (now, changes)))
+
+    def step(carry: Any, _: None) -> tuple[Any, Coordinates]:
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        params = optax.apply_updates(params, updates)
+        return (params, state), measured(params)
+
+    _, later = jax.lax.scan(step, (params, optimizer.init(params)), None, length=steps)
+    return jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]),
+                        measured(params), later)  # fmt: skip
+
+
+def rms(x: jax.Array) -> jax.Array:
+    """The root of the mean square, float32 ``[]``."""
+    return jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32))))
+
+
+def growth(sizes: Iterable[float], values: Iterable[Any]) -> float:
+    """The least-squares ``p`` of ``value ~ size**p``: 0 where a check is flat.
+
+    Example:
+      >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6)
+      1.0
+    """
+    x, y = (np.log(np.array([*each], np.float64)) for each in (sizes, values))
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def coordinate_rows(
+    found: Mapping[float, Coordinates], steps: Iterable[int] = (1, 3, 10)
+) -> list[dict[str, Any]]:
+    """Rows for ``plotting.coordinates_figure``: a line for each size, place and number of steps.
+
+    Args:
+      found: the coordinates of a network of each width or depth.
+      steps: after how many steps; those that were not made are left out.
+    """
+    return [
+        {
+            "place": place,
+            "steps": step,
+            "size": size,
+            "activation": float(of.size[step, index]),
+            "change": float(of.change[step, index]),
+        }
+        for size, of in found.items()
+        for place, index in PLACES.items()
+        for step in steps
+        if step < len(of.size)
+    ]
+
+
+__all__ = ["PLACES", "Coordinates", "coordinate_rows", "coordinates", "growth"]

@@ -1,0 +1,47 @@
+"""Coordinate checks: activations and their change against the width or depth of a network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nf_resnets.plotting.theory import Curves, theory_figure
+
+
+def coordinates_figure(
+    rows: Sequence[Mapping[str, Any]],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    size: str,
+) -> None:
+    """Draws how large activations are, and how far they moved, after some numbers of steps.
+
+    Two panels for each place in the network. A level line is what a parametrisation that transfers
+    has; both axes are logarithmic.
+
+    Args:
+      rows: of :func:`nf_resnets.analysis.coordinate_rows`.
+      path: where to save; the suffix chooses the format.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      size: what the sizes are called, such as ``"width"``.
+
+    Raises:
+      ValueError: if there are no rows.
+    """
+    if not rows:
+        raise ValueError("rows is empty; expected those of at least one network.")
+    panels = []
+    for place in dict.fromkeys(row["place"] for row in rows):
+        own = [{**row, "title": f"step {row['steps']}"} for row in rows if row["place"] == place]
+        panels += [
+            Curves(f"{place}: activation", own, "size", "activation", size, "root mean square"),
+            Curves(f"{place}: change since the start", own, "size", "change", size, ""),
+        ]
+    theory_figure(panels, path, title=title, subtitle=subtitle)
+
+
+__all__ = ["coordinates_figure"]

@@ -1,0 +1,171 @@
+"""Coordinate checks: flat where theory says so, and of its exponent under another parametrisation.
+
+The network is a residual MLP of a user's own: stacked kernels, two layers in a branch, ``rules=``.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nf_resnets import optim
+from nf_resnets.analysis import coordinate_rows, coordinates, growth
+from nf_resnets.init import Rules
+from nf_resnets.plotting import coordinates_figure
+from tests.models.trees import quick_jit
+
+RULES = Rules(
+    branch=r"(blocks)/linear_(\d)",
+    stacked="^blocks/",
+    stem="^stem",
+    head="^head",
+    optional=("stem",),
+)
+INPUTS = jax.random.normal(jax.random.key(0), (16, 8))
+LABELS = jnp.arange(16) % 4
+WIDTHS, DEPTHS = (128, 1024), (16, 128)
+STEPS = 3
+
+
+def draw(width, depth, head=1.0):
+    """He's draw; the head's standard deviation is ``head / sqrt(width)``."""
+    keys = jax.random.split(jax.random.key(1), 4)
+    kernels = jax.random.normal(keys[0], (2, depth, width, width)) / width**0.5
+    return {
+        "stem": {"kernel": jax.random.normal(keys[1], (8, width)) / 8**0.5},
+        "blocks": {"linear_1": 2**0.5 * kernels[0], "linear_2": kernels[1]},
+        "head": {"kernel": head * jax.random.normal(keys[2], (width, 4)) / width**0.5},
+    }
+
+
+def observed(params, x, factor=1.0):
+    def block(x, kernels):
+        y = x + factor * jax.nn.relu(x @ kernels["linear_1"]) @ kernels["linear_2"]
+        return y, {"input": x, "sum": y}
+
+    x, taps = jax.lax.scan(block, x @ params["stem"]["kernel"], params["blocks"])
+    return x @ params["head"]["kernel"], {"encoder": {"layers": taps}}
+
+
+RULE = {"sgd": optax.sgd(1e-3), "adam": optax.adam(1e-5)}  # near the first order
+
+
+@functools.cache
+def by_width(kind, scheme):
+    """The change of the last sum and of the logits at each width, 4 branches deep."""
+    found = {}
+    for width in WIDTHS:
+        ratio = width / WIDTHS[0]
+        params = draw(width, 4, head=1.0 if scheme == "plain" else ratio**-0.5)
+        rule = optim.parametrized(
+            RULE[kind], params, scheme, base=draw(WIDTHS[0], 4), kind=kind, rules=RULES
+        )
+        run = functools.partial(coordinates, observed, optimizer=rule, steps=STEPS)
+        found[width] = quick_jit(run)(params, INPUTS, LABELS)
+    return found
+
+
+@functools.cache
+def by_depth(kind, scheme, exponent):
+    """The same at each depth, of branches times ``L**-exponent``; stem and head do not learn."""
+    found = {}
+    for depth in DEPTHS:
+        params = draw(64, depth)
+        rule = optim.parametrized(
+            RULE[kind], params, scheme, base=draw(64, DEPTHS[0]), kind=kind, rules=RULES
+        )
+        labels = {"stem": "kept", "blocks": "learnt", "head": "kept"}
+        rule = optax.chain(
+            rule, optax.multi_transform({"kept": optax.set_to_zero(), "learnt": optax.identity()},
+                                        labels)
+        )  # fmt: skip
+        network = functools.partial(observed, factor=depth**-exponent)
+        run = functools.partial(coordinates, network, optimizer=rule, steps=STEPS)
+        found[depth] = quick_jit(run)(params, INPUTS, LABELS)
+    return found
+
+
+def slope(found, place=-2):
+    return growth(found, (each.change[STEPS, place] for each in found.values()))
+
+
+# Fitted over a factor of eight in size, of one draw of the weights for each.
+FLAT = 0.2
+slow_sgd = pytest.mark.parametrize("kind", ["adam", pytest.param("sgd", marks=pytest.mark.slow)])
+
+
+@slow_sgd
+def test_mup_is_flat_in_the_width(kind):
+    found = by_width(kind, "mup")
+    for place in (0, -2, -1):
+        assert abs(slope(found, place)) < FLAT, place
+    sizes = [each.size[0, -2] for each in found.values()]
+    assert abs(growth(found, sizes)) < FLAT
+
+
+@slow_sgd
+def test_one_rate_for_all_widths_is_not(kind):
+    """With He's head the logits run away.
+
+    Adam's ``dh = dW h`` is a sum of ``n`` numbers of one sign. SGD's stem stands still, for its
+    gradient is that of a head of ``1 / sqrt(n)``.
+    """
+    found = by_width(kind, "plain")
+    assert slope(found, -1) > 2 * FLAT
+    if kind == "adam":
+        assert slope(found) == pytest.approx(1.0, abs=FLAT)
+    else:
+        assert slope(found, 0) == pytest.approx(-0.5, abs=FLAT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RULE)
+@pytest.mark.parametrize(("scheme", "exponent"), [("depth_mup", 0.5), ("completep", 1.0)])
+def test_depth_is_flat(kind, scheme, exponent):
+    assert abs(slope(by_depth(kind, scheme, exponent))) < FLAT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "exponent", "expected"),
+    # L branches, each of which changes the sum by L**-a dW: Adam's dW is the rate, SGD's L**-a.
+    [("adam", 0.5, 0.5), ("adam", 1.0, 0.0), ("sgd", 0.5, 0.0), ("sgd", 1.0, -1.0)],
+)
+def test_one_rate_for_all_depths(kind, exponent, expected):
+    """Only CompleteP's branches with Adam, and depth-muP's with SGD, need no factor."""
+    assert slope(by_depth(kind, "plain", exponent)) == pytest.approx(expected, abs=FLAT)
+
+
+def test_the_numbers_are_root_mean_squares():
+    params = draw(32, 4)
+    found = coordinates(observed, params, INPUTS, LABELS, optax.sgd(0.1), steps=1)
+    assert found.size.shape == found.change.shape == (2, 6)
+    np.testing.assert_array_equal(found.change[0], 0)
+    logits, _ = observed(params, INPUTS)
+
+    def loss(params):
+        log_p = jax.nn.log_softmax(observed(params, INPUTS)[0])
+        return -jnp.take_along_axis(log_p, LABELS[:, None], 1).mean()
+
+    moved = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+    after, _ = observed(moved, INPUTS)
+    # A float32 sum over 32 channels, after five layers.
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4)
+    close(found.size[:, -1], [np.square(z).mean() ** 0.5 for z in (logits, after)])
+    close(found.change[1, -1], np.square(after - logits).mean() ** 0.5)
+    close(found.size[0, 0], np.square(INPUTS @ params["stem"]["kernel"]).mean() ** 0.5)
+
+
+def test_rows_and_their_figure(tmp_path):
+    found = by_width("adam", "mup")
+    rows = coordinate_rows(found, steps=(1, 3, 10))
+    assert len(rows) == len(WIDTHS) * 3 * 2  # ten steps were not made
+    last = [row for row in rows if row["place"] == "logits" and row["steps"] == 3]
+    assert [row["change"] for row in last] == [float(each.change[3, -1]) for each in found.values()]
+    coordinates_figure(rows, tmp_path / "f.png", title="t", subtitle="s", size="width")
+    assert (tmp_path / "f.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="rows is empty"):
+        coordinates_figure([], tmp_path / "f.png", title="t", subtitle="s", size="width")

@@ -1,0 +1,81 @@
+"""How far a best rate moves from size to size, and what the moved rate costs, by hand."""
+
+import dataclasses
+import math
+
+import pytest
+from PIL import Image
+
+from nf_resnets.plotting import transfer_figure
+from nf_resnets.sweep import moves, optima
+from nf_resnets.sweep.transfer import exponent
+
+RATES = (0.125, 0.25, 0.5, 1.0)
+# Of each scheme and depth the losses at these rates; None diverged.
+LOSSES = {
+    ("stays", 10): (0.9, 0.4, 0.6, 1.0), ("stays", 100): (0.8, 0.3, 0.5, None),
+    ("falls", 10): (0.9, 0.6, 0.4, 0.7), ("falls", 100): (0.4, 0.5, None, None),
+    ("fails", 10): (0.7, 0.5, 0.6, 0.8), ("fails", 100): (None, None, None, None),
+}  # fmt: skip
+
+
+def rows(spread=0.1):
+    """Two seeds, that far apart."""
+    return [
+        {
+            "state": "finished" if loss is not None else "diverged", "scheme": scheme,
+            "depth": depth, "peak_lr": rate, "seed": seed,
+            "train_loss": None if loss is None else loss + spread * (seed - 0.5),
+        }
+        for (scheme, depth), losses in LOSSES.items()
+        for rate, loss in zip(RATES, losses, strict=True)
+        for seed in (0, 1)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found():
+    best = optima(rows(), by=("scheme", "depth"), metric="train_loss")
+    # In any order.
+    return {(m.group["scheme"], m.size): m for m in moves(best[::-1], "depth")}
+
+
+def test_a_rate_that_stays(found):
+    small, large = found["stays", 10], found["stays", 100]
+    assert (small.best, small.octaves, small.cost, small.diverged) == (0.25, 0.0, 0.0, 0.0)
+    assert (large.best, large.octaves, large.cost) == (0.25, 0.0, 0.0)
+    assert large.stays and large.group == {"scheme": "stays"}
+
+
+def test_a_rate_that_falls(found):
+    large = found["falls", 100]
+    assert (large.best, large.at_edge, large.octaves) == (0.125, "lowest", -2.0)
+    # At the small network's best every run diverges.
+    assert (large.stays, large.at_base, large.cost, large.diverged) == (False, None, None, 1.0)
+    assert exponent([found["falls", 10], large]) == pytest.approx(math.log(0.25) / math.log(10))
+
+
+def test_what_a_moved_rate_costs():
+    """0.5 instead of 0.4 at 0.25, and as good within the seeds' standard deviation of 0.14."""
+    changed = [row | ({"depth": 10} if row["scheme"] == "stays" else {"scheme": "stays"})
+               for row in rows(0.2) if (row["scheme"], row["depth"]) in
+               {("stays", 10), ("falls", 100)}]  # fmt: skip
+    best = optima(changed, by=("scheme", "depth"), metric="train_loss")
+    large = moves(best, "depth")[1]
+    assert large.octaves == -1.0 and large.cost == pytest.approx(0.1) and large.stays
+
+
+def test_no_run_finished(found):
+    large = found["fails", 100]
+    assert (large.best, large.octaves, large.cost, large.diverged) == (None, None, None, 1.0)
+    assert exponent([found["fails", 10], large]) is None
+
+
+def test_the_figure(found, tmp_path):
+    rows = [dataclasses.asdict(move) for move in found.values()]
+    given = {"title": "t", "subtitle": "s", "size": "layers"}
+    transfer_figure(rows, tmp_path / "f.png", **given)
+    assert Image.open(tmp_path / "f.png").size[0] > 1000
+    transfer_figure([row for row in rows if row["best"] is None], tmp_path / "g.png", **given)
+    with pytest.raises(ValueError, match="moves is empty"):
+        transfer_figure([], tmp_path / "f.png", **given)
