@@ -138,7 +138,8 @@ class TimeLeft:
         left = part * sum(count * cost[name] for name, count in waiting.items())
         if self._compiled:
             one = compiled / len(self._compiled)
-            left += sum(max(one - seconds, 0.0) for seconds in compiling.values())
+            # One that takes longer than the others will take a fifth more.
+            left += sum(max(one - seconds, seconds / 5) for seconds in compiling.values())
             begun = self._compiled.keys() | compiling.keys()
             left += part * one * sum(bool(n) for name, n in waiting.items() if name not in begun)
         left += sum(cost[each.program] * (1 - each.fraction(each.step)) for each in running)

@@ -530,6 +530,7 @@ def test_time_left_counts_programs_that_are_not_compiled_yet():
     assert clock.seconds(4, 22.0) == pytest.approx(4 * 2 + 20)
     clock.left.begin_compiling("q", 22.0)
     assert clock.seconds(4, 27.0) == pytest.approx(4 * 2 + 15)
+    assert clock.seconds(4, 52.0) == pytest.approx(4 * 2 + 6)  # late
     clock.left.end_compiling("q", 32.0)
     assert clock.seconds(4, 32.0) == pytest.approx(4 * 2)
 
