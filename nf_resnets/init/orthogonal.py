@@ -10,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, roles
+from nf_resnets.init.identity import at_central_tap, by_place
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, RoleMap, Rules
 
 REFERENCE = "Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014"
-
-# A weight is a matrix for each copy, from taps and inputs to outputs.
-_PLACE = {"N": 0, "O": 2}
 
 
 def orthogonal(
@@ -40,7 +38,7 @@ def orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        order, c_out, count = _order(leaf), leaf.length("O"), leaf.length("N")
+        order, c_out, count = by_place(roles.axes_of(leaf)), leaf.length("O"), leaf.length("N")
         fan_in = math.prod(leaf.shape) // (count * c_out)
         weight = _semi_orthogonal(leaf_key, (count, fan_in, c_out), dtype)
         weight = weight.reshape([leaf.shape[axis] for axis in order])
@@ -74,28 +72,11 @@ def delta_orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        order, c_in, c_out = _order(leaf), leaf.length("I"), leaf.length("O")
-        lengths = [leaf.shape[axis] for axis in order]
-        taps = [roles.axes_of(leaf)[axis] in "DHW" for axis in order]
-        beside = [length // 2 if tap else 0 for length, tap in zip(lengths, taps, strict=True)]
-        if any(tap and length % 2 == 0 for length, tap in zip(lengths, taps, strict=True)):
-            raise ValueError(
-                f"leaf {leaf.path!r} {list(leaf.shape)} has no central tap; expected kernels of "
-                "odd sides."
-            )
+        c_in, c_out = leaf.length("I"), leaf.length("O")
         weight = _semi_orthogonal(leaf_key, (leaf.length("N"), c_in, c_out), dtype)
-        weight = weight.reshape([n - 2 * pad for n, pad in zip(lengths, beside, strict=True)])
-        weight = jnp.pad(weight, [(pad, pad) for pad in beside])
-        scale = gain * max(1.0, (c_out / c_in) ** 0.5)
-        return scale * jnp.transpose(weight, np.argsort(order).tolist())
+        return gain * max(1.0, (c_out / c_in) ** 0.5) * at_central_tap(leaf, weight)
 
     return draw(params, key, roles.assign(params, rules), sample)
-
-
-def _order(leaf: Leaf) -> list[int]:
-    """The axes of a weight: copies, then taps and inputs, then outputs."""
-    words = roles.axes_of(leaf)
-    return sorted(range(len(words)), key=lambda axis: _PLACE.get(words[axis], 1))
 
 
 def _semi_orthogonal(key: jax.Array, shape: tuple[int, int, int], dtype: Any) -> jax.Array:

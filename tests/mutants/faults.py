@@ -101,7 +101,6 @@ MUTANTS = [
         "init/orthogonal.py",
         "init/test_delta_orthogonal.py",
         ("max(1.0, (c_out / c_in) ** 0.5)", "max(1.0, c_out / c_in)"),
-        ("[(pad, pad) for pad in beside]", "[(2 * pad, 0) for pad in beside]"),
     ),
     *_in(
         "init/deepnorm.py",
@@ -298,8 +297,8 @@ MUTANTS = [
     ),
     *_in(
         "init/identity.py",
-        "init/test_identities.py",
-        ("leaf.shape[axis] // 2 if", "0 if"),
+        "init/test_identities.py init/test_delta_orthogonal.py",
+        ("[(tap // 2, tap // 2) for", "[(0, tap - 1) for"),
         ("leaf.layer == leaf.m", "leaf.layer == 1"),
     ),
     *_in(
