@@ -50,7 +50,7 @@ def idinit(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree does not fit the
-        rules, or a number is not above 0.
+        rules, a kernel has an even side, or a number is not above 0.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Pan, Wang, Wu, Wang, Zhang, Xu, *IDInit: A Universal and Stable Initialization Method

@@ -49,7 +49,7 @@ def zero(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree does not fit the
-        rules, or ``c`` is neither of the two.
+        rules, a kernel has an even side, or ``c`` is neither of the two.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Zhao, Schaefer, Anandkumar, *ZerO Initialization: Initializing Neural Networks with only
