@@ -218,14 +218,24 @@ def standard_columns(point: Point, model: Any, run: Mapping[str, Any]) -> Row:
 def mean_curves(results: Results, *columns: str, of: str = "accuracy") -> list[Curve]:
     """A curve for all rows that are alike in some columns: the mean of a column of ``curves.csv``.
 
-    It goes as far as all of them went; accuracies are in percent.
+    It goes as far as all of them went, in a band from the lowest run to the highest; accuracies are
+    in percent.
     """
     factor = 100 if of == "accuracy" else 1
     found = []
     for rows in grouped(results.rows, *columns).values():
-        steps, means = results.curves["curves.csv"].mean(rows, of)
-        gone = any(row["status"] == "diverged" for row in rows)
-        found.append(Curve(rows[0]["title"], steps, [factor * each for each in means], gone))
+        steps, values = results.curves["curves.csv"].values(rows, of)
+        seeds = len(rows) > 1
+        found.append(
+            Curve(
+                rows[0]["title"],
+                steps,
+                [factor * sum(each) / len(each) for each in values],
+                diverged=any(row["status"] == "diverged" for row in rows),
+                low=[factor * min(each) for each in values] if seeds else (),
+                high=[factor * max(each) for each in values] if seeds else (),
+            )
+        )
     return found
 
 

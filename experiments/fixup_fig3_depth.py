@@ -42,6 +42,7 @@ from nf_resnets.training import Program, Start, image_test
 
 from . import experiment
 from .experiment import OUTCOME, Experiment, Point, Results, Setup, number
+from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
@@ -217,15 +218,18 @@ def table(results: Results) -> str:
 def plot(results: Results, path: Path) -> None:
     """Draws the figure, the curves in the order of the settings."""
     settings = results.settings
+    most = max(int(row["depth"]) for row in results.rows)
+    deepest = [row for row in results.rows if int(row["depth"]) == most]
     after = "the first epoch" if settings.steps is None else f"{settings.steps} steps"
     plotting.depth_figure(
         sorted(results.rows, key=lambda row: settings.schemes.index(row["scheme"])),
         path,
-        title=f"Test accuracy after {after} against depth",
+        title=who_trains(deepest, results.chance, where=f" at {most:,} layers"),
         subtitle=(
+            f"Test accuracy after {after}: "
             f"WRN-n-{settings.width} on {settings.dataset}, {settings.stem_channels} channels, "
             f"learning rate {settings.learning_rate:g}, batch {settings.batch_size}, "
-            f"{counted(settings.seeds, 'seed')}"
+            f"{counted(settings.seeds, 'seed')}. {RULE.format(what='accuracy')}"
         ),
         chance=results.chance,
     )

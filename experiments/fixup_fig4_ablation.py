@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nf_resnets import data, init, models, roles, schemes
-from nf_resnets.plotting.curves import Panel, curves_figure, moving_average
+from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.roles import Role
 from nf_resnets.training import Start
 
@@ -58,10 +58,11 @@ from .experiment import (
     curve_lines,
     mean_curves,
 )
+from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
-from .table import accuracy_cell, counted, grouped, text_table
+from .table import accuracy_cell, grouped, seeds_shown, text_table
 
 # What the variants leave out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
@@ -230,10 +231,7 @@ def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
 def plot(results: Results, path: Path) -> None:
     """Draws the figure: for each variant the mean over its seeds, as far as all of them went."""
     settings = results.settings
-    drawn = [
-        dataclasses.replace(curve, y=moving_average(curve.y, settings.window))
-        for curve in mean_curves(results, "variant")
-    ]
+    drawn = [smoothed(curve, settings.window) for curve in mean_curves(results, "variant")]
     panel = Panel(
         "step",
         f"training accuracy (%), {settings.window}-step average",
@@ -244,11 +242,12 @@ def plot(results: Results, path: Path) -> None:
     curves_figure(
         [panel],
         path,
-        title=f"Fixup's parts left out, ResNet-{settings.depth}",
+        title=who_trains(results.rows, results.chance),
         subtitle=(
-            f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
+            f"Fixup's parts left out of ResNet-{settings.depth}: {settings.dataset}, "
+            f"{settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, batch {settings.batch_size}, "
-            f"{counted(settings.seeds, 'seed')}"
+            f"{seeds_shown(settings.seeds)}. {RULE.format(what='test accuracy')}"
         ),
     )
 

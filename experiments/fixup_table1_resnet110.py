@@ -63,10 +63,11 @@ from .experiment import (
     curve_lines,
     mean_curves,
 )
+from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
-from .table import counted, error_cells, grouped, published_cell, text_table
+from .table import error_cells, grouped, published_cell, seeds_shown, text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,10 +239,11 @@ def plot(results: Results, path: Path) -> None:
     curves_figure(
         [panel],
         path,
-        title=f"ResNet-{settings.depth} with and without normalisation",
+        title=who_trains(results.rows, results.chance, where=f" as ResNet-{settings.depth}"),
         subtitle=(
             f"{settings.dataset}, {settings.stem_channels} channels, batch "
-            f"{settings.recipe.batch_size}, {counted(settings.seeds, 'seed')}"
+            f"{settings.recipe.batch_size}, {seeds_shown(settings.seeds)}. "
+            + RULE.format(what="test accuracy")
         ),
     )
 

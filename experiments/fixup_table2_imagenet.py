@@ -49,6 +49,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,12 +231,24 @@ def plot(results: Results, path: Path) -> None:
         results,
         {f"ResNet-{depth}": rows for (depth,), rows in of_depth},
         path,
-        title="Training accuracy with and without normalisation and mixup",
-        subtitle=(
-            f"{results.data.name}, batch {settings.batch_size}, learning rate "
-            f"{settings.learning_rate:g}"
-        ),
+        at="as",
+        subtitle=f"batch {settings.batch_size}, learning rate {settings.learning_rate:g}",
     )
+
+
+def gaps(rows: Sequence[Row]) -> str:
+    """The last errors without mixup, in training and in the test, from the means of the seeds."""
+    said = []
+    for (title,), own in grouped([row for row in rows if not float(row["mixup"])], "title").items():
+        if any(row["status"] == "diverged" for row in own):
+            said.append(f"{title} diverges")
+            continue
+        train, test = (
+            100 - 100 * statistics.fmean(float(row[f"{of}_accuracy"]) for row in own)
+            for of in ("train", "test")
+        )
+        said.append(f"{title} ends at {train:.1f}% training and {test:.1f}% test error")
+    return "; ".join(said)
 
 
 def plot_tests(results: Results, path: Path) -> None:
@@ -257,16 +270,21 @@ def plot_tests(results: Results, path: Path) -> None:
     for (depth,), rows in grouped(results.rows, "depth").items():
         plain = [row for row in rows if not float(row["mixup"])]
         mixed = [row for row in rows if float(row["mixup"])]
-        for figure, own, whats in ((5, plain, ("training", "test")), (6, mixed, ("test",))):
+        for how, own, whats in (
+            ("without", plain, ("training", "test")), ("with", mixed, ("test",))
+        ):  # fmt: skip
             drawn = [curve(row, what) for row in own for what in whats]
             if drawn:
-                label = f"error (%), ResNet-{depth}, as figure {figure}"
+                label = f"error (%), ResNet-{depth}, {how} mixup"
                 panels.append(Panel("step", label, drawn, y_limits=(0, 100)))
     curves_figure(
         panels,
         path,
-        title="Training and test errors without mixup, test errors with it",
-        subtitle=f"tested after every epoch; learning rate {results.settings.learning_rate:g}",
+        title=gaps(results.rows),
+        subtitle=(
+            "Training errors of each batch, test errors after every epoch; learning rate "
+            f"{results.settings.learning_rate:g}."
+        ),
     )
 
 

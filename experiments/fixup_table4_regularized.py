@@ -58,11 +58,12 @@ from nf_resnets.training import Start
 
 from . import experiment
 from .experiment import OUTCOME, Experiment, Point, Results, Setup, mean_curves
+from .findings import RULE, who_trains_where
 from .fixup_table1_resnet110 import CURVES, Recipe, recipe_setup, run_lengths
 from .folder import Row
 from .images import network
 from .main import run
-from .table import counted, error_cells, grouped, published_cell, text_table
+from .table import error_cells, grouped, published_cell, seeds_shown, text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,15 +263,24 @@ def table(results: Results) -> str:
 def plot(results: Results, path: Path) -> None:
     """Draws the training loss of each part, the mean over the seeds as far as all of them went."""
     panels = []
-    for (part,), rows in grouped(results.rows, "part").items():
+    parts = {part: rows for (part,), rows in grouped(results.rows, "part").items()}
+    for part, rows in parts.items():
         of_part = dataclasses.replace(results, rows=rows)
         label = f"step ({part}, {network_name(results.settings.networks[part])})"
-        panels.append(Panel(label, "training loss", mean_curves(of_part, "variant", of="loss")))
+        panels.append(Panel(label, "training loss", mean_curves(of_part, "variant", of="loss"),
+                            more_is_better=False))  # fmt: skip
     curves_figure(
         panels,
         path,
-        title="Training with and without mixup and cutout",
-        subtitle=counted(results.settings.seeds, "seed"),
+        title=who_trains_where(
+            {network_name(results.settings.networks[part]): rows for part, rows in parts.items()},
+            0.1,  # of digits, of CIFAR-10 and of SVHN
+            at="as",
+        ),
+        subtitle=(
+            f"With and without mixup and cutout; {seeds_shown(results.settings.seeds)}. "
+            + RULE.format(what="test accuracy")
+        ),
     )
 
 

@@ -241,11 +241,13 @@ class CurvesFile:
         """The lines of a run, as text; none if there are none."""
         return self._curves.get(self._name(key), [])
 
-    def mean(self, keys: Sequence[Mapping[str, Any]], column: str) -> tuple[list[int], list[float]]:
-        """The steps that all of several runs have, and there the mean of a column."""
+    def values(
+        self, keys: Sequence[Mapping[str, Any]], column: str
+    ) -> tuple[list[int], list[list[float]]]:
+        """The steps that all of several runs have, and there a column's value in each run."""
         runs = [{int(line["step"]): float(line[column]) for line in self.of(key)} for key in keys]
         steps = sorted(set.intersection(*map(set, runs)))
-        return steps, [sum(run[step] for run in runs) / len(runs) for step in steps]
+        return steps, [[run[step] for run in runs] for step in steps]
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:

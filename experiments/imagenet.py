@@ -23,12 +23,14 @@ import numpy as np
 from nf_resnets import data, optim, schemes
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.training import StreamedTraining
 
 from . import experiment
-from .experiment import Point, Results, Setup, curve_lines, number
+from .experiment import Point, Results, Setup, curve_lines, mean_curves, number
+from .findings import RULE, who_trains_where
 from .folder import Row
+from .table import seeds_shown
 
 DIGITS = "digits_jpeg"
 """The name of the digits as a data set of JPEG files."""
@@ -259,22 +261,40 @@ def note(shows: Mapping[str, str], results: Results) -> str:
     return "\n".join(filter(None, [shows[results.command.scale], stalls]))
 
 
+def named(dataset: str) -> str:
+    """What figures call a data set."""
+    return "digits as JPEG files" if dataset == DIGITS else dataset
+
+
 def plot_panels(
-    results: Results, panels: Mapping[str, Sequence[Row]], path: Path, *, title: str, subtitle: str
+    results: Results, panels: Mapping[str, Sequence[Row]], path: Path, *, at: str, subtitle: str
 ) -> None:
-    """Draws the training accuracy of runs, the rows of a panel by its name; of none, no panel."""
+    """Draws the training accuracy, a panel for the rows of each name, seeds as a band.
 
-    def curve(row: Row) -> Curve:
-        steps, accuracies = results.curves["curves.csv"].mean([row], "accuracy")
-        percent = [100 * accuracy for accuracy in accuracies]
-        return Curve(row["title"], steps, percent, diverged=row["status"] == "diverged")
-
-    drawn = [
-        Panel("step", f"training accuracy (%), {name}", [*map(curve, rows)], y_limits=(0, 100))
-        for name, rows in panels.items()
-        if rows
-    ]
-    curves_figure(drawn, path, title=title, subtitle=subtitle)
+    The title says who trains ``at`` (or ``"in"``) which.
+    """
+    drawn = []
+    for name, rows in panels.items():
+        curves = mean_curves(dataclasses.replace(results, rows=rows), "title")
+        window = -(-max(len(curve.x) for curve in curves) // 20)
+        drawn.append(
+            Panel(
+                "step",
+                f"training accuracy (%), {name}",
+                [smoothed(curve, window) for curve in curves],
+                y_limits=(0, 100),
+            )
+        )
+    seeds = {row["seed"] for rows in panels.values() for row in rows}
+    curves_figure(
+        drawn,
+        path,
+        title=who_trains_where(panels, results.chance, at=at),
+        subtitle=(
+            f"{named(results.data.name)}, {subtitle}; {seeds_shown(sorted(seeds))}; curves are "
+            f"means of a twentieth of the run. {RULE.format(what='test accuracy')}"
+        ),
+    )
 
 
 __all__ = [

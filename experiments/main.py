@@ -213,8 +213,10 @@ def last_words(
     """Prints which files there are now; returns the exit code."""
     folder.settle()
     print(f"\n{time.monotonic() - start:.0f} s. In {folder.path.resolve()}:")
+    figures = ["figure.png", *experiment.figures]
     for file in (
-        "figure.png", *experiment.figures, "table.txt", "rows.csv", *experiment.lines,
+        *figures, *(Path(figure).with_suffix(".svg").name for figure in figures), "table.txt",
+        "rows.csv", *experiment.lines,
         "settings.json", "failures.txt",
     ):  # fmt: skip
         if (folder.path / file).is_file():

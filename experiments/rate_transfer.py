@@ -38,6 +38,8 @@ import jax.numpy as jnp
 
 from nf_resnets import models, optim, schemes, training
 from nf_resnets.plotting import rates_figure, transfer_figure
+from nf_resnets.plotting.answers import moves_of_all
+from nf_resnets.plotting.rates import series_title
 from nf_resnets.sweep import Move, moves, optima
 from nf_resnets.sweep.transfer import exponent
 from nf_resnets.training import Start
@@ -240,11 +242,13 @@ def subtitle(settings: Settings, by: str) -> str:
 
 def plot_moves(results: Results, path: Path, by: str = "depth", size: str = "layers") -> None:
     """Draws the best rate, and what the smallest network's costs, against depth or width."""
-    found = moves(compared(results.settings, results.rows, by), by)
+    found = [
+        dataclasses.asdict(move) for move in moves(compared(results.settings, results.rows, by), by)
+    ]
     transfer_figure(
-        [dataclasses.asdict(move) for move in found],
+        found,
         path,
-        title=f"Whose best learning rate stays when the {by} grows?",
+        title=moves_of_all(found, lambda group: series_title(group, "", None), by),
         subtitle=subtitle(results.settings, by),
         size=size,
     )

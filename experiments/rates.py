@@ -27,6 +27,7 @@ from nf_resnets.training import Start
 
 from . import experiment
 from .experiment import OUTCOME, Experiment, Point, Results, Setup
+from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .table import counted, edge_mark, grouped, rate_table
@@ -246,17 +247,20 @@ def plot(results: Results, path: Path) -> None:
     settings, drawn = results.settings, []
     for rows in grouped(results.rows, "line", "depth").values():
         best = best_rate(rows, rate_of, settings.best).best
-        # Where all rates diverged, one cross says so.
+        # Where all rates diverged, one mark says so.
         drawn += rows[:1] if best is None else rows_at(best, rows, rate_of)
+    most = max(int(row["depth"]) for row in drawn)
+    deepest = [row for row in drawn if int(row["depth"]) == most]
     tried = {int(row["log2_rate"]) for row in results.rows}
     depth_figure(
         sorted(drawn, key=lambda row: settings.lines.index(row["line"])),
         path,
-        title="Test accuracy at the best learning rate against depth",
+        title=who_trains(deepest, results.chance, where=f" at {most:,} layers"),
         subtitle=(
-            f"WRN-n-{settings.width} on {settings.dataset}, {settings.stem_channels} stem channels,"
-            f" best learning rate of 2^{min(tried)} to 2^{max(tried)}, batch {settings.batch_size},"
-            f" {settings.steps} steps, {counted(settings.seeds, 'seed')}"
+            f"Test accuracy at the best learning rate of 2^{min(tried)} to 2^{max(tried)}: WRN-n-"
+            f"{settings.width} on {settings.dataset}, {settings.stem_channels} channels, batch "
+            f"{settings.batch_size}, {settings.steps} steps, {counted(settings.seeds, 'seed')}. "
+            + RULE.format(what="accuracy")
         ),
         chance=results.chance,
     )

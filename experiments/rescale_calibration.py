@@ -287,28 +287,30 @@ def plot(results: Results, path: Path) -> None:
     """Draws dead units against images, and test accuracy against the rate."""
     rows, settings = results.rows, results.settings
     at = [images for images in settings.start_images if images]
-    logs = np.log2(at).tolist()
     dead = [mean(of(rows, "start", images), "dead", 100)[0] for images in [0, *at]]
     starts = [
-        Curve("calibrated biases", logs, dead[1:], marked=True),
-        Curve("biases at 0", logs, dead[:1] * len(at)),
+        Curve("RescaleNet", at, dead[1:], marked=True),
+        Curve("RescaleNet, biases at 0", at, dead[:1] * len(at)),
     ]
     trainings = []
     for images in settings.images:
         by_rate = [of(rows, "training", images, rate) for rate in settings.rates]
         accuracies = [mean(own, "test_accuracy", 100)[0] for own in by_rate]
-        title = "calibrated biases" if images else "biases at 0"
-        trainings.append(Curve(title, np.log2(settings.rates).tolist(), accuracies, marked=True))
-    of_start = f"log2 of the images (ResNet-{settings.start_depth} at its start)"
-    of_training = f"log2 of the rate (ResNet-{settings.depth}, {settings.steps} steps)"
+        title = "RescaleNet" if images else "RescaleNet, biases at 0"
+        trainings.append(Curve(title, settings.rates, accuracies, marked=True))
+    of_start = f"images (ResNet-{settings.start_depth} at its start)"
+    of_training = f"learning rate (ResNet-{settings.depth}, {settings.steps} steps)"
     panels = [
-        Panel(of_start, "dead units (%)", starts),
-        Panel(of_training, "test accuracy (%)", trainings),
+        Panel(of_start, "dead units (%)", starts, x_base=2),
+        Panel(of_training, "test accuracy (%)", trainings, x_base=2),
     ]
     curves_figure(
         panels,
         path,
-        title="RescaleNet's biases, set from more and fewer images",
+        title=(
+            f"Of RescaleNet's units {dead[0]:.1f}% are dead with biases at 0, and at most "
+            f"{max(dead[1:]):.1f}% with biases set from images"
+        ),
         subtitle=(
             f"{settings.dataset}, {settings.stem_channels} channels, batch {settings.batch_size}, "
             f"seeds {', '.join(map(str, settings.seeds))}, means of the runs that did not diverge"

@@ -275,9 +275,7 @@ def table(results: Results) -> str:
 
 def plot(results: Results, path: Path) -> None:
     """Draws the training accuracy of every run, a panel for each network."""
-    settings, title = results.settings, "RescaleNet beside BatchNorm and plain networks"
-    if not {"batchnorm", "plain"} & {*settings.variants}:
-        title = "RescaleNet with biases set from data, and with biases at 0"
+    settings = results.settings
     rates = {rate_of(settings, network): NETWORKS[network] for network in settings.networks}
     words = [f"{rate:g}" + f" ({name})" * (len(rates) > 1) for rate, name in rates.items()]
     of_network = grouped(results.rows, "network").items()
@@ -285,10 +283,8 @@ def plot(results: Results, path: Path) -> None:
         results,
         {NETWORKS[network]: rows for (network,), rows in of_network},
         path,
-        title=title,
-        subtitle=(
-            f"{results.data.name}, batch {settings.batch_size}, learning rate {', '.join(words)}"
-        ),
+        at="as",
+        subtitle=f"batch {settings.batch_size}, learning rate {', '.join(words)}",
     )
 
 

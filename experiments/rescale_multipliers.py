@@ -220,6 +220,23 @@ def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], li
     return list(ratios), [float(np.mean(values)) for values in ratios.values()]
 
 
+def network_of(row: Row) -> str:
+    """What the figure calls a run."""
+    return f"RescaleNet {row['title']}"
+
+
+def growth(rows: Sequence[Row]) -> str:
+    """What becomes of the multipliers and of the weights of the runs that have multipliers."""
+    own = [row for row in rows if row["variant"] == "multipliers" and row["status"] == "finished"]
+    if not own:
+        return "multipliers: no run finished"
+    said = []
+    for what, column in (("multipliers", "mean_multiplier"), ("weights' norms", "mean_norm_ratio")):
+        ratio = float(np.mean([float(row[column]) for row in own]))
+        said.append(f"{what} {'grow' if ratio > 1 else 'shrink'} to {ratio:.2g}")
+    return f"{' and its '.join(said)} of their start"
+
+
 def plot(results: Results, path: Path) -> None:
     """Draws multipliers against blocks at the end, and multipliers, norms and gains over steps."""
     rows, curves, settings = results.rows, results.curves["curves.csv"], results.settings
@@ -231,34 +248,38 @@ def plot(results: Results, path: Path) -> None:
         )
         blocks = [int(line["block"]) for line in last]
         scalars = [float(line["multiplier"]) for line in last]
-        multipliers.append(Curve(row["title"], blocks, scalars, marked=True))
-        for when, looked in (("before", first), ("after", last)):
-            logs = [math.log10(float(line["variance"])) for line in looked]
-            variances.append(Curve(f"{row['title']}, {when} training", blocks, logs))
+        multipliers.append(Curve(network_of(row), blocks, scalars, marked=True))
+        for when, looked in ((", before training", first), ("", last)):
+            sizes = [float(line["variance"]) for line in looked]
+            variances.append(Curve(network_of(row) + when, blocks, sizes))
     along = "block k, from the input"
     panels.append(Panel(along, "multiplier s at the end", multipliers))
-    panels.append(Panel(along, "log10 of Var of each block's sum", variances))
+    panels.append(Panel(along, "Var of each block's sum", variances, y_base=10))
     for name, label in (
         ("multiplier", "multiplier, mean over blocks"),
         ("weight_norm", "norm of the weights / its start"),
         ("gain", "gain of a branch / its start"),
     ):
         drawn = [
-            Curve(row["title"], *over_steps(curves.of(row), name), row["status"] == "diverged")
+            Curve(
+                network_of(row),
+                *over_steps(curves.of(row), name),
+                row["status"] == "diverged",
+            )
             for row in rows
         ]
         panels.append(Panel("step", label, drawn))
     drawn = []
     for row in rows:
         last = [line for line in curves.of(row) if line["block"] == row["branches"]]
-        logs = [math.log10(float(line["variance"])) for line in last]
-        drawn.append(Curve(row["title"], [int(line["step"]) for line in last], logs))
-    panels.append(Panel("step", "log10 of Var of the last block's sum", drawn))
+        sizes = [float(line["variance"]) for line in last]
+        drawn.append(Curve(network_of(row), [int(line["step"]) for line in last], sizes))
+    panels.append(Panel("step", "Var of the last block's sum", drawn, y_base=10))
     curves_figure(
         panels,
         path,
         columns=2,
-        title=f"RescaleNet's multipliers grow while its weights shrink, ResNet-{settings.depth}",
+        title=f"In ResNet-{settings.depth} RescaleNet's {growth(rows)}",
         subtitle=(
             f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, weight decay {settings.weight_decay:g}, batch "

@@ -212,8 +212,8 @@ def plot(results: Results, path: Path) -> None:
         results,
         panels,
         path,
-        title=f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
-        subtitle=results.data.name,
+        at="at",
+        subtitle=f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
     )
 
 

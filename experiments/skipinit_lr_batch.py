@@ -70,6 +70,7 @@ def axes(schemes: tuple[str, ...], sizes: tuple[int, ...], low: int, high: int, 
     }  # fmt: skip
 
 
+TITLE = "The optimal learning rate against the batch size"
 CIFAR10 = {"dataset": "cifar10", "model": "wrn-16-4", "padding": 4, "flip": True}
 SCALES = {
     "smoke": Scale(
@@ -160,8 +161,7 @@ def main(wanted: Command) -> int:
     result = command.run(options, axes, base, "SkipInit, rate and batch size")
     if result is None:
         return 0
-    title = "The optimal learning rate against the batch size"
-    return command.finish(result, options, title=title)
+    return command.finish(result, options, title=TITLE)
 
 
 def run(prog: str = "") -> None:

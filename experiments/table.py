@@ -32,6 +32,17 @@ def counted(values: Sequence[Any], noun: str) -> str:
     return f"{len(values)} {noun}{'' if len(values) == 1 else 's'}"
 
 
+def seeds_shown(seeds: Sequence[Any]) -> str:
+    """How many seeds a curve is the mean of, and what its band is.
+
+    >>> seeds_shown((0,)), seeds_shown((0, 1))
+    ('1 seed', 'means of 2 seeds, bands from the lowest to the highest')
+    """
+    if len(seeds) == 1:
+        return "1 seed"
+    return f"means of {len(seeds)} seeds, bands from the lowest to the highest"
+
+
 def edge_mark(best: float, tried: Iterable[float]) -> str:
     """The mark of a best rate that is the lowest or the highest tried; nothing of another.
 
@@ -98,5 +109,5 @@ def published_cell(value: float | None, digits: int = 1) -> str:
 
 __all__ = [
     "accuracy_cell", "counted", "edge_mark", "error_cells", "grouped", "published_cell",
-    "rate_table", "spread_cell", "text_table",
+    "rate_table", "seeds_shown", "spread_cell", "text_table",
 ]  # fmt: skip

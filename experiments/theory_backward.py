@@ -160,6 +160,21 @@ def table(results: Results) -> str:
     return text_table(cells)
 
 
+def exponents(results: Results) -> str:
+    """How the ratio moves with the block with BatchNorm in the branch, and in the other schemes."""
+    found = {}
+    for name in results.settings.schemes:
+        if own := in_order(results.rows, scheme=[name]):
+            # Without the sign of a zero.
+            found[name] = f"{round(slope(own, results.settings.first), 2) + 0.0:.2f}"
+    batchnorm = found.pop("batchnorm", "")
+    said = [f"l^{batchnorm} with BatchNorm in the branch"] * bool(batchnorm)
+    if found:
+        ends = dict.fromkeys((min(found.values(), key=float), max(found.values(), key=float)))
+        said.append(f"l^{' to l^'.join(ends)} in the other schemes")
+    return f"Against the skip's, a branch's gradient goes as {' and '.join(said)}"
+
+
 def plot(results: Results, path: Path) -> None:
     """Draws the ratios against the block, and the line of slope -1/2 through BatchNorm's last."""
     settings = results.settings
@@ -177,8 +192,10 @@ def plot(results: Results, path: Path) -> None:
     theory_figure(
         [panel],
         path,
-        title="BatchNorm downweights the branch backward, too",
+        title=exponents(results),
         subtitle=(
+            "Gradient through the branch / through the skip, and its exponent from block "
+            f"{settings.first} on: "
             f"{settings.depth} pre-activation blocks at initialisation, {settings.width} channels, "
             f"{settings.side} x {settings.side} random images; means of {settings.draws} draws"
         ),

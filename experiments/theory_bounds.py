@@ -214,7 +214,10 @@ def plot(results: Results, path: Path) -> None:
             over_depth("Theorem 2, down-sampling shortcut + conv_1", SHORTCUT),
         ],
         path,
-        title="Gradients at initialisation and the bounds that the loss sets them",
+        title=(
+            f"{sum(int(row['violations']) > 0 for row in rows) or 'None'} of {len(rows):,} "
+            "gradients at initialisation lie below the bounds that the loss sets them"
+        ),
         subtitle=(
             f"WRN-n-1, {settings.stem_channels} channels, {settings.batch_size} digits, "
             f"means over examples and {settings.draws} draws"

@@ -21,6 +21,7 @@ draws, a GPU; `--scale smoke` seconds.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,17 @@ def table(results: Results) -> str:
     return text_table(cells)
 
 
+def agreement(rows: Sequence[Row]) -> str:
+    """How many second moments lie near their closed forms, and how far the furthest."""
+    found = [tuple(float(row[name]) for name in ("var", "form", "var_error")) for row in rows]
+    factor = max(max(var / form, form / var) for var, form, _ in found)
+    near = sum(abs(var - form) <= max(3 * error, 0.05 * form) for var, form, error in found)
+    return (
+        f"{near} of {len(found)} second moments lie within 5% or three standard errors of their "
+        f"closed forms, all within a factor of {factor:.2f}"
+    )
+
+
 def plot(results: Results, path: Path) -> None:
     """Draws Var and share for both families."""
     settings, panels = results.settings, []
@@ -171,7 +183,7 @@ def plot(results: Results, path: Path) -> None:
     signal_figure(
         panels,
         path,
-        title="Signal propagation at initialisation, and its closed forms",
+        title=agreement(results.rows),
         subtitle=(
             f"one stage of {settings.depth} blocks, {settings.width} channels, "
             f"{settings.side} x {settings.side} random images; mean and standard error of "

@@ -38,7 +38,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +350,17 @@ def until_lost(losses: dict[float, float]) -> dict[float, float]:
     return kept
 
 
+def lead(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The two schemes that train at the largest rates in the deepest network, and these rates."""
+    depth = max(line["depth"] for line in lines)
+    own = [line for line in lines if line["depth"] == depth and line["largest"]]
+    first, *others = sorted(own, key=lambda line: -line["largest"])
+    said = f"At {depth} layers {first['title']} trains at rates up to {first['largest']:.2g}"
+    if others:
+        said += f", the next, {others[0]['title']}, up to {others[0]['largest']:.2g}"
+    return said
+
+
 def plot(results: Results, path: Path) -> None:
     """Draws, for each depth, the largest rates and the loss that each rate ends with."""
     settings = results.settings
@@ -372,8 +383,9 @@ def plot(results: Results, path: Path) -> None:
     theory_figure(
         panels,
         path,
-        title="The largest learning rate that trains",
+        title=lead(summaries(results.rows, settings)),
         subtitle=(
+            "The largest learning rate that trains: "
             f"WRN-n-1, {settings.stem_channels} channels, digits, batches of "
             f"{settings.batch_size}, momentum {settings.momentum:g}, {settings.steps} steps; "
             f"geometric means over {len(settings.seeds)} seeds; lines end where one is lost"

@@ -203,6 +203,15 @@ def table(results: Results) -> str:
     return "\n\n".join(cells)
 
 
+def growth(rows: Sequence[Row]) -> str:
+    """How the update grows with the depth, with Fixup and in the schemes furthest from it."""
+    titles = dict.fromkeys(row["title"] for row in rows)
+    found = {title: slope([row for row in rows if row["title"] == title]) for title in titles}
+    told = ("Fixup", "Fixup without rule 2", "BatchNorm", "α = 1")
+    said = [f"as L^{found[title]:.2f} with {title}" for title in told if title in found]
+    return f"An update grows {', '.join(said)}"
+
+
 def plot(results: Results, path: Path) -> None:
     """Draws the four parts."""
     settings = results.settings
@@ -224,8 +233,9 @@ def plot(results: Results, path: Path) -> None:
             ),
         ],
         path,
-        title="How far one step of gradient descent moves a residual network",
+        title=growth(own["depth"]),
         subtitle=(
+            "How far one step of gradient descent moves a network, at the largest depths: "
             f"WRN-n-1, {settings.stem_channels} channels, {settings.batch_size} digits, random "
             f"heads, {settings.draws} draws; traces: width {settings.trace_width}, m = 2"
         ),

@@ -75,23 +75,20 @@ LOOKS: dict[str, Look] = {
 """The look of each scheme by its title. A scheme of your own may have a line here; without one it
 has a spare colour, the same in every figure."""
 
-_SPARE = tuple(
-    Look(color, marker, line)
-    for line in ("-", "--", ":")
-    for color, marker in (
-        ("#117733", "P"), ("#CC6677", "^"), ("#222255", "s"), ("#44AA99", "v"), ("#661100", "o"),
-        ("#6699CC", "p"),
-    )
+_SPARE = (
+    ("#117733", "P"), ("#CC6677", "^"), ("#222255", "s"), ("#44AA99", "v"), ("#661100", "o"),
+    ("#6699CC", "p"),
 )  # fmt: skip
 # The first variant of a scheme in a figure has the first of these, and so on.
-_VARIANTS = (("--", "none", 0.2), (":", "bottom", -0.3), ("-.", "left", 0.4), ("--", "top", -0.5))
+_VARIANTS = (("--", "none", 0.25), (":", "bottom", -0.4), ("-.", "left", 0.4), ("--", "top", -0.5))
 
 
 def looks(titles: Iterable[str]) -> dict[str, Look]:
     """A look for each title, no two of them the same.
 
     A title that begins with a scheme's is a variant of it: its colour, lighter or darker, and its
-    marker, not filled, on another line. Other titles have spare colours.
+    marker, not filled, on another line; the scheme's own look where that is not among them. Other
+    titles have spare colours.
 
     Args:
       titles: what the curves of a figure are called; repeated ones count once.
@@ -101,19 +98,27 @@ def looks(titles: Iterable[str]) -> dict[str, Look]:
       >>> found["Fixup"].color, found["Fixup + mixup"].fillstyle
       ('#0072B2', 'none')
     """
+    titles = list(dict.fromkeys(titles))
+    there = {title.casefold() for title in titles}
     found: dict[str, Look] = {}
-    for title in dict.fromkeys(titles):
+    for title in titles:
         scheme = _scheme(title)
-        if scheme is None:
-            start = zlib.crc32(title.encode())
-            choices = [_SPARE[(start + i) % len(_SPARE)] for i in range(len(_SPARE))]
-        else:
+        start = zlib.crc32(title.encode()) % len(_SPARE)
+        spare = [*_SPARE[start:], *_SPARE[:start]]
+        choices = []
+        if scheme is not None:
             own = LOOKS[scheme]
-            choices = [own] if title.casefold() == scheme.casefold() else []
+            # Where the scheme itself is not drawn, its first variant looks as it does.
+            mine = title.casefold() == scheme.casefold() or scheme.casefold() not in there
+            choices = [own] * mine
             choices += [
                 dataclasses.replace(own, color=_tone(own.color, tone), linestyle=line, fillstyle=f)
                 for line, f, tone in _VARIANTS
             ]
+        # Also of a scheme with more variants than there are looks for them.
+        choices += [
+            Look(color, marker, line) for line in ("-", "--", ":") for color, marker in spare
+        ]
         free = [look for look in choices if look not in found.values()]
         found[title] = (free or choices)[0]
     return found

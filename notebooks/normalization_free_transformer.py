@@ -152,7 +152,7 @@ for title, (_, run) in runs.items():
     diverged = run.status == "diverged"
     curves.append(plotting.Curve(title, range(1, len(smooth) + 1), smooth, diverged=diverged))
 plotting.curves_figure(
-    [plotting.Panel("step", "negative log-likelihood of a token", curves)],
+    [plotting.Panel("step", "negative log-likelihood of a token", curves, more_is_better=False)],
     FIGURES / "loss.png",
     title=f"{2 * LAYERS} layers: LayerNorm, Fixup instead, neither",
     subtitle=f"{CHANNELS} channels, {TOKENS} tokens a batch, Adam, rate 0.003, mean of 5 steps",

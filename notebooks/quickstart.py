@@ -187,7 +187,11 @@ for name, place in (("accuracy on the batch", 2), ("training loss", 1)):
         curves.append(plotting.Curve(title, range(1, len(smooth) + 1), smooth, diverged=diverged))
     limits = (0, 1.02) if place == 2 else (0, 4)
     level = (0.1, "chance") if place == 2 else None
-    panels.append(plotting.Panel("step", name, curves, y_limits=limits, level=level))
+    panels.append(
+        plotting.Panel(
+            "step", name, curves, y_limits=limits, level=level, more_is_better=place == 2
+        )
+    )
 plotting.curves_figure(
     panels, FIGURES / "runs.png",
     title=f"{6 * BLOCKS + 2} layers without normalisation, from two initialisations",

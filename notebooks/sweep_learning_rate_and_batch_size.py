@@ -145,10 +145,10 @@ Image(FOLDER / "rates.png", width=820)
 # - **Peaks.** A larger batch wants a larger rate: SkipInit's best one moves from $2^{-3}$ to
 #   $2^{-1}$. BatchNorm's accuracy at batch 32 is flat over six rates, of which one seed cannot
 #   choose; its training loss moves as SkipInit's does, from $2^{-2}$ to $2^0$.
-# - **Right edge.** Crosses are runs that diverged. At batch 32 SkipInit diverges from $2^{-2}$ on,
-#   BatchNorm at none of these rates. Large rates pay where there are few steps: batch 256 makes 20
-#   in these four epochs, and BatchNorm is far ahead there. With more epochs SkipInit comes close at
-#   the small batches (below), and not at the largest.
+# - **Right edge.** Runs that diverged stand in a band of their own. At batch 32 SkipInit diverges
+#   from $2^{-2}$ on, BatchNorm at none of these rates. Large rates pay where there are few steps:
+#   batch 256 makes 20 in these four epochs, and BatchNorm is far ahead there. With more epochs
+#   SkipInit comes close at the small batches (below), and not at the largest.
 # - **Both rows.** Look at training loss, too: a rate that is best for the test accuracy but not for
 #   the training loss is regularising.
 #

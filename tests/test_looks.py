@@ -57,7 +57,7 @@ def test_variants_keep_the_colour_of_their_scheme_and_others_have_a_spare_one():
     found = looks(["fixup", "Fixup + mixup", "Fixup, 2", "Fixups", "α = 1/√L", "α = 1.5"])
     assert found["fixup"] == LOOKS["Fixup"]
     assert {found[name].marker for name in ("Fixup + mixup", "Fixup, 2")} == {"o"}
-    assert found["Fixup + mixup"].color == "#338EC1"  # a fifth of the way to white
+    assert found["Fixup + mixup"].color == "#4095C5"  # a quarter of the way to white
     assert found["Fixup + mixup"] != found["Fixup, 2"]
     assert found["α = 1/√L"] == LOOKS["α = 1/√L"]
     spare = [found[name] for name in ("Fixups", "α = 1.5")]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from nf_resnets.looks import looks
-from nf_resnets.plotting.style import CROSS, LEVEL, entry, saved_figure
+from nf_resnets.looks import Look, looks
+from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.style import LEVEL, axes_height, end_labels, entry, log_axis, saved_figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +21,10 @@ class Curve:
       title: what the legend calls it; curves of one title have one colour and one entry.
       x: where, in the panel's unit.
       y: how much; as many as there are in ``x``.
-      diverged: whether its run ended by divergence: a cross is drawn at its end.
-      marked: whether its points are drawn too.
+      diverged: whether its run ended by divergence: where it ends is marked in a band of its own.
+      marked: whether all of its points are drawn too, and not a few.
+      low: the lower end of a band around ``y``, such as the worst of several seeds; () for none.
+      high: the upper end.
     """
 
     title: str
@@ -27,12 +32,15 @@ class Curve:
     y: Sequence[float]
     diverged: bool = False
     marked: bool = False
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y) or not len(self.x):
+        ends = [end for end in (self.low, self.high) if len(end)]
+        if not len(self.x) or {len(self.y), *map(len, ends)} != {len(self.x)}:
             raise ValueError(
                 f"curve {self.title!r} has {len(self.x)} x and {len(self.y)} y; expected as many "
-                "of both, and at least one."
+                "of both, of low and of high, and at least one."
             )
 
 
@@ -46,6 +54,9 @@ class Panel:
       curves: its lines; the first lies lowest.
       y_limits: the range of ``y``; None for that of the curves.
       level: a dashed line and what the legend calls it, such as chance.
+      more_is_better: whether diverged runs are marked at the bottom, and not at the top.
+      x_base: 2 or 10 for a logarithmic axis, 0 for a linear one.
+      y_base: the same for ``y``.
     """
 
     x_label: str
@@ -53,6 +64,9 @@ class Panel:
     curves: Sequence[Curve]
     y_limits: tuple[float, float] | None = None
     level: tuple[float, str] | None = None
+    more_is_better: bool = True
+    x_base: int = 0
+    y_base: int = 0
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
@@ -79,7 +93,9 @@ def curves_figure(
     subtitle: str,
     columns: int | None = None,
 ) -> None:
-    """Draws panels with one legend and saves the figure.
+    """Draws panels and saves the figure.
+
+    A single panel has its curves' titles beside their ends, several have one legend.
 
     Args:
       panels: from left to right; a curve's title has the same colour in all of them.
@@ -98,32 +114,70 @@ def curves_figure(
     down = -(-len(panels) // across)
     size = 3.3 * across + 3.3, 3.2 * down + 1
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
-        from matplotlib.ticker import MaxNLocator
-
         grid = figure.subplots(down, across, squeeze=False)
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for axes, panel in zip(grid.flat, panels, strict=False):
-            if panel.level is not None:
-                axes.axhline(panel.level[0], **LEVEL, zorder=1)
-            for curve in panel.curves:
-                own = look[curve.title]
-                # Of a curve of many points a few are marked: they tell curves apart in grey.
-                every = 1 if curve.marked else max(1, len(curve.x) // 8)
-                axes.plot(curve.x, curve.y, **own.line | own.dots, ms=4, markevery=every)
-                if curve.diverged:
-                    axes.plot(curve.x[-1], curve.y[-1], color=own.color, **CROSS)
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-            axes.set_xlabel(panel.x_label)
-            axes.set_ylabel(panel.y_label)
-            if panel.y_limits is not None:
-                axes.set_ylim(*panel.y_limits)
-        entries = [entry(name, **own.line | own.dots, ms=5) for name, own in look.items()]
-        if any(curve.diverged for panel in panels for curve in panel.curves):
-            entries.append(entry("diverged", color="black", **CROSS))
-        levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level is not None)
-        entries += [entry(label, **LEVEL) for label in levels]
-        figure.legend(handles=entries, loc="outside right center")
+            band = _draw(axes, panel, look)
+            if len(panels) == 1:
+                end_labels(axes, _ends(axes, panel, look, band))
+        if len(panels) > 1:
+            entries = [entry(name, **own.line | own.dots, ms=5) for name, own in look.items()]
+            levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level is not None)
+            entries += [entry(label, **LEVEL) for label in levels]
+            figure.legend(handles=entries, loc="outside right center")
 
 
-__all__ = ["Curve", "Panel", "curves_figure", "moving_average"]
+def smoothed(curve: Curve, window: int) -> Curve:
+    """A curve and its band with :func:`moving_average` in place of their values."""
+    y, low, high = (moving_average(each, window) for each in (curve.y, curve.low, curve.high))
+    return dataclasses.replace(curve, y=y, low=low, high=high)
+
+
+def _draw(axes: Any, panel: Panel, look: Mapping[str, Look]) -> float:
+    """Draws the curves of a panel; the height of its band of diverged runs, NaN without one."""
+    from matplotlib.ticker import MaxNLocator
+
+    if panel.level is not None:
+        axes.axhline(panel.level[0], **LEVEL, zorder=1)
+    for curve in panel.curves:
+        own = look[curve.title]
+        # Of a curve of many points a few are marked: they tell curves apart in grey.
+        every = 1 if curve.marked else max(1, len(curve.x) // 8)
+        above = 2 if own.muted else 3
+        if len(curve.low):
+            axes.fill_between(
+                curve.x, curve.low, curve.high, color=own.color, alpha=0.16, lw=0, zorder=above - 1
+            )
+        axes.plot(curve.x, curve.y, **own.line | own.dots, ms=4, markevery=every, zorder=above)
+    if panel.x_base:
+        log_axis(axes, "x", [x for curve in panel.curves for x in curve.x], base=panel.x_base)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if panel.y_base:
+        axes.set_yscale("log")
+        log_axis(axes, "y", axes.get_ylim(), base=panel.y_base)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_ylim(*(panel.y_limits or axes.get_ylim()))
+    axes.set_xlim(axes.get_xlim())
+    marks = [Mark(curve.x[-1], look[curve.title]) for curve in panel.curves if curve.diverged]
+    if not marks:
+        return math.nan
+    return diverged_band(axes, marks, at="bottom" if panel.more_is_better else "top")
+
+
+def _ends(
+    axes: Any, panel: Panel, look: Mapping[str, Look], band: float
+) -> list[tuple[str, float, Look | None]]:
+    """The labels of a panel's curves; of those of one title the last has it."""
+    ends: dict[str, tuple[str, float, Look | None]] = {}
+    for curve in panel.curves:
+        height = band if curve.diverged else axes_height(axes, curve.y[-1])
+        ends[curve.title] = (curve.title, min(max(height, 0.0), 1.0), look[curve.title])
+    if panel.level is not None:
+        ends[panel.level[1]] = (panel.level[1], axes_height(axes, panel.level[0]), None)
+    return list(ends.values())
+
+
+__all__ = ["Curve", "Panel", "curves_figure", "moving_average", "smoothed"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nf_resnets.looks import looks
-from nf_resnets.plotting.style import CROSS, LEVEL, entry, saved_figure
+from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.style import INK, LEVEL, axes_height, end_labels, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -19,7 +20,8 @@ def depth_figure(
     """Draws test accuracy against depth and saves the figure.
 
     Runs that differ only in their seed are one point, their mean, with a bar from the worst to the
-    best. Runs that diverged are left out of the mean, and drawn as a cross at chance level.
+    best. Runs that diverged are left out of the mean and marked in a band below; a curve has a gap
+    where no run finished.
 
     Args:
       rows: one for each run, with ``title`` (the curve), ``depth`` (layers), ``test_accuracy``
@@ -34,49 +36,65 @@ def depth_figure(
     """
     if not rows:
         raise ValueError("rows is empty; expected at least one run to draw.")
-    level = 100 * chance
-    with saved_figure(path, (7.2, 4.4), title=title, subtitle=subtitle) as figure:
+    curves = {
+        curve: (look, _points([row for row in rows if row["title"] == curve]))
+        for curve, look in looks(row["title"] for row in rows).items()
+    }
+    marks = [
+        Mark(point.depth, look, point.finished == 0)
+        for look, points in curves.values()
+        for point in points
+        if point.diverged
+    ]
+    some = any(not mark.whole for mark in marks)
+    foot = 0.2 if some else 0.0
+    with saved_figure(path, (7.2, 4.4), title=title, subtitle=subtitle, foot=foot) as figure:
         axes = figure.subplots()
-        axes.axhline(level, **LEVEL, zorder=1)
-        entries = []
-        for index, (curve, look) in enumerate(looks(row["title"] for row in rows).items()):
-            points = _points([row for row in rows if row["title"] == curve], level)
-            color, above = look.color, 3 + 0.01 * index
-            depths, means = [p[0] for p in points], [p[1] for p in points]
-            axes.plot(depths, means, **look.line, zorder=above - 1)
-            for depth, mean, low, high, diverged in points:
-                if high > low:
-                    axes.plot([depth, depth], [low, high], color=color, linewidth=1, alpha=0.6)
-                if diverged:
-                    axes.plot(depth, level, color=color, **CROSS, zorder=above)
-                if not math.isnan(high):
-                    axes.plot(depth, mean, **look.dots, zorder=above)
-            entries.append(entry(curve, **look.line | look.dots))
-        if any(row["status"] == "diverged" for row in rows):
-            entries.append(entry("diverged (NaN)", color="black", **CROSS))
-        entries.append(entry(f"chance ({level:.0f}%)", **LEVEL))
+        for above, (look, points) in enumerate(curves.values()):
+            for point in points:
+                if point.high > point.low:
+                    axes.vlines(point.depth, point.low, point.high, look.color, linewidth=1.2)
+            depths, means = [p.depth for p in points], [p.mean for p in points]
+            axes.plot(depths, means, **look.line | look.dots, zorder=3 + above - 9 * look.muted)
         all_depths = sorted({int(row["depth"]) for row in rows})
         axes.set_xscale("log")
         axes.set_xticks(all_depths, [f"{depth:,}" for depth in all_depths])
         axes.minorticks_off()
+        axes.margins(x=0.08)
         axes.set_ylim(0, 100)
+        axes.axhline(100 * chance, **LEVEL, zorder=1)
         axes.set_xlabel("depth (layers)")
         axes.set_ylabel("test accuracy (%)")
-        figure.legend(handles=entries, loc="outside right center")
+        band = diverged_band(axes, marks) if marks else math.nan
+        level = (f"chance ({100 * chance:.0f}%)", axes_height(axes, 100 * chance), None)
+        ends = [
+            (curve, axes_height(axes, points[-1].mean) if points[-1].finished else band, look)
+            for curve, (look, points) in curves.items()
+        ]
+        end_labels(axes, [*ends, level])
+        if some:
+            note = "In the band, a small mark: some of the seeds diverged."
+            figure.text(0.012, 0.02, note, fontsize=8, color=INK)
 
 
-def _points(rows: Sequence[Row], level: float) -> list[tuple[int, float, float, float, bool]]:
-    """Depth, mean, lowest and highest accuracy in percent, and whether a run diverged.
+class _Point(NamedTuple):
+    """The runs of one depth, accuracies in percent; NaN where none finished."""
 
-    Where no run finished, the mean is the level of chance, and lowest and highest are NaN.
-    """
+    depth: int
+    mean: float
+    low: float
+    high: float
+    finished: int
+    diverged: int
+
+
+def _points(rows: Sequence[Row]) -> list[_Point]:
     points = []
     for depth in sorted({int(row["depth"]) for row in rows}):
         here = [row for row in rows if int(row["depth"]) == depth]
         values = [100 * float(row["test_accuracy"]) for row in here if row["status"] != "diverged"]
-        ends = (min(values), max(values)) if values else (math.nan, math.nan)
-        mean = sum(values) / len(values) if values else level
-        points.append((depth, mean, *ends, len(values) < len(here)))
+        found = (sum(values) / len(values), min(values), max(values)) if values else (math.nan,) * 3
+        points.append(_Point(depth, *found, len(values), len(here) - len(values)))
     return points
 
 

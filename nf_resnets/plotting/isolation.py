@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.rates import METRICS, cross, log2_axis
-from nf_resnets.plotting.style import INK, entry, saved_figure
+from nf_resnets.plotting.diverged import SIZES, Mark, diverged_band
+from nf_resnets.plotting.rates import METRICS
+from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -27,7 +28,8 @@ def isolation_figure(
 
     A small dot is one configuration of the other settings, the mean over its seeds. The line joins
     the best of each value, with a bar of one standard deviation. Infeasible configurations, of
-    which all seeds diverged, are bold crosses at the bad end of the axis, thin ones if some did.
+    which seeds diverged, are counted at marks in a band at the bad end of the axis; the mark of
+    those of which only some did is small.
 
     Args:
       isolations: with the fields of ``Isolation`` in ``nf_resnets.sweep.select``; of the group
@@ -51,22 +53,30 @@ def isolation_figure(
     across, down = len(fields), len(metrics)
     size = (3.3 * across + 2.6, 2.8 * down + 1)
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
-        grid = figure.subplots(down, across, squeeze=False, sharey="row")
+        grid = figure.subplots(down, across, squeeze=False)
         for axes_row, metric in zip(grid, metrics, strict=True):
+            marks: list[list[Mark]] = []
             for axes, field in zip(axes_row, fields, strict=True):
                 own = [o for o in isolations if o["field"] == field and o["metric"] == metric]
                 place = _place(axes, field, [v for one in own for v in one["values"]])
-                crosses: Counter[float] = Counter()
-                for one in own:
-                    _draw(axes, one, place, styles[_name(one, called)], crosses)
+                marks.append(
+                    [m for o in own for m in _draw(axes, o, place, styles[_name(o, called)])]
+                )
+            ends = [axes.get_ylim() for axes in axes_row]
+            rows = max((n for of in marks for n in Counter(m.x for m in of).values()), default=0)
+            for axes, own_marks in zip(axes_row, marks, strict=True):
+                axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+                if rows:
+                    at: Any = "bottom" if METRICS[metric][2] else "top"
+                    diverged_band(axes, own_marks, at=at, across=1, rows=rows)
+                axes.tick_params(labelleft=axes is axes_row[0])
             axes_row[0].set_ylabel(METRICS[metric][0])
-            axes_row[0].margins(y=0.14)  # room for the crosses
         diverged = [c for one in isolations for of in one["configurations"] for c in of]
         entries = [entry(n, **{**look.line, **look.dots}, ms=5) for n, look in styles.items()]
         entries.append(entry("one configuration", color=INK, marker=".", ls="none", alpha=0.5))
-        for label, whole in (("all seeds diverged", True), ("some seeds diverged", False)):
-            if any(c["diverged"] and (not c["n"]) == whole for c in diverged):
-                entries.append(entry(label, color=INK, **cross(whole=whole)))
+        if any(c["diverged"] and c["n"] for c in diverged):
+            small = {"marker": "o", "ms": SIZES[False], "linestyle": "none"}
+            entries.append(entry("some seeds diverged", color=INK, **small))
         figure.legend(handles=entries, loc="outside right center")
 
 
@@ -77,11 +87,11 @@ def _name(one: Row, names: Mapping[str, str]) -> str:
 
 def _place(axes: Any, field: str, values: Sequence[Any]) -> Mapping[Any, float]:
     """Where each value stands on the axis, whose scale and label this sets."""
-    axes.set_xlabel(field.replace("_", " "))
+    axes.set_xlabel("learning rate" if field == "peak_lr" else field.replace("_", " "))
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     distinct = list(dict.fromkeys(values))
     if numbers and min(distinct) > 0 and max(distinct) >= 4 * min(distinct):
-        log2_axis(axes, "x", [float(value) for value in distinct], room=6)
+        log_axis(axes, "x", [float(value) for value in distinct], base=2, room=6)
         axes.set_xlim(min(distinct) / 2**0.5, max(distinct) * 2**0.5)
     elif not numbers or len(distinct) < 3:
         axes.set_xticks(range(len(distinct)), [str(value) for value in distinct])
@@ -90,33 +100,26 @@ def _place(axes: Any, field: str, values: Sequence[Any]) -> Mapping[Any, float]:
     return {value: float(value) for value in distinct}
 
 
-def _draw(
-    axes: Any, one: Row, place: Mapping[Any, float], look: Look, crosses: Counter[float]
-) -> None:
-    """The configurations of a curve, the best of them, and what is infeasible on the axis."""
-    _, factor, more_is_better = METRICS[one["metric"]]
+def _draw(axes: Any, one: Row, place: Mapping[Any, float], look: Look) -> list[Mark]:
+    """The configurations of a curve and the best of them; the marks of what is infeasible."""
+    factor, marks = METRICS[one["metric"]][1], []
     for value, configurations in zip(one["values"], one["configurations"], strict=True):
         x = place[value]
         means = [factor * c["mean"] for c in configurations if c["mean"] is not None]
         axes.plot([x] * len(means), means, ".", color=look.color, ms=4, alpha=0.35, zorder=2)
         for whole in (True, False):
             count = sum(c["diverged"] > 0 and (not c["n"]) == whole for c in configurations)
-            if count:
-                up = 0.03 + 0.045 * crosses[x]
-                crosses[x] += 1
-                up = up if more_is_better else 1 - up
-                where = {"transform": axes.get_xaxis_transform(), "color": look.color}
-                axes.plot(x, up, **where, **cross(whole=whole))
-                axes.annotate(
-                    str(count), (x, up), xycoords=axes.get_xaxis_transform(), xytext=(5, 0),
-                    textcoords="offset points", fontsize=6, va="center", color=look.color,
-                )  # fmt: skip
+            marks += [Mark(x, look, whole, str(count))] if count else []
     best = [(place[v], b) for v, b in zip(one["values"], one["best"], strict=True) if b is not None]
     at = [x for x, _ in best]
     y = [factor * b["mean"] for _, b in best]
-    spread = [factor * (b["std"] or math.nan) for _, b in best]
-    axes.errorbar(at, y, yerr=spread, fmt="none", color=look.color, lw=1.0, zorder=3)
+    spread = [factor * (b["std"] or 0.0) for _, b in best]
+    most = factor if factor == 100 else math.inf
+    low = [max(mean - std, 0.0) for mean, std in zip(y, spread, strict=True)]
+    high = [min(mean + std, most) for mean, std in zip(y, spread, strict=True)]
+    axes.vlines(at, low, high, look.color, lw=1.0, zorder=3)
     axes.plot(at, y, **{**look.line, **look.dots}, ms=5, zorder=4)
+    return marks
 
 
 __all__ = ["isolation_figure"]

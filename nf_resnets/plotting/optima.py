@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.rates import METRICS, groups_of, log2_axis, series_title
-from nf_resnets.plotting.style import INK, entry, saved_figure
+from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.rates import METRICS, groups_of, series_title
+from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -33,8 +34,8 @@ def optima_figure(
     ``min(slope * B, largest)``, as far as the data show its parts; dotted ones are ``largest /
     (1 + B_noise / B)``, where that predicts a batch size better from the others. A best rate at the
     edge of its grid is hollow, with an arrow to where the true one may lie; a batch size at which
-    no run finished is a cross on the axis. Curves stand slightly apart, so that their bars can be
-    seen.
+    all runs diverged has a mark in a band below. Curves stand slightly apart, so that their bars
+    can be seen.
 
     Arguments are those of :func:`nf_resnets.plotting.rates_figure`, and ``regimes`` with ``group``
     (without the batch size), ``metric``, ``slope``, ``largest``, ``form`` and ``smooth``; of each
@@ -64,12 +65,20 @@ def optima_figure(
                 apart = 2 ** (0.5 * ((index + 0.5) / len(series) - 0.5))
                 _draw(row, points, fits, metric, apart, look)
             _finish(row, here, metric, sizes)
+            gone = [
+                Mark(one["size"], styles[name])
+                for name, curve in series.items()
+                for one in curve
+                if one["metric"] == metric
+                and one["best"] is None
+                and any(rate["diverged"] for rate in one["rates"])
+            ]
+            for axes in row if gone else ():
+                diverged_band(axes, gone)
         entries = [entry(name, **look.dots, ms=6) for name, look in styles.items()]
         none = {"color": INK, "linestyle": "none"}
         if any(one["at_edge"] for one in optima):
             entries.append(entry("at the grid's edge", marker="o", mfc="white", mew=1.6, **none))
-        if any(one["best"] is None for one in optima):
-            entries.append(entry("no run finished", marker="x", mew=2.2, **none))
         drawn = {fit["form"] == "smooth" for fit in regimes if fit["slope"] or fit["largest"]}
         for smooth, label, dashes in (
             (False, r"$\min(sB,\ \eta_{\max})$, fitted", _DASHES),
@@ -96,10 +105,6 @@ def _draw(
         for one in optima:
             size = one["size"]
             if one["best"] is None:
-                axes.plot(
-                    size * apart, 0.03, "x", color=color, ms=8, markeredgewidth=2.2,
-                    transform=axes.get_xaxis_transform(), clip_on=False, zorder=6,
-                )  # fmt: skip
                 continue
             if panel == 0:
                 spread = factor * (one["std"] or 0)
@@ -157,7 +162,7 @@ def _finish(row: Sequence[Any], optima: Sequence[Row], metric: str, sizes: Seque
         2: [one[end] / one["size"] for one in best for end in ("low", "high")],
     }
     for panel, axes in enumerate(row):
-        log2_axis(axes, "x", [float(size) for size in sizes])
+        log_axis(axes, "x", [float(size) for size in sizes], base=2)
         axes.set_xlim(min(sizes) / 2**0.5, max(sizes) * 2**0.5)
         # Batch sizes are known by their numbers, and are few.
         every = -(-len(sizes) // 8)
@@ -170,8 +175,10 @@ def _finish(row: Sequence[Any], optima: Sequence[Row], metric: str, sizes: Seque
             axes.set_yticks([])
         elif panel:
             low, high = min(ends[panel]), max(ends[panel])
-            log2_axis(axes, "y", [low, high])
+            log_axis(axes, "y", [low, high], base=2)
             axes.set_ylim(low / 2, high * 2)
+        elif METRICS[metric][2]:
+            axes.set_ylim(max(axes.get_ylim()[0], 0), min(axes.get_ylim()[1], 101))
 
 
 __all__ = ["optima_figure"]

@@ -12,7 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.plotting.style import ACCENT, INK, LEVEL, entry, power_of_two, saved_figure
+from nf_resnets.looks import Look
+from nf_resnets.plotting.diverged import SIZES, Mark, diverged_band
+from nf_resnets.plotting.style import (
+    ACCENT,
+    INK,
+    LEVEL,
+    entry,
+    log_axis,
+    power_of_two,
+    saved_figure,
+)
 
 Row = Mapping[str, Any]
 
@@ -25,7 +35,6 @@ METRICS = {
 }
 
 
-# Without the two that look like the crosses of diverged runs.
 _MARKERS = ("o", "s", "D", "^", "v", "h", "<", ">")
 
 
@@ -44,8 +53,8 @@ def rates_figure(
 
     A column of panels for each scheme, a row for each metric, a curve for each batch size: the mean
     over seeds with a bar of one standard deviation (a band, up to four batch sizes). The best rate
-    is a large dot, hollow at the edge of the grid. Rates at which all seeds diverged are bold
-    crosses at the bad end of the axis, thin ones if only some did.
+    is a large dot, hollow at the edge of the grid. Rates at which seeds diverged are marked in a
+    band at the bad end of the axis, small if only some did.
 
     Args:
       optima: with ``group``, ``metric``, ``best``, ``at_edge`` and ``rates``, each of which has
@@ -63,7 +72,7 @@ def rates_figure(
       ValueError: if there are no optima, or one has a metric that is not known.
     """
     series, sizes, metrics = groups_of(optima, names, batch_size)
-    color = dict(zip(sizes, size_colors(len(sizes)), strict=True))
+    look = size_looks(sizes)
     rates = [rate["rate"] for one in optima for rate in one["rates"]]
     # One scheme has its metrics side by side, several have theirs one above the other.
     single = len(series) == 1
@@ -83,11 +92,11 @@ def rates_figure(
                 row, column = index // across * len(metrics) + m, index % across
                 axes = grid[0, m] if single else grid[row, column]
                 unused.discard(axes)
-                _draw(axes, curves, metric, color, limits)
+                log_axis(axes, "x", rates, base=2, room=6)
+                axes.set_xlim(min(rates) / 2**0.5, max(rates) * 2**0.5)
+                _draw(axes, curves, metric, look, limits)
                 if metric.endswith("accuracy") and chance is not None:
                     axes.axhline(100 * chance, **LEVEL, zorder=1)
-                log2_axis(axes, "x", rates, room=6)
-                axes.set_xlim(min(rates) / 2**0.5, max(rates) * 2**0.5)
                 axes.set_title(name if m == 0 or single else "", fontsize=10)
                 if m == len(metrics) - 1 or single:
                     axes.set_xlabel("learning rate")
@@ -98,8 +107,7 @@ def rates_figure(
         for axes in unused:
             axes.remove()
         entries = [
-            entry(label.format(size), color=color[size], marker=_marker(sizes, size), ms=5)
-            for size in sizes
+            entry(label.format(size), **look[size].line | look[size].dots, ms=5) for size in sizes
         ]
         entries += _marks(optima)
         if chance is not None and any(metric.endswith("accuracy") for metric in metrics):
@@ -147,14 +155,19 @@ def series_title(group: Row, batch_size: str, names: Mapping[str, str] | None) -
     return ", ".join(parts) or "all runs"
 
 
-def size_colors(count: int) -> list[Any]:
-    """Colours for ``count`` batch sizes in order, from dark to light, for colour-blind eyes too."""
-    if count == 1:
-        return [ACCENT]
+def size_looks(sizes: Sequence[Any]) -> dict[Any, Look]:
+    """Looks for batch sizes in order, from dark to light, for colour-blind eyes too."""
+    if len(sizes) == 1:
+        return {sizes[0]: Look(ACCENT, "o")}
     from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
     # The last part of the scale is too light for lines on white.
-    return [colormaps["viridis"](0.87 * index / (count - 1)) for index in range(count)]
+    scale = colormaps["viridis"]
+    return {
+        size: Look(to_hex(scale(0.87 * i / (len(sizes) - 1))), _MARKERS[i % len(_MARKERS)])
+        for i, size in enumerate(sizes)
+    }
 
 
 def power_label(value: float) -> str:
@@ -168,89 +181,60 @@ def power_label(value: float) -> str:
     return f"{value:.3g}" if exponent is None else f"$2^{{{exponent}}}$"
 
 
-def log2_axis(axes: Any, which: str, values: Sequence[float], *, room: int = 8) -> None:
-    """Makes an axis logarithmic to base 2 with labels at whole powers of two.
-
-    Args:
-      axes: of Matplotlib.
-      which: ``"x"`` or ``"y"``.
-      values: what is drawn along it; the labels span them.
-      room: how many labels fit at most.
-    """
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
-    first, last = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
-    every = max(1, -(-(last - first + 1) // max(2, min(room, 8))))
-    # Multiples of the step, so that 2^0 is among them.
-    exponents = [e for e in range(first, last + 1) if e % every == 0]
-    getattr(axes, f"set_{which}scale")("log", base=2)
-    axis = getattr(axes, f"{which}axis")
-    axis.set_major_locator(FixedLocator([2.0**e for e in exponents]))
-    axis.set_major_formatter(FixedFormatter([f"$2^{{{e}}}$" for e in exponents]))
-    axis.set_minor_locator(NullLocator())
-
-
-def _draw(
-    axes: Any, optima: Sequence[Row], metric: str, color: Mapping[Any, Any], limits: _Limits
-) -> None:
-    """One panel: the curves of a scheme."""
-    _, factor, more_is_better = METRICS[metric]
-    if limits.log:
-        axes.set_yscale("log")
-    stacks: dict[float, int] = {}
-    for one in optima:
-        size = one["size"]
-        look = {"color": color[size], "marker": _marker(list(color), size)}
-        points = [rate for rate in one["rates"] if rate["mean"] is not None]
-        x = [rate["rate"] for rate in points]
-        y = [factor * rate["mean"] for rate in points]
-        axes.plot(x, y, ms=4, **look, zorder=3)
-        bars = [(rate["rate"], factor * rate["mean"], factor * rate["std"])
-                for rate in points if rate["std"] is not None]  # fmt: skip
-        if bars and len(color) <= 4 and len(bars) == len(points):
-            # A logarithmic axis has no place for a spread that reaches zero.
-            least = limits.low if limits.log else -math.inf
-            below = [max(mean - std, least) for _, mean, std in bars]
-            above = [mean + std for _, mean, std in bars]
-            axes.fill_between(x, below, above, color=color[size], alpha=0.18, lw=0, zorder=2)
-        elif bars:
-            axes.errorbar(*zip(*bars, strict=True), fmt="none", color=color[size], lw=0.9, zorder=2)
-        if one["best"] is not None:
-            at = factor * one["mean"]
-            axes.plot(one["best"], at, **_best(one["at_edge"]), **look, zorder=5)
-        for rate in one["rates"]:
-            if rate["diverged"]:
-                place = stacks.get(rate["rate"], 0)
-                stacks[rate["rate"]] = place + 1
-                up = 0.03 + limits.apart * place
-                axes.plot(
-                    rate["rate"],
-                    up if more_is_better else 1 - up,
-                    transform=axes.get_xaxis_transform(),
-                    color=color[size],
-                    **cross(whole=not rate["n"], small=limits.apart < 0.04),
-                )
-    axes.set_ylim(limits.low, limits.high)
-    if not any(rate["mean"] is not None for one in optima for rate in one["rates"]):
-        axes.set_yticks([])
-    elif not limits.log:
-        # No number stands where there are only crosses.
-        axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= limits.high])
-        axes.set_ylim(limits.low, limits.high)
-
-
 class _Limits(NamedTuple):
-    """The ends of a metric's axis, its scale, and how far apart its crosses stand on it."""
+    """The ends of a metric's axis, its scale, and the rows of its band; 0 if it has none."""
 
     low: float
     high: float
     log: bool
-    apart: float
+    rows: int
+
+
+def _draw(
+    axes: Any, optima: Sequence[Row], metric: str, looks: Mapping[Any, Look], limits: _Limits
+) -> None:
+    """One panel: the curves of a scheme."""
+    _, factor, more_is_better = METRICS[metric]
+    marks = []
+    for one in optima:
+        look = looks[one["size"]]
+        points = [rate for rate in one["rates"] if rate["mean"] is not None]
+        x = [rate["rate"] for rate in points]
+        # A line has a gap where all seeds diverged.
+        y = [math.nan if rate["mean"] is None else factor * rate["mean"] for rate in one["rates"]]
+        every = [rate["rate"] for rate in one["rates"]]
+        axes.plot(every, y, **look.line | look.dots, ms=4, zorder=3)
+        bars = [(rate["rate"], factor * rate["mean"], factor * rate["std"])
+                for rate in points if rate["std"] is not None]  # fmt: skip
+        below = [max(mean - std, limits.low) for _, mean, std in bars]
+        above = [min(mean + std, limits.high) for _, mean, std in bars]
+        if bars and len(looks) <= 4 and len(bars) == len(points):
+            axes.fill_between(x, below, above, color=look.color, alpha=0.18, lw=0, zorder=2)
+        elif bars:
+            axes.vlines([at for at, *_ in bars], below, above, look.color, lw=0.9, zorder=2)
+        if one["best"] is not None:
+            dot = look.dots | _best(one["at_edge"])
+            axes.plot(one["best"], factor * one["mean"], **dot, zorder=5)
+        marks += [
+            Mark(rate["rate"], look, whole=not rate["n"])
+            for rate in one["rates"]
+            if rate["diverged"]
+        ]
+    axes.set_ylim(limits.low, limits.high)
+    if limits.log:
+        log_axis(axes, "y", (limits.low, limits.high), base=10)
+        axes.set_ylim(limits.low, limits.high)
+    if not any(rate["mean"] is not None for one in optima for rate in one["rates"]):
+        axes.set_yticks([])
+    if limits.rows:
+        diverged_band(
+            axes, marks, at="bottom" if more_is_better else "top", across=1, rows=limits.rows
+        )
 
 
 def _limits(series: Mapping[str, Sequence[Row]], metric: str, chance: float | None) -> _Limits:
-    """The same axis for all panels of a metric, with room for the crosses at its bad end."""
-    _, factor, more_is_better = METRICS[metric]
+    """The same axis for all panels of a metric; an accuracy's ends at 0 and 100 at most."""
+    factor = METRICS[metric][1]
     rates = [
         {**rate, "series": name}
         for name, optima in series.items()
@@ -264,50 +248,22 @@ def _limits(series: Mapping[str, Sequence[Row]], metric: str, chance: float | No
         if rate["std"] is not None
         for sign in (-1, 1)
     ]
-    log = False
+    stacks = Counter((rate["series"], rate["rate"]) for rate in rates if rate["diverged"])
+    rows = max(stacks.values(), default=0)
     if metric.endswith("accuracy"):
         level = [] if chance is None else [100 * chance]
         low = max(0.0, min([*means, *spread, *level], default=0.0))
         high = min(100.0, max([*means, *spread, *level])) if means else 100.0
         margin = 0.04 * (high - low) or 1.0
-        low, high = low - margin, high + margin
-    elif means and min(means) > 0 and max(means) > 10 * min(means):
-        log = True
-        low, high = min(means) / 1.4, 1.2 * max([*means, *spread])
-    else:
-        low, high = 0.0, 1.06 * max([*means, *spread], default=1.0) or 1.0
-
-    stacks = Counter((rate["series"], rate["rate"]) for rate in rates if rate["diverged"])
-    highest = max(stacks.values(), default=0)
-    apart = 0.045 if highest < 6 else 0.03
-    room = (0.03 + apart * highest) if highest else 0.0
-    ends = (math.log(low), math.log(high)) if log else (low, high)
-    more = room / (1 - room) * (ends[1] - ends[0])
-    ends = (ends[0] - more, ends[1]) if more_is_better else (ends[0], ends[1] + more)
-    if log:
-        ends = (math.exp(ends[0]), math.exp(ends[1]))
-    return _Limits(ends[0], ends[1], log, apart)
-
-
-def _marker(sizes: Sequence[Any], size: Any) -> str:
-    return _MARKERS[list(sizes).index(size) % len(_MARKERS)]
+        return _Limits(max(low - margin, 0.0), min(high + margin, 101.0), False, rows)
+    if means and min(means) > 0 and max(means) > 10 * min(means):
+        return _Limits(min(means) / 1.4, 1.2 * max([*means, *spread]), True, rows)
+    return _Limits(0.0, 1.06 * max([*means, *spread], default=1.0) or 1.0, False, rows)
 
 
 def _best(at_edge: str | None) -> dict[str, Any]:
-    hollow = {"markerfacecolor": "white", "markeredgewidth": 1.8}
+    hollow = {"fillstyle": "none", "markeredgewidth": 1.8}
     return {"ms": 9, "linestyle": "none", **(hollow if at_edge else {"markeredgecolor": "white"})}
-
-
-def cross(*, whole: bool, small: bool = False) -> dict[str, Any]:
-    """The mark of runs that diverged: bold if all seeds did."""
-    return {
-        "marker": "x",
-        "markersize": (7 if whole else 5) - 1.5 * small,
-        "markeredgewidth": 2.2 if whole else 0.9,
-        "linestyle": "none",
-        "clip_on": False,
-        "zorder": 6,
-    }
 
 
 def _marks(optima: Sequence[Row]) -> list[Any]:
@@ -317,17 +273,13 @@ def _marks(optima: Sequence[Row]) -> list[Any]:
     dot: dict[str, Any] = {"color": INK, "marker": "o"}
     edge = any(one["at_edge"] for one in bests)
     inside = not all(one["at_edge"] for one in bests)
-    whole, part = not all(rate["n"] for rate in diverged), any(rate["n"] for rate in diverged)
     marks = [
         ("best", inside, {**dot, **_best(None)}),
         ("best, at the grid's edge", edge, {**dot, **_best("highest")}),
-        ("all seeds diverged", whole, {"color": INK, **cross(whole=True)}),
-        ("some seeds diverged", part, {"color": INK, **cross(whole=False)}),
-    ]
+        ("some seeds diverged", any(rate["n"] for rate in diverged),
+         {**dot, "linestyle": "none", "ms": SIZES[False]}),
+    ]  # fmt: skip
     return [entry(label, **look) for label, there, look in marks if there]
 
 
-__all__ = [
-    "METRICS", "cross", "groups_of", "log2_axis", "power_label", "rates_figure", "series_title",
-    "size_colors",
-]  # fmt: skip
+__all__ = ["METRICS", "groups_of", "power_label", "rates_figure", "series_title", "size_looks"]

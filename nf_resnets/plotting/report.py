@@ -9,10 +9,12 @@ import html
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from nf_resnets.plotting.answers import best_of_all, growth
 from nf_resnets.plotting.rates import METRICS, series_title
 from nf_resnets.plotting.style import power_of_two
 from nf_resnets.plotting.whole import whole_file
@@ -65,17 +67,22 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 4rem; overflow-wrap: anywhere; }
+main { max-width: 1360px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.65rem; margin: 0; }
 h2 { font-size: 1.2rem; margin-top: 2.4rem; border-bottom: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
-p, ul { margin: .4rem 0; max-width: 52rem; }
+p, ul { margin: .4rem 0; max-width: 60rem; overflow-wrap: anywhere; }
+.answer { background: var(--card); border-radius: 10px; padding: .9rem 1.2rem; margin: 1rem 0; }
+.answer p { font-size: 1.25rem; font-weight: 600; }
 .soft, figcaption, th { color: var(--soft); }
 .states { display: flex; flex-wrap: wrap; gap: .6rem; padding: 0; list-style: none; }
 .states li { background: var(--card); border-radius: 8px; padding: .35rem .9rem; }
 .states b { display: block; font-size: 1.3rem; }
 .warn { background: var(--warnback); border-left: 4px solid var(--warn); padding: .5rem .9rem; }
 .scroll, pre { overflow-x: auto; }
+.figures { display: grid; gap: .4rem 1.6rem; grid-template-columns: 1fr; }
+@media (min-width: 1200px) { .figures { grid-template-columns: 1fr 1fr; }
+  .figures figure.wide { grid-column: 1 / -1; } }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .28rem .8rem .28rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); white-space: nowrap; }
@@ -83,15 +90,20 @@ td.n, th.n { text-align: right; }
 td.wrap { white-space: normal; min-width: 12rem; }
 .edge { color: var(--warn); font-weight: 600; }
 .bad { color: var(--bad); }
-figure { margin: 1rem 0 1.6rem; }
-figure img { max-width: 100%; background: #fff; border-radius: 8px; padding: 6px; }
+figure { margin: .6rem 0 1rem; min-width: 0; }
+figure img { display: block; width: 100%; min-width: 30rem; background: #fff;
+  border-radius: 8px; padding: 6px; }
+figure.wide img { min-width: 46rem; }  /* a narrow screen scrolls */
+@media (max-width: 700px) { main { padding: 1rem .8rem 3rem; }
+  th, td { padding-right: .55rem; } td:first-child { white-space: normal; min-width: 5.5rem; } }
 details { margin: .5rem 0; border: 1px solid var(--line); padding: .4rem .8rem; }
-pre { background: var(--card); padding: .7rem; font-size: .8rem; }
+pre { white-space: pre-wrap; background: var(--card); padding: .7rem; font-size: .8rem; }
 @media print {
   body { font-size: 10pt; background: #fff; color: #000; }
   figure, tr, .warn { break-inside: avoid; }
   .scroll { overflow: visible; }
   th, td, pre { white-space: pre-wrap; }
+  .figures { grid-template-columns: 1fr; }
 }
 """
 
@@ -108,7 +120,9 @@ class SweepResults:
       regimes: plain mappings of ``nf_resnets.sweep.regimes.Regimes``.
       subtitle: the settings that it was made with.
       chance: the accuracy of guessing, 0 to 1.
-      facts: versions, devices, the command and whatever else; a mapping among them is a table.
+      command: makes the same runs.
+      curves: of runs at the best rates, with ``group``, ``step`` and ``train_loss``.
+      facts: versions, devices and whatever else; a mapping among them is a table.
       failures: with ``key``, ``state``, ``message`` and ``traceback``, as far as they are there.
       names: what to call schemes; else by their keys.
       isolations: plain mappings of ``nf_resnets.sweep.select.Isolation``.
@@ -122,6 +136,8 @@ class SweepResults:
     regimes: Sequence[Row]
     subtitle: str = ""
     chance: float | None = None
+    command: str = ""
+    curves: Sequence[Row] = ()
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     failures: Sequence[Row] = ()
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -140,11 +156,12 @@ def report(
 ) -> None:
     """Writes a sweep's report: one HTML file that needs no other, and no network.
 
-    It says how many runs are in which state, what to beware of (a best rate at the edge of its
-    grid, runs left out, a range with a gap), the best rate of each group by each metric with the
-    range of rates as good, the fitted regimes in words, shows the figures, and lists the grid, the
-    settings that all runs share, facts such as versions, every run, and the failures with their
-    tracebacks. All text is escaped; the figures are images inside the file.
+    First stands what was found: the best of all, and how the best rates move with the batch size.
+    Then come how many runs are in which state, what to beware of (a best rate at the edge of its
+    grid, runs left out, a range with a gap), figures, the command, and tables: the best rate of
+    each group by each metric with the range of rates as good, the fitted regimes in words, the
+    grid, the settings that all runs share, versions, the failures with their tracebacks, and every
+    run. All text is escaped; the figures are images inside the file.
 
     Args:
       path: where to write; the file is whole or not there.
@@ -166,15 +183,15 @@ def report(
     fixed = {name: values for name, values in settings.items() if len(values) == 1}
     parts = [
         f"<h1>{_text(sweep.title)}</h1>",
-        f'<p class="soft">{len(sweep.rows)} runs. Written on {when:%Y-%m-%d at %H:%M} {when:%Z}'
-        "</p>",
+        _answer(sweep.optima, called, batch_size),
         _states(sweep.rows),
         _warnings(sweep.optima, called, batch_size),
+        *_figures(figures),
+        *_made(sweep, f"{when:%Y-%m-%d at %H:%M} {when:%Z}"),
         "<h2>Best learning rates</h2>",
         *_best(sweep.optima, called, batch_size),
         *_regimes(sweep.regimes, called),
         *_targets(sweep.targets, sweep.knees, called, batch_size),
-        *_figures(figures),
         "<h2>Grid</h2>",
         _fields("values", grid) if grid else "<p>All runs have the same settings.</p>",
         f"<h3>The same in all runs</h3>\n{_fields('value', fixed)}" if fixed else "",
@@ -186,6 +203,27 @@ def report(
     with whole_file(path) as new:
         page = _PAGE.format(title=_text(sweep.title), style=_STYLE, body=body)
         new.write_text(page, encoding="utf-8")
+
+
+def _answer(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) -> str:
+    """What was found, before anything else."""
+    if not optima:
+        return ""
+    how: Any = {"power": _power, "batch_size": batch_size}
+    by = f"By {_by(optima[0]['metric'])}, with the rates as good in brackets:"
+    items = "".join(f"<li>{line}</li>" for line in growth(optima, called, **how))
+    return (
+        f'<div class="answer"><p>{best_of_all(optima, called, **how)}</p>{by}<ul>{items}</ul></div>'
+    )
+
+
+def _made(sweep: SweepResults, when: str) -> Iterable[str]:
+    """The command that makes the runs, and when this was written."""
+    yield "<h2>How it was made</h2>"
+    if sweep.command:
+        yield f"<pre>{_text(sweep.command)}</pre>"
+    settings = f" {_text(sweep.subtitle)}." if sweep.subtitle else ""
+    yield f'<p class="soft">{len(sweep.rows):,} runs.{settings} Written on {when}</p>'
 
 
 def _fields(head: str, settings: Mapping[str, Sequence[Any]]) -> str:
@@ -281,42 +319,49 @@ def _states(rows: Sequence[Row]) -> str:
 
 def _warnings(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) -> str:
     """What a reader must know before believing the tables."""
-    lines: list[str] = []
-    counted: list[Any] = []
+    kinds: dict[str, dict[str, list[str]]] = {}
+
+    def warn(kind: str, where: str, metric: str) -> None:
+        kinds.setdefault(kind, {}).setdefault(where, []).append(_by(metric))
+
     for one in optima:
+        metric = one["metric"]
         where = f"{called(one['group'])}, B = {_text(one['group'].get(batch_size, '–'))}"
-        said = []
         if one["best"] is None:
-            said.append("no run finished, so there is no best rate.")
+            warn("no run finished, so there is no best rate", where, metric)
         elif one["at_edge"] == "only":
-            said.append(f"only one rate, {_power(one['best'])}, was tried.")
+            warn("only one rate was tried", f"{where} ({_power(one['best'])})", metric)
         elif one["at_edge"]:
             way = "lower" if one["at_edge"] == "lowest" else "higher"
-            said.append(
-                f"the best rate, {_power(one['best'])}, is the {_text(one['at_edge'])} "
-                f"tried; the true one may be {way}."
-            )
+            kind = f"the best rate is the {_text(one['at_edge'])} tried; the true one may be {way}"
+            warn(kind, f"{where} ({_power(one['best'])})", metric)
         if one["passed_over"]:
-            said.append(
-                "the mean over the runs that finished is better at "
-                f"{', '.join(map(_power, one['passed_over']))} than at the best rate, behind which "
-                "it stands for the runs that diverged."
+            rates = ", ".join(map(_power, one["passed_over"]))
+            kind = (
+                "the mean over the runs that finished is better at a rate that stands behind the "
             )
+            warn(f"{kind}best for the runs that diverged", f"{where} ({rates})", metric)
         if not one["contiguous"]:
-            said.append("a rate inside the range of rates as good is worse than they are.")
-        lines += [f"{where}, by {_by(one['metric'])}: {text}" for text in said]
-        # The same runs are left out whatever they are compared by.
-        if one["left_out"] and (one["group"], one["left_out"]) not in counted:
-            counted.append((one["group"], one["left_out"]))
+            warn("a rate inside the range of rates as good is worse than they are", where, metric)
+        if one["left_out"]:
             out = ", ".join(f"{count} {_text(state)}" for state, count in one["left_out"].items())
-            lines.append(f"{where}: of {one['runs']} runs some have no number: {out}.")
-    shown = f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
-    if len(lines) > 6:
+            warn("some runs have no number", f"{where} ({out} of {one['runs']})", metric)
+    if not kinds:
+        return ""
+    every = len({one["metric"] for one in optima})
+    lines = []
+    for kind, places in kinds.items():
         shown = (
-            f"<details><summary><b>{len(lines)} warnings</b>: a best rate at the edge of its grid, "
-            f"runs without a number, or a gap in a range</summary>{shown}</details>"
+            where if len(metrics) == every else f"{where} by {' and '.join(metrics)}"
+            for where, metrics in places.items()
         )
-    return f'<div class="warn">{shown}</div>' if lines else ""
+        lines.append(f"<b>{kind[0].upper()}{kind[1:]}</b>: {'; '.join(shown)}.")
+    items = "".join(f"<li>{line}</li>" for line in lines)
+    many = sum(map(len, kinds.values()))
+    if many > 6:
+        summary = f"<summary><b>{many} warnings</b>: what to beware of</summary>"
+        return f'<div class="warn"><details>{summary}<ul>{items}</ul></details></div>'
+    return f'<div class="warn"><ul>{items}</ul></div>'
 
 
 def _best(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) -> Iterable[str]:
@@ -343,17 +388,16 @@ def _best(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) 
             lines.append((
                 called(one["group"]),
                 _number("–" if size is None else size),
+                _number(_metric(metric, one["mean"]) + spread),
                 _power(one["best"]),
                 " to ".join(ends) + ("" if one["contiguous"] else ", with a gap"),
-                _number(_metric(metric, one["mean"]) + spread),
                 *map(_number, (finished, diverged, f"{gone} of {one['runs']}")),
                 "–" if one["best"] is None or not size else f"{one['best'] / size:.3g}",
                 edge if one["at_edge"] else "",
             ))  # fmt: skip
-        yield f"<h3>By {_by(metric)}</h3>"
-        heads = ("runs", "B", "best rate", "as good", _head(metric), "finished", "diverged",
+        heads = ("runs", "B", _head(metric), "best rate", "as good", "finished", "diverged",
                  "diverged of all", "rate / B", "")  # fmt: skip
-        yield _table(heads, lines)
+        yield f"<h3>By {_by(metric)}</h3>\n{_table(heads, lines)}"
 
 
 def _range(value: float, error: float | None) -> str:
@@ -372,13 +416,16 @@ def _regimes(regimes: Sequence[Row], called: Callable[[Row], str]) -> Iterable[s
             "a step of the grid). In brackets the range of one standard error. A part is said to "
             "show if the fit without it is worse by 3.84 in χ² (95%).</p>"
         )
-    for metric in dict.fromkeys(fit["metric"] for fit in regimes):
-        items = [
-            f"<li><b>{called(fit['group'])}</b>: {_in_words(fit)}</li>"
-            for fit in regimes
-            if fit["metric"] == metric
-        ]
-        yield f"<h3>By {_by(metric)}</h3><ul>{''.join(items)}</ul>"
+    # What is the same by both metrics is said once.
+    metrics: dict[str, list[str]] = {}
+    for fit in regimes:
+        line = f"<li><b>{called(fit['group'])}</b>: {_in_words(fit)}</li>"
+        metrics.setdefault(line, []).append(_by(fit["metric"]))
+    sections: dict[str, list[str]] = {}
+    for line, by in metrics.items():
+        sections.setdefault(" and ".join(by), []).append(line)
+    for by_metrics, lines in sections.items():
+        yield f"<h3>By {by_metrics}</h3><ul>{''.join(lines)}</ul>"
 
 
 def _in_words(fit: Row) -> str:
@@ -483,7 +530,7 @@ def _knee_in_words(fit: Row) -> str:
 
 def _figures(figures: Mapping[str, bytes]) -> Iterable[str]:
     if figures:
-        yield "<h2>Figures</h2>"
+        yield '<h2>Figures</h2>\n<div class="figures">'
     for name, data in figures.items():
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
             kind = "image/png"
@@ -493,15 +540,19 @@ def _figures(figures: Mapping[str, bytes]) -> Iterable[str]:
             raise ValueError(f"figures[{name!r}] is neither SVG nor PNG; it begins {data[:8]!r}.")
         # As an image an SVG runs no script and shares no names with the page.
         inside = base64.b64encode(data).decode("ascii")
+        width = re.search(rb'<svg[^>]*? width="([\d.]+)pt"', data[:2000])
+        wide = ' class="wide"' if width and float(width[1]) > 760 else ""
         yield (
-            f'<figure><img src="data:{kind};base64,{inside}" alt="{_text(name)}">'
-            f"<figcaption>{_text(name)}</figcaption></figure>"
+            f'<figure{wide}><div class="scroll"><img src="data:{kind};base64,{inside}" '
+            f'alt="{_text(name)}"></div><figcaption>{_text(name)}</figcaption></figure>'
         )
+    if figures:
+        yield "</div>"
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterable[str]:
     if facts:
-        yield "<h2>How it was made</h2>"
+        yield "<h2>Versions and devices</h2>"
     tables = {name: value for name, value in facts.items() if isinstance(value, Mapping)}
     plain = {name: value for name, value in facts.items() if name not in tables}
     for name, table in {"": plain, **tables}.items():

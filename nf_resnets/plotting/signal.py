@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.style import INK, entry, saved_figure, widen
+from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -140,20 +140,16 @@ def finish_axes(axes: Any, quantity: Quantity) -> None:
     Raises:
       ValueError: if the scale is not one of the three.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     if quantity.scale not in ("linear", "log2", "log10"):
         raise ValueError(f"scale={quantity.scale!r} found; expected 'linear', 'log2' or 'log10'.")
     if quantity.scale != "linear":
-        base = int(quantity.scale[3:])
-        axes.set_yscale("log", base=base)
+        axes.set_yscale("log")
         # A constant would be drawn with the noise of float32 all over the axes.
-        span = widen(axes)
-        axes.yaxis.set_major_locator(LogLocator(base=base, numticks=8))
-        if base == 10 and span < 100:
-            axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=8))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
+        ends = widen(axes)
+        log_axis(axes, "y", ends, base=int(quantity.scale[3:]))
+        axes.set_ylim(*ends)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("block $k$")
     axes.set_ylabel(quantity.label)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.rates import METRICS, cross, log2_axis, series_title
-from nf_resnets.plotting.style import INK, entry, saved_figure, widen
+from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.rates import METRICS, series_title
+from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -26,8 +27,8 @@ def steps_figure(
     """Draws the steps to a target against the batch size, both logarithmic, and saves the figure.
 
     A curve for each scheme: the median over the seeds of the best rate with their range, hollow
-    where that rate lies at the edge of its grid, a cross on the upper axis where no rate reaches
-    the target. A thin dashed line through the smallest batch size that does is perfect scaling, by
+    where that rate lies at the edge of its grid, a mark in a band above where no rate reaches the
+    target. A thin dashed line through the smallest batch size that does is perfect scaling, by
     which twice the batch needs half of the steps. The dotted line is the fit whose form predicts a
     batch size better from the others, and an arrow on the lower axis its knee, beyond which steps
     hardly fall.
@@ -76,9 +77,20 @@ def steps_figure(
             grid[1].set_ylabel(r"$B_{\rm noise}$, and the knee as a line")
             grid[1].set_title("Gradient noise scale")
         for axes in grid:
-            log2_axis(axes, "x", sizes)
+            log_axis(axes, "x", sizes, base=2)
             axes.set_xlim(sizes[0] / 2**0.5, sizes[-1] * 2**0.5)
             axes.set_xlabel("batch size $B$")
+            ends = axes.get_ylim()
+            log_axis(axes, "y", ends, base=2)
+            axes.set_ylim(*ends)
+        missed = [
+            Mark(one["group"][batch_size], styles[name])
+            for name, own in series.items()
+            for one in own
+            if one["steps"] is None
+        ]
+        if missed:
+            diverged_band(grid[0], missed, at="top", label="not reached")
         figure.legend(handles=_legend(targets, knees, styles), loc="outside right center")
 
 
@@ -91,8 +103,6 @@ def _draw_steps(
     for one in targets:
         size = one["group"][batch_size]
         if one["steps"] is None:
-            axes.plot(size, 0.97, color=color, transform=axes.get_xaxis_transform(),
-                      **cross(whole=True))  # fmt: skip
             continue
         axes.plot([size, size], [max(one["low"], 1), one["high"]], color=color, lw=1.4, zorder=3)
         hollow = {"fillstyle": "none"} if one["at_edge"] else {}
@@ -151,8 +161,6 @@ def _legend(targets: Sequence[Row], knees: Sequence[Row], styles: Mapping[str, L
         ("knee", any(shown), {"marker": "^", **none}),
         ("at the grid's edge", any(one["at_edge"] for one in targets),
          {"marker": "o", "mfc": "white", "mew": 1.6, **none}),
-        ("target not reached", any(one["steps"] is None for one in targets),
-         {"marker": "x", "mew": 2.2, **none}),
     ]  # fmt: skip
     entries = [entry(name, **look.dots, ms=6) for name, look in styles.items()]
     return entries + [entry(label, **look) for label, there, look in marks if there]

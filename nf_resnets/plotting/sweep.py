@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nf_resnets.plotting.answers import (
+    bearable,
+    best_of_all,
+    fewest_steps,
+    growth_of_all,
+)
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.isolation import isolation_figure
 from nf_resnets.plotting.optima import optima_figure
@@ -25,8 +32,8 @@ def sweep_figures(
 ) -> list[str]:
     """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
 
-    Where several settings are swept, ``isolation`` is drawn as well, and ``steps`` where there are
-    steps to a target at several batch sizes.
+    Where several settings are swept, ``isolation`` is drawn as well, ``steps`` where there are
+    steps to a target at several batch sizes, and ``curves`` where there are curves.
 
     Args:
       folder: where to; files of these names are replaced, each whole.
@@ -37,28 +44,56 @@ def sweep_figures(
     Returns:
       The names of the files that were made.
     """
-    look: dict[str, Any] = {
-        "title": sweep.title, "subtitle": sweep.subtitle, "names": sweep.names
-    }  # fmt: skip
     optima, chance = sweep.optima, sweep.chance
-    drawings: list[tuple[str, str, Callable[[Path], None]]] = [
-        ("rates", "Accuracy and training loss against the learning rate",
-         lambda path: rates_figure(optima, path, chance=chance, **look)),
-        ("optima", "The optimum against the batch size",
-         lambda path: optima_figure(optima, sweep.regimes, path, **look)),
-        ("heat", "Test accuracy by learning rate and batch size",
-         lambda path: heat_figure(optima, path, **look)),
-    ]  # fmt: skip
+
+    def called(group: Row) -> str:
+        return series_title(group, "batch_size", sweep.names)
+
+    def look(what: str) -> dict[str, str]:
+        return {"title": what, "subtitle": f"{sweep.title}: {sweep.subtitle}"}
+
+    borne = f"The largest rate without a diverged run: {', '.join(bearable(optima, called))}"
+    moves = growth_of_all(optima, called)
+    best = best_of_all(optima, called)
+    drawings: dict[str, tuple[str, Callable[[Path], None]]] = {
+        "rates": (
+            "Accuracy and training loss against the learning rate",
+            lambda path: rates_figure(
+                optima, path, chance=chance, names=sweep.names, **look(borne)
+            ),
+        ),
+        "optima": (
+            "The optimum against the batch size",
+            lambda path: optima_figure(
+                optima, sweep.regimes, path, names=sweep.names, **look(moves)
+            ),
+        ),
+        "heat": (
+            "Test accuracy by learning rate and batch size",
+            lambda path: heat_figure(optima, path, names=sweep.names, **look(best)),
+        ),
+    }
     if sweep.isolations:
-        drawings.append((
-            "isolation", "One setting at a time, by the best of the others",
-            lambda path: isolation_figure(sweep.isolations, path, **look),
-        ))  # fmt: skip
+        drawings["isolation"] = (
+            "One setting at a time, by the best of the others",
+            lambda path: isolation_figure(sweep.isolations, path, names=sweep.names, **look(best)),
+        )
     if sweep.targets:
-        drawings.append((
-            "steps", "Steps to a target against the batch size",
-            lambda path: steps_figure(sweep.targets, sweep.knees, path, **look),
-        ))  # fmt: skip
+        drawings["steps"] = (
+            "Steps to a target against the batch size",
+            lambda path: steps_figure(
+                sweep.targets,
+                sweep.knees,
+                path,
+                names=sweep.names,
+                **look(fewest_steps(sweep.targets, called)),
+            ),
+        )
+    if sweep.curves:
+        drawings["curves"] = (
+            "Training at the best rates",
+            lambda path: training_figure(sweep.curves, path, called=called, **look(best)),
+        )
     files: list[str] = []
     svgs: dict[str, bytes] = {}
 
@@ -76,15 +111,52 @@ def sweep_figures(
     # The table first: on a disk that is nearly full it is worth the most.
     with making("table.txt"), whole_file(folder / "table.txt") as new:
         new.write_text(table(optima, names=sweep.names) + "\n")
-    for name, caption, draw in drawings:
+    for name, (caption, draw) in drawings.items():
         with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
             draw(new)
-        with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as elsewhere:
-            draw(Path(elsewhere, f"{name}.svg"))
-            svgs[caption] = Path(elsewhere, f"{name}.svg").read_bytes()
+            with contextlib.suppress(OSError):
+                svgs[caption] = new.with_suffix(".svg").read_bytes()
+                files.append(f"{name}.svg")
     with making("report.html"):
         report(folder / "report.html", sweep, svgs)
     return files
+
+
+def training_figure(
+    curves: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    called: Callable[[Row], str],
+    title: str,
+    subtitle: str,
+    batch_size: str = "batch_size",
+) -> None:
+    """Draws the training loss of runs against their steps, a panel for each batch size.
+
+    Args:
+      curves: one for each run, with ``group``, ``step`` and ``train_loss``; runs of one group are
+        seeds, drawn as their mean in a band from the lowest to the highest.
+      path: where to save; the suffix chooses the format.
+      called: ``called(group)`` names the curve of a group.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      batch_size: the field of the batch size in ``group``.
+    """
+    panels: dict[Any, dict[str, list[Row]]] = {}
+    for one in sorted(curves, key=lambda one: one["group"][batch_size]):
+        of_size = panels.setdefault(one["group"][batch_size], {})
+        of_size.setdefault(called(one["group"]), []).append(one)
+    drawn = []
+    for size, groups in panels.items():
+        means = []
+        for name, runs in groups.items():
+            points = list(zip(*(run["train_loss"] for run in runs), strict=False))
+            steps = runs[0]["step"][: len(points)]
+            ends = [list(map(end, points)) for end in (min, max)] if len(runs) > 1 else [(), ()]
+            mean = [sum(point) / len(point) for point in points]
+            means.append(Curve(name, steps, mean, low=ends[0], high=ends[1]))
+        drawn.append(Panel("step", f"training loss, B = {size}", means, more_is_better=False))
+    curves_figure(drawn, path, title=title, subtitle=subtitle, columns=min(len(drawn), 4))
 
 
 EDGE = "!"
@@ -162,4 +234,5 @@ def _power(rate: float) -> str:
 
 __all__ = [
     "EDGE", "EDGE_NOTE", "PASSED", "PASSED_NOTE", "sweep_figures", "table", "text_table",
+    "training_figure",
 ]  # fmt: skip

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.style import INK, entry, saved_figure, widen
+from nf_resnets.plotting.style import (
+    INK,
+    axes_height,
+    end_labels,
+    entry,
+    log_axis,
+    saved_figure,
+    widen,
+)
 
 Row = Mapping[str, Any]
 
@@ -133,6 +141,9 @@ def theory_figure(
             axes.set_ylabel(panel.ylabel)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
+        if len(panels) == 1 and isinstance(panels[0], Curves):
+            end_labels(grid[0], _ends(grid[0], panels[0], styles))
+            return
         entries = [entry(name, **look.dots, ms=5) for name, look in styles.items()]
         for label, dashes in ((solid, "-"), (dotted, ":")):
             if label:
@@ -148,8 +159,6 @@ def _looks(panels: Sequence[Curves | Dots]) -> dict[str, Look]:
 
 
 def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, Look]) -> None:
-    from matplotlib.ticker import LogFormatter, NullFormatter, NullLocator
-
     for name, look in styles.items():
         rows = [row for row in panel.rows if str(row["title"]) == name]
         for column, dashes in ((panel.solid, "-"), (panel.dotted, ":")):
@@ -164,19 +173,28 @@ def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, Look]) -> None:
     if panel.own_legend:
         axes.legend(loc="upper left")
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    span = high / low
-    widen(axes)
-    # By itself it has no minor labels beyond a decade, where it can have but one major one.
-    minor = LogFormatter(minor_thresholds=(1.5, 0.4))
-    axes.yaxis.set_minor_formatter(NullFormatter() if span > 30 else minor)
+    ends = widen(axes)
+    log_axis(axes, "y", ends, base=10)
+    axes.set_ylim(*ends)
     if panel.log_x:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
         places = sorted({float(row[panel.x]) for row in panel.rows})
+        log_axis(axes, "x", places, base=10)
         if len(places) <= 6 and all(place >= 1 for place in places):
             axes.set_xticks(places, [f"{place:,.0f}" for place in places])
-            axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _ends(
+    axes: Any, panel: Curves, styles: Mapping[str, Look]
+) -> list[tuple[str, float, Look | None]]:
+    """Where the curves of a panel end, for their labels."""
+    ends: list[tuple[str, float, Look | None]] = []
+    for name, look in styles.items():
+        rows = [row for row in panel.rows if str(row["title"]) == name]
+        for column in filter(None, (panel.solid, panel.dotted)):
+            if points := drawable(rows, panel.x, column):
+                ends.append((name, axes_height(axes, points[-1][1]), look))
+                break
+    return ends
 
 
 def drawable(rows: Sequence[Row], x: str, column: str) -> list[tuple[float, float]]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.rates import METRICS, log2_axis, series_title
-from nf_resnets.plotting.style import INK, entry, saved_figure
+from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.rates import METRICS, series_title
+from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -28,7 +29,8 @@ def transfer_figure(
     level line is a rate that transfers. It is hollow where it lies at the edge of the rates tried.
     On the right the metric at each size's own best rate, and, dashed, at the best rate of the
     smallest network; where the line ends, more than half of these runs diverged. Sizes at which no
-    run finished are crosses. Curves stand slightly apart, so that their bars can be seen.
+    run finished are marked in a band below. Curves stand slightly apart, so that their bars can be
+    seen.
 
     Args:
       moves: with the fields of :class:`nf_resnets.sweep.transfer.Move`, of one metric.
@@ -69,8 +71,17 @@ def transfer_figure(
             if move["best"] is not None and first[curve]
         ]
         left.set_title(f"Best rate over that of {sizes[0]:,} {size}")
-        log2_axis(left, "y", drawn or [0.5, 2.0])
+        log_axis(left, "y", drawn or [0.5, 2.0], base=2)
+        left.set_ylabel("best rate, relative")
         left.axhline(1.0, color=INK, lw=0.8, zorder=1)
+        gone = [
+            Mark(move["size"], styles[curve])
+            for curve, of in curves.items()
+            for move in of
+            if move["best"] is None or not first[curve]
+        ]
+        if gone:
+            diverged_band(left, gone, label="none finished")
         means = [move[each] for move in moves for each in ("mean", "at_base") if move[each]]
         if means and max(means) > 10 * min(means):
             right.set_yscale("log")
@@ -79,7 +90,6 @@ def transfer_figure(
         entries = [entry(name, **{**look.line, **look.dots}) for name, look in styles.items()]
         none = {"color": INK, "linestyle": "none"}
         entries.append(entry("at the edge of the rates", marker="o", mfc="white", mew=1.6, **none))
-        entries.append(entry("no run finished", marker="x", mew=2.2, **none))
         figure.legend(handles=entries, loc="outside right center")
 
 
@@ -95,10 +105,6 @@ def _draw(
         left.plot([at, at], [move["low"] / base, move["high"] / base], color=look.color, lw=1.2)
         hollow = {"markerfacecolor": "white"} if move["at_edge"] else {}
         left.plot(at, move["best"] / base, **look.dots, markeredgewidth=1.6, **hollow, zorder=4)
-    for move in moves:
-        if move["best"] is None or not base:
-            left.plot(move["size"] * apart, 0.03, "x", color=look.color, ms=8, markeredgewidth=2.2,
-                      transform=left.get_xaxis_transform(), clip_on=False, zorder=6)  # fmt: skip
     right.plot(x, [factor * move["mean"] for move in there], **{**look.line, **look.dots})
     moved = [move for move in there if move["at_base"] is not None and move["diverged"] <= 0.5]
     dashed = {**look.line, "linestyle": (0, (2, 2)), "alpha": 0.7}

@@ -61,7 +61,8 @@ def main(wanted: Command) -> int:
     result = command.run(wanted.options, axes, base, "Sweep")
     if result is None:
         return 0
-    return command.finish(result, wanted.options, title="Sweep of " + ", ".join(axes))
+    named = (name.replace("peak_lr", "learning rate").replace("_", " ") for name in axes)
+    return command.finish(result, wanted.options, title=f"Sweep of {', '.join(named)}")
 
 
 def _copy(wanted: Command) -> int:

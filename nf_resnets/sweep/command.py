@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -113,6 +114,7 @@ class Result:
     compiled: int  # programs
     makers: list[dict[str, Any]]  # devices and versions, how many of the runs they made, and when
     faults: Sequence[str] = ()  # what could not be written of the runs that were made
+    curves: Sequence[Mapping[str, Any]] = ()  # of the runs at the best rates, to be drawn
 
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
@@ -420,6 +422,7 @@ def _result(
     return Result(
         rows, sweep.axes, sweep.base, outcome.counts, outcome.clock, code or int(bool(failed)),
         failures, len(outcome.programs), _makers(attempts), faults,
+        _curves(ledger, rows, sweep.axes, options.best),
     )  # fmt: skip
 
 
@@ -433,6 +436,25 @@ def _with_tests(rows: Sequence[dict[str, Any]], ledger: Ledger) -> list[dict[str
                                  ("accuracy", "test_accuracy")):  # fmt: skip
                 of_run[name].append(epoch[column])
     return [{**row, "tests": tests.get(row["key"])} for row in rows]
+
+
+def _curves(
+    ledger: Ledger, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any], rule: Rule
+) -> list[dict[str, Any]]:
+    """Training loss after every epoch of the runs at the best rates, at most of `MOST_CURVES`."""
+    found: list[dict[str, Any]] = []
+    for best in _best(rows, axes, rule)[0]:
+        if best.metric != METRICS[0] or best.best is None:
+            continue
+        at_best = {**best.group, "peak_lr": best.best, "state": "finished"}
+        for row in rows:
+            if len(found) < MOST_CURVES and all(row[name] == at_best[name] for name in at_best):
+                epochs = [
+                    each for each in ledger.epochs(row["key"]) if each["train_loss"] is not None
+                ]
+                curve = {name: [each[name] for each in epochs] for name in ("step", "train_loss")}
+                found += [{"group": dict(best.group), **curve}] * (len(epochs) > 1)
+    return found
 
 
 def _enter(sweep: Sweep, ledger: Ledger) -> None:
@@ -548,6 +570,8 @@ def growth(
 
 
 METRICS = ("test_accuracy", "train_loss")
+MOST_CURVES = 100
+"""Runs whose curves are drawn."""
 
 
 def draw(
@@ -585,6 +609,8 @@ def draw(
         optima=[dataclasses.asdict(one) for one in best],
         regimes=[dataclasses.asdict(fit) for fit in fits],
         chance=chance,
+        command=command_of(axes, result.base),
+        curves=result.curves,
         facts={f"{maker['runs']} runs made": maker for maker in result.makers},
         failures=[
             {"key": row["key"], "state": row["state"], "message": row["message"],
@@ -633,6 +659,21 @@ def _isolations(
     ]
 
 
+def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> str:
+    """A command that makes the same runs, its settings as axes of one value.
+
+    Example:
+      >>> command_of({"scheme": ("fixup",), "peak_lr": (0.25, 0.5)}, {"epochs": 2.0})
+      "nf-resnets sweep --grid scheme=fixup 'peak_lr=2^-2,2^-1' epochs=2.0"
+    """
+    named = {**axes, **{name: (value,) for name, value in base.items()}}
+    words = (
+        f"{name}={','.join(value_text(name, value) for value in values)}"
+        for name, values in named.items()
+    )
+    return shlex.join(["nf-resnets", "sweep", "--grid"]) + " " + " ".join(map(shlex.quote, words))
+
+
 def in_one_line(
     row: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
 ) -> str:
@@ -646,7 +687,11 @@ def in_one_line(
         f"{seeds} seed{'s' if seeds > 1 else ''}",
     ]
     shown = ("model", "dataset", "epochs", "steps", "seed", "batch_size", "peak_lr", "scheme")
-    words += [f"{n} {value_text(n, value)}" for n, value in base.items() if n not in shown]
+    words += [
+        f"{n.replace('_', ' ').replace('bn ', 'BatchNorm ')} {value_text(n, value)}"
+        for n, value in base.items()
+        if n not in shown
+    ]
     return ", ".join(word for word in words if word)
 
 

@@ -230,13 +230,13 @@ def test_a_row_without_its_curve_is_refused(tmp_path):
         curves(held).check()
 
 
-def test_the_mean_is_that_of_the_steps_that_all_of_them_have(tmp_path):
+def test_values_are_those_of_the_steps_that_all_of_them_have(tmp_path):
     kept = curves(folder_of_curves(tmp_path))
     kept.put({"variant": "a", "seed": 0}, steps(1.0, 2.0, 9.0))
     kept.put({"variant": "a", "seed": 1}, steps(3.0, 5.0))
     keys = [{"variant": "a", "seed": seed} for seed in (0, 1)]
-    assert kept.mean(keys, "loss") == ([1, 2], [2.0, 3.5])
+    assert kept.values(keys, "loss") == ([1, 2], [[1.0, 3.0], [2.0, 5.0]])
     # A short run is thinned less: its positions are other steps.
     kept.put({"variant": "a", "seed": 2}, [{"step": 2, "loss": 0.0}, {"step": 4, "loss": 0.0}])
     keys = [{"variant": "a", "seed": seed} for seed in (0, 2)]
-    assert kept.mean(keys, "loss") == ([2], [1.0])
+    assert kept.values(keys, "loss") == ([2], [[2.0, 0.0]])

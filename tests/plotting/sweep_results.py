@@ -10,7 +10,14 @@ from matplotlib.text import Text
 def drawn(monkeypatch):
     """The figures that would have been saved, to be looked into."""
     figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: figures.append(figure))
+
+    def savefig(figure, *args, **kwargs):
+        if figure not in figures:  # an SVG is saved beside a PNG
+            figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    # Layouts are made as figures are drawn, which these are later.
+    monkeypatch.setattr("nf_resnets.plotting.style.freeze", lambda figure: None)
     return figures
 
 
@@ -53,8 +60,9 @@ def sweep(sizes, schemes, metrics=("test_accuracy", "train_loss")):
     ]
 
 
-def crosses(axes):
-    return [line for line in axes.lines if line.get_marker() == "x"]
+def marks(axes):
+    """The marks of runs that diverged."""
+    return [line for line in axes.lines if line.get_zorder() == 6]
 
 
 def overlapping(figure):

@@ -3,7 +3,11 @@
 import pytest
 from PIL import Image
 
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+from nf_resnets.looks import LOOKS
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average, smoothed
+from tests.plotting.sweep_results import drawn, marks
+
+__all__ = ["drawn"]
 
 
 def colors_of(file):
@@ -44,16 +48,27 @@ def test_empty_panels_and_uneven_curves_are_refused(tmp_path):
             Curve("a", x, y)
 
 
-def test_a_run_that_diverged_ends_in_a_cross_of_its_colour(tmp_path):
-    def pixels(diverged):
-        file = tmp_path / f"{diverged}.png"
-        # Another curve diverges in both figures, so that their legends and axes are the same.
-        curves = [Curve("a", [0, 2], [0, 2]), Curve("SkipInit", [0, 1], [2, 1], diverged=diverged)]
-        curves.append(Curve("c", [0, 2], [1, 0], diverged=True))
-        curves_figure([Panel("x", "y", curves)], file, title="", subtitle="")
-        image = Image.open(file).convert("RGB")
-        return {color: count for count, color in image.getcolors(image.size[0] * image.size[1])}[
-            (213, 94, 0)
-        ]
+def test_a_run_that_diverged_is_marked_in_a_band_at_the_bad_end(drawn, tmp_path):
+    curves = [Curve("Fixup", [0, 2], [0, 2]), Curve("SkipInit", [0, 1], [2, 1], diverged=True)]
+    for better in (True, False):
+        panel = Panel("x", "y", curves, more_is_better=better)
+        curves_figure([panel], tmp_path / f"{better}.svg", title="", subtitle="")
+        axes = drawn[-1].axes[0]
+        (mark,) = marks(axes)
+        assert mark.get_xdata()[0] == 1 and mark.get_color() == LOOKS["SkipInit"].color
+        assert (mark.get_ydata()[0] < 0.2) == better and (mark.get_ydata()[0] > 0.8) != better
 
-    assert pixels(True) > pixels(False) + 20  # a cross of 9 points at 160 dots an inch
+
+def test_a_band_lies_around_a_mean_and_logarithmic_axes_have_powers(drawn, tmp_path):
+    band = Curve("Fixup", [1, 2, 4], [1, 10, 100], low=[0.5, 5, 50], high=[2, 20, 200])
+    panel = Panel("x", "y", [band], x_base=2, y_base=10)
+    curves_figure([panel], tmp_path / "f.svg", title="", subtitle="")
+    axes = drawn[0].axes[0]
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0.5, 200)
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        f"$2^{{{k}}}$" for k in range(3)
+    ]
+    assert smoothed(band, 2).high == [2, 11, 110]
+    with pytest.raises(ValueError, match="of low and of high"):
+        Curve("a", [1, 2], [1, 2], low=[1], high=[2, 3])

@@ -3,38 +3,71 @@
 import math
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from nf_resnets.plotting import depth_figure
 from nf_resnets.plotting.depth import _points
+from tests.plotting.sweep_results import drawn, marks, overlapping
+
+__all__ = ["drawn"]
 
 
 def row(title, depth, accuracy, status="finished"):
     return {"title": title, "depth": depth, "test_accuracy": accuracy, "status": status}
 
 
-def test_seeds_become_mean_and_range_and_diverged_runs_stand_at_chance():
+def test_seeds_become_mean_and_range_and_diverged_runs_are_no_point():
     gone = row("a", 10, "nan", "diverged")
     rows = [row("a", 10, 0.5), row("a", 10, 0.7), gone, row("a", 100, "nan", "diverged")]
-    (ten, hundred) = _points(rows, level=10)
-    assert ten == (10, pytest.approx(60), pytest.approx(50), pytest.approx(70), True)
-    assert hundred[:2] == (100, 10) and hundred[4]
-    assert math.isnan(hundred[2]) and math.isnan(hundred[3])
+    (ten, hundred) = _points(rows)
+    assert ten == (10, *map(pytest.approx, (60, 50, 70)), 2, 1)
+    assert all(map(math.isnan, hundred[1:4])) and hundred[4:] == (0, 1)
 
 
-def test_the_figure_is_drawn_in_colour(tmp_path):
-    file = tmp_path / "figure.png"
+def test_diverged_runs_stand_side_by_side_in_their_band_and_leave_a_gap(drawn, tmp_path):
     rows = [
-        row("Fixup", 10, 0.9),
-        row("Fixup", 1000, 0.8),
-        row("SkipInit", 1000, "nan", "diverged"),
+        row(
+            title, depth, "nan" if depth == 100 else 0.9, "diverged" if depth == 100 else "finished"
+        )
+        for title in ("Fixup", "SkipInit", "LSUV")
+        for depth in (10, 100, 1000)
     ]
+    depth_figure(rows, tmp_path / "f.png", title="t", subtitle="s", chance=0.1)
+    (figure,) = drawn
+    (axes,) = figure.axes
+    curves = [line for line in axes.lines if list(line.get_xdata()) == [10, 100, 1000]]
+    assert [list(map(math.isnan, line.get_ydata())) for line in curves] == [
+        [False, True, False]
+    ] * 3
+    (band,) = axes.patches
+    to_axes = axes.transData + axes.transAxes.inverted()
+    assert to_axes.transform((10, 0))[1] >= band.get_height() - 1e-9
+    places = [line.get_transform().transform(line.get_xydata())[0] for line in marks(axes)]
+    assert {line.get_color() for line in marks(axes)} == {line.get_color() for line in curves}
+    points = np.diff(sorted(x for x, _ in places)) * 72 / figure.dpi
+    assert points.min() > 5.5  # the size of a mark
+    heights = [axes.transAxes.inverted().transform(place)[1] for place in places]
+    assert all(0 < height < band.get_height() for height in heights)
+
+
+def test_the_labels_stand_apart_where_curves_end_together(drawn, tmp_path):
+    rows = [row(title, d, 0.9) for title in ("Fixup", "SkipInit", "LSUV", "ReZero") for d in (1, 2)]
+    depth_figure(rows, tmp_path / "f.png", title="t " * 60, subtitle="s " * 90, chance=0.1)
+    assert overlapping(drawn[0]) == ([], [])
+
+
+def test_the_figure_is_drawn_in_colour_and_the_same_again(tmp_path):
+    file = tmp_path / "figure.png"
+    rows = [row("Fixup", 10, 0.9), row("Fixup", 1000, 0.8), row("SkipInit", 10, 0.7)]
     depth_figure(rows, file, title="t", subtitle="s", chance=0.1)
     image = Image.open(file).convert("RGB")
     colors = {color for _, color in image.getcolors(image.size[0] * image.size[1])}
-    assert (0, 114, 178) in colors  # the first curve
-    assert (213, 94, 0) in colors  # the cross of the second, which has no finished run
+    assert {(0, 114, 178), (213, 94, 0)} <= colors
+    first = file.with_suffix(".svg").read_bytes()
+    depth_figure(rows, file, title="t", subtitle="s", chance=0.1)
+    assert file.with_suffix(".svg").read_bytes() == first and b"<dc:date>" not in first
 
 
 def test_no_rows_are_refused(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.sweep.regimes import regimes
-from tests.plotting.sweep_results import crosses, drawn, group, overlapping, rate, sweep
+from tests.plotting.sweep_results import drawn, group, marks, overlapping, rate, sweep
 
 __all__ = ["drawn"]
 
@@ -92,7 +92,7 @@ def test_the_form_that_predicts_better_is_the_one_drawn(drawn, tmp_path):
     assert "noise" in drawn[0].legends[0].get_texts()[-1].get_text()
 
 
-def test_the_edge_is_hollow_with_an_arrow_and_the_dead_a_cross(drawn, tmp_path):
+def test_the_edge_is_hollow_with_an_arrow_and_the_dead_a_mark(drawn, tmp_path):
     optima = [
         optimum(8, 0.25, at_edge="lowest"), optimum(32, 0.5), optimum(128, 1.0, at_edge="highest"),
         optimum(512, 1.0, at_edge="only"), group("fixup", 2048, [rate(1.0, None, diverged=3)]),
@@ -104,9 +104,9 @@ def test_the_edge_is_hollow_with_an_arrow_and_the_dead_a_cross(drawn, tmp_path):
     # An arrow to where the true optimum may lie; if only one rate was tried, that is anywhere.
     arrows = {text.xy[0]: text.xyann[1] for text in best.texts}
     assert arrows == {8: -17, 128: 17}
-    assert [line.get_xdata()[0] for line in crosses(best)] == [2048]
+    assert [line.get_xdata()[0] for line in marks(best)] == [2048]
     entries = [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert entries == ["fixup", "at the grid's edge", "no run finished"]
+    assert entries == ["fixup", "at the grid's edge"]
 
 
 @pytest.mark.parametrize(("schemes", "count"), [(1, 1), (4, 8)])
@@ -128,7 +128,8 @@ def test_a_sweep_in_which_all_diverged_is_drawn(drawn, tmp_path):
     dead = [group("fixup", size, [rate(1.0, None, diverged=3)]) for size in (8, 16)]
     optima_figure(dead, [], tmp_path / "optima.svg", title="", subtitle="")
     for axes in drawn[0].axes:
-        assert len(crosses(axes)) == 2 and list(axes.get_yticks()) == []
+        assert len(marks(axes)) == 2
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["diverged"]
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):

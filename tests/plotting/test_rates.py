@@ -1,9 +1,10 @@
 """The figure of a sweep over the learning rate: what is drawn, and that it can be read."""
 
+import numpy as np
 import pytest
 
 from nf_resnets.plotting.rates import rates_figure, series_title
-from tests.plotting.sweep_results import crosses, drawn, group, overlapping, rate, sweep
+from tests.plotting.sweep_results import drawn, group, marks, overlapping, rate, sweep
 
 __all__ = ["drawn"]
 
@@ -20,11 +21,11 @@ def test_all_curves_are_there_and_no_text_hides_another(drawn, tmp_path, sizes, 
     assert len(figure.axes) == 2 * len(schemes)
     for axes in figure.axes:
         # A curve through the four rates that have a mean, for each batch size.
-        assert sum(len(line.get_xdata()) == 4 for line in axes.lines) == len(sizes)
-        assert len(crosses(axes)) == 2 * len(sizes)
+        assert sum(np.isfinite(line.get_ydata()).sum() == 4 for line in axes.lines) == len(sizes)
+        assert len(marks(axes)) == 2 * len(sizes)
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries == [*(f"B = {size}" for size in sizes), "best", "all seeds diverged",
-                       "some seeds diverged", "chance (10%)"]  # fmt: skip
+    assert entries == [*(f"B = {size}" for size in sizes), "best", "some seeds diverged",
+                       "chance (10%)"]  # fmt: skip
     assert overlapping(figure) == ([], [])
 
 
@@ -38,30 +39,46 @@ def test_the_check_for_overlaps_finds_some(drawn, tmp_path):
     assert cut == ["far too long for the edge"] and ("one", "other") in over
 
 
-def test_crosses_stand_apart_at_the_bad_end_and_off_the_curves(drawn, tmp_path):
+def test_diverged_runs_have_a_band_that_no_curve_enters(drawn, tmp_path):
     rates_figure(sweep([8, 32, 128], ["fixup"]), tmp_path / "rates.png", title="", subtitle="")
     accuracy, loss = drawn[0].axes
     for axes, down in ((accuracy, True), (loss, False)):
         places = {}
-        for line in crosses(axes):
+        for line in marks(axes):
             places.setdefault(line.get_xdata()[0], []).append(line.get_ydata()[0])
         assert set(places) == {2.0**-5, 2.0**-4}
         for heights in places.values():
-            assert len(set(heights)) == 3
+            assert np.diff(sorted(heights)).min() > 0.04  # marks of 5.5 points in 2 inches
             assert all((height < 0.5) == down for height in heights)
-        # In the units of the axes, no point of a curve lies among the crosses.
+        (band,) = axes.patches
+        low, high = band.get_y(), band.get_y() + band.get_height()
         to_axes = axes.transData + axes.transAxes.inverted()
         points = [
-            to_axes.transform((x, y))[1]
+            to_axes.transform(point)[1]
             for line in axes.lines
             if len(line.get_xdata()) > 2
-            for x, y in line.get_xydata()
+            for point in line.get_xydata()
+            if np.isfinite(point).all()
         ]
-        every = [height for heights in places.values() for height in heights]
-        assert max(every) < min(points) if down else min(every) > max(points)
-    # All seeds diverged is bold, some is thin.
-    widths = {line.get_xdata()[0]: line.get_markeredgewidth() for line in crosses(accuracy)}
-    assert widths[2.0**-4] > 2 * widths[2.0**-5]
+        points += [
+            to_axes.transform(vertex)[1]
+            for bars in axes.collections
+            for path in bars.get_paths()
+            for vertex in path.vertices
+        ]
+        assert low >= 0 and high <= 1
+        assert min(points) >= high - 1e-9 if down else max(points) <= low + 1e-9
+        assert [label.get_text() for label in axes.get_yticklabels()][-1] == "diverged"
+    # Of some seeds a mark is small.
+    sizes = {line.get_xdata()[0]: line.get_markersize() for line in marks(accuracy)}
+    assert sizes[2.0**-4] > 1.5 * sizes[2.0**-5]
+
+
+def test_a_line_has_a_gap_where_all_seeds_diverged(drawn, tmp_path):
+    rates = [rate(0.25, 0.5), rate(0.5, None, diverged=3), rate(1.0, 0.6)]
+    rates_figure([group("fixup", 8, rates)], tmp_path / "rates.svg", title="", subtitle="")
+    (curve,) = [line for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 3]
+    assert list(np.isnan(curve.get_ydata())) == [False, True, False]
 
 
 def test_the_best_is_large_and_hollow_at_the_edge(drawn, tmp_path):
@@ -71,7 +88,7 @@ def test_the_best_is_large_and_hollow_at_the_edge(drawn, tmp_path):
                      subtitle="")  # fmt: skip
         (best,) = [line for line in drawn[-1].axes[0].lines if line.get_markersize() == 9]
         assert list(best.get_xdata()) == [0.5] and list(best.get_ydata()) == [70.0]
-        assert (best.get_markerfacecolor() == "white") == (edge == "highest")
+        assert (best.get_fillstyle() == "none") == (edge == "highest")
         entries = [text.get_text() for text in drawn[-1].legends[0].get_texts()]
         assert entries == ["B = 8", "best" if edge is None else "best, at the grid's edge"]
 
@@ -109,9 +126,9 @@ def test_the_spread_is_a_band_for_few_batch_sizes_and_a_bar_for_many(drawn, tmp_
 def test_a_sweep_in_which_all_diverged_and_one_of_one_seed_are_drawn(drawn, tmp_path):
     dead = [group("fixup", 8, [rate(1.0, None, diverged=3), rate(2.0, None, diverged=3)])]
     rates_figure(dead, tmp_path / "rates.png", title="", subtitle="")
-    assert len(crosses(drawn[0].axes[0])) == 2
+    assert len(marks(drawn[0].axes[0])) == 2
     # Numbers on an axis along which nothing lies would mean nothing.
-    assert list(drawn[0].axes[0].get_yticks()) == []
+    assert [label.get_text() for label in drawn[0].axes[0].get_yticklabels()] == ["diverged"]
     single = [group("fixup", 8, [rate(1.0, 0.5, std=None), rate(2.0, 0.6, std=None)])]
     rates_figure(single, tmp_path / "rates.png", title="", subtitle="")
     assert len(drawn[1].axes[0].collections) == 0

@@ -98,10 +98,10 @@ def test_it_says_what_a_sweep_found(tmp_path):
     assert "128 runs. Written on 2026-03-01 at 12:30 UTC" in text
     assert "112finished" in text and "16diverged" in text and "waiting" not in text
     assert "By test accuracy" in text and "By training loss" in text
-    # Best rate, range, mean in percent with its deviation, how many finished and diverged at it,
+    # Mean in percent with its deviation, best rate, range, how many finished and diverged at it,
     # how many diverged of all, rate / B.
     row = re.search(r"SkipInit 8.*?fixup", re.sub(r"\s+", " ", " ".join(reader.texts))).group()
-    assert row.startswith("SkipInit 8 2 −5 2 −5 90.00 ± 0.01 2 0 2 of 16 0.00391")
+    assert row.startswith("SkipInit 8 90.00 ± 0.01 2 −5 2 −5 2 0 2 of 16 0.00391")
     # Two points on either side with error bars of half an octave: factors of 2^(0.5 / sqrt 2) to
     # either side, and of 2^0.5 for where the parts meet.
     assert (
@@ -140,15 +140,13 @@ def test_edges_and_runs_without_a_number_are_warned_of(tmp_path):
     ]
     _, reader = written(tmp_path, rows)
     text = reader.text
-    assert "7 warnings" in text
+    # Each kind once with its groups, a group by both metrics once.
     assert (
-        "fixup, B = 8, by test accuracy: the best rate, 2−5, is the lowest tried; the true one may "
-        "be lower." in text
+        "The best rate is the lowest tried; the true one may be lower: fixup, B = 8 (2−5)." in text
     )
-    assert "B = 128, by training loss: the best rate, 2−3, is the highest tried" in text
-    # Once, and not for each metric.
-    assert text.count("fixup, B = 8: of 6 runs some have no number: 1 waiting.") == 1
-    assert text.count("no run finished, so there is no best rate") == 2
+    assert "is the highest tried; the true one may be higher: fixup, B = 128 (2−3)." in text
+    assert "Some runs have no number: fixup, B = 8 (1 waiting of 6)" in text
+    assert text.count("No run finished, so there is no best rate: fixup, B = 512.") == 1
     assert text.count("lowest rate tried") == 2 and text.count("highest rate tried") == 2
     assert "is left out: the best rate, 0.125, is the highest tried: only a lower bound." in text
 
@@ -253,3 +251,18 @@ def test_a_file_is_replaced_whole_or_left_alone(tmp_path):
     other.write_text("")
     # As readable as any file that is written here.
     assert path.stat().st_mode == other.stat().st_mode
+
+
+def test_the_answer_comes_first_and_the_tables_last(tmp_path):
+    page, reader = written(tmp_path, rows_of(), figures={"a": SVG}, command="nf-resnets sweep <x>")
+    order = ["Best test accuracy: 90.0%, ", "112finished", "Figures", "nf-resnets sweep <x>",
+             "Best learning rates", "All runs"]  # fmt: skip
+    places = [reader.text.index(each) for each in order]
+    assert places == sorted(places)
+    assert "fixup: the best rate grows from 2−5 at B = 8 to 2−2 at B = 512" in reader.text
+    # Nothing is said twice.
+    items = re.findall(r"<li>(.*?)</li>", page)
+    assert len(items) == len(set(items))
+    # The accuracy stands beside the name, where a narrow screen shows it.
+    heads = re.search(r"<thead><tr>(.*?)</tr>", page)[1]
+    assert re.findall(r">([^<]+)</th>", heads)[:3] == ["runs", "B", "test accuracy (%)"]

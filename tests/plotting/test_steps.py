@@ -6,7 +6,7 @@ import pytest
 
 from nf_resnets.plotting.steps import steps_figure
 from nf_resnets.sweep.regimes import regimes
-from tests.plotting.sweep_results import crosses, drawn, overlapping
+from tests.plotting.sweep_results import drawn, marks, overlapping
 
 __all__ = ["drawn"]
 SIZES = (8, 32, 128, 512)
@@ -64,7 +64,7 @@ def test_the_noise_scale_stands_beside_the_knee(drawn, tmp_path):
     assert overlapping(made) == ([], [])
 
 
-def test_edges_are_hollow_and_what_is_not_reached_a_cross(drawn, tmp_path):
+def test_edges_are_hollow_and_what_is_not_reached_is_marked_above(drawn, tmp_path):
     targets = [target(8, 100, at_edge="lowest"), target(32, None),
                target(8, 90, scheme="skipinit")]  # fmt: skip
     made = figure(drawn, tmp_path, targets, [])
@@ -72,10 +72,11 @@ def test_edges_are_hollow_and_what_is_not_reached_a_cross(drawn, tmp_path):
     styles = [line.get_fillstyle() for line in axes.lines if line.get_markersize() == 7
               and line.get_marker() != "x"]  # fmt: skip
     assert styles == ["none", "full"]
-    assert [line.get_xdata()[0] for line in crosses(axes)] == [32]
+    assert [line.get_xdata()[0] for line in marks(axes)] == [32]
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == "not reached"
     entries = [text.get_text() for text in made.legends[0].get_texts()]
     assert entries == [
-        "fixup", "skipinit", "perfect scaling", "at the grid's edge", "target not reached"
+        "fixup", "skipinit", "perfect scaling", "at the grid's edge"
     ]  # fmt: skip
     with pytest.raises(ValueError, match="targets is empty"):
         steps_figure([], [], tmp_path / "steps.png", title="", subtitle="")

@@ -1,0 +1,119 @@
+"""Draws the committed figures again from their rows: ``python -m docs.machinery.figures``.
+
+Nothing is trained. ``--names`` are folders in ``results/``, by default all.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib
+import json
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from docs.machinery.results import Result, committed
+from experiments import skipinit_lr_batch
+from experiments.experiment import Results
+from experiments.main import open_curves, open_folder, settings_of, show, wanted_rows
+from nf_resnets.sweep import command
+from nf_resnets.sweep.claims import Clock
+
+
+def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
+    """Makes table and figures of a result in a copy of its folder.
+
+    Args:
+      result: that of an experiment.
+      out: the copy, which must not be there yet.
+      data_dir: where tensorflow-datasets keeps its data.
+
+    Raises:
+      ValueError: if a figure cannot be drawn, or the table is not the committed one.
+    """
+    shutil.copytree(result.folder, out)
+    experiment = importlib.import_module(result.module).EXPERIMENT
+    options = [*shlex.split(result.command)[3:], "--out", str(out)]
+    wanted = tyro.cli(experiment.command, args=options)
+    if hasattr(wanted, "data_dir"):
+        wanted = dataclasses.replace(wanted, data_dir=data_dir)
+    kept = json.loads((out / "settings.json").read_text())
+    settings = settings_of(experiment, wanted)
+    with open(out / "rows.csv", newline="") as stream:
+        there = list(csv.DictReader(stream))
+    # Only the runs that were made, with settings that came later as they are now.
+    grid = {}
+    for name in experiment.grid:
+        values, column = kept["settings"].get(name), name.removesuffix("s")
+        if isinstance(values, list):
+            made = {row[column] for row in there} if column in experiment.key else set()
+            grid[name] = tuple(value for value in values if not made or str(value) in made)
+    settings = dataclasses.replace(settings, **grid)
+    kept["settings"] |= dataclasses.asdict(settings)
+    (out / "settings.json").write_text(json.dumps(kept))
+    experiment = dataclasses.replace(experiment, **experiment.adapt(settings))
+    data, folder = experiment.load(settings, wanted), open_folder(experiment, wanted, settings)
+    points = experiment.points(settings, data, folder.rows)
+    rows = wanted_rows(experiment, settings, folder.rows, points)
+    curves = open_curves(experiment, folder)
+    show(experiment, Results(settings, data, rows, curves, wanted), folder)
+    if folder.faults:
+        raise ValueError(" ".join(folder.faults))
+    if (out / "table.txt").read_bytes() != (result.folder / "table.txt").read_bytes():
+        raise ValueError(f"the table of {result.name} is not what is committed any more.")
+
+
+def redraw_sweep(result: Result, out: Path) -> None:
+    """As :func:`redraw`, for the sweep, whose rows are a table of its ledger."""
+    kept = json.loads((result.folder / "settings.json").read_text())
+    with open(result.folder / "rows.csv", newline="") as stream:
+        rows = [
+            {name: _value(text) if name not in ("key", "program") else text
+             for name, text in row.items()}
+            for row in csv.DictReader(stream)
+        ]  # fmt: skip
+    axes = {name: tuple(values) for name, values in kept["grid"].items()}
+    swept = command.Result(
+        rows, axes, kept["settings"], kept["runs"], Clock(), 0, {}, 0, kept["made"]
+    )
+    out.mkdir()
+    command.draw(swept, out, title=skipinit_lr_batch.TITLE, chance=0.1)
+    shutil.copyfile(out / "report.html", result.folder / "report.html")
+
+
+def _value(text: str) -> Any:
+    """A value of the table: JSON, a word or nothing."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text
+
+
+def redraw_all(names: Sequence[str] = (), data_dir: str | None = None) -> None:
+    """Replaces the committed figures of some results, or of all.
+
+    Args:
+      names: of folders in ``results/``; () for all.
+      data_dir: where tensorflow-datasets keeps its data.
+    """
+    chosen = set(names)
+    for result in committed():
+        if result.module == "benchmarks" or (chosen and result.name not in chosen):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            if result.module == "experiments.skipinit_lr_batch":
+                redraw_sweep(result, Path(folder, "out"))
+            else:
+                redraw(result, Path(folder, "out"), data_dir)
+            for figure in [*Path(folder, "out").glob("*.png"), *Path(folder, "out").glob("*.svg")]:
+                shutil.copyfile(figure, result.folder / figure.name)
+
+
+if __name__ == "__main__":
+    tyro.cli(redraw_all)

@@ -1,0 +1,131 @@
+"""Titles that say what a figure shows, made of its rows: who trains, by one rule."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .table import grouped
+
+LEAST = 0.2
+"""How far above chance the accuracy of a network that trains lies at least."""
+RULE = (
+    "Trains: no run diverged, and the mean {what} (in brackets) is at least halfway from chance to "
+    "the best, and 20 points above chance."
+)
+"""The rule, for a figure's subtitle; ``what`` is compared."""
+
+_FEW = 4
+"""More networks than these are counted, and not named."""
+
+
+def who_trains(
+    rows: Sequence[Mapping[str, Any]],
+    chance: float,
+    *,
+    column: str = "test_accuracy",
+    least: float = LEAST,
+    unit: str = "%",
+    where: str = "",
+) -> str:
+    """Which networks train, with their means, and which do not.
+
+    Args:
+      rows: one for each run, with ``title``, ``status`` and the column.
+      chance: what guessing has in the column.
+      column: what is compared, of which more is better.
+      least: how far above chance a network that trains lies at least.
+      unit: what follows the means, which are shown in percent where it is ``"%"``.
+      where: words such as ``" at 1,000 layers"``.
+
+    Example:
+      >>> rows = [{"title": "Fixup", "status": "finished", "test_accuracy": "0.939"},
+      ...         {"title": "1/√2", "status": "finished", "test_accuracy": "0.078"}]
+      >>> who_trains(rows, 0.1, where=" at 1,000 layers")
+      'Fixup trains at 1,000 layers (93.9%); 1/√2 does not'
+    """
+    means = _means(rows, chance, column, least)
+    factor = 100 if unit == "%" else 1
+    good = [title for title, (_, trains) in means.items() if trains]
+    bad = [title for title in means if title not in good]
+    for titles in (good, bad):  # whatever the order of the rows
+        titles.sort(key=lambda title: (-means[title][0], title))
+    if not good:
+        best = max(mean for mean, _ in means.values())
+        shown = f"the best has {factor * best:.1f}{unit}, chance is {factor * chance:.1f}{unit}"
+        return f"No network trains{where}: {shown}"
+    shown = [f"{factor * means[title][0]:.1f}" for title in good]
+    ends = f"{shown[-1]} to {shown[0]}{unit}" if len(good) > _FEW else f"{_and(shown)}{unit}"
+    names = _named(good, len(means))
+    verb = "trains" if len(good) == 1 else "train"
+    said = f"{names[0].upper()}{names[1:]} {verb}{where} ({ends})"
+    return said if not bad else f"{said}; {_named(bad)} {'does' if len(bad) == 1 else 'do'} not"
+
+
+def who_trains_where(
+    panels: Mapping[str, Sequence[Mapping[str, Any]]], chance: float, *, at: str = "at"
+) -> str:
+    """As :func:`who_trains` for several panels: which networks train in all, some and none.
+
+    Args:
+      panels: the rows of each, by what follows ``at``.
+      chance: the accuracy of guessing.
+      at: the word before a panel's name.
+    """
+    if len(panels) == 1:
+        [(name, rows)] = panels.items()
+        return who_trains(rows, chance, where=f" {at} {name}")
+    places: dict[str, list[str]] = {}
+    for name, rows in panels.items():
+        for title, (_, trains) in _means(rows, chance, "test_accuracy", LEAST).items():
+            places.setdefault(title, []).extend([name] if trains else [])
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for title, names in places.items():
+        groups.setdefault(tuple(names), []).append(title)
+    if set(groups) == {()}:
+        return "No network trains"
+    said = []
+    for names, titles in sorted(groups.items(), key=lambda group: -len(group[0])):
+        verb = ("trains" if len(titles) == 1 else "train") if not said else ""
+        place = "throughout" if len(names) == len(panels) else "nowhere"
+        if 0 < len(names) < len(panels):
+            place = f"only {at} {_and(names)}"
+        said.append(" ".join(filter(None, [_named(sorted(titles)), verb, place])))
+    return "; ".join(said)
+
+
+def _means(
+    rows: Sequence[Mapping[str, Any]], chance: float, column: str, least: float
+) -> dict[str, tuple[float, bool]]:
+    """The mean of each network's runs, and whether it trains; of one that diverged chance."""
+    means = {
+        title: chance
+        if any(row["status"] == "diverged" for row in own)
+        else statistics.fmean(float(row[column]) for row in own)
+        for (title,), own in grouped(rows, "title").items()
+    }
+    needed = max((chance + max(means.values())) / 2, chance + least)
+    return {title: (mean, mean >= needed) for title, mean in means.items()}
+
+
+def _named(titles: Sequence[str], of: int = 0) -> str:
+    """The networks by name; many by their number."""
+    if len(titles) > _FEW:
+        if not of:
+            return "the others"
+        return f"All {of}" if len(titles) == of else f"{len(titles)} of {of}"
+    # A comma inside a title is not one of the list.
+    return _and([f"“{title}”" if "," in title else title for title in titles])
+
+
+def _and(words: Sequence[str]) -> str:
+    """Words in a list.
+
+    >>> _and(["a"]), _and(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+__all__ = ["LEAST", "RULE", "who_trains", "who_trains_where"]

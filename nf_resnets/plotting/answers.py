@@ -1,0 +1,191 @@
+"""What a sweep found, in sentences made of its optima."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nf_resnets.plotting.rates import METRICS, power_label
+
+Row = Mapping[str, Any]
+
+
+def best_of_all(
+    optima: Sequence[Row],
+    called: Callable[[Row], str],
+    *,
+    power: Callable[[float], str] = power_label,
+    batch_size: str = "batch_size",
+) -> str:
+    """The best of all optima of the first metric: whose, how good, and at which rate.
+
+    Args:
+      optima: as :func:`nf_resnets.plotting.rates_figure` takes them.
+      called: ``called(group)`` names the curve of a group.
+      power: writes a rate.
+      batch_size: the field of the batch size in ``group``.
+    """
+    metric = optima[0]["metric"]
+    label, factor, more_is_better = METRICS[metric]
+    own = [one for one in optima if one["metric"] == metric and one["best"] is not None]
+    if not own:
+        return "No run finished"
+    best = (max if more_is_better else min)(own, key=lambda one: one["mean"])
+    words, _, unit = label.partition(" (")
+    return (
+        f"Best {words}: {_measured(factor * best['mean'], unit.rstrip(')'))}, "
+        f"{called(best['group'])} at {_size(best, batch_size)} and rate {rate_range(best, power)}"
+    )
+
+
+def growth(
+    optima: Sequence[Row],
+    called: Callable[[Row], str],
+    *,
+    power: Callable[[float], str] = power_label,
+    batch_size: str = "batch_size",
+) -> list[str]:
+    """For each curve how its best rate by the first metric moves with the batch size.
+
+    In brackets stands the range of rates as good. Arguments are those of :func:`best_of_all`.
+    """
+    said = []
+    for name, (first, last) in _ends(optima, called, batch_size).items():
+        if first is None:
+            said.append(f"{name}: no run finished")
+        elif first is last:
+            said.append(f"{name}: the best rate is {rate_range(first, power)}")
+        else:
+            start, end = (
+                f"{rate_range(o, power)} at {_size(o, batch_size)}" for o in (first, last)
+            )
+            said.append(f"{name}: the best rate {_verb(first, last)} from {start} to {end}")
+    return said
+
+
+def growth_of_all(
+    optima: Sequence[Row], called: Callable[[Row], str], *, batch_size: str = "batch_size"
+) -> str:
+    """As :func:`growth`, in one short sentence."""
+    ends = {
+        name: (first, last)
+        for name, (first, last) in _ends(optima, called, batch_size).items()
+        if first is not None and first is not last
+    }
+    if not ends:
+        return best_of_all(optima, called, batch_size=batch_size)
+    verbs = {_verb(first, last) for first, last in ends.values()}
+    verb = verbs.pop() if len(verbs) == 1 else "moves"
+    rates = (
+        f"{name} {power_label(first['best'])} to {power_label(last['best'])}"
+        for name, (first, last) in ends.items()
+    )
+    return f"The best rate {verb} with the batch size: {', '.join(rates)}"
+
+
+def _ends(
+    optima: Sequence[Row], called: Callable[[Row], str], batch_size: str
+) -> dict[str, tuple[Any, Any]]:
+    """Of each curve the optima of its smallest and its largest batch; None where it has none."""
+    curves: dict[str, list[Row]] = {}
+    for one in optima:
+        if one["metric"] == optima[0]["metric"]:
+            curves.setdefault(called(one["group"]), []).append(one)
+    found = {}
+    for name, own in curves.items():
+        own = [one for one in own if one["best"] is not None]
+        own.sort(key=lambda one: one["group"].get(batch_size, 0))
+        found[name] = (own[0], own[-1]) if own else (None, None)
+    return found
+
+
+def _verb(first: Row, last: Row) -> str:
+    if first["best"] == last["best"]:
+        return "stays"
+    return "grows" if first["best"] < last["best"] else "falls"
+
+
+def bearable(
+    optima: Sequence[Row],
+    called: Callable[[Row], str],
+    *,
+    power: Callable[[float], str] = power_label,
+) -> list[str]:
+    """For each curve the largest rate tried at which no run diverged, with any batch size."""
+    curves: dict[str, dict[float, int]] = {}
+    for one in optima:
+        gone = curves.setdefault(called(one["group"]), {})
+        for rate in one["rates"]:
+            gone[rate["rate"]] = gone.get(rate["rate"], 0) + rate["diverged"]
+    borne = {
+        name: max((rate for rate, count in gone.items() if not count), default=None)
+        for name, gone in curves.items()
+    }
+    return [f"{name} {'none' if rate is None else power(rate)}" for name, rate in borne.items()]
+
+
+def fewest_steps(
+    targets: Sequence[Row], called: Callable[[Row], str], *, batch_size: str = "batch_size"
+) -> str:
+    """The fewest steps to a target, and with which batch size.
+
+    Args:
+      targets: as :func:`nf_resnets.plotting.steps.steps_figure` takes them.
+      called: ``called(group)`` names the curve of a group.
+      batch_size: the field of the batch size in ``group``.
+    """
+    curves: dict[str, list[Row]] = {}
+    for one in targets:
+        curves.setdefault(called(one["group"]), []).append(one)
+    said = []
+    for name, own in curves.items():
+        reached = [one for one in own if one["steps"] is not None]
+        best = min(reached, key=lambda one: one["steps"], default=None)
+        said.append(
+            f"{name} not at all" if best is None
+            else f"{name} {best['steps']:g} with {_size(best, batch_size)}"
+        )  # fmt: skip
+    return f"The fewest steps to the target: {', '.join(said)}"
+
+
+def moves_of_all(moves: Sequence[Row], called: Callable[[Row], str], size: str) -> str:
+    """How far the best rate of each curve moves from the smallest network to the largest.
+
+    Args:
+      moves: as :func:`nf_resnets.plotting.transfer.transfer_figure` takes them.
+      called: ``called(group)`` names the curve of a group.
+      size: what the sizes are called.
+    """
+    curves: dict[str, list[Row]] = {}
+    for move in moves:
+        if move["best"] is not None:
+            curves.setdefault(called(move["group"]), []).append(move)
+    said = []
+    for name, own in curves.items():
+        own.sort(key=lambda move: move["size"])
+        if len(own) > 1:
+            octaves = math.log2(own[-1]["best"] / own[0]["best"])
+            ends = f"{own[0]['size']:,} to {own[-1]['size']:,}"
+            said.append(f"{name} {octaves:+.2g} ({ends})")
+    if not said:
+        return f"No best rate is known at two sizes, to say how it moves with the {size}"
+    return f"Octaves by which the best rate moves with the {size}: {', '.join(said)}"
+
+
+def rate_range(one: Row, power: Callable[[float], str] = power_label) -> str:
+    """The best rate of an optimum with the range of rates as good, if that is wider."""
+    best, low, high = (power(one[name]) for name in ("best", "low", "high"))
+    return best if low == high else f"{best} ({low} to {high})"
+
+
+def _measured(value: float, unit: str) -> str:
+    return f"{value:.1f}{unit}" if unit else f"{value:.3g}"
+
+
+def _size(one: Row, batch_size: str) -> str:
+    size = one["group"].get(batch_size)
+    return "any batch size" if size is None else f"B = {size}"
+
+
+__all__ = ["bearable", "best_of_all", "fewest_steps", "growth", "growth_of_all", "moves_of_all"]

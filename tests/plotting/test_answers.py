@@ -1,0 +1,81 @@
+"""Sentences on a sweep: they say what its optima hold."""
+
+from nf_resnets.plotting.answers import (
+    bearable,
+    best_of_all,
+    fewest_steps,
+    growth,
+    growth_of_all,
+    moves_of_all,
+)
+from tests.plotting.sweep_results import group, rate
+
+RATES = [rate(0.25, 0.5), rate(0.5, 0.9), rate(1.0, 0.6, diverged=1), rate(2.0, None, diverged=3)]
+
+
+def called(group):
+    return group["scheme"]
+
+
+def power(value):
+    return f"{value:g}"
+
+
+def optimum(scheme, size, best, mean, **changes):
+    one = {**group(scheme, size, RATES), "best": best, "mean": mean, "low": best, "high": best}
+    return {**one, **changes}
+
+
+def test_growth_names_both_ends_with_their_ranges():
+    optima = [
+        optimum("Fixup", 512, 0.5, 0.8, low=0.25), optimum("Fixup", 8, 0.125, 0.9),
+        optimum("LSUV", 8, 0.5, 0.7), optimum("LSUV", 512, 0.25, 0.6),
+        optimum("He", 8, 0.5, 0.7), optimum("He", 512, None, None),
+        optimum("gone", 8, None, None),
+    ]  # fmt: skip
+    assert growth(optima, called, power=power) == [
+        "Fixup: the best rate grows from 0.125 at B = 8 to 0.5 (0.25 to 0.5) at B = 512",
+        "LSUV: the best rate falls from 0.5 at B = 8 to 0.25 at B = 512",
+        "He: the best rate is 0.5",
+        "gone: no run finished",
+    ]
+    said = growth_of_all(optima, called)
+    assert said.startswith("The best rate moves with the batch size: Fixup $2^{-3}$ to $2^{-1}$, L")
+    assert growth_of_all(optima[:2], called).startswith("The best rate grows with the batch size")
+    assert growth_of_all(optima[4:5], called).startswith("Best test accuracy: 70.0%, He at B = 8")
+
+
+def test_the_best_of_all_is_the_lowest_of_a_loss():
+    both = [optimum("Fixup", 8, 0.5, 0.8), optimum("LSUV", 8, 0.25, 0.9)]
+    said = best_of_all(both, called, power=power)
+    assert said == "Best test accuracy: 90.0%, LSUV at B = 8 and rate 0.25"
+    losses = [{**one, "metric": "train_loss"} for one in both]
+    assert best_of_all(losses, called).startswith("Best training loss: 0.8, Fixup at B = 8")
+    assert best_of_all([optimum("He", 8, None, None)], called) == "No run finished"
+
+
+def test_a_rate_is_borne_where_no_seed_diverged_with_any_batch_size():
+    wide = group("Fixup", 512, [rate(0.25, 0.5), rate(0.5, 0.4, diverged=1), rate(1.0, 0.3)])
+    optima = [group("Fixup", 8, RATES), wide, group("He", 8, [rate(0.5, None, diverged=3)])]
+    # At 1 a seed of the smaller batch diverged.
+    assert bearable(optima, called, power=power) == ["Fixup 0.25", "He none"]
+
+
+def test_the_fewest_steps_are_named_with_their_batch():
+    def target(scheme, size, steps):
+        return {"group": {"scheme": scheme, "batch_size": size}, "steps": steps}
+
+    targets = [target("Fixup", 8, 90), target("Fixup", 32, 40), target("He", 8, None)]
+    said = "The fewest steps to the target: Fixup 40 with B = 32, He not at all"
+    assert fewest_steps(targets, called) == said
+
+
+def test_a_move_is_told_in_octaves_from_the_smallest_to_the_largest_that_trained():
+    def move(scheme, size, best):
+        return {"group": {"scheme": scheme}, "size": size, "best": best}
+
+    moves = [move("Fixup", 100, 0.25), move("Fixup", 10, 1.0), move("He", 10, 0.5),
+             move("He", 100, None)]  # fmt: skip
+    said = "Octaves by which the best rate moves with the depth: Fixup -2 (10 to 100)"
+    assert moves_of_all(moves, called, "depth") == said
+    assert "No best rate is known at two sizes" in moves_of_all(moves[2:], called, "depth")
