@@ -49,6 +49,16 @@ def test_the_published_recipe():
     assert table3.SCALES["paper_wmt"].dropout == 0.4
 
 
+def test_nine_schemes_side_by_side():
+    rivals, laptop = table3.SCALES["rivals"], table3.SCALES["laptop"]
+    schemes = [table3.VARIANTS[name][1] for name in rivals.variants]
+    assert len(set(schemes)) == 9 and "plain" not in schemes
+    assert (rivals.learning_rate, rivals.d_model) == (laptop.learning_rate, laptop.d_model)
+    points = table3.points(rivals, None, ())
+    assert [point.key["variant"] for point in points] == list(rivals.variants)
+    assert laptop.variants == ("layernorm", "layernorm_pre", "fixup", "plain")  # as committed
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
