@@ -388,6 +388,7 @@ MUTANTS = [
     *_in(
         "analysis/closed_form.py",
         "analysis/test_closed_form.py",
+        ("back /= variance if normalized else q.mean()", "back /= 1.0"),
         ("np.full(depth, 1 / max(depth, 1))", "np.full(depth, max(depth, 1) ** -0.5)"),
         ("variance = CENTERED_RELU * branch.mean()", "variance = branch.mean()"),
         ("q = q / q.mean() if normalized and at else q", "q = q * 1.0"),
