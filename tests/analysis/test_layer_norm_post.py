@@ -51,7 +51,7 @@ def test_feed_forward_branches_have_their_share(name):
 
 @pytest.mark.slow
 def test_deepnorms_first_update_grows_far_less_with_depth():
-    """The change of logits to first order, of one draw: 2.6, 5.8 and 17-fold from 2 to 18 layers."""
+    """The change of logits to first order, of one draw: 2.6, 5.8, 17-fold from 2 to 18 layers."""
     tokens = tuple(np.random.default_rng(0).integers(1, 20, (2, 4, 6)))
     labels = np.random.default_rng(1).integers(1, 20, (4, 6))
     grown = {}
