@@ -44,6 +44,36 @@ def sweep_figures(
     Returns:
       The names of the files that were made.
     """
+    files: list[str] = []
+    svgs: dict[str, bytes] = {}
+
+    @contextlib.contextmanager
+    def making(name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(name, error)
+        else:
+            files.append(name)
+
+    # The table first: on a disk that is nearly full it is worth the most.
+    with making("table.txt"), whole_file(folder / "table.txt") as new:
+        new.write_text(table(sweep.optima, names=sweep.names) + "\n")
+    for name, (caption, draw) in _drawings(sweep).items():
+        with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
+            draw(new)
+            with contextlib.suppress(OSError):
+                svgs[caption] = new.with_suffix(".svg").read_bytes()
+                files.append(f"{name}.svg")
+    with making("report.html"):
+        report(folder / "report.html", sweep, svgs)
+    return files
+
+
+def _drawings(sweep: SweepResults) -> dict[str, tuple[str, Callable[[Path], None]]]:
+    """Each figure by the name of its file: what it shows, and what draws it."""
     optima, chance = sweep.optima, sweep.chance
 
     def called(group: Row) -> str:
@@ -94,32 +124,7 @@ def sweep_figures(
             "Training at the best rates",
             lambda path: training_figure(sweep.curves, path, called=called, **look(best)),
         )
-    files: list[str] = []
-    svgs: dict[str, bytes] = {}
-
-    @contextlib.contextmanager
-    def making(name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if failed is None:
-                raise
-            failed(name, error)
-        else:
-            files.append(name)
-
-    # The table first: on a disk that is nearly full it is worth the most.
-    with making("table.txt"), whole_file(folder / "table.txt") as new:
-        new.write_text(table(optima, names=sweep.names) + "\n")
-    for name, (caption, draw) in drawings.items():
-        with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
-            draw(new)
-            with contextlib.suppress(OSError):
-                svgs[caption] = new.with_suffix(".svg").read_bytes()
-                files.append(f"{name}.svg")
-    with making("report.html"):
-        report(folder / "report.html", sweep, svgs)
-    return files
+    return drawings
 
 
 def training_figure(

@@ -472,4 +472,25 @@ MUTANTS = [
         "trained/test_display.py",
         ("max(longest[stage], duration_secs)", "duration_secs"),
     ),
+    # What figures say and show.
+    *_in("looks.py", "test_looks.py", (r"(?![\w.])", "")),
+    *_in(
+        "experiments/findings.py",
+        "experiments/test_findings.py",
+        ("(chance + max(means.values())) / 2", "max(means.values()) / 2"),
+        (
+            'if any(row["status"] == "diverged" for row in own)',
+            'if all(row["status"] == "diverged" for row in own)',
+        ),
+    ),
+    *_in(
+        "plotting/diverged.py",
+        "plotting/test_depth.py",
+        ("(column - (beside - 1) / 2) * 7.5 / 72", "0.0"),
+    ),
+    *_in(
+        "plotting/answers.py",
+        "plotting/test_answers.py",
+        ('gone.get(rate["rate"], 0) + rate["diverged"]', 'rate["diverged"]'),
+    ),
 ]
