@@ -119,7 +119,7 @@ def noise_scale(estimates: GradientNoise) -> float:
     Returns:
       ``inf`` where the mean of ``|G|^2`` is not above 0, so that more estimates are needed.
 
-    Source: McCandlish, Kaplan, Amodei, 2018, equation 2.9 and appendix A.1.
+    Source: McCandlish, Kaplan, Amodei, 2018, the "simple" noise scale, and appendix A.1.
 
     Example:
       >>> noise_scale(GradientNoise(jnp.array([1.0, 3.0]), jnp.array([10.0, 14.0])))

@@ -48,7 +48,7 @@ def steps_figure(
     Raises:
       ValueError: if there are no targets.
 
-    Source: Shallue et al. 2019, figure 1; McCandlish et al. 2018, figure 4.
+    Source: after Shallue et al. 2019, and McCandlish et al. 2018.
     """
     if not targets:
         raise ValueError("targets is empty; expected at least one group of runs to draw.")

@@ -128,15 +128,14 @@ def regimes(
     """Fits two curves to the best rates of several batch sizes, and chooses between them.
 
     One is ``eta = min(slope * B, largest)``, the other ``eta = largest / (1 + B_noise / B)``, which
-    has the same two ends and no corner. Held-out errors choose: those of each batch size from the
-    fit to the others.
+    has no corner. Chosen is the one that predicts a batch size better from the others.
 
     With ``x = log2 B`` and ``y = log2 eta`` the curve is ``y = min(a + x, c)``. Its squared
     distance from the points, each weighed by ``error**-2``, is a quadratic in ``(a, c)`` as long as
     no point changes its part; the least of all pieces, at the bottom of one or where two meet, is
-    found in closed form, so that no local minimum can hold the fit. The other curve has ``c`` in
-    closed form for each ``log2 B_noise``, which is searched on a grid that is refined. A point's
-    error bar is half the width of its range of rates as good, and at least half a step of the grid.
+    found in closed form, so that no local minimum can hold the fit; of the other curve ``B_noise``
+    is searched on a grid. A point's error bar is half the width of its range of rates as good, and
+    at least half a step of the grid.
 
     The data show the linear part if a flat line alone is worse by 3.84 in chi^2 (the 95% point for
     one parameter), and the saturated part if a line of slope 1 alone is. Standard errors are those
@@ -156,18 +155,15 @@ def regimes(
     Raises:
       ValueError: if ``factor`` is not above 1, or a batch size, rate or range makes no sense.
 
-    Source: De and Smith 2020, the experiments on batch size; the smooth form is equation 2.12 of
-    McCandlish, Kaplan, Amodei, *An Empirical Model of Large-Batch Training*, 2018. The exact fit
-    and the choice are ours.
+    Source: De and Smith 2020, the experiments on batch size; McCandlish, Kaplan, Amodei, *An
+    Empirical Model of Large-Batch Training*, 2018. The exact fit and the choice are ours.
 
     Example:
       >>> fit = regimes([(8, 0.25, 0.25, 0.25), (32, 1, 1, 1), (128, 2, 2, 2), (512, 2, 2, 2)])
       >>> fit.shows, fit.slope, fit.largest, fit.batch_size
       ('both', 0.03125, 2.0, 64.0)
     """
-    if not 1 < factor < math.inf:
-        raise ValueError(f"factor={factor!r} found; expected a number above 1.")
-    step = math.log2(factor)
+    step = _octaves(factor)
     ordered = sorted((Point(*given) for given in points), key=lambda point: point.batch_size)
     reasons = [_why_left_out(point) for point in ordered]
     places = [_place(p, step) for p, reason in zip(ordered, reasons, strict=True) if not reason]
@@ -178,22 +174,13 @@ def regimes(
     # With fewer than two batch sizes every curve passes through, and nothing is shown.
     linear = bool(places) and flat.chi2(places) - bent.chi2(places) > SHOWN
     saturated = bool(places) and line.chi2(places) - bent.chi2(places) > SHOWN
-    fits: dict[tuple[bool, bool], tuple[Shows, _Curve | None]] = {
-        (True, True): ("both", bent),
-        (True, False): ("linear", line),
-        (False, True): ("saturated", flat),
-        (False, False): ("neither", None),
-    }
-    shows, curve = fits[linear, saturated]
+    shows, curve = _shown(linear, saturated, line, flat, bent)
     meet = curve.largest - curve.slope if curve is not None else math.nan
     slope_error = _error(p for p in places if p.x < meet) if linear else None
     largest_error = _error(p for p in places if p.x > meet) if saturated else None
     both = slope_error is not None and largest_error is not None
-    soft = _smooth(places)
-    soft_shows = min(flat.chi2(places), line.chi2(places)) - soft.chi2(places) > SHOWN
-    held_out = soft_held_out = None
-    if both and soft_shows and len({p.x for p in places}) >= FEWEST:
-        held_out, soft_held_out = (_held_out(fit, places) for fit in (_bent, _smooth))
+    least = min(flat.chi2(places), line.chi2(places))
+    smooth, held_out, form = _with_smooth(places, least, bent_shows=both)
     return Regimes(
         group=dict(group or {}),
         metric=metric,
@@ -207,8 +194,7 @@ def regimes(
         batch_size=2**meet if both else None,
         batch_size_error=math.hypot(slope_error or 0, largest_error or 0) if both else None,
         residuals=tuple(
-            Residual(p.batch_size, None if curve is None else p.y - curve(p.x), p.error)
-            for p in places
+            Residual(p.batch_size, curve and p.y - curve(p.x), p.error) for p in places
         ),
         chi2=None if curve is None else curve.chi2(places),
         freedom=max(0, len(places) - linear - saturated) if curve is not None else 0,
@@ -218,12 +204,8 @@ def regimes(
             if reason
         ),
         held_out=held_out,
-        smooth=_smooth_fit(soft, places, soft_held_out) if soft_shows else None,
-        form=None
-        if held_out is None or soft_held_out is None
-        else "smooth"
-        if soft_held_out < held_out
-        else "bent",
+        smooth=smooth,
+        form=form,
     )
 
 
@@ -264,6 +246,23 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
             )
         )
     return fits
+
+
+def _octaves(factor: float) -> float:
+    if not 1 < factor < math.inf:
+        raise ValueError(f"factor={factor!r} found; expected a number above 1.")
+    return math.log2(factor)
+
+
+def _shown(
+    linear: bool, saturated: bool, line: _Curve, flat: _Curve, bent: _Curve
+) -> tuple[Shows, _Curve | None]:
+    """What the data show, and the curve that has it."""
+    if linear and saturated:
+        return "both", bent
+    if linear:
+        return "linear", line
+    return ("saturated", flat) if saturated else ("neither", None)
 
 
 class _Place(NamedTuple):
@@ -391,6 +390,25 @@ def _smooth_fit(curve: _Curve, places: Sequence[_Place], held_out: float | None)
         chi2=curve.chi2(places),
         held_out=held_out,
     )
+
+
+def _with_smooth(
+    places: Sequence[_Place], least: float, *, bent_shows: bool
+) -> tuple[Smooth | None, float | None, Form | None]:
+    """The smooth fit, the held-out error of the bent one, and the form with the smaller error.
+
+    Args:
+      places: the points.
+      least: chi^2 of the better curve of one part.
+      bent_shows: whether both parts of the bent curve show.
+    """
+    curve = _smooth(places)
+    if least - curve.chi2(places) <= SHOWN:
+        return None, None, None
+    if not bent_shows or len({p.x for p in places}) < FEWEST:
+        return _smooth_fit(curve, places, None), None, None
+    bent, smooth = (_held_out(fit, places) for fit in (_bent, _smooth))
+    return _smooth_fit(curve, places, smooth), bent, "smooth" if smooth < bent else "bent"
 
 
 def _held_out(fit: Callable[[Sequence[_Place]], _Curve], places: Sequence[_Place]) -> float:

@@ -166,7 +166,7 @@ def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> 
 
     ``1/steps`` is fitted as rates are (:func:`nf_resnets.sweep.regimes`): ``steps = max(E / B,
     least)`` has perfect scaling up to ``batch_size = E / least``, and ``steps = least (1 + B_crit /
-    B)`` is the same without a corner, equation 2.11 of McCandlish et al. ``largest`` is ``1 /
+    B)`` is the same without a corner, after McCandlish et al. (2018). ``largest`` is ``1 /
     least``, ``slope`` is ``1 / E``.
 
     Args:

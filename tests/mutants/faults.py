@@ -315,7 +315,7 @@ MUTANTS = [
         "sweep/test_regimes.py",
         ("part**n for w, part in parts) for n", "part for w, part in parts) for n"),
         ("fit([p for p in places if p.x != x])", "fit(list(places))"),
-        ("soft_held_out < held_out", "soft_held_out > held_out"),
+        ("smooth < bent else", "smooth > bent else"),
     ),
     *_in(
         "sweep/targets.py",
