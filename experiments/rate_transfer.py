@@ -90,7 +90,7 @@ class Settings:
     widths: tuple[int, ...] = (1, 2, 4)  # at the first of the depths
     base_width: int = 2  # the least that has all leaves of wider networks
     log2_rates: tuple[int, ...] = (-5, -4, -3, -2, -1)
-    extend: int = 8  # rates beyond each end, at most
+    extend: int = 6  # rates beyond each end, at most
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     stem_channels: int = 8
     batch_size: int = 64

@@ -40,6 +40,23 @@ MUTANTS = [
         "test_roles.py init/test_attention.py",
         ('"IOO" for name in order[:3]', '"IIO" for name in order[:3]'),
     ),
+    # How rates follow width and depth, and what Muon takes for a matrix.
+    *_in(
+        "parametrization.py",
+        "optim/test_parametrized.py",
+        ("rate = r_out / r_in * l", "rate = r_in / r_out * l"),
+        ("c * l**-a / r_out", "c / r_out"),
+    ),
+    *_in(
+        "roles/sizes.py",
+        "optim/test_parametrized.py",
+        ("(leaf.stacked or not beside <= stacked)", "True"),
+    ),
+    *_in(
+        "optim/adaptive.py",
+        "optim/test_adaptive.py",
+        ('for letters in ("DHWI", "O")', 'for letters in ("NDHWI", "O")'),
+    ),
     # The initialisers.
     *_in(
         "init/fixup.py",
