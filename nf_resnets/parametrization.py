@@ -106,9 +106,12 @@ def scaled(sizes: Sizes, kind: Kind, *, exponent: float | None = None) -> Factor
     return Factors(l ** (a - 1) / r_in / c, r_in * c, c * l**-a / r_out, std)
 
 
-STANDARD = Parametrization(
-    "standard", "standard", lambda sizes, kind: Factors(), "one rate for all widths and depths"
-)
+def unscaled(sizes: Sizes, kind: Kind) -> Factors:
+    """One rate for all leaves, widths and depths."""
+    return Factors()
+
+
+STANDARD = Parametrization("standard", "standard", unscaled, "one rate for all widths and depths")
 MUP = Parametrization("mup", "μP", scaled, "Yang et al.: Tensor Programs V, 2021, table 3")
 DEPTH_MUP = Parametrization(
     "depth_mup",
@@ -127,5 +130,5 @@ COMPLETEP = Parametrization(
 
 __all__ = [
     "COMPLETEP", "DEPTH_MUP", "MUP", "STANDARD", "TRANSFORMS", "DepthPower", "Factors", "Kind",
-    "Parametrization", "scaled",
+    "Parametrization", "scaled", "unscaled",
 ]  # fmt: skip

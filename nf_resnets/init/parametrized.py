@@ -41,7 +41,7 @@ def at_base(scheme: str | Scheme, base: Any, base_depth: int | None = None) -> S
     """
     found = schemes.get(scheme)
     parametrization = found.parametrization
-    if parametrization is STANDARD:
+    if parametrization == STANDARD:
         return found
     shapes = jax.eval_shape(lambda tree: tree, base)
 

@@ -81,7 +81,7 @@ def parametrized(
       >>> round(float(updates["head"]["kernel"][0, 0]), 6)
       -0.025
     """
-    if schemes.get(scheme).parametrization is STANDARD:
+    if schemes.get(scheme).parametrization == STANDARD:
         return optimizer
     found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
     columns = jax.tree.transpose(

@@ -141,7 +141,8 @@ def test_one_rate_for_all_depths(kind, exponent, expected):
 
 def test_the_numbers_are_root_mean_squares():
     params = draw(32, 4)
-    found = coordinates(observed, params, INPUTS, LABELS, optax.sgd(0.1), steps=1)
+    run = functools.partial(coordinates, observed, optimizer=optax.sgd(0.1), steps=1)
+    found = quick_jit(run)(params, INPUTS, LABELS)
     assert found.size.shape == found.change.shape == (2, 6)
     np.testing.assert_array_equal(found.change[0], 0)
     logits, _ = observed(params, INPUTS)
