@@ -61,7 +61,10 @@ def scales_by_hand(kernel, steps, rate, eta, gamma, least):
     return (within or [scale])[-1], counts
 
 
-@pytest.mark.parametrize(("gamma", "phases"), [(100.0, (0, 7)), (0.1, (7, 0)), (0.775, (5, 2))])
+@pytest.mark.parametrize(
+    ("gamma", "phases"),
+    [pytest.param(100.0, (0, 7), marks=pytest.mark.slow), (0.1, (7, 0)), (0.775, (5, 2))],
+)
 def test_steps_against_numpy(gamma, phases):
     kernel = _linear_params()["head"]["kernel"]
     numbers = {"steps": 7, "eta": 0.2, "gamma": gamma, "least": 0.01}

@@ -60,6 +60,7 @@ def test_a_dense_layer_and_a_kernel(scheme, columns, rows):
     assert np.count_nonzero(kernel) == np.count_nonzero(expected)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_leaf_by_leaf_on_trees_of_every_library(scheme, network):
@@ -97,7 +98,7 @@ def test_widening_to_a_power_of_two_is_an_exact_isometry(columns, rows):
         np.testing.assert_allclose(kernel @ kernel.T, factor * np.eye(columns), atol=2e-6)
 
 
-@pytest.mark.parametrize("scheme", ["zero", "idinit"])
+@pytest.mark.parametrize("scheme", ["zero", pytest.param("idinit", marks=pytest.mark.slow)])
 def test_the_branches_of_a_network_are_silent(scheme):
     """The features before the head are those of stem and shortcuts alone."""
     images = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
