@@ -59,7 +59,8 @@ class Options:
     scheme: str = "fixup"
     """A registered scheme that fits the network: fixup, skipinit, rescalenet, batchnorm, ..."""
     dataset: str = "digits"
-    """digits, cifar10, cifar100, svhn_cropped or fashion_mnist."""
+    """digits, cifar10, cifar100, svhn_cropped, fashion_mnist; or PATH or PATH@SIZE of a folder with
+    a folder of images for each class."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
     batch_size: int = 64

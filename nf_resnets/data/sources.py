@@ -140,8 +140,76 @@ def from_splits(
     return Dataset(name, train, test, len(class_names), class_names, mean, std, max_value)
 
 
+def from_arrays(
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    test: tuple[np.ndarray, np.ndarray] | None = None,
+    class_names: tuple[str, ...] | None = None,
+    max_value: float | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """Makes a data set of images and labels, with a test split of its own or one taken from them.
+
+    The training images are put into the order of ``np.random.default_rng(0).permutation``, as
+    schemes that look at data look at the first of them. Without ``test``, the first fifth of each
+    class in that order, rounded, and at least one image, is the test split.
+
+    Args:
+      images: raw pixels, uint8 or finite floats [N, H, W, C], or [N, H, W] of one channel.
+      labels: class of each image, integers [N] from 0.
+      test: images and labels of the test split.
+      class_names: one name per class; by default the numbers.
+      max_value: the value of a white pixel; by default 255 for uint8 and 1 for floats.
+      name: what messages call the data set.
+
+    Raises:
+      ValueError: if the arrays cannot be trained on.
+
+    Example:
+      >>> images = np.arange(10, dtype=np.uint8).reshape(10, 1, 1)
+      >>> dataset = from_arrays(images, np.arange(10) % 2, class_names=("cat", "dog"))
+      >>> dataset.train.images.shape, dataset.test.images.shape
+      ((8, 1, 1, 1), (2, 1, 1, 1))
+    """
+    given = [_split_of(images, labels)] + ([] if test is None else [_split_of(*test)])
+    most = 0
+    for split in given:
+        _check_shapes(name, split)
+        _check_labels(name, split.labels, len(class_names) if class_names else sys.maxsize)
+        most = max(most, int(split.labels.max()))
+    class_names = class_names or tuple(map(str, range(most + 1)))
+    labels = given[0].labels
+    order = np.random.default_rng(0).permutation(len(labels))
+    if test is None:
+        is_test = np.zeros(len(labels), bool)
+        for label in np.unique(labels):
+            rows = order[labels[order] == label]
+            if len(rows) == 1:
+                raise ValueError(
+                    f"{name}: class {class_names[label]!r} has one image; expected two or more, "
+                    "some to train on and some to test on."
+                )
+            is_test[rows[: max(1, round(len(rows) / 5))]] = True
+        given.append(_rows_of(given[0], order[is_test[order]]))
+        order = order[~is_test[order]]
+    if max_value is None:
+        max_value = 255.0 if given[0].images.dtype == np.uint8 else 1.0
+    return from_splits(name, _rows_of(given[0], order), given[1], tuple(class_names), max_value)
+
+
+def _split_of(images: np.ndarray, labels: np.ndarray) -> Split:
+    images, labels = np.asarray(images), np.asarray(labels)
+    labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else labels
+    return Split(images[..., None] if images.ndim == 3 else images, labels)
+
+
+def _rows_of(split: Split, rows: np.ndarray) -> Split:
+    return Split(split.images[rows], split.labels[rows])
+
+
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Loads a data set by name.
+    """Loads a data set by name, or from a folder of images by its path.
 
     ``digits`` (1,797 handwritten digits, 8 x 8, pixels 0 to 16) lies inside scikit-learn; its split
     is ``np.random.default_rng(0).permutation(1797)``, of which the first 1,437 are for training and
@@ -152,7 +220,8 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     on SVHN have it.
 
     Args:
-      name: one of ``DATASETS``.
+      name: one of ``DATASETS``; or the path of a folder for :func:`from_folder`, as ``"photos"``,
+        ``"photos@32"`` for ``size=32`` or ``"photos@32x48"`` for ``size=(32, 48)``.
       data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;
         None is its default. Not used for ``digits``.
 
@@ -170,9 +239,17 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
       (1437, 8, 8, 1)
     """
     if name not in DATASETS:
+        from nf_resnets.data.folder import from_folder, parse
+
+        path, size = parse(str(name))
+        if os.sep in path or os.path.isdir(path):
+            return from_folder(path, size=size)
         close = difflib.get_close_matches(str(name), DATASETS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"unknown data set {name!r}{hint}; known are {', '.join(DATASETS)}.")
+        raise ValueError(
+            f"unknown data set {name!r}{hint}; known are {', '.join(DATASETS)}, and paths of "
+            "folders of images."
+        )
     return _digits() if name == "digits" else _from_tfds(name, data_dir)
 
 
@@ -303,4 +380,4 @@ def _first(bad: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
 
 
-__all__ = ["DATASETS", "Dataset", "Split", "from_splits", "load"]
+__all__ = ["DATASETS", "Dataset", "Split", "from_arrays", "from_splits", "load"]

@@ -23,8 +23,8 @@ class RunSettings:
     """All that the numbers of a run depend on; each field can be swept over."""
 
     dataset: str = "digits"
-    """digits, cifar10, cifar100, svhn_cropped or fashion_mnist; all but digits are read with
-    tensorflow-datasets."""
+    """digits; cifar10, cifar100, svhn_cropped or fashion_mnist, which are read with
+    tensorflow-datasets; or PATH or PATH@SIZE of a folder with a folder of images for each class."""
     model: str = "wrn-16-1"
     """A network by its usual name: wrn-16-4, cifar-resnet-110, resnet-50-v2, vgg-16."""
     scheme: str = "fixup"

@@ -38,7 +38,11 @@ NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network
 Out = Annotated[Path, tyro.conf.arg(help="The file to write.")]
 Overwrite = Annotated[bool, tyro.conf.arg(help="Replace the file if it is there.")]
 Dataset = Annotated[
-    str, tyro.conf.arg(help="digits, cifar10, cifar100, svhn_cropped or fashion_mnist.")
+    str,
+    tyro.conf.arg(
+        help="digits, cifar10, cifar100, svhn_cropped, fashion_mnist; or PATH or PATH@SIZE of a "
+        "folder with a folder of PNG or JPEG files for each class."
+    ),
 ]
 DataDir = Annotated[
     str | None,
@@ -65,8 +69,8 @@ ImageRecipe = Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes]
 class Train:
     """Train a network for images without normalisation, and keep it in one file.
 
-    The handwritten digits inside scikit-learn need no download and take about a minute; the other
-    data sets are read with tensorflow-datasets.
+    The handwritten digits inside scikit-learn need no download and take about a minute; other named
+    data sets are read with tensorflow-datasets, and your own from a folder of images.
     """
 
     out: Out = Path("digits.safetensors")

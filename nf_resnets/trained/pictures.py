@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from nf_resnets.data.pictures import decode, fitted
 from nf_resnets.trained.file import TrainedError, read
 from nf_resnets.trained.inputs import Images
 
@@ -36,48 +33,16 @@ def read_picture(
     Raises:
       TrainedError: if there is no such file, it is no image, or its range of values is unknown.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    path, data = read(path, "an image file")
+    path, encoded = read(path, "an image file")
     try:
-        with warnings.catch_warnings():
-            # What Pillow warns of from so many pixels on, it refuses from twice as many.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as opened:
-                picture = _of_bytes(path, ImageOps.exif_transpose(opened))
-    except UnidentifiedImageError:
-        raise TrainedError(
-            f"{path} is no image that can be read; expected a PNG, a JPEG or the like."
-        ) from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise TrainedError(f"{path} cannot be read as an image: {error}.") from None
+        picture = decode(path, encoded)
+    except ValueError as error:
+        raise TrainedError(str(error)) from None
     height, width, channels = inputs.shape
-    if "A" in picture.getbands():
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    picture = ImageOps.fit(
-        picture.convert("L" if channels == 1 else "RGB"),
-        (width, height),
-        method=Image.Resampling.BICUBIC,
-        bleed=(1 - inputs.crop) / 2,
-    )
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    picture = fitted(picture, height, width, crop=inputs.crop)
     pixels = np.asarray(picture, np.float32).reshape(inputs.shape) / 255
     return np.float32(inputs.max_value) * (1 - pixels if invert else pixels)
-
-
-def _of_bytes(path: Path, picture: Any) -> Any:
-    """The picture in a mode of one byte a channel; those of 16 bits keep their upper one."""
-    from PIL import Image
-
-    if picture.mode.startswith("I;16"):
-        values = np.asarray(picture).astype(np.uint16)
-        return Image.fromarray((values >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
-        raise TrainedError(
-            f"{path} has pixels of 32 bits (mode {picture.mode}), of which white is not known; "
-            "expected 8 or 16 bits a channel."
-        )
-    transparent = "A" in picture.getbands() or "transparency" in picture.info
-    return picture.convert("RGBA" if transparent else "RGB")
 
 
 def read_pictures(
