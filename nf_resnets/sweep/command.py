@@ -442,19 +442,25 @@ def _curves(
     ledger: Ledger, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any], rule: Rule
 ) -> list[dict[str, Any]]:
     """Training loss after every epoch of the runs at the best rates, at most of `MOST_CURVES`."""
-    found: list[dict[str, Any]] = []
+    groups = {}
     for best in _best(rows, axes, rule)[0]:
         if best.metric != METRICS[0] or best.best is None:
             continue
         at_best = {**best.group, "peak_lr": best.best, "state": "finished"}
         for row in rows:
-            if len(found) < MOST_CURVES and all(row[name] == at_best[name] for name in at_best):
-                epochs = [
-                    each for each in ledger.epochs(row["key"]) if each["train_loss"] is not None
-                ]
-                curve = {name: [each[name] for each in epochs] for name in ("step", "train_loss")}
-                found += [{"group": dict(best.group), **curve}] * (len(epochs) > 1)
-    return found
+            if all(row[name] == at_best[name] for name in at_best):
+                groups[row["key"]] = dict(best.group)
+    chosen = list(groups)[:MOST_CURVES]
+    curves: dict[str, dict[str, list[Any]]] = {
+        key: {"step": [], "train_loss": []} for key in chosen
+    }
+    for epoch in ledger.epochs(chosen):
+        if epoch["train_loss"] is not None:
+            for name, values in curves[epoch["key"]].items():
+                values.append(epoch[name])
+    return [
+        {"group": groups[key], **curve} for key, curve in curves.items() if len(curve["step"]) > 1
+    ]
 
 
 def _enter(sweep: Sweep, ledger: Ledger) -> None:
@@ -666,9 +672,14 @@ def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> st
       >>> command_of({"scheme": ("fixup",), "peak_lr": (0.25, 0.5)}, {"epochs": 2.0})
       "nf-resnets sweep --grid scheme=fixup 'peak_lr=2^-2,2^-1' epochs=2.0"
     """
+
+    def exact(name: str, value: Any) -> str:
+        text = value_text(name, value)  # which may round
+        return str(value) if isinstance(value, float) and not text.startswith("2^") else text
+
     named = {**axes, **{name: (value,) for name, value in base.items()}}
     words = (
-        f"{name}={','.join(value_text(name, value) for value in values)}"
+        f"{name}={','.join(exact(name, value) for value in values)}"
         for name, values in named.items()
     )
     return shlex.join(["nf-resnets", "sweep", "--grid"]) + " " + " ".join(map(shlex.quote, words))

@@ -691,8 +691,8 @@ class Ledger:
             if wanted is None or row["key"] in wanted
         ]
 
-    def epochs(self, key: str | None = None) -> list[dict[str, Any]]:
-        """What the epochs of a run gave, or those of all runs for None.
+    def epochs(self, key: str | Collection[str] | None = None) -> list[dict[str, Any]]:
+        """What the epochs of a run or of a few gave, or those of all runs for None.
 
         Returns:
           Rows of key, `EPOCH`, attempt (which wrote the row) and measures (a mapping), in order.
@@ -727,11 +727,11 @@ class Ledger:
         return self._mappings(query, attempts, key)
 
     def _mappings(
-        self, query: sa.Select[Any], table: sa.Table, key: str | None = None
+        self, query: sa.Select[Any], table: sa.Table, key: str | Collection[str] | None = None
     ) -> list[dict[str, Any]]:
-        """The rows of a table, decoded; of all runs, or of one."""
+        """The rows of a table, decoded; of all runs, of one or of a few."""
         if key is not None:
-            query = query.where(runs.c.key == key)
+            query = query.where(runs.c.key.in_([key] if isinstance(key, str) else key))
         return [self._decoded(table, row) for row in self._all(query)]
 
     # Facts

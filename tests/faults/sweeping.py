@@ -433,7 +433,7 @@ def work(request, cache):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-    from nf_resnets.sweep import claims, command, ledger, worker
+    from nf_resnets.sweep import command, ledger, programs, worker
     from nf_resnets.training.preemption import Preemption
 
     folder = Path(request["folder"])
@@ -455,7 +455,7 @@ def work(request, cache):
             folder / "checkpoints",
             log,
             stop=lambda: stop.requested,
-            execution=claims.Execution(**request["options"]),
+            execution=programs.Execution(**request["options"]),
         )
         log.write("left", counts=done.counts, programs=len(done.programs))
     handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]

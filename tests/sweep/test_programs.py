@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import claims, open_ledger
+from nf_resnets.sweep import open_ledger, programs
 
 RUN = SimpleNamespace(program="p", label="a run")
 
@@ -23,7 +23,7 @@ def pretend(monkeypatch, seconds):
         built.append(runs)
         return SimpleNamespace(runs=runs, compile_seconds=7.0)
 
-    monkeypatch.setattr(claims, "seconds_per_step", lambda program, _: seconds[program.runs])
+    monkeypatch.setattr(programs, "seconds_per_step", lambda program, _: seconds[program.runs])
     return build, built
 
 
@@ -39,14 +39,14 @@ def pretend(monkeypatch, seconds):
 )
 def test_more_runs_are_tried_for_as_long_as_they_pay(monkeypatch, seconds, best, tried):
     build, built = pretend(monkeypatch, seconds)
-    assert claims.measure(build, None) == (best, seconds[best], 7.0)
+    assert programs.measure(build, None) == (best, seconds[best], 7.0)
     assert built == tried
 
 
 def test_a_program_that_does_not_fit_at_all_says_so(monkeypatch):
     build, _ = pretend(monkeypatch, {1: None})
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        claims.measure(build, None)
+        programs.measure(build, None)
 
 
 def test_what_was_measured_is_remembered_and_the_user_has_the_last_word(monkeypatch, tmp_path):
@@ -59,8 +59,8 @@ def test_what_was_measured_is_remembered_and_the_user_has_the_last_word(monkeypa
     def choose(wanted, platform, device="GPU"):
         chip = SimpleNamespace(platform=platform)
         mesh = SimpleNamespace(devices=np.array([[chip]], dtype=object))
-        found = claims.Programs(
-            task, mesh, None, claims.Execution(runs_per_device=wanted), book, device
+        found = programs.Programs(
+            task, mesh, None, programs.Execution(runs_per_device=wanted), book, device
         )
         return found._choose(RUN)
 
@@ -88,7 +88,7 @@ def test_a_step_s_seconds_are_those_of_one_run():
         slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states,
         steps=steps,
     )  # fmt: skip
-    found = claims.seconds_per_step(program, None, at_least=0.05)
+    found = programs.seconds_per_step(program, None, at_least=0.05)
     # At least what was slept; a busy machine makes it longer.
     assert 0.005 <= found < 0.05
     assert calls[0] == [1, 1, 1, 1]
@@ -97,10 +97,10 @@ def test_a_step_s_seconds_are_those_of_one_run():
 def test_a_sweep_s_time_is_its_runs_spread_over_workers():
     run = SimpleNamespace(num_steps=100)
     costs = [
-        claims.Cost(run, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
-        claims.Cost(run, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
+        programs.Cost(run, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
+        programs.Cost(run, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
     ]
     assert costs[0].seconds == pytest.approx(15)
-    assert claims.total(costs, workers=1) == pytest.approx(15 + 47)
-    assert claims.total(costs, workers=2) == pytest.approx(31)
-    assert claims.total([], workers=2) == 0
+    assert programs.total(costs, workers=1) == pytest.approx(15 + 47)
+    assert programs.total(costs, workers=2) == pytest.approx(31)
+    assert programs.total([], workers=2) == 0
