@@ -1,5 +1,6 @@
 """Residual networks without normalization: initialisation schemes, models, training.
 
+``nf_resnets.fit`` trains a network for images in one call, and ``nf_resnets.predict`` applies it.
 ``nf_resnets.init`` and ``nf_resnets.schemes`` are there at once; the other parts are imported when
 they are first used, so that an initialiser costs no more than JAX itself.
 """
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
         training,
         translation,
     )
+    from nf_resnets.trained.quick import fit, predict
 
 __version__ = "0.1.0"
 
 _LAZY = (
     "analysis", "data", "models", "optim", "plotting", "sweep", "trained", "training", "translation"
 )  # fmt: skip
+_FUNCTIONS = ("fit", "predict")
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"nf_resnets.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module("nf_resnets.trained.quick"), name)
     raise AttributeError(f"module 'nf_resnets' has no attribute {name!r}")
 
 
@@ -42,10 +47,12 @@ def __dir__() -> list[str]:
 __all__ = [
     "analysis",
     "data",
+    "fit",
     "init",
     "models",
     "optim",
     "plotting",
+    "predict",
     "roles",
     "schemes",
     "sweep",

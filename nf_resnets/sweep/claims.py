@@ -18,8 +18,9 @@ import jax
 
 from nf_resnets.sweep.ledger import Claim, Ledger, Worker
 from nf_resnets.sweep.programs import Execution, Programs
-from nf_resnets.sweep.task import Callback, Task
+from nf_resnets.sweep.task import Task
 from nf_resnets.training import hosts
+from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.checkpoint import Checkpoints
 
 FORMAT = 2

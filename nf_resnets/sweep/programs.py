@@ -16,7 +16,8 @@ import tyro
 from jax.sharding import Mesh
 
 from nf_resnets.sweep.ledger import Ledger
-from nf_resnets.sweep.task import Callback, Resolved, Task
+from nf_resnets.sweep.task import Resolved, Task
+from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.program import Program, Start
 
 CANDIDATES = (1, 2, 4, 8, 16)

@@ -18,7 +18,8 @@ from nf_resnets.sweep.claims import Claims, Clock, device_name, versions
 from nf_resnets.sweep.ledger import Claim, Ledger, LedgerError, NewRun, this_worker
 from nf_resnets.sweep.programs import Execution, Programs
 from nf_resnets.sweep.slots import FATAL, SHORTEST_PAUSE, Slots
-from nf_resnets.sweep.task import Callback, Resolved, Task
+from nf_resnets.sweep.task import Resolved, Task
+from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.program import Program
 

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import numpy as np
 import tyro
 
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.command_line import MISTAKE, finish, program
 from nf_resnets.manifest import digest
 from nf_resnets.trained import export as exports
-from nf_resnets.trained import file, fit, pictures, predict, transfer
+from nf_resnets.trained import file, fit, pictures, predict, quick, transfer
 from nf_resnets.trained import settings as settings_of
 from nf_resnets.trained.display import Display
 from nf_resnets.trained.file import Trained, TrainedError
@@ -95,7 +94,7 @@ class Train:
         model = _network(self, dataset)
         where = f"{self.model} ({self.scheme}) on {self.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
-        display = _image_display(self.model, dataset, self.recipe)
+        display = quick.image_display(self.model, dataset, self.recipe)
         notes = {"network": self.model, "dataset": self.dataset}
         _make(self, out, notes, _identity(model, dataset, self.recipe), display,
               partial(fit.fit, model, dataset, self.recipe, on_step=display.on_step))  # fmt: skip
@@ -185,8 +184,7 @@ class FromTorch:
         inputs = predict.images_of(found)
         if self.class_names is not None:
             inputs = dataclasses.replace(inputs, class_names=_lines_of(self.class_names))
-        file.save(path, found.model, found.variables, inputs=inputs, notes=found.notes,
-                  overwrite=self.overwrite)  # fmt: skip
+        dataclasses.replace(found, inputs=inputs).save(path, overwrite=self.overwrite)
         leaves = jax.tree.leaves(found.variables)
         print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, "
               f"laid out as {found.notes['from_torch']}")  # fmt: skip
@@ -312,7 +310,7 @@ class Tune:
             "tuned_from": dict(old.notes),
             "learn": self.learn,
         }
-        display = _image_display(str(self.file), dataset, self.recipe)
+        display = quick.image_display(str(self.file), dataset, self.recipe)
         _make(self, out, notes, identity, display,
               partial(fit.fit, new.model, dataset, self.recipe, variables=new.variables,
                       learn=self.learn, on_step=display.on_step))  # fmt: skip
@@ -381,17 +379,10 @@ def _tried(command: Train | TrainTranslator | Tune) -> Path:
 
 
 def _network(command: Train, dataset: data.Dataset) -> Any:
-    if models.architectures.find(command.model).inputs != "images":
-        raise ValueError(f"--model {command.model} found; expected a network for images.")
-    dtype = models.dtype_of(command.dtype)
-    options: dict[str, Any] = {"num_classes": dataset.num_classes, "dtype": dtype}
-    if command.stem_channels:
-        options["stem_channels"] = command.stem_channels
-    model = models.make(command.model, command.scheme, **options)
-    # Images that do not fit the network are refused before the first step.
-    image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
-    jax.eval_shape(model.init, jax.random.key(0), image)
-    return model
+    return quick.make_network(
+        command.model, command.scheme, dataset,
+        dtype=command.dtype, stem_channels=command.stem_channels,
+    )  # fmt: skip
 
 
 def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str, Any]:
@@ -435,29 +426,18 @@ def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
     Raises:
       TrainedError: if it could not be saved where it was to be; it says where it is.
     """
-
-    def save(path: Path, overwrite: bool = False) -> Path:
-        return file.save(path, network.model, network.variables, inputs=network.inputs,
-                         notes=network.notes, overwrite=overwrite)  # fmt: skip
-
     try:
-        save(path, overwrite)
+        network.save(path, overwrite=overwrite)
     except TrainedError as error:
         name = f"network-{uuid.uuid4().hex[:8]}.safetensors"
         for folder in (path.parent, Path(tempfile.gettempdir()), Path.cwd()):
             with contextlib.suppress(TrainedError):
-                kept = save(folder / name)
+                kept = network.save(folder / name)
                 break
         else:
             raise
         text = str(error).partition("; expected")[0].removesuffix(".")
         raise TrainedError(f"{text}; the network is kept in {kept}.") from None
-
-
-def _image_display(name: str, dataset: data.Dataset, recipe: fit.Recipe) -> Display:
-    """A display with a line an epoch."""
-    every = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
-    return Display(name, every, {"loss": "training loss", "accuracy": "accuracy"})
 
 
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:

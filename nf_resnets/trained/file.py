@@ -81,6 +81,11 @@ class Trained:
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Writes it into one file; as :func:`save`."""
+        return save(path, self.model, self.variables, inputs=self.inputs, notes=self.notes,
+                    overwrite=overwrite)  # fmt: skip
+
 
 def save(
     path: str | os.PathLike[str],

@@ -1,0 +1,163 @@
+"""Training in one call, and predictions from image files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets import data, models, schemes
+from nf_resnets.manifest import digest
+from nf_resnets.trained import fit as training_fit
+from nf_resnets.trained import predict as prediction
+from nf_resnets.trained.display import Display
+from nf_resnets.trained.file import Trained, TrainedError, load
+from nf_resnets.trained.pictures import read_picture
+from nf_resnets.training.callbacks import Callback, Callbacks
+
+
+def fit(
+    dataset: data.Dataset | str | os.PathLike[str],
+    *,
+    model: Any = "wrn-16-1",
+    scheme: str = "fixup",
+    callback: Callback | None = None,
+    show: bool = True,
+    **recipe: Any,
+) -> Trained:
+    """Trains a network for images without normalisation, and tests it.
+
+    Args:
+      dataset: what it is trained and tested on; or its name or the path of a folder, see
+        :func:`nf_resnets.data.load`.
+      model: a network by name, such as ``"wrn-16-4"``, ``"cifar-resnet-110"`` or ``"resnet-50"``;
+        or one of :mod:`nf_resnets.models`, which has its own scheme.
+      scheme: how a network given by name is initialised.
+      callback: receives the events of the training, such as
+        :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`.
+      show: whether the progress is printed.
+      recipe: fields of :class:`nf_resnets.trained.fit.Recipe`: ``epochs``, ``batch_size``,
+        ``learning_rate``, ``flip``, ...
+
+    Returns:
+      The network; its ``notes`` have ``test_accuracy`` and ``test_loss``, and ``save(path)`` writes
+      it into one file.
+
+    Raises:
+      TrainedError: if the run diverges.
+      ValueError: if an argument is not in order, or does not fit the data.
+
+    Example:
+      >>> import nf_resnets
+      >>> network = nf_resnets.fit("photos@32", epochs=20, flip=True)         # doctest: +SKIP
+      >>> nf_resnets.predict(network, ["new/1.jpg"])                          # doctest: +SKIP
+      [('cat', 0.97)]
+    """
+    known = [field.name for field in dataclasses.fields(training_fit.Recipe)]
+    for name in recipe:
+        if name not in known:
+            raise ValueError(f"{name}={recipe[name]!r} found; expected one of {', '.join(known)}.")
+    how = training_fit.Recipe(**recipe)
+    if not isinstance(dataset, data.Dataset):
+        dataset = data.load(os.fspath(dataset))
+    name = model if isinstance(model, str) else type(model).__name__
+    if isinstance(model, str):
+        model = make_network(model, scheme, dataset)
+    scheme = schemes.get(model.scheme).name
+    settings = {
+        "dataset": dataset.name, "model": name, "scheme": scheme, **training_fit.described(how)
+    }  # fmt: skip
+    key = digest(str(settings))
+
+    display = image_display(name, dataset, how)
+    events = Callbacks(*([callback] if callback else []))
+
+    def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
+        if show:
+            display.on_step(step, steps, metrics)
+        if step == 1:
+            events.on_run_begin(key, f"{name}, {scheme}", settings, 0, steps)
+        events.on_step(key, step, {metric: [value] for metric, value in metrics.items()})
+
+    def on_epoch(step: int, steps: int, loss: float, accuracy: float) -> None:
+        events.on_epoch(key, step, {"train_loss": loss, "train_accuracy": accuracy})
+
+    try:
+        with display if show else contextlib.nullcontext():
+            made = training_fit.fit(model, dataset, how, on_step=on_step, on_epoch=on_epoch)
+    except TrainedError as error:
+        events.on_run_end(key, "diverged", {"message": str(error)})
+        raise
+    events.on_epoch(key, made.notes["steps"], made.notes)
+    events.on_run_end(key, "finished", made.notes)
+    return dataclasses.replace(made, notes={"network": name, "dataset": dataset.name, **made.notes})
+
+
+def predict(
+    network: Trained | str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | np.ndarray,
+) -> list[tuple[str, float]]:
+    """The likeliest class of each image, with its probability.
+
+    :func:`nf_resnets.trained.predict.predict` gives the probabilities of all classes.
+
+    Args:
+      network: as :func:`fit` returns it, or its file.
+      images: image files, or raw pixels ``[B, H, W, C]``. Files are cropped in the middle, resized,
+        and made grey or coloured as the network needs them.
+
+    Raises:
+      TrainedError: if the network does not take images, or an image cannot be read; it is named.
+    """
+    if not isinstance(network, Trained):
+        network = load(network)
+    inputs = prediction.images_of(network)
+    if isinstance(images, str | os.PathLike):
+        images = [images]
+    if not isinstance(images, np.ndarray):
+        images = np.array([read_picture(each, inputs) for each in images], np.float32)
+        images = images.reshape(-1, *inputs.shape)
+    found = prediction.predict(network, images)
+    return [prediction.ranked(each, inputs.class_names, 1)[0] for each in found]
+
+
+def make_network(
+    name: str, scheme: str, dataset: data.Dataset, *, dtype: str = models.DTYPES[0],
+    stem_channels: int = 0,
+) -> Any:  # fmt: skip
+    """Makes a network for a data set; refuses one that does not fit its images.
+
+    Args:
+      name: of the network.
+      scheme: how it is initialised.
+      dataset: what it is to be trained on.
+      dtype: what it computes in.
+      stem_channels: channels of the first convolution; 0 for the published.
+
+    Raises:
+      ValueError: if the names are unknown, or they and the images do not fit each other.
+    """
+    if models.architectures.find(name).inputs != "images":
+        raise ValueError(f"--model {name} found; expected a network for images.")
+    options: dict[str, Any] = {"num_classes": dataset.num_classes, "dtype": models.dtype_of(dtype)}
+    if stem_channels:
+        options["stem_channels"] = stem_channels
+    model = models.make(name, scheme, **options)
+    # Images that do not fit the network are refused before the first step.
+    image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
+    jax.eval_shape(model.init, jax.random.key(0), image)
+    return model
+
+
+def image_display(name: str, dataset: data.Dataset, recipe: training_fit.Recipe) -> Display:
+    """A display with a line an epoch."""
+    every = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
+    return Display(name, every, {"loss": "training loss", "accuracy": "accuracy"})
+
+
+__all__ = ["fit", "image_display", "make_network", "predict"]

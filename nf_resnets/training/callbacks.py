@@ -1,0 +1,91 @@
+"""The protocol of callbacks: displays and logs of the runs that train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Callback(Protocol):
+    """Receives the events of a sweep, or of one training.
+
+    A sweep calls it from several threads. It must not raise.
+    """
+
+    def on_compile_begin(self, program: str, label: str) -> None:
+        """A program is being compiled; ``label`` says for which runs."""
+
+    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
+        """The program is compiled, with room for so many runs: 0 if it could not be."""
+
+    def on_run_begin(
+        self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
+    ) -> None:
+        """A run enters a slot, at a step that is not 0 if it is resumed."""
+
+    def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
+        """A run has reached a step.
+
+        Args:
+          key: of the run.
+          step: steps made.
+          curve: ``loss``, ``accuracy``, ``grad_norm``, ``update_norm`` of the steps since the last
+            call, float32 [n] each.
+        """
+
+    def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
+        """An epoch of a run is over; ``row`` is what the ledger keeps of it."""
+
+    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
+        """A run leaves its slot, or could not enter one.
+
+        Args:
+          key: of the run.
+          state: ``finished``, ``diverged``, ``oom`` or ``failed``; ``waiting`` if it is to be
+            resumed or tried again; ``lost`` if another worker has it.
+          result: what the ledger keeps of it.
+        """
+
+    def on_counts(self, counts: Mapping[str, int]) -> None:
+        """How many runs are in each state: ``running`` at this worker, or ``elsewhere``."""
+
+    def on_message(self, text: str) -> None:
+        """Anything else worth a line."""
+
+
+def _passed_on(event: str) -> Any:
+    """A method of `Callbacks` that passes an event on."""
+
+    def call(self: Callbacks, *values: Any) -> None:
+        for place, callback in enumerate(self._callbacks):
+            try:
+                getattr(callback, event)(*values)
+            except Exception as error:
+                if place not in self._raised:
+                    self._raised.add(place)
+                    self.on_message(f"{type(callback).__name__}.{event} raised: {error!r}")
+
+    return call
+
+
+class Callbacks:
+    """Passes each event on to several callbacks, in their order.
+
+    One that raises disturbs neither the sweep nor the others, which are sent one message about it.
+    """
+
+    def __init__(self, *callbacks: Callback) -> None:
+        self._callbacks = callbacks
+        self._raised: set[int] = set()
+
+    on_compile_begin = _passed_on("on_compile_begin")
+    on_compile_end = _passed_on("on_compile_end")
+    on_run_begin = _passed_on("on_run_begin")
+    on_step = _passed_on("on_step")
+    on_epoch = _passed_on("on_epoch")
+    on_run_end = _passed_on("on_run_end")
+    on_counts = _passed_on("on_counts")
+    on_message = _passed_on("on_message")
+
+
+__all__ = ["Callback", "Callbacks"]

@@ -1,0 +1,90 @@
+"""The training of one call, and predictions from image files."""
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import nf_resnets
+from nf_resnets import data, sweep, trained
+from nf_resnets.trained.predict import predict
+from tests.sweep.small import Log
+from tests.trained.conftest import EPOCHS
+
+
+def equal(a, b):
+    return all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
+
+
+def test_it_trains_as_the_command_does(home, compiled_once, tmp_path, capsys):
+    twin = trained.load(home / "digits.safetensors")
+    log = Log()
+    network = nf_resnets.fit("digits", model=twin.model, epochs=EPOCHS, batch_size=32, callback=log)
+    assert equal(network.variables, twin.variables)
+    assert network.notes["test_accuracy"] == twin.notes["test_accuracy"]
+    assert capsys.readouterr().out.count("training loss") == EPOCHS
+    # The events of one run, in order.
+    (begin,), epochs, (end,) = log.of("on_run_begin"), log.of("on_epoch"), log.of("on_run_end")
+    key, label, settings, step, steps = begin
+    assert (label, step, steps) == ("WideResNet, fixup", 0, network.notes["steps"])
+    assert settings["dataset"] == "digits" and settings["epochs"] == EPOCHS
+    assert [each[1] for each in log.of("on_step")] == list(range(1, steps + 1))
+    assert [each[1] for each in epochs] == [*range(steps // 4, steps + 1, steps // 4), steps]
+    assert epochs[-1][2]["test_accuracy"] == network.notes["test_accuracy"]
+    assert end[:2] == (key, "finished")
+    assert equal(trained.load(network.save(tmp_path / "n")).variables, twin.variables)
+
+
+def test_files_and_pixels_have_the_same_classes(home):
+    file = home / "digits.safetensors"
+    files = sorted((home / "digits").glob("*.png"))
+    found = nf_resnets.predict(file, files)
+    network, images = trained.load(file), data.load("digits").test.images[:10]
+    of_pixels = nf_resnets.predict(network, images)
+    assert [name for name, _ in of_pixels] == [name for name, _ in found]
+    # Pixels of files are rounded to 256 levels.
+    chances = [[chance for _, chance in each] for each in (of_pixels, found)]
+    np.testing.assert_allclose(*chances, atol=0.02)
+    assert nf_resnets.predict(network, files[3]) == found[3:4]
+    assert nf_resnets.predict(network, []) == []
+    every = predict(network, images)
+    assert [int(name) for name, _ in of_pixels] == every.argmax(-1).tolist()
+    np.testing.assert_array_equal(chances[0], every.max(-1))
+
+
+def test_bad_arguments_are_refused_before_the_training(tmp_path):
+    with pytest.raises(ValueError, match="epoch=3 found; expected one of epochs, batch_size"):
+        nf_resnets.fit("digits", epoch=3)
+    with pytest.raises(ValueError, match="unknown data set 'digit'"):
+        nf_resnets.fit("digit")
+    with pytest.raises(ValueError, match="no-net"):
+        nf_resnets.fit("digits", model="no-net")
+    with pytest.raises(ValueError, match=r"nowhere is no folder"):
+        nf_resnets.fit(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_is_learnt(tmp_path):
+    """Dark and bright images, which four epochs tell apart."""
+    rng = np.random.default_rng(0)
+    for name, low in (("dark", 0), ("bright", 128)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(40):
+            pixels = rng.integers(low, low + 128, (10, 12, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
+    network = nf_resnets.fit(
+        tmp_path / "photos@8", model="wrn-10-1", epochs=4, batch_size=8, show=False,
+        callback=sweep.TensorBoard(tmp_path / "logs"),
+    )  # fmt: skip
+    assert network.notes["test_accuracy"] == 1.0
+    assert len(list((tmp_path / "logs").glob("*/events*"))) == 1
+    paths = [tmp_path / "photos" / name / "0.png" for name in ("dark", "bright")]
+    assert [name for name, _ in nf_resnets.predict(network, paths)] == ["dark", "bright"]
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_said_to_the_callback():
+    log = Log()
+    with pytest.raises(trained.TrainedError, match="diverged"):
+        nf_resnets.fit("digits", model="wrn-10-1", learning_rate=1e30, epochs=0.2, callback=log)
+    assert [state for _, state, _ in log.of("on_run_end")] == ["diverged"]
