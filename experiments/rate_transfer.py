@@ -52,15 +52,9 @@ from .main import run
 from .rates import rate_of, widened
 from .table import counted, edge_mark, grouped, text_table
 
-LINES = {
-    "fixup": "fixup",
-    "skipinit": "skipinit",
-    "alpha_rsqrt_depth": "alpha_rsqrt_depth",
-    "depth_mup": "depth_mup",
-    "completep": "completep",
-    "plain": "plain",
-    "batchnorm": "batchnorm",
-}
+LINES = (
+    "fixup", "skipinit", "alpha_rsqrt_depth", "depth_mup", "completep", "plain", "batchnorm"
+)  # fmt: skip
 METRIC = "train_loss"
 
 
@@ -85,7 +79,7 @@ class Settings:
     """What the rows depend on."""
 
     dataset: str = "digits"
-    lines: tuple[str, ...] = tuple(LINES)
+    lines: tuple[str, ...] = LINES
     depths: tuple[int, ...] = (10, 34, 100, 304)  # layers, at the first of the widths
     widths: tuple[int, ...] = (1, 2, 4)  # at the first of the depths
     base_width: int = 2  # the least that has all leaves of wider networks
@@ -121,7 +115,7 @@ def relative(
 ) -> training.Relative:
     """A network, its scheme and the factors of its rates, beside the base's depth and width."""
     of = functools.partial(
-        models.WideResNet, scheme=LINES[line], stem_channels=stem_channels, num_classes=classes
+        models.WideResNet, scheme=line, stem_channels=stem_channels, num_classes=classes
     )
     images = jax.ShapeDtypeStruct((1, 8, 8, 1), jnp.float32)
     return training.relative_to(
@@ -151,7 +145,7 @@ def points(settings: Settings, dataset: Any, rows: Sequence[Row]) -> list[Point]
             power = round(math.log2(rate))
             key = {"line": line, "depth": depth, "width": width, "log2_rate": power, "seed": seed}
             scheme = schemes.get(relative_at(settings, dataset, key).model.scheme)
-            title = schemes.get(LINES[line]).title
+            title = schemes.get(line).title
             found.append(
                 Point(
                     key=key,
@@ -287,7 +281,7 @@ EXPERIMENT = Experiment(
         "Best rate [log2 of those as good], and by how much the loss is worse at the best rate of "
         "the smallest network:"
     ),
-    choices={"lines": tuple(LINES)},
+    choices={"lines": LINES},
 )  # fmt: skip
 
 if __name__ == "__main__":
