@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "train networks of 10 to 1,000 layers, draw Fixup's figure 3",
     "experiment": "redraw a figure or a table of the papers, by name",
     "sweep": "train a grid of runs, and draw what came of it",
+    "find-lr": "find the learning rate of a network with short runs",
     "analyze": "write a page about how a network starts",
     "train": "train a network for images, and keep it in one file",
     "train-translator": "train a Transformer to translate, and keep it in one file",
@@ -25,7 +26,9 @@ COMMANDS = {
     "from-torch": "keep a PyTorch checkpoint as a network of this library",
     "show": "say what a network's file holds",
 }
-PARTS = {"sweep": "sweep", "analyze": "analysis"}
+PARTS = {
+    "sweep": "sweep.__main__", "analyze": "analysis.__main__", "find-lr": "sweep.find_lr"
+}  # fmt: skip
 
 
 def experiments() -> dict[str, str]:
@@ -52,7 +55,7 @@ def main() -> int:
         chosen = choose(f"{prog} experiment", titles, "NAME")
         return _experiment(chosen, f"{prog} experiment {chosen}")
     if name in PARTS:
-        return _module(f"nf_resnets.{PARTS[name]}.__main__").run(f"{prog} {name}")
+        return _module(f"nf_resnets.{PARTS[name]}").run(f"{prog} {name}")
     # A trained network's commands are those of one module, which reads their names itself.
     sys.argv.insert(1, name)
     return _module("nf_resnets.trained.__main__").run(prog)

@@ -24,7 +24,7 @@ def test_the_help_names_all_commands(monkeypatch, capsys):
         assert lines[0] == "usage: nf-resnets COMMAND [OPTIONS]"
         assert [line.split()[0] for line in lines[2 : 2 + len(entry.COMMANDS)]] == [*entry.COMMANDS]
     trained = {*command.COMMANDS}
-    assert set(entry.COMMANDS) - trained == {"demo", "experiment", "sweep", "analyze"}
+    assert set(entry.COMMANDS) - trained == {"demo", "experiment", "sweep", "analyze", "find-lr"}
     assert trained < set(entry.COMMANDS)
 
 

@@ -1,0 +1,109 @@
+"""`nf-resnets find-lr`: the learning rate of a network, from short runs over a range of rates."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import tyro
+
+from nf_resnets import command_line
+from nf_resnets.plotting.answers import rate_range
+from nf_resnets.sweep import command
+from nf_resnets.sweep.select import Optimum, optimum
+from nf_resnets.sweep.settings import RunSettings, parse, value_text
+
+STEPS = 100
+"""Of a run, where no budget is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Find the learning rate of a network with short runs over a range of rates.
+
+    The best rate has the lowest training loss at the end of the runs; it is printed with the range
+    of rates as good and with those that diverged. The runs are a sweep, with its figures, and are
+    resumed as a sweep's.
+
+    A run has 100 steps if neither --epochs nor --steps is given. The best rate of longer runs can
+    be another one, mostly a lower one.
+    """
+
+    rates: str = "2^-8:2^2"
+    """The rates, as a sweep's --grid has them: a range of powers, or numbers with commas between
+    them. While the best one lies at an edge, rates beyond it are added: see --extend."""
+    seeds: int = 2
+    """Runs at each rate, from --seed on."""
+    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(
+            default_factory=lambda: command.Options(out=Path("runs/find_lr"), extend=3)
+        )
+    )
+    settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = (
+        dataclasses.field(default_factory=RunSettings)
+    )
+
+
+def main(wanted: Command) -> int:
+    """Makes the runs that are missing, draws them, prints the answer; returns the exit code."""
+    if not 1 <= wanted.seeds <= 1000:
+        raise SystemExit(f"--seeds {wanted.seeds} found; expected 1 to 1,000.")
+    base = command.base_of(wanted.settings, {})
+    if "peak_lr" in base:
+        raise SystemExit(f"--peak-lr {base['peak_lr']:g} found; expected --rates.")
+    try:
+        axes = parse([f"peak_lr={wanted.rates}"])
+    except ValueError as error:
+        raise SystemExit(f"--rates {wanted.rates}: {error}") from None
+    first = base.pop("seed", 0)
+    axes["seed"] = tuple(range(first, first + wanted.seeds))
+    if not {"epochs", "steps"} & set(base):
+        base["steps"] = STEPS
+    result = command.run(wanted.options, axes, base, "Learning rates")
+    if result is None:
+        return 0
+    code = command.finish(result, wanted.options, title="Learning rates of short runs")
+    print("\n" + answer(optimum(result.rows, metric="train_loss", rule=wanted.options.best)))
+    return code
+
+
+def answer(best: Optimum) -> str:
+    """Says which rate is best, which are as good, and which diverged.
+
+    Args:
+      best: the optimum of the runs by their training loss.
+
+    Example:
+      >>> rows = [{"state": "finished", "peak_lr": rate, "seed": 0, "train_loss": loss}
+      ...         for rate, loss in ((0.125, 0.5), (0.25, 0.4), (0.5, 0.7))]
+      >>> rows.append({"state": "diverged", "peak_lr": 1.0, "seed": 0, "train_loss": None})
+      >>> print(answer(optimum(rows, metric="train_loss")))
+      The best rate is 2^-2: training loss 0.4.
+      Diverged: 2^0 (1 of 1).
+    """
+
+    def power(rate: float) -> str:
+        return value_text("peak_lr", rate)
+
+    if best.best is None:
+        said = "No run finished, so there is no best rate."
+    else:
+        range_ = rate_range(vars(best), power)
+        said = f"The best rate is {range_}: training loss {best.mean:.3g}."
+        if best.at_edge:
+            said += f" It is the {best.at_edge} of the rates tried: widen --rates."
+    diverged = [
+        f"{power(each.rate)} ({each.diverged} of {each.n + each.diverged})"
+        for each in best.rates
+        if each.diverged
+    ]
+    return f"{said}\nDiverged: {', '.join(diverged) or 'none'}."
+
+
+def run(prog: str = "") -> NoReturn:
+    """Does what the command line says, and exits; its help calls it ``prog``."""
+    command.end(lambda: main(command_line.read(Command, prog)))
+
+
+__all__ = ["STEPS", "Command", "answer", "main", "run"]

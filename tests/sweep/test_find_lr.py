@@ -1,0 +1,69 @@
+"""The learning-rate finder: what it says, what it refuses, and runs on the digits."""
+
+import jax
+import pytest
+
+from nf_resnets.sweep import find_lr, optimum
+from nf_resnets.sweep.command import Options
+from nf_resnets.sweep.find_lr import Command, answer, main
+from nf_resnets.sweep.settings import RunSettings
+
+
+def best(losses):
+    """The optimum of runs with these losses at each rate; None is a diverged run."""
+    return optimum(
+        [
+            {"state": "finished" if loss else "diverged", "peak_lr": rate, "seed": seed,
+             "train_loss": loss}
+            for rate, seeds in losses.items()
+            for seed, loss in enumerate(seeds)
+        ],
+        metric="train_loss",
+    )  # fmt: skip
+
+
+def test_the_rate_its_range_and_what_diverged_are_said():
+    found = {0.25: (0.9, 0.9), 0.5: (0.5, 0.6), 1.0: (0.4, 0.6), 2.0: (0.1, None), 4.0: (None,) * 2}
+    # 2^1 is better where it finishes, and no rate to take. The deviation at 2^0 is 0.14.
+    assert answer(best(found)) == (
+        "The best rate is 2^0 (2^-1 to 2^0): training loss 0.5.\n"
+        "Diverged: 2^1 (1 of 2), 2^2 (2 of 2)."
+    )
+    assert answer(best({0.5: (0.5,), 1.0: (0.4,)})) == (
+        "The best rate is 2^0: training loss 0.4. It is the highest of the rates tried: widen "
+        "--rates.\nDiverged: none."
+    )
+    assert answer(best({1.0: (None,)})) == (
+        "No run finished, so there is no best rate.\nDiverged: 2^0 (1 of 1)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (Command(seeds=0), "--seeds 0 found; expected 1 to 1,000."),
+        (Command(settings=RunSettings(peak_lr=0.3)), "--peak-lr 0.3 found; expected --rates."),
+        (Command(rates="2^-2:x"), "--rates 2^-2:x: peak_lr='x' found; expected a number."),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(wanted, sentence):
+    with pytest.raises(SystemExit) as refused:
+        main(wanted)
+    assert refused.value.code == sentence
+
+
+@pytest.mark.slow
+def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: first)
+    wanted = Command(
+        rates="2^-6,2^-3,2^10", seeds=1, options=Options(out=tmp_path),
+        settings=RunSettings(model="wrn-10-1", stem_channels=4, seed=3),
+    )  # fmt: skip
+    assert main(wanted) == 0
+    out = capsys.readouterr().out
+    assert f"{find_lr.STEPS} steps" in (tmp_path / "report.html").read_text()
+    assert "Diverged: 2^10 (1 of 1)." in out and "The best rate is 2^-" in out
+    # Started again, it only reads the ledger.
+    assert main(wanted) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == out.splitlines()[-2:]
