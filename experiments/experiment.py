@@ -51,6 +51,8 @@ class Command:
     machines, which share the runs; each writes all rows into a folder of its own."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folder's tensorboard/."""
+    wandb: bool = False
+    """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
     execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = EXECUTION
     coordinator: str | None = None
     """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""

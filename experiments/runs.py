@@ -26,6 +26,7 @@ from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.tensorboard import TensorBoard
+from nf_resnets.sweep.wandb import WandB
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training import Program, Start, hosts
 from nf_resnets.training.preemption import Preemption
@@ -340,6 +341,8 @@ def _sweep(
             if command.tensorboard:
                 boards = TensorBoard(out / "tensorboard", tell=display.on_message)
                 callbacks.append(stack.enter_context(boards))
+            if command.wandb:
+                callbacks.append(stack.enter_context(WandB(out)))
         return run_sweep(
             task,
             runs,

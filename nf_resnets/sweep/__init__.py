@@ -8,12 +8,13 @@ from nf_resnets.sweep.settings import RunSettings
 from nf_resnets.sweep.targets import common_target, knees, steps_to_target
 from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.transfer import Move, moves
+from nf_resnets.sweep.wandb import WandB
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training.callbacks import Callback, Callbacks
 
 __all__ = [
     "Callback", "Callbacks", "Ledger", "LedgerError", "Move", "Optimum", "Outcome", "Regimes",
-    "RunSettings", "Sweep", "TensorBoard", "common_target", "enter", "isolated", "knees",
+    "RunSettings", "Sweep", "TensorBoard", "WandB", "common_target", "enter", "isolated", "knees",
     "make_sweep", "moves", "open_ledger", "optima", "optimum", "regimes", "regimes_of", "run_sweep",
     "steps_to_target",
 ]  # fmt: skip

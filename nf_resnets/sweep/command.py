@@ -53,6 +53,7 @@ from nf_resnets.sweep.settings import (
 from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.tensorboard import TensorBoard
+from nf_resnets.sweep.wandb import WandB
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
@@ -90,6 +91,8 @@ class Options:
     """Try runs again that failed or ran out of memory."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folder's tensorboard/."""
+    wandb: bool = False
+    """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
     execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
@@ -521,15 +524,16 @@ def _train(
 ) -> worker.Outcome:
     """Trains the runs that are missing, and shows them on process 0."""
     with contextlib.ExitStack() as stack:
-        callback: Callback = Callbacks()
+        callbacks: list[Callback] = []
         if ledger is not None:
             rows = sweep.rows(ledger)
             display = stack.enter_context(Display(sweep.runs, rows=rows, swept=swept(sweep.axes)))
-            callback = display
+            callbacks.append(display)
             if options.tensorboard:
-                folder = options.out / "tensorboard"
-                boards = stack.enter_context(TensorBoard(folder, tell=display.on_message))
-                callback = Callbacks(display, boards)
+                boards = TensorBoard(options.out / "tensorboard", tell=display.on_message)
+                callbacks.append(stack.enter_context(boards))
+            if options.wandb:
+                callbacks.append(stack.enter_context(WandB(options.out)))
             stack.enter_context(warnings.catch_warnings())
             # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
             warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
@@ -537,7 +541,7 @@ def _train(
         # the process at once.
         stack.enter_context(stop)
         return worker.run_sweep(
-            sweep.task, sweep.runs, ledger, options.out / "checkpoints", callback,
+            sweep.task, sweep.runs, ledger, options.out / "checkpoints", Callbacks(*callbacks),
             stop=lambda: stop.requested, execution=options.execution,
         )  # fmt: skip
 

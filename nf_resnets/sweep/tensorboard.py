@@ -41,6 +41,43 @@ def run_name(key: str, label: str) -> str:
     return f"{name[:LONGEST_NAME]}-{key[:_DIGITS]}"
 
 
+def points(
+    step: int, curve: Mapping[str, Any], every: int
+) -> Iterator[tuple[int, dict[str, float], bool]]:
+    """Of the steps of a call of ``on_step`` those that are due, and the last one.
+
+    Args:
+      step: steps made.
+      curve: the metrics of the last steps, [n] each.
+      every: of how many steps one is due; the first step is, too.
+
+    Yields:
+      The step, its metrics by their tags, and whether it is due.
+
+    Example:
+      >>> list(points(4, {"loss": [0.5, 0.25, 0.125]}, 2))
+      [(2, {'train/loss': 0.5}, True), (4, {'train/loss': 0.125}, True)]
+    """
+    count = min((len(values) for values in curve.values()), default=0)
+    for place in range(count):
+        at = step - count + 1 + place
+        is_due = at == 1 or at % every == 0
+        if is_due or place == count - 1:
+            values = {f"train/{name}": float(column[place]) for name, column in curve.items()}
+            yield at, values, is_due
+
+
+def epoch_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """What is logged of an epoch, by its tags.
+
+    Example:
+      >>> epoch_values({"train_loss": 0.5, "test_loss": None, "seconds": 3.0})
+      {'epoch/train_loss': 0.5}
+    """
+    values = {tag: row.get(name) for name, tag in _EPOCH_TAGS.items()}
+    return {tag: float(value) for tag, value in values.items() if value is not None}
+
+
 @dataclasses.dataclass
 class _Log:
     """The log of a run in a slot."""
@@ -138,23 +175,17 @@ class TensorBoard:
         if (log := self._logs.get(key)) is None:
             return
         with self._safely(key):
-            columns = {f"train/{name}": values for name, values in curve.items()}
-            count = min((len(values) for values in columns.values()), default=0)
-            for place in range(count):
-                at = step - count + 1 + place
-                if at == 1 or at % log.every == 0 or place == count - 1:
-                    log.last = at, {tag: float(column[place]) for tag, column in columns.items()}
-                    if at == 1 or at % log.every == 0:
-                        self._write_last(log)
+            for at, values, is_due in points(step, curve, log.every):
+                log.last = at, values
+                if is_due:
+                    self._write_last(log)
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """Logs an epoch, and has the file written so far, before a checkpoint of the run is."""
         if (log := self._logs.get(key)) is None:
             return
         with self._safely(key):
-            values = {tag: row.get(name) for name, tag in _EPOCH_TAGS.items()}
-            there = {tag: float(value) for tag, value in values.items() if value is not None}
-            if there:
+            if there := epoch_values(row):
                 self._write(log.writer, step, summary=self._scalars(there))
             log.writer.flush()
 
@@ -223,4 +254,4 @@ class TensorBoard:
                     self._tell(text) if self._tell else print(text, file=sys.stderr)
 
 
-__all__ = ["LONGEST_NAME", "MOST_POINTS", "TensorBoard", "run_name"]
+__all__ = ["LONGEST_NAME", "MOST_POINTS", "TensorBoard", "epoch_values", "points", "run_name"]

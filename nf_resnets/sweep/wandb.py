@@ -1,0 +1,103 @@
+"""Runs logged with Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nf_resnets.sweep.tensorboard import MOST_POINTS, epoch_values, points
+
+
+class WandB:
+    """Logs runs with Weights & Biases; a callback and a context manager.
+
+    The names of what is logged are those of :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`,
+    the settings are the run's ``config``. By default runs are kept on this machine, and ``wandb
+    sync FOLDER/wandb/offline-run-*`` uploads them. A run that is resumed has the same id, and goes
+    on from the step of its checkpoint.
+
+    Args:
+      folder: the logs lie in it, in a folder ``wandb``; made where missing.
+      project: what the runs belong to.
+      mode: ``"offline"`` or ``"online"``; by default what the environment's ``WANDB_MODE`` says,
+        else offline.
+      most_points: of a curve.
+
+    Raises:
+      ImportError: if wandb is not installed.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, project: str = "nf_resnets", mode: str | None = None,
+        most_points: int = MOST_POINTS,
+    ) -> None:  # fmt: skip
+        try:
+            self._wandb: Any = importlib.import_module("wandb")
+        except ImportError as error:
+            raise ImportError(
+                f"wandb, which logs for Weights & Biases, cannot be imported ({error}); install it "
+                "with `pip install nf_resnets[wandb]`."
+            ) from error
+        self._folder = Path(folder)
+        self._project = project
+        self._mode = mode or os.environ.get("WANDB_MODE", "offline")
+        self._most_points = most_points
+        self._runs: dict[str, tuple[Any, int]] = {}  # of those in slots; every n-th step is logged
+
+    def on_compile_begin(self, program: str, label: str) -> None:
+        """Not logged."""
+
+    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
+        """Not logged."""
+
+    def on_counts(self, counts: Mapping[str, int]) -> None:
+        """Not logged."""
+
+    def on_message(self, text: str) -> None:
+        """Not logged."""
+
+    def on_run_begin(
+        self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
+    ) -> None:
+        """Begins a run, or resumes it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        run = self._wandb.init(
+            dir=str(self._folder), project=self._project, mode=self._mode, id=key[:20], name=label,
+            config=dict(settings), resume="allow", reinit="create_new",
+            settings=self._wandb.Settings(silent=True, console="off"),
+        )  # fmt: skip
+        self._runs[key] = run, max(1, math.ceil(num_steps / self._most_points))
+
+    def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
+        """Logs those of the new steps that are due."""
+        if key in self._runs:
+            run, every = self._runs[key]
+            for at, values, is_due in points(step, curve, every):
+                if is_due:
+                    run.log(values, step=at)
+
+    def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
+        """Logs an epoch."""
+        if key in self._runs:
+            self._runs[key][0].log(epoch_values(row), step=step)
+
+    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
+        """Ends a run; its summary says in which state."""
+        if key in self._runs:
+            run, _ = self._runs.pop(key)
+            run.summary["state"] = state
+            run.finish(exit_code=int(state in ("diverged", "failed", "oom")))
+
+    def __enter__(self) -> WandB:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key in list(self._runs):
+            self.on_run_end(key, "waiting", {})
+
+
+__all__ = ["WandB"]
