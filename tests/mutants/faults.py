@@ -510,4 +510,15 @@ MUTANTS = [
         "plotting/test_answers.py",
         ('gone.get(rate["rate"], 0) + rate["diverged"]', 'rate["diverged"]'),
     ),
+    # Data sets of the user's own.
+    *_in(
+        "data/sources.py",
+        "data/test_folder.py",
+        ("order = order[~is_test[order]]", "order = order[:]"),
+        ("round(len(rows) / 5)", "len(rows) // 6"),
+    ),
+    *_in(
+        "data/folder.py", "data/test_folder.py", ("pixels[..., :1] if is_grey", "pixels if is_grey")
+    ),
+    *_in("sweep/find_lr.py", "sweep/test_find_lr.py", ("if each.diverged", "if not each.n")),
 ]
