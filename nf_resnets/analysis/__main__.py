@@ -1,7 +1,8 @@
-"""The command ``python -m nf_resnets.analysis``: one page about how a network starts.
+"""The command ``python -m nf_resnets.analysis``: one page about a network, as it starts or trained.
 
-It initialises a network, sends one batch through it and back, and writes what
-:mod:`nf_resnets.analysis` measures of every residual block: a figure and a table.
+It initialises a network, or opens a trained one, sends one batch through it and back, and writes
+what :mod:`nf_resnets.analysis` measures of every residual block: a figure and a table. A trained
+network stands beside its own initialisation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from nf_resnets import (  # noqa: F401 (init registers the schemes)
     places,
     roles,
     schemes,
+    trained,
 )
 from nf_resnets.analysis.bounds import excess_loss
 from nf_resnets.analysis.closed_form import ClosedForm
@@ -46,6 +48,11 @@ COLUMNS = (
     "closed_sum", "closed_share", "closed_gradient",
 )  # fmt: skip
 """Of the table; ``squared_mean`` and ``variance`` are the sum's, ``closed_`` the closed form's."""
+MEASURED = (
+    "input", "skip", "branch", "sum", "share", "squared_mean", "variance", "gradient_norm", "eta",
+    "scalar",
+)  # fmt: skip
+"""What the table of a trained network has as it started, too, as ``start_``."""
 
 FIGURE, TABLE, SETTINGS = "page.png", "blocks.csv", "settings.json"
 
@@ -58,6 +65,9 @@ class Options:
     """A residual network's name: wrn-28-10, cifar-resnet-110, resnet-50, resnet-50-v2, ..."""
     scheme: str = "fixup"
     """A registered scheme that fits the network: fixup, skipinit, rescalenet, batchnorm, ..."""
+    file: Path | None = None
+    """Instead of model and scheme, a trained network's file, such as train writes, or from-torch of
+    a published checkpoint; it is drawn beside its own initialisation."""
     dataset: str = "digits"
     """digits, cifar10, cifar100, svhn_cropped, fashion_mnist; or PATH or PATH@SIZE of a folder with
     a folder of images for each class."""
@@ -106,6 +116,8 @@ def analyse(options: Options) -> Page:
         raise ValueError(f"--seed {options.seed} found; expected 0 <= seed < 2**32.")
     if min(options.image_size, options.stem_channels) < 0:
         raise ValueError("--image-size and --stem-channels are to be 0 or more.")
+    if options.file:
+        return _analyse_trained(options)
     family = _family(options.model)
     scheme = schemes.fitting(options.scheme, family)
     dataset = data.load(options.dataset, options.data_dir)
@@ -114,33 +126,88 @@ def analyse(options: Options) -> Page:
     if options.stem_channels:
         more["stem_channels"] = options.stem_channels
     model = architectures.make(options.model, scheme, num_classes=dataset.num_classes, **more)
-    # Everything runs once: what counts is how long it takes to compile.
-    quickly = quick_compile(jax.devices()[0])
     keys = jax.random.split(jax.random.key(options.seed), 3)
+    return _measure(model, family, _start(model, scheme, images, keys), images, labels, keys[2])
+
+
+def _analyse_trained(options: Options) -> Page:
+    """A trained network, and in the columns ``start_`` the same network at initialisation."""
+    network = trained.load(str(options.file))
+    model, inputs = network.model, network.inputs
+    if not isinstance(inputs, trained.Images):
+        raise ValueError(f"--file {options.file} translates; expected a network for images.")
+    if options.image_size or options.stem_channels or options.dtype != DTYPES[0]:
+        raise ValueError(
+            "--image-size, --stem-channels or --dtype found beside --file, which says them."
+        )
+    family = architectures.architecture_of(model).family
+    _check_family(family, f"--file {options.file}")
+    dataset = data.load(options.dataset, options.data_dir)
+    images, labels = _batch(dataset, options, inputs)
+    notes = []
+    known = list(dataset.class_names) == list(inputs.class_names)
+    if not known:
+        labels = jnp.argmax(model.apply(network.variables, images), axis=-1)
+        notes.append(
+            f"Backward: {dataset.name} has other classes, so that the loss is that of the classes "
+            "that the network itself predicts."
+        )
+    keys = jax.random.split(jax.random.key(options.seed), 3)
+    scheme = schemes.get(model.scheme)
+    first = _start(model, scheme, images, keys)
+    last = network.variables["params"], network.variables.get("batch_stats")
+    start, page = (_measure(model, family, at, images, labels, keys[2]) for at in (first, last))
+    rows = [
+        {
+            **{name: row[name] for name in COLUMNS if not name.startswith("closed")},
+            **{f"start_{name}": before[name] for name in MEASURED},
+        }
+        for row, before in zip(page.rows, start.rows, strict=True)
+    ]
+    notes += [note for note in page.notes if not note.startswith("Closed form")]
+    notes += [f"At initialisation: {note}" for note in start.notes if note.startswith("Backward")]
+    return Page(rows, notes)
+
+
+def _start(
+    model: Any, scheme: schemes.Scheme, images: jax.Array, keys: jax.Array
+) -> tuple[Any, Any]:
+    """Parameters and batch statistics of a network at initialisation."""
 
     def start(key: jax.Array, draw_key: jax.Array) -> Any:
         variables = model.init(key, images[:1])
         params = scheme.init(variables["params"], model.num_branches, key=draw_key)
         return params, variables.get("batch_stats")
 
-    params, batch_stats = jax.jit(start, compiler_options=quickly)(keys[0], keys[1])
+    params, batch_stats = _quickly(start)(keys[0], keys[1])
     if scheme.calibrate is not None:
         params = scheme.calibrate(model.apply, params, images)
+    return params, batch_stats
+
+
+def _quickly(function: Any) -> Any:
+    # Everything runs once: what counts is how long it takes to compile.
+    return jax.jit(function, compiler_options=quick_compile(jax.devices()[0]))
+
+
+def _measure(
+    model: Any, family: str, state: Any, images: jax.Array, labels: jax.Array, head_key: jax.Array
+) -> Page:
+    """Sends a batch through a network and back; ``state``: parameters and batch statistics."""
+    params, batch_stats = state
     observed = observe(model, batch_stats=batch_stats)
 
     notes = []
     shown, blocked = params, _zero_head(params)
     if blocked:
-        shown = random_head(params, keys[2])
+        shown = random_head(params, head_key)
         notes.append(
             "Backward: the scheme starts the head at 0, which lets no gradient through; here it is "
             "drawn from N(0, 1/fan_in)."
         )
-    logits, taps = jax.jit(observed, compiler_options=quickly)(shown, images)
-    norms = jax.jit(
-        lambda at: gradient_norms(observed, at, images, labels=labels), compiler_options=quickly
-    )(shown)
-    form = predicted(params, scheme, taps, family=family)
+    logits, taps = _quickly(observed)(shown, images)
+    norms = _quickly(lambda at: gradient_norms(observed, at, images, labels=labels))(shown)
+    form = predicted(params, schemes.get(model.scheme), taps, family=family)
     if form is None:
         notes.append("Closed form: none is known for this scheme in this network.")
     else:
@@ -202,16 +269,25 @@ def _number(value: Any) -> Any:
 
 def _family(name: str) -> str:
     family = architectures.find(name).family
-    if family not in ("pre_activation", "post_activation"):
-        raise ValueError(
-            f"--model {name} found; expected a residual network for images, such as wrn-28-10, "
-            "cifar-resnet-110 or resnet-50."
-        )
+    _check_family(family, f"--model {name}")
     return family
 
 
-def _batch(dataset: data.Dataset, options: Options) -> tuple[jax.Array, jax.Array]:
-    """Normalised images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed."""
+def _check_family(family: str, what: str) -> None:
+    if family not in ("pre_activation", "post_activation"):
+        raise ValueError(
+            f"{what} found; expected a residual network for images, such as wrn-28-10, "
+            "cifar-resnet-110 or resnet-50."
+        )
+
+
+def _batch(
+    dataset: data.Dataset, options: Options, inputs: trained.Images | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Normalised images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed.
+
+    Mean, deviation and size are those of the data set, or of what a trained network takes.
+    """
     count = len(dataset.train.labels)
     if not 2 <= options.batch_size <= count:
         raise ValueError(
@@ -219,15 +295,20 @@ def _batch(dataset: data.Dataset, options: Options) -> tuple[jax.Array, jax.Arra
             f"of {dataset.name}."
         )
     chosen = np.random.default_rng(options.seed).permutation(count)[: options.batch_size]
-    images = data.normalize(
-        jnp.asarray(dataset.train.images[chosen]),
-        jnp.asarray(dataset.mean),
-        jnp.asarray(dataset.std),
-    )
-    if options.image_size:
-        side = options.image_size
-        shape = (images.shape[0], side, side, images.shape[3])
-        images = jax.image.resize(images, shape, "linear")
+    pixels, scale = dataset.train.images[chosen], inputs or dataset
+    if inputs and pixels.shape[-1] != inputs.shape[-1]:
+        raise ValueError(
+            f"--dataset {options.dataset} has images of {pixels.shape[-1]} channels; "
+            f"--file {options.file} takes {inputs.shape[-1]}."
+        )
+    raw = jnp.asarray(pixels)
+    if inputs:
+        raw = raw.astype(jnp.float32) * (inputs.max_value / dataset.max_value)
+    images = data.normalize(raw, jnp.asarray(scale.mean), jnp.asarray(scale.std))
+    side = (options.image_size,) * 2 if options.image_size else images.shape[1:3]
+    size = inputs.shape[:2] if inputs else side
+    if images.shape[1:3] != size:
+        images = jax.image.resize(images, (len(images), *size, images.shape[3]), "linear")
     return images, jnp.asarray(dataset.train.labels[chosen])
 
 
@@ -255,6 +336,8 @@ def folder_for(options: Options) -> Path:
       ValueError: if it cannot be made, or holds anything but results of the same options.
     """
     named = f"{options.model}-{options.scheme}-{options.dataset}"
+    if options.file:
+        named = f"{options.file.stem}-{options.dataset}"
     folder = options.out or Path("runs") / "analysis" / named
     folder = places.try_folder(folder, "--out")
     try:
@@ -274,13 +357,15 @@ def folder_for(options: Options) -> Path:
 def settings_of(options: Options) -> dict[str, Any]:
     """All that the results depend on, as JSON values; the default ``dtype`` is left out."""
     left_out = {"out", "compile_for"} | ({"dtype"} if options.dtype == DTYPES[0] else set())
-    return {n: value for n, value in dataclasses.asdict(options).items() if n not in left_out}
+    left_out |= {"model", "scheme"} if options.file else {"file"}
+    found = {n: value for n, value in dataclasses.asdict(options).items() if n not in left_out}
+    return {n: str(value) if isinstance(value, Path) else value for n, value in found.items()}
 
 
 def write(page: Page, options: Options, folder: Path) -> None:
     """Writes the figure, the table and the settings."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(stream, list(page.rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(page.rows)
     # The settings come first, and whole: a folder that an interrupt left is known by them.
@@ -290,17 +375,18 @@ def write(page: Page, options: Options, folder: Path) -> None:
     ):
         (folder / f"{name}.new").write_text(text)
         os.replace(folder / f"{name}.new", folder / name)
-    title = schemes.get(options.scheme).title
+    title = f"{options.model}, {schemes.get(options.scheme).title}, at initialisation"
     page_figure(
         page.rows,
         folder / FIGURE,
-        title=f"{options.model}, {title}, at initialisation",
+        title=f"{options.file.name}, trained, and at initialisation" if options.file else title,
         subtitle=(
             f"{len(page.rows)} residual branches; {options.batch_size} images of "
             f"{options.dataset}, seed {options.seed}; dots: measured, vertical lines: a stage "
             "begins"
         ),
         notes=page.notes,
+        reference="start" if options.file else "closed",
     )
 
 
@@ -312,11 +398,11 @@ def main(options: Options) -> int:
         folder = folder_for(options)
         page = analyse(options)
         write(page, options, folder)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, trained.TrainedError) as error:
         raise SystemExit(str(error)) from None
-    last = page.rows[-1]
+    last, what = page.rows[-1], options.file or f"{options.model}, {options.scheme}"
     print(
-        f"{options.model}, {options.scheme}: L = {len(page.rows)}, Var {page.rows[0]['input']:.3g} "
+        f"{what}: L = {len(page.rows)}, Var {page.rows[0]['input']:.3g} "
         f"at the first block's input and {last['sum']:.3g} after the last sum. "
         f"In {folder.resolve()}:"
     )
@@ -354,8 +440,8 @@ def run(prog: str = "") -> int:
     options = command_line.read(
         Options,
         prog,
-        "One page about how a residual network starts: signal propagation, gradients, "
-        "correlations, beside their closed forms.",
+        "One page about a residual network, as it starts or trained: signal propagation, "
+        "gradients, correlations, beside their closed forms or their start.",
     )
     return command_line.finish(lambda: main(options), "Stopped; nothing was written.")
 

@@ -113,13 +113,14 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
 
 
 def architecture_of(model: Any) -> Architecture:
-    """An architecture whose networks have a model's class.
+    """An architecture whose networks have a model's class and, of a ResNet, its version.
 
     Raises:
       ValueError: if the model is no network of this library.
     """
     for architecture in ARCHITECTURES.values():
-        if type(model) is architecture.network:
+        given = getattr(architecture.build, "keywords", {}).get("version")
+        if type(model) is architecture.network and given in (None, getattr(model, "version", None)):
             return architecture
     raise ValueError(
         f"a network of class {type(model).__name__} found; expected one of this library, "

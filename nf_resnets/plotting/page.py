@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from nf_resnets.looks import looks
 from nf_resnets.plotting.signal import (
@@ -18,6 +18,8 @@ from nf_resnets.plotting.style import INK, saved_figure
 
 Row = Mapping[str, Any]
 
+# What is drawn beside the dots as a line, by the prefix of its columns.
+_REFERENCES = {"closed": "closed form", "start": "at initialisation"}
 # Heading, label and scale of the panel; column, name and closed form of each of its curves.
 _PANELS: tuple[tuple[str, str, str, tuple[tuple[str, str, str], ...]], ...] = (
     ("Forward", "Var (second moment)", "log2",
@@ -42,6 +44,7 @@ def page_figure(
     title: str,
     subtitle: str,
     notes: Sequence[str] = (),
+    reference: Literal["closed", "start"] = "closed",
 ) -> None:
     """Draws the page of a network and saves it.
 
@@ -58,6 +61,8 @@ def page_figure(
       title: the network.
       subtitle: the settings.
       notes: lines for the foot of the page.
+      reference: what is drawn as lines beside the dots: the closed form, or the network's start,
+        whose columns begin with ``start_``.
 
     Raises:
       ValueError: if there are no rows.
@@ -68,7 +73,7 @@ def page_figure(
     size = 12.6, 7.4 + foot
     with saved_figure(path, size, title=title, subtitle=subtitle, foot=foot) as figure:
         for axes, panel in zip(figure.subplots(2, 3).ravel(), _PANELS, strict=True):
-            _draw_panel(axes, rows, *panel)
+            _draw_panel(axes, rows, reference, *panel)
         for index, line in enumerate(notes):
             height = (foot - 0.1 - 0.2 * index) / size[1]
             figure.text(0.012, height, line, fontsize=9, color=INK, va="center")
@@ -77,12 +82,15 @@ def page_figure(
 def _draw_panel(
     axes: Any,
     rows: Sequence[Row],
+    reference: str,
     heading: str,
     label: str,
     scale: str,
     curves: Sequence[tuple[str, str, str]],
 ) -> None:
     axes.set_title(heading, fontsize=10)
+    if reference == "start":
+        curves = [(column, name, f"start_{column}") for column, name, _ in curves]
     there = [
         (index, curve) for index, curve in enumerate(curves) if finite(rows, curve[0], "linear")
     ]
@@ -101,7 +109,7 @@ def _draw_panel(
         else:
             zeros.append(name)
     if any(form and finite(rows, form, scale) for _, (_, _, form) in there):
-        axes.plot([], [], "--", color=INK, linewidth=1.3, label="closed form")
+        axes.plot([], [], "--", color=INK, linewidth=1.3, label=_REFERENCES[reference])
     if axes.get_legend_handles_labels()[0]:
         finish_axes(axes, Quantity("", label, scale=scale))
         axes.margins(y=0.12)

@@ -1,17 +1,22 @@
 """The command as a user runs it: what it writes, what it refuses, what it leaves alone."""
 
 import csv
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tyro
 from PIL import Image
 
+from nf_resnets import models, roles, schemes, trained
 from nf_resnets.analysis import __main__ as command
+from nf_resnets.roles import Role
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +48,47 @@ def test_a_page_is_written(tmp_path, capsys):
     assert float(rows[0]["gradient_norm"]) > 0
     image = Image.open(tmp_path / "page" / "page.png")
     assert image.size[0] > 1500 and len(image.convert("RGB").getcolors(1 << 24)) > 50
+
+
+def saved(path, alpha=0.0, mean=(4.9,)):
+    """A WRN-10-1 with SkipInit as the command starts it with seed 0, but for its alphas."""
+    model = models.WideResNet(depth=10, stem_channels=4, scheme="skipinit")
+    images, keys = jnp.zeros((2, 8, 8, 1)), jax.random.split(jax.random.key(0), 3)
+    params, _ = command._start(model, schemes.get("skipinit"), images, keys)
+    params = roles.assign(params).map(
+        lambda leaf, value: jnp.full_like(value, alpha) if leaf.role is Role.ALPHA else value,
+        params,
+    )
+    inputs = trained.Images((8, 8, 1), mean, (6.0,), 16.0, tuple("0123456789"))
+    return trained.save(path, model, {"params": params}, inputs=inputs)
+
+
+def test_a_trained_network_stands_beside_its_start(tmp_path, capsys):
+    file = saved(tmp_path / "digits.safetensors", alpha=0.5)
+    assert command.main(command.Options(file=file, batch_size=16, out=tmp_path / "page")) == 0
+    assert "digits.safetensors: L = 3" in capsys.readouterr().out
+    assert (tmp_path / "page" / "page.png").stat().st_size > 10_000
+    for row in rows_of(tmp_path / "page"):
+        # Only the alphas differ from the start, and with them everything but the first input.
+        assert (float(row["scalar"]), float(row["start_scalar"])) == (0.5, 0.0)
+        assert float(row["start_branch"]) == 0.0 < float(row["branch"])
+        assert (row["input"] == row["start_input"]) == (row["k"] == "1")
+
+
+@pytest.mark.slow
+def test_a_trained_network_of_other_classes_says_what_its_loss_is_of(tmp_path):
+    file = saved(tmp_path / "mine.safetensors")
+    page = command.analyse(command.Options(file=file, dataset="digits", batch_size=16))
+    assert not [note for note in page.notes if "other classes" in note]
+    network = trained.load(file)
+    inputs = dataclasses.replace(network.inputs, class_names=tuple("abcdefghij"))
+    trained.save(tmp_path / "other.safetensors", network.model, network.variables, inputs=inputs)
+    other = command.Options(file=tmp_path / "other.safetensors", batch_size=16)
+    page = command.analyse(other)
+    assert [note for note in page.notes if "digits has other classes" in note]
+    # The network is as it started.
+    for row in page.rows:
+        assert all(row[name] == row[f"start_{name}"] for name in command.MEASURED)
 
 
 @pytest.mark.slow
@@ -78,7 +124,7 @@ def test_help_names_every_option(capsys):
         tyro.cli(command.Options, args=["--help"])
     assert left.value.code == 0
     said = capsys.readouterr().out
-    for name in command.settings_of(command.Options()):
+    for name in [*command.settings_of(command.Options()), "file"]:
         assert f"--{name.replace('_', '-')}" in said
 
 
@@ -94,6 +140,7 @@ def test_help_names_every_option(capsys):
         ({"batch_size": 1}, "--batch-size 1 found; expected 2 to 1437"),
         ({"seed": -1}, "--seed -1 found"),
         ({"image_size": -1}, "0 or more"),
+        ({"file": Path("nothing.safetensors")}, "nothing.safetensors"),
         ({"compile_for": "v5e:4"}, "the slice v5e:4 found, 1 axes; expected the 2"),
     ],
 )
