@@ -81,6 +81,7 @@ def test_experiments(digits):
     assert [isinstance(state[0], optax.ScaleByLionState) for state in states] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_base_network_of_a_sweep(digits):
     """Rates tuned at one size, for a network twice as wide and of four times as many branches."""
     given = {"model": "wrn-28-4", "stem_channels": 4, "scheme": "completep", "steps": 4}

@@ -63,6 +63,7 @@ def saved(path, alpha=0.0, mean=(4.9,)):
     return trained.save(path, model, {"params": params}, inputs=inputs)
 
 
+@pytest.mark.slow
 def test_a_trained_network_stands_beside_its_start(tmp_path, capsys):
     file = saved(tmp_path / "digits.safetensors", alpha=0.5)
     assert command.main(command.Options(file=file, batch_size=16, out=tmp_path / "page")) == 0
