@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 from pathlib import Path
 
@@ -109,6 +110,31 @@ SOURCES = {module_name(path): path.read_text() for path in sorted(PACKAGE.rglob(
 @pytest.mark.parametrize("module", SOURCES)
 def test_imports_go_downwards(module):
     assert import_faults(module, SOURCES[module]) == []
+
+
+def circle_of_imports(sources: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle, within a function or not."""
+    below = {
+        module: {name if name in sources else name.rpartition(".")[0] for name in imports(source)}
+        & (set(sources) - {module})
+        for module, source in sources.items()
+    }
+    # A package's own file hands names on, and its modules may ask the package for its name.
+    packages = {name.rpartition(".")[0] for name in sources}
+    try:
+        graphlib.TopologicalSorter(
+            {module: found - packages for module, found in below.items() if module not in packages}
+        ).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle_of_imports(SOURCES) == []
+    assert circle_of_imports({
+        "a.b": "from a.c import d", "a.c": "def f():\n    from a.b import d", "a.e": "import a.b",
+    }) == ["a.b", "a.c", "a.b"]  # fmt: skip
 
 
 @pytest.mark.parametrize("module", SOURCES)

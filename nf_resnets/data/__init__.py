@@ -8,6 +8,7 @@ from nf_resnets.data.batch import (
     training_batch,
 )
 from nf_resnets.data.crop import RandomCrop
+from nf_resnets.data.dataset import Dataset, Split, from_arrays, from_splits
 from nf_resnets.data.folder import from_folder
 from nf_resnets.data.imagenet import (
     IMAGENET_MEAN,
@@ -24,7 +25,7 @@ from nf_resnets.data.order import (
     seed_key,
     steps_per_epoch,
 )
-from nf_resnets.data.sources import DATASETS, Dataset, Split, from_arrays, from_splits, load
+from nf_resnets.data.sources import DATASETS, load
 from nf_resnets.data.stream import Reading, evaluation_stream, stream_order, training_stream
 
 __all__ = [

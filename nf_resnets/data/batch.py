@@ -11,9 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from nf_resnets.data.augment import cutout, example_keys, normalize, random_crop, random_flip
+from nf_resnets.data.dataset import Dataset, Split
 from nf_resnets.data.mixup import mixed, mixture
 from nf_resnets.data.order import batch_indices, local_positions, steps_per_epoch
-from nf_resnets.data.sources import Dataset, Split
 
 
 @flax.struct.dataclass

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from nf_resnets import places
+from nf_resnets.data.dataset import Dataset, from_arrays
 from nf_resnets.data.pictures import decode, fitted
-from nf_resnets.data.sources import Dataset, from_arrays
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 """Of the files that are images; others are passed over, and so are names that begin with a dot."""
