@@ -203,6 +203,20 @@ def test_a_bias_breaks_the_identity(path):
     assert identity_error(stem, stem.lower_bound * stem.norm, size.max()) > 10
 
 
+def test_in_the_maximum_norm_theorem_1_is_false():
+    """ "Any valid norm": of z = W x with four equal columns, at x = (1, 1, 1, 1)."""
+    weight, x, label = np.outer([3.0, -1.0, 0.5], np.ones(4)), np.ones(4), 1
+    logits = weight @ x
+    p = np.exp(logits) / np.exp(logits).sum()
+    gradient = (p - np.eye(3)[label]) @ weight
+    excess = float(bounds.excess_loss(jnp.asarray(logits)[None], jnp.array([label]))[0])
+    assert excess > 1
+    # Gradient and input are parallel: in L2 equality holds, in the maximum norm a fourth is left.
+    of_l2 = np.linalg.norm(gradient) * np.linalg.norm(x)
+    assert of_l2 == pytest.approx(excess, rel=1e-5)  # float32
+    assert np.abs(gradient).max() * np.abs(x).max() == pytest.approx(excess / 4, rel=1e-5)
+
+
 def test_a_network_that_normalises_is_refused():
     images, labels = digits(BATCH)
     model = models.WideResNet(depth=10, stem_channels=4, scheme="groupnorm")

@@ -29,6 +29,19 @@ def test_the_named_forms_are_the_papers(form, sums, shares):
     np.testing.assert_allclose(form.input[1:], form.sum[:-1], rtol=1e-12)
 
 
+def test_branches_of_what_does_not_train_at_1000_layers_contribute_a_half():
+    """One BatchNorm before the softmax, BatchNorm in blocks times a, BatchNorm after the sum."""
+    ones = np.ones(50)
+    np.testing.assert_allclose(cf.alpha_one(50).share, 0.5)
+    after_sum = cf.propagate(ones, normalized=True, normalized_sum=True)
+    np.testing.assert_allclose(after_sum.share, 0.5)
+    # Var x_k = a^2 (Var x_{k-1} + 1): from the first blocks on the branch has 1 - a^2 of the sum.
+    for squared in (1 / 2, 1 / 4, 1 / 16):
+        block = cf.propagate(squared * ones, squared * ones, normalized=True)
+        np.testing.assert_allclose(block.share[20:], 1 - squared, rtol=1e-4)
+    assert cf.batch_norm(50).share[-1] < 0.02
+
+
 def test_alpha_rsqrt_depth_ends_at_about_e():
     assert cf.alpha_rsqrt_depth(10_000).sum[-1] == pytest.approx(np.e, rel=1e-4)  # e/(2L) below it
 

@@ -44,6 +44,21 @@ def test_with_momentum_it_is_two_times_one_plus_mu_over_the_curvature(momentum):
     assert result.unstable == pytest.approx(expected, rel=5e-3)
 
 
+def test_another_scale_of_the_parameters_has_another_rate():
+    """``L(w / c)`` from ``c w_0`` at ``c^2 eta`` descends as ``L`` from ``w_0`` at ``eta``."""
+    start, c = jnp.array([1.0, -2.0, 0.5, 1.5]), 4.0  # a power of 2: nothing is rounded otherwise
+
+    def losses(loss, at, rate):
+        return stable_rate.descend(loss, at, jnp.float32(rate), steps=12, momentum=0.7)
+
+    def rescaled(params, step):
+        return quadratic(params / c, step)
+
+    expected = losses(quadratic, start, 0.05)
+    np.testing.assert_array_equal(losses(rescaled, c * start, c**2 * 0.05), expected)
+    assert (losses(rescaled, c * start, 0.05) != expected).any()
+
+
 def test_the_descent_is_heavy_ball():
     rate, momentum = 0.05, 0.7
     at, velocity, expected = np.array([1.0, -2.0, 0.5, 1.5]), np.zeros(4), []

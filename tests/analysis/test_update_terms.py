@@ -112,7 +112,7 @@ def numpy_logits(weights, x):
     return weights.head @ x
 
 
-def test_fixups_zero_layer_is_the_only_one_of_a_branch_that_moves_the_network():
+def test_a_zero_layer_under_a_relu_never_moves():
     drawn = draw_network(
         jax.random.key(0), width=WIDTH, num_branches=3, num_classes=CLASSES, layer_scales=[0.5, 0]
     )

@@ -199,6 +199,17 @@ def test_the_numbers_of_the_feedback():
     np.testing.assert_allclose(18**0.5 * result["b_15"]["c_2"][0, 0, 0, 0], 0.8908987, rtol=1e-6)
 
 
+def test_the_feedback_calls_the_branchs_deviation_its_variance():
+    """The branch is to be smaller by ``L**(1/2) (k + L)**(-1/2)``: three of its layers' factors."""
+    k, depth = np.arange(1, 17), 16
+    of_a_layer = depth ** (1 / 6) * (k + depth) ** (-1 / 6)
+    printed = depth**0.5 * (k + depth) ** -0.5
+    beta_squared = 1 / (k + depth)  # the variance that constant and branch are to have together
+    np.testing.assert_allclose(of_a_layer**3, printed, rtol=1e-12)
+    np.testing.assert_allclose(printed**2 / depth, beta_squared, rtol=1e-12)
+    assert (printed / depth > 1.02 * beta_squared).all()
+
+
 def test_the_published_code_counts_from_zero():
     """Its ``block_idx`` begins at ``L - 1``; typed from its formulas, for ResNet-50."""
     constants = schemes.get("rescalenet_published").anatomy.constants((False,) * 16)
