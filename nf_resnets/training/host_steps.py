@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +20,19 @@ BatchesFn = Callable[[int, int], Iterator[Any]]
 """``batches(seed, step)`` iterates over a run's batches from a step on; ``close()`` ends it."""
 
 
+@dataclasses.dataclass
+class Reading:
+    """The batches of the run that one thread trains."""
+
+    batches: Iterator[Any] | None = None
+    at: tuple[int, int] | None = None  # seed and step of the next batch
+    seconds_waited: float = 0.0
+
+
 class HostSteps:
     """The ``steps`` of a :class:`nf_resnets.training.Program` with one slot.
+
+    Threads may share it, each for a run of its own: each has batches of its own.
 
     Args:
       step: ``step(states, batch) -> (states, metrics)``, compiled.
@@ -35,16 +48,24 @@ class HostSteps:
         # Steps dispatched ahead on several virtual CPU devices can deadlock. Elsewhere a few run
         # ahead of the host, so that reading metrics costs nothing.
         self._lag = 0 if mesh.devices.flat[0].platform == "cpu" else 8
-        self._open: Iterator[Any] | None = None
-        self._at: tuple[int, int] | None = None
-        self.seconds_waited = 0.0
+        self._readings: dict[int, Reading] = collections.defaultdict(Reading)
+
+    @property
+    def _own(self) -> Reading:
+        """What this thread reads."""
+        return self._readings[threading.get_ident()]
+
+    @property
+    def seconds_waited(self) -> float:
+        """How long this thread has waited for batches."""
+        return self._own.seconds_waited
 
     def __call__(self, states: TrainState, counts: np.ndarray) -> Steps:
         """Makes ``counts[0]`` steps, fewer if the run diverges."""
-        at = int(states.seed[0]), int(states.step[0])
-        if self._open is None or self._at != at:
+        at, own = (int(states.seed[0]), int(states.step[0])), self._own
+        if own.batches is None or own.at != at:
             self.close()
-            self._open = self._batches(*at)
+            own.batches = self._batches(*at)
         pending: collections.deque[Any] = collections.deque()
         rows: list[list[float]] = []
         loss: Any = None
@@ -56,7 +77,7 @@ class HostSteps:
             if not self._read(pending, rows, self._lag):
                 break
         diverged = not self._read(pending, rows, 0)
-        self._at = at[0], at[1] + len(rows)
+        own.at = at[0], at[1] + len(rows)
         if diverged:
             self.close()
         curve = np.array(rows, np.float32).reshape(len(rows), len(self._metrics))
@@ -64,16 +85,16 @@ class HostSteps:
         return Steps(states, columns, np.array([len(rows)], np.int32), np.array([diverged]))
 
     def _next(self, step: int, loss: Any) -> Any:
-        start = time.perf_counter()
+        own, start = self._own, time.perf_counter()
         try:
-            batch = next(self._open)  # type: ignore[arg-type]
+            batch = next(own.batches)  # type: ignore[arg-type]
         except StopIteration:
             raise ValueError(
                 f"the stream ended before step {step}; expected more batches."
             ) from None
         # A device that is still computing has not waited, however long the host has.
         if loss is None or loss.is_ready():
-            self.seconds_waited += time.perf_counter() - start
+            own.seconds_waited += time.perf_counter() - start
         return batch
 
     @staticmethod
@@ -87,11 +108,12 @@ class HostSteps:
             rows.append([float(value[0]) for value in jax.device_get(pending.popleft())])
 
     def close(self) -> None:
-        """Ends what reads ahead."""
-        close = getattr(self._open, "close", None)
+        """Ends what reads ahead for this thread."""
+        own = self._own
+        close = getattr(own.batches, "close", None)
         if close is not None:
             close()
-        self._open, self._at = None, None
+        own.batches, own.at = None, None
 
 
-__all__ = ["BatchesFn", "HostSteps"]
+__all__ = ["BatchesFn", "HostSteps", "Reading"]

@@ -1,5 +1,6 @@
 """The loop on streamed batches: resumed it ends where it would have, and stalls are measured."""
 
+import concurrent.futures
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -199,6 +201,23 @@ def test_steps_ahead_of_the_host_change_no_number(lag):
     assert np.isfinite(found.curve["loss"]).all()
     # Another run, or another step of the same, opens another stream.
     assert steps(states_of(), np.array([1])).curve["loss"] == whole.curve["loss"][0, 0]
+
+
+def test_threads_read_batches_of_their_own():
+    """Two runs of one program, as two workers of a sweep train them, in turns of a step each."""
+    turns = threading.Barrier(2)
+
+    def in_turns(states, batch):
+        turns.wait(timeout=60)
+        return STEP(states, batch)
+
+    steps = HostSteps(in_turns, lambda seed, step: Batches(MESH, 9, 0.0, step), MESH, METRICS)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(steps, states_of(), np.array([6])) for _ in range(2)]
+        found = [call.result().curve["loss"] for call in calls]
+    alone = host_steps(9)(states_of(), np.array([6])).curve["loss"]
+    for each in found:
+        np.testing.assert_array_equal(each, alone)
 
 
 def test_a_stream_that_ends_early_is_said():
