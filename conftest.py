@@ -71,11 +71,6 @@ def compiled_quickly(request):
         # What other files have compiled in the other way is not to be met here.
         jax.clear_caches()
         jax.config.update(UNOPTIMIZED.lower(), quickly)
-    stored = jax.config.jax_compilation_cache_dir
-    yield
-    # A command that is called in this process has its programs stored, which changes those of
-    # later files: none calls oneDNN.
-    jax.config.update("jax_compilation_cache_dir", stored)
 
 
 def pytest_collection_finish():

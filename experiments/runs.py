@@ -24,6 +24,7 @@ from nf_resnets.models import DTYPES, dtype_of
 from nf_resnets.sweep import Callbacks
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
+from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.wandb import WandB
@@ -291,7 +292,7 @@ def make_runs(
             runs = task.add(missing)
             if folder is not None:
                 if writer is None:
-                    use_compilation_cache(folder)
+                    store_programs(folder.path)
                     ledger = stack.enter_context(open_ledger(_place(command, folder)))
                     writer = RowWriter(task, ledger, folder, curves)
                 enter(runs, writer.ledger)
@@ -363,19 +364,6 @@ def _failures(task: ExperimentTask, ledger: Ledger, runs: Sequence[Resolved]) ->
             traces = [trace for trace in traces if trace] or [run["message"]]
             found[task.points[run["key"]].name] = traces[-1]
     return found
-
-
-def use_compilation_cache(folder: ResultsFolder) -> None:
-    """Stores compiled programs in the folder, for the next start.
-
-    Not on a CPU: programs that call oneDNN cannot be stored, and those that can be stored are
-    slower.
-    """
-    if jax.devices()[0].platform == "cpu":
-        return
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        jax.config.update("jax_compilation_cache_dir", str((folder.path / "compiled").resolve()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 __all__ = ["ExperimentTask", "Result", "RowWriter", "make_runs"]

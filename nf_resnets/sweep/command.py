@@ -38,7 +38,7 @@ from nf_resnets.sweep.image_task import (
     refuse_other_settings,
 )  # fmt: skip
 from nf_resnets.sweep.ledger import LONGEST_LEASE, Ledger, LedgerError, open_ledger
-from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep.programs import Execution, store_programs
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.select import METRICS as TARGETS
@@ -335,7 +335,7 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
 
 
 def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
-    _use_compilation_cache(options.out)
+    store_programs(options.out)
     with contextlib.ExitStack() as stack:
         ledger = None
         if hosts.is_process_zero():
@@ -484,13 +484,6 @@ def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             )
             maker |= {"last": day.isoformat(), "runs": maker["runs"] + 1}
     return list(found.values())
-
-
-def _use_compilation_cache(out: Path) -> None:
-    """Keeps compiled programs in the folder, so that a worker that goes on finds them."""
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        jax.config.update("jax_compilation_cache_dir", str((out / "compiled").resolve()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def _refuse_to_forget(table: Path, ledger: Ledger, done: Collection[str]) -> None:

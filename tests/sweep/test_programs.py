@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -104,3 +105,20 @@ def test_a_sweep_s_time_is_its_runs_spread_over_workers():
     assert programs.total(costs, workers=1) == pytest.approx(15 + 47)
     assert programs.total(costs, workers=2) == pytest.approx(31)
     assert programs.total([], workers=2) == 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "chosen", "stored"),
+    [("cpu", None, None), ("gpu", None, "compiled"), ("tpu", "mine", "mine")],
+)
+def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chosen, stored):
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform)])
+    try:
+        jax.config.update(names[0], chosen and str(tmp_path / chosen))
+        programs.store_programs(tmp_path)
+        assert jax.config.jax_compilation_cache_dir == (stored and str(tmp_path / stored))
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
