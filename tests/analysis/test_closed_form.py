@@ -57,6 +57,15 @@ def test_the_input_of_rescalenet_keeps_a_half_and_every_branch_1_over_2L():
     assert abs(first - 0.5) > 0.01
 
 
+def test_a_uniform_coefficient_alone_lets_the_variance_grow():
+    """RescaleNet's ``L**-0.5`` on He's branches: variance ``1/L`` in place of ``1/(k + L)``."""
+    ones = np.ones(100)
+    uniform = cf.propagate(ones / 100, cf.rescale(100).skip)
+    # d ln v / dt = 1 - 1 / (1 + t) from v(0) = 1 to t = 1, of which the blocks are 100 steps.
+    assert uniform.sum[-1] == pytest.approx(np.e / 2, rel=0.01)
+    np.testing.assert_allclose(cf.rescale(100).sum, 1, rtol=1e-12)
+
+
 def test_a_stage_begins_anew_with_batch_norm_and_goes_on_with_he():
     assert cf.batch_norm(6, transitions=[4]).sum.tolist() == [2, 3, 4, 2, 3, 4]
     he = cf.propagate(np.ones(3), strides=[1, 2, 1], random_skips=[False, True, False])
