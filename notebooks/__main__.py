@@ -5,12 +5,15 @@ Needs the extra `nf_resnets[notebooks]`; all of them take some minutes on two co
 
 from __future__ import annotations
 
+import ast
 import base64
+import copy
 import io
 import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +30,48 @@ def with_install(source: str) -> str:
     return f"{title}\n# %%\n{INSTALL}{mark}{others}"
 
 
-def executed(name: str, folder: str | Path, timeout: int = 600) -> Any:
-    """Runs a notebook's source from the top, in a kernel of its own that begins in ``folder``."""
+def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
+    """A notebook with other values of its constants, such as fewer steps for a test.
+
+    Args:
+      notebook: as nbformat reads it.
+      values: by the names of what it assigns on the first level of a cell.
+
+    Raises:
+      ValueError: if it assigns no such name, or one twice.
+    """
+    notebook, found = copy.deepcopy(notebook), []
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        lines = cell.source.splitlines()
+        # From the last one on, so that the places of those before stay.
+        for node in reversed(ast.parse(cell.source).body):
+            names = [ast.unparse(target) for target in getattr(node, "targets", ())]
+            if len(names) == 1 and names[0] in values:
+                lines[node.lineno - 1 : node.end_lineno] = [f"{names[0]} = {values[names[0]]!r}"]
+                found += names
+        cell.source = "\n".join(lines)
+    if sorted(found) != sorted(values):
+        raise ValueError(f"the notebook assigns {sorted(found)}; expected {sorted(values)}, once.")
+    return notebook
+
+
+def executed(
+    name: str, folder: str | Path, timeout: int = 600, values: Mapping[str, Any] | None = None
+) -> Any:
+    """Runs a notebook's source from the top, in a kernel of its own that begins in ``folder``.
+
+    Args:
+      name: of the notebook.
+      folder: where its kernel begins.
+      timeout: seconds for each cell.
+      values: as :func:`with_values` takes them.
+    """
     import jupytext
     import nbclient
 
-    notebook = jupytext.read(FOLDER / f"{name}.py")
+    notebook = with_values(jupytext.read(FOLDER / f"{name}.py"), values or {})
     client = nbclient.NotebookClient(
         notebook,
         timeout=timeout,

@@ -58,7 +58,6 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
     assert used == platform, f"JAX uses the {used}, and there is a {platform}: begin a new session."
 
 # %%
-import os
 import tempfile
 from pathlib import Path
 
@@ -67,9 +66,13 @@ from IPython.display import Image
 
 from nf_resnets import models, optim, plotting, schemes, trained, training, translation
 
-SMOKE = "NF_RESNETS_SMOKE" in os.environ  # set by the tests: everything runs, nothing is learnt
-LAYERS, CHANNELS, STEPS, PAIRS = (1, 8, 2, 400) if SMOKE else (9, 48, 150, 6_000)
-TOKENS, TESTED = (256, 2) if SMOKE else (768, 20)
+PAIRS = 6_000  # of sentences
+VOCABULARY = 600  # tokens
+LAYERS = 9  # in the encoder, and as many in the decoder
+CHANNELS = 48
+STEPS = 150
+TOKENS = 768  # a batch
+TESTED = 20  # sentences
 FIGURES = Path(tempfile.mkdtemp())
 
 # %% [markdown]
@@ -82,9 +85,7 @@ FIGURES = Path(tempfile.mkdtemp())
 
 # %%
 pairs = translation.load_pairs("made", limit=PAIRS)
-vocabulary = translation.train_vocabulary(
-    pairs.train.source, pairs.train.target, size=200 if SMOKE else 600
-)
+vocabulary = translation.train_vocabulary(pairs.train.source, pairs.train.target, size=VOCABULARY)
 whole = translation.encode(pairs.train.source, pairs.train.target, vocabulary, max_length=64)
 widths = list(whole.widths)
 usual = max(set(widths), key=widths.count)

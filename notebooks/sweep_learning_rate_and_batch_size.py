@@ -56,7 +56,6 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
 
 # %%
 import dataclasses
-import os
 import tempfile
 from pathlib import Path
 
@@ -65,17 +64,12 @@ from IPython.display import Image
 from nf_resnets import plotting, schemes, sweep
 from nf_resnets.sweep import Callbacks
 
-SMOKE = "NF_RESNETS_SMOKE" in os.environ  # set by the tests: few runs, and nothing to be seen
-if SMOKE:
-    GRID = {"scheme": ("skipinit",), "batch_size": (64, 128), "peak_lr": (0.1, 0.2)}
-    BASE = {"model": "wrn-10-1", "stem_channels": 4, "steps": 2}
-else:
-    GRID = {
-        "scheme": ("skipinit", "batchnorm"),
-        "batch_size": (32, 256),
-        "peak_lr": tuple(2.0**power for power in range(-7, 2)),
-    }
-    BASE = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 4.0}
+GRID = {
+    "scheme": ("skipinit", "batchnorm"),
+    "batch_size": (32, 256),
+    "peak_lr": tuple(2.0**power for power in range(-7, 2)),
+}
+BASE = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 4.0}
 FOLDER = Path(tempfile.mkdtemp())
 
 # %% [markdown]

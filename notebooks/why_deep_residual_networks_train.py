@@ -56,7 +56,6 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
     assert used == platform, f"JAX uses the {used}, and there is a {platform}: begin a new session."
 
 # %%
-import os
 import tempfile
 from pathlib import Path
 
@@ -69,9 +68,10 @@ from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
 from nf_resnets.plotting.theory import Curves, theory_figure
 
-SMOKE = "NF_RESNETS_SMOKE" in os.environ  # set by the tests: small, and nothing to be seen
-LAYERS, CHANNELS, BATCH = (16, 4, 4) if SMOKE else (100, 16, 16)
-DEPTHS = (10, 16) if SMOKE else (10, 28, 100, 304)
+LAYERS = 100
+CHANNELS = 16
+BATCH = 16
+DEPTHS = (10, 28, 100, 304)  # of the last part
 FIGURES = Path(tempfile.mkdtemp())
 
 digits = data.load("digits")

@@ -1,5 +1,6 @@
 """Notebooks: paired with their sources cell by cell, shown with outputs, and run from the top."""
 
+import ast
 import base64
 import fnmatch
 import glob
@@ -15,10 +16,26 @@ from pathlib import Path
 import jax
 import pytest
 
-from notebooks.__main__ import FOLDER, INSTALL, NAMES, executed, with_install
+from notebooks.__main__ import FOLDER, INSTALL, NAMES, executed, with_install, with_values
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 300_000  # bytes of a notebook with its pictures
+
+# What the constants of the notebooks are in tests: everything runs, and nothing is learnt.
+SMALL = {
+    "quickstart": {"BLOCKS": 1, "STEPS": 3, "EPOCHS": 0.2},
+    "why_deep_residual_networks_train": {
+        "LAYERS": 16, "CHANNELS": 4, "BATCH": 4, "DEPTHS": (10, 16),
+    },
+    "sweep_learning_rate_and_batch_size": {
+        "GRID": {"scheme": ("skipinit",), "batch_size": (64, 128), "peak_lr": (0.1, 0.2)},
+        "BASE": {"model": "wrn-10-1", "stem_channels": 4, "steps": 2},
+    },
+    "normalization_free_transformer": {
+        "PAIRS": 400, "VOCABULARY": 200, "LAYERS": 1, "CHANNELS": 8, "STEPS": 2, "TOKENS": 256,
+        "TESTED": 2,
+    },
+}  # fmt: skip
 
 every_notebook = pytest.mark.parametrize("name", NAMES)
 
@@ -132,17 +149,35 @@ def test_the_first_cell_says_what_is_missing_and_when_to_restart(hosted):
     assert hosted(WHEEL, version="99.0") == [f"{WHEEL}[translation]", restart]
 
 
+@every_notebook
+def test_constants_are_plain_and_replaced_from_outside(name):
+    jupytext = pytest.importorskip("jupytext")
+    notebook = jupytext.read(FOLDER / f"{name}.py")
+    # A first cell that asks what it is run for would show a reader what is no concern of theirs.
+    assert not re.search("smoke|environ", notebook.cells[2].source, re.IGNORECASE)
+    small, names = with_values(notebook, SMALL[name]), {}
+    for cell in small.cells[2:]:
+        if cell.cell_type == "code":
+            names |= {
+                node.targets[0].id: ast.literal_eval(node.value)
+                for node in ast.parse(cell.source).body
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in SMALL[name]
+            }
+    assert names == SMALL[name]
+    with pytest.raises(ValueError, match="expected .*'NOTHING'"):
+        with_values(notebook, SMALL[name] | {"NOTHING": 1})
+
+
 @pytest.mark.slow
 @every_notebook
 def test_it_runs_from_the_top(name, tmp_path, monkeypatch):
-    """With smoke parameters, in a kernel of its own; an error in a cell is an error here."""
+    """With small values, in a kernel of its own; an error in a cell is an error here."""
     pytest.importorskip("jupytext")
     pytest.importorskip("nbclient")
     if name == "normalization_free_transformer":
         pytest.importorskip("sentencepiece")
-    monkeypatch.setenv("NF_RESNETS_SMOKE", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = executed(name, tmp_path, timeout=280)
+    notebook = executed(name, tmp_path, timeout=280, values=SMALL[name])
     shown = [o for cell in notebook.cells for o in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in shown)
     assert list(tmp_path.iterdir()) == []
