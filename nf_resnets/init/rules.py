@@ -24,7 +24,7 @@ _END = rf"[./](?:kernel|bias|weight|w|b){_VALUE}"
 _NORM = r"(?:[nN]orm|bn|BN|(?:^|[./_])(?:[gl]n|[GL]N)(?![a-z]))\w*"
 _OF_NORM = rf"[./](?:scale|bias|offset|weight){_VALUE}"
 # A ready rule serves many networks, and not each has all of its parts.
-_OPTIONAL = tuple(role.value for role in Role if role is not Role.BRANCH)
+_OPTIONAL = (*(role.value for role in Role if role is not Role.BRANCH), "order")
 
 _ATTENTION = (
     "MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention",

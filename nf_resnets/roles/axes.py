@@ -20,9 +20,12 @@ from nf_resnets.roles.rules import Rules
 
 # The last key of a weight or of its bias vector; NNX adds a key to a Param's path.
 _OWN_KEY = re.compile(r"(?:^|[/_.])(kernel|weight|w|bias|b)(?:/(?:raw_)?value)?$")
+_ENDING = r"(?:_?(?:proj\w*|linear|lin|dense|net|conv\w*))?"
 # What attention's layers are called: Flax, Haiku, Equinox, PyTorch, and the letters of the paper.
 _QUERY, _KEY, _VALUE = (
-    re.compile(rf"(?:w_?|to_|in_)?(?:{short}|{long})(?:_?(?:proj\w*|linear|lin|dense|net))?", re.I)
+    re.compile(
+        rf"(?:w_?|to_|in_)?(?:{short}|{long})(?:_?(?:proj\w*|linear|lin|dense|net|conv\w*))?", re.I
+    )
     for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
 )
 _FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
@@ -143,14 +146,18 @@ def _general(weights: Sequence[Leaf], biases: Mapping[str, tuple[int, ...]]) -> 
 def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
     """Query, key, value and out among the names of a branch's layers, if that is what they are.
 
+    Query, key and value, or key and value, may be one layer.
+
     Example:
       >>> attention_order(["key", "linear", "query", "value"])
       ('query', 'key', 'value', 'linear')
-      >>> attention_order(["conv_1", "conv_2"])
+      >>> attention_order(["proj", "qkv"]), attention_order(["conv_1", "conv_2"])
+      (('qkv', 'proj'), None)
     """
     rest = {name.rpartition("/")[2]: name for name in names}
     order = []
-    for pattern in (_QUERY, _KEY, _VALUE):
+    separate = (_QUERY, _KEY, _VALUE)
+    for pattern in {2: (_FUSED,), 3: (_QUERY, _FUSED)}.get(len(rest), separate):
         fitting = [short for short in rest if pattern.fullmatch(short)]
         if len(fitting) != 1:
             return None
@@ -169,7 +176,8 @@ def _attention(layers: Mapping[str, Leaf], known: Mapping[str, str]) -> dict[str
     """The axes of one module's weights of three axes or more, where they are an attention's."""
     words = {leaf.path: known[leaf.path] for leaf in layers.values() if leaf.path in known}
     order = attention_order(layers)
-    if order is not None and not all(layers[name].path in words for name in order):
+    separate = order is not None and len(order) == 4
+    if order and separate and not all(layers[name].path in words for name in order):
         query, key, value, out = (layers[name].own_shape for name in order)
         heads = len(query) == len(key) == len(value) == len(out) == 3
         # Keys and values may have fewer heads, each of which serves several queries'.

@@ -216,6 +216,63 @@ def _refuse_ambiguous_scans(scans: Mapping[Any, list[_Group]], stacked: str) -> 
             refuse(one, two)
 
 
+# A squeeze-and-excitation, which multiplies the branch by a number above 0.
+_GATE = re.compile(
+    r"(?:^|[/._])(?:se|se_?(?:block|layer|module|unit)|squeeze\w*excit\w*|excit\w*)_?\d*[/._]", re.I
+)
+
+
+def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rules: Rules) -> None:
+    """Refuses a first or last layer that is in no row with the others: a shortcut, or a gate.
+
+    A shortcut takes what the branch takes and gives what the branch gives, and does not fit to its
+    neighbour; or it is what a branch of a stage's first block has more than the others.
+    """
+    rows = _rows(leaves)
+    taps = {tuple(leaf.length("DHW") for leaf in row) for row in rows}
+    for row in rows:
+        name = branches[row[0].branches[0] - 1].name
+        if {_search(rules.branch, leaf.path)[-1] for leaf in row} & set(rules.order):
+            continue
+        for leaf in row:
+            if _GATE.search(leaf.path):
+                raise ValueError(
+                    f"leaf {leaf.path!r} {list(leaf.shape)} is that of a gate by its name, a "
+                    f"squeeze-and-excitation, and no layer in the row of residual branch {name!r}; "
+                    "expected rules.branch not to match it and rules.keep to do."
+                )
+        for beside, rest, neighbour in (
+            (row[-1], row[:-1], row[-2:-1]), (row[0], row[1:], row[1:2]),
+        ):  # fmt: skip
+            # Two layers that do not fit may be two halves of something else.
+            if len(rest) < 2 or beside.length("DHW") > 1:
+                continue
+            if (rest[0].length("I"), rest[-1].length("O")) != tuple(map(beside.length, "IO")):
+                continue
+            given, taken = sorted((beside, neighbour[0]), key=lambda leaf: leaf.layer)
+            own = tuple(leaf.length("DHW") for leaf in rest)
+            if given.length("O") != taken.length("I") or (max(own) > 1 and own in taps):
+                raise ValueError(
+                    f"leaf {beside.path!r} {list(beside.shape)} takes what residual branch "
+                    f"{name!r} takes and gives what it gives, as a shortcut beside the other "
+                    f"{len(rest)} does; expected rules.branch not to match it and rules.shortcut "
+                    "to do, or rules.order to name all layers if it is one of the branch."
+                )
+
+
+def _rows(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
+    """The weights of each branch in order, of those whose axes are all known."""
+    rows: dict[tuple[int, ...], list[Leaf]] = {}
+    for leaf in leaves:
+        if leaf.weight and leaf.role is Role.BRANCH:
+            rows.setdefault(leaf.branches, []).append(leaf)
+    return [
+        sorted(row, key=lambda leaf: leaf.layer)
+        for row in rows.values()
+        if all(leaf.axes for leaf in row)
+    ]
+
+
 def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], rules: Rules) -> None:
     """Refuses an order by names, as of ``down`` before ``up``, in which a branch fits nowhere.
 
@@ -223,24 +280,18 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
     it, and layers between them are of such a width.
     """
     around: set[int] = set()
-    layers: dict[tuple[int, ...], list[Leaf]] = {}
     for leaf in leaves:
         if not leaf.weight:
             continue
         if leaf.role is Role.EMBEDDING:
             around.add(leaf.shape[-1])
-        elif leaf.role is Role.BRANCH:
-            layers.setdefault(leaf.branches, []).append(leaf)
         elif leaf.axes:
             letters = {Role.HEAD: "I", Role.STEM: "O", Role.SHORTCUT: "IO"}.get(leaf.role, "")
             around |= {leaf.length(letter) for letter in letters}
     # Branches of the same widths say the same, right or wrong.
     kinds: dict[tuple[tuple[int, int], ...], list[Leaf]] = {}
-    for of_one in layers.values():
-        if all(leaf.axes for leaf in of_one):
-            in_order = sorted(of_one, key=lambda leaf: leaf.layer)
-            widths = tuple((leaf.length("I"), leaf.length("O")) for leaf in in_order)
-            kinds.setdefault(widths, in_order)
+    for row in _rows(leaves):
+        kinds.setdefault(tuple((leaf.length("I"), leaf.length("O")) for leaf in row), row)
     outer = collections.Counter(width for kind in kinds for width in {kind[0][0], kind[-1][1]})
 
     for kind, in_order in kinds.items():
@@ -269,4 +320,22 @@ def _by_text(in_order: Sequence[Leaf], rules: Rules) -> bool:
     return len({re.sub(r"\d+", "", name) for name in names}) > 1
 
 
-__all__ = ["number_branches", "refuse_order_of_names"]
+def refuse_unused_order(leaves: Sequence[Leaf], rules: Rules) -> None:
+    """Refuses texts of ``rules.order`` that no group of ``rules.branch`` finds."""
+    found = {
+        text
+        for leaf in leaves
+        if leaf.role is Role.BRANCH
+        for text in _search(rules.branch, leaf.path)
+    }
+    unused = [name for name in rules.order if name not in found]
+    if unused:
+        raise ValueError(
+            f"rules.order names {unused[0]!r}, which no group of rules.branch={rules.branch!r} "
+            f"finds; expected texts that they find, such as {sorted(found)[:4]}."
+        )
+
+
+__all__ = [
+    "number_branches", "refuse_layers_beside", "refuse_order_of_names", "refuse_unused_order",
+]  # fmt: skip

@@ -14,7 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.roles.axes import with_axes
-from nf_resnets.roles.branches import number_branches, refuse_order_of_names
+from nf_resnets.roles.branches import (
+    number_branches,
+    refuse_layers_beside,
+    refuse_order_of_names,
+    refuse_unused_order,
+)
 from nf_resnets.roles.layout import refuse_broken_chain
 from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Leaf, Role, path_name
 from nf_resnets.roles.location import Location, locate
@@ -122,8 +127,16 @@ class RoleMap:
             raise ValueError(
                 f"{self.num_branches} residual branches found, depth={depth} given; depth is L, "
                 "the number of residual branches, not of layers (ResNet-110 has L = 54)"
-                f"{self._forgotten_axis(int(depth))}."
+                f"{self._forgotten_axis(int(depth)) or self._one_group()}."
             )
+
+    def _one_group(self) -> str:
+        """What to say of an expression that names no branches."""
+        given = self.rules.branch is not None and re.compile(self.rules.branch).groups == 1
+        return given * (
+            "; the groups before the last one of rules.branch tell the branches apart, and it has "
+            "one group"
+        )
 
     def _forgotten_axis(self, depth: int) -> str:
         """What to say of leading axes that would run over the branches that are missing."""
@@ -178,7 +191,8 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     Raises:
       ValueError: if the tree is empty, a weight is matched by no rule or a leaf by two, a rule
         matches nothing, a weight's dtype is not a floating-point one, the leaves of a branch
-        contradict each other, or names put its layers in an order that its widths speak against.
+        contradict each other, names put its layers in an order that its widths speak against, or
+        one of them is a shortcut or a gate by its looks.
       TypeError: if ``rules`` is no :class:`Rules`, or ``params`` no tree with arrays in it.
 
     Example:
@@ -209,6 +223,9 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     leaves, branches = number_branches(leaves, used)
     refuse_broken_chain(leaves)
     refuse_order_of_names(leaves, branches, used)
+    refuse_layers_beside(leaves, branches, used)
+    if "order" not in used.optional and used.order != OUR_RULES.order:
+        refuse_unused_order(leaves, used)
     return RoleMap(tuple(leaves), tuple(branches), used, treedef)
 
 

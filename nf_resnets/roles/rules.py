@@ -20,7 +20,8 @@ class Rules:
       branch: the layers of the residual branches. Its last group orders the layers within a
         branch, the groups before it name and order the branches; digits in a group are ordered as
         numbers, the rest as text, and a group that took no part stands first. (Layers called as in
-        an attention, such as ``q_proj``, ``k_proj``, ``v_proj`` and one more, are in that order.)
+        an attention, such as ``q_proj``, ``k_proj``, ``v_proj`` and one more, or ``qkv`` and one
+        more, are in that order.)
         ``r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel"`` makes ``block_10`` follow ``block_9``. A
         layer has one weight and at most one bias vector.
       head: the classification layer, weight and bias.
@@ -39,7 +40,7 @@ class Rules:
         turns (as attention and feed-forward of a Transformer's layer), if their paths agree up to
         the end of the key in which this match ends, or if its groups find the same. Without
         groups, branches of the same layers are refused, for they may be two scans.
-      order: names that the groups of ``branch`` find, in their order; they stand before all others.
+      order: texts that the groups of ``branch`` find, in their order; they stand before all others.
       optional: names of rules that may match nothing; any other rule that does is an error.
       layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku),
         ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox, PyTorch). By default
@@ -56,6 +57,7 @@ class Rules:
     Raises:
       ValueError: if an expression does not compile, if ``branch`` has no group, if the layout is
         not one of the two, or a word of ``axes`` has other letters.
+      TypeError: if ``order`` or ``optional`` is no tuple of texts.
 
     Example:
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)/kernel", head=r"^dense/", keep=r"^stem/")
@@ -83,6 +85,8 @@ class Rules:
     def __post_init__(self) -> None:
         # Pairs, so that rules stay hashable.
         object.__setattr__(self, "axes", _refuse_words(self.axes))
+        for name in ("order", "optional"):
+            object.__setattr__(self, name, _refuse_no_names(name, getattr(self, name)))
         for name in (*(role.value for role in Role), "stacked"):
             pattern = getattr(self, name)
             if pattern is None:
@@ -120,6 +124,13 @@ def compiled(name: str, pattern: Any) -> re.Pattern[str]:
     except (re.error, TypeError) as error:
         raise ValueError(f"{name}={pattern!r} is not a regular expression: {error}.") from None
     return found
+
+
+def _refuse_no_names(name: str, given: Any) -> tuple[str, ...]:
+    """Refuses what is no tuple or list of texts, one text above all."""
+    if not isinstance(given, tuple | list) or not all(isinstance(text, str) for text in given):
+        raise TypeError(f"rules.{name}={given!r} found; expected a tuple of texts.")
+    return tuple(given)
 
 
 def _refuse_words(axes: Any) -> tuple[tuple[str, str], ...]:
