@@ -17,7 +17,7 @@ from tests.models.trees import quick_jit
 
 # A language model as its users write it; blocks h_0, h_1, each with two branches.
 GPT_RULES = Rules(
-    branch=r"h_(\d+)/(?:(attn)|mlp)/(c_attn|c_fc|c_proj)/",
+    branch=r"h_(\d+)/(attn|mlp)/(c_attn|c_fc|c_proj)/",
     embedding="^wt?p?e",
     norm="ln_",
     head="^lm_head",
