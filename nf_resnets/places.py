@@ -39,6 +39,8 @@ def expanded(path: str | os.PathLike[str], option: str = "") -> Path:
       >>> expanded("~/runs") == Path.home() / "runs"
       True
     """
+    if not isinstance(path, str | os.PathLike):
+        raise PlaceError(f"{option or 'path'} is a {type(path).__name__}; expected a path.")
     text = os.fspath(path)
     if not text or "\0" in text:
         raise PlaceError(f"{option} {text!r} found; expected a path.".lstrip())

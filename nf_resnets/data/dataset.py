@@ -6,6 +6,7 @@ crops, flips and normalises there.
 
 import dataclasses
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,9 @@ class Dataset:
     max_value: float
 
     def __post_init__(self) -> None:
+        names: Any = self.class_names  # of whatever type it is
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{self.name}: class_names={names!r} found; expected texts.")
         if len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"{self.name}: num_classes={self.num_classes} but class_names has"
@@ -115,6 +119,11 @@ def from_splits(
       >>> from_splits("mine", train=split, test=split, class_names=("cat", "dog")).mean
       (7.5,)
     """
+    for field, split in (("train", train), ("test", test)):
+        if not isinstance(split, Split):
+            raise ValueError(
+                f"{name}: {field} is a {type(split).__name__}; expected data.Split(images, labels)."
+            )
     # Before the statistics, which mean nothing for pixels that are NaN or of a wrong shape.
     _check_shapes(f"{name}, train split", train)
     _check_pixels(f"{name}, train split", train.images, max_value)
@@ -154,14 +163,24 @@ def from_arrays(
       >>> dataset.train.images.shape, dataset.test.images.shape
       ((8, 1, 1, 1), (2, 1, 1, 1))
     """
+    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+        raise ValueError(f"test is a {type(test).__name__}; expected (images, labels).")
     given = [_split_of(images, labels)] + ([] if test is None else [_split_of(*test)])
     most = 0
     for split in given:
         _check_shapes(name, split)
         _check_labels(name, split.labels, len(class_names) if class_names else sys.maxsize)
         most = max(most, int(split.labels.max()))
-    class_names = class_names or tuple(map(str, range(most + 1)))
     labels = given[0].labels
+    if not class_names:
+        missing = np.setdiff1d(np.arange(min(most, len(labels)) + 1), labels)
+        if missing.size:
+            raise ValueError(
+                f"{name}: no training image has label {missing[0]}, and the largest label is "
+                f"{most}; expected labels from 0 without a gap, as np.unique(labels, "
+                "return_inverse=True)[1] numbers them, or class_names."
+            )
+        class_names = tuple(map(str, range(most + 1)))
     order = np.random.default_rng(0).permutation(len(labels))
     if test is None:
         is_test = np.zeros(len(labels), bool)
@@ -177,7 +196,9 @@ def from_arrays(
         order = order[~is_test[order]]
     if max_value is None:
         max_value = 255.0 if given[0].images.dtype == np.uint8 else 1.0
-    return from_splits(name, _rows_of(given[0], order), given[1], tuple(class_names), max_value)
+    names: Any = class_names
+    names = names if isinstance(names, str) else tuple(names)
+    return from_splits(name, _rows_of(given[0], order), given[1], names, max_value)
 
 
 def _split_of(images: np.ndarray, labels: np.ndarray) -> Split:
@@ -210,6 +231,11 @@ def _check_shapes(where: str, split: Split) -> None:
     images, labels = split.images, split.labels
     if images.ndim != 4:
         raise ValueError(f"{where}: images must have shape [N, H, W, C], got {images.shape}.")
+    if images.shape[1] in (1, 3) and min(images.shape[2:]) > 4:
+        raise ValueError(
+            f"{where}: images of shape {images.shape} look like [N, C, H, W]; expected "
+            "[N, H, W, C], as np.moveaxis(images, 1, -1) makes them."
+        )
     if labels.ndim != 1:
         raise ValueError(f"{where}: labels must have shape [N], got {labels.shape}.")
     if len(images) != len(labels):
@@ -242,7 +268,8 @@ def _check_labels(where: str, labels: np.ndarray, num_classes: int) -> None:
     if bad.any():
         index = _first(bad)
         raise ValueError(
-            f"{where}: label {index[0]} is {labels[index]}, expected a class in [0, {num_classes})."
+            f"{where}: label {index[0]} is {labels[index]}, expected "
+            + ("0 or more." if num_classes == sys.maxsize else f"a class in [0, {num_classes}).")
         )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from nf_resnets.data.pictures import decode, fitted
 ENDINGS = (".png", ".jpg", ".jpeg")
 """Of the files that are images; others are passed over, and so are names that begin with a dot."""
 
-TESTS = ("test", "val", "validation")
+TESTS = ("test", "val", "valid", "validation")
 """What the folder of the test split may be called; the first that is there is used."""
 
 
@@ -30,9 +31,9 @@ def from_folder(
     """Reads a data set from a folder that has a folder of PNG and JPEG files for each class.
 
     The classes are the folders' names, in their order. Where ``train/`` and ``test/`` (or ``val/``,
-    ``validation/``) lie in the folder, they are the splits, and the classes lie in them; otherwise
-    the images are split as :func:`from_arrays` does, in the order of classes and file names. Images
-    have one channel if all of them are grey, else three. All are held in memory.
+    ``valid/``, ``validation/``) lie in the folder, they are the splits, and the classes lie in
+    them; otherwise the images are split as :func:`from_arrays` does, in the order of classes and
+    file names. Images have one channel if all of them are grey, else three. All are held in memory.
 
     Args:
       path: of the folder; ``~`` is expanded.
@@ -62,11 +63,11 @@ def from_folder(
     folder = places.expanded(path)
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; expected one with a folder for each class.")
-    sides = (size, size) if isinstance(size, int) else size
-    if sides is not None and not 1 <= min(sides) <= max(sides) <= LARGEST:
-        raise ValueError(f"size={size} found; expected 1 to {LARGEST:,} pixels.")
+    sides = _sides(size)
     tests = [folder / name for name in TESTS if (folder / name).is_dir()]
     has_splits = bool(tests) and (folder / "train").is_dir()
+    if not has_splits:
+        _refuse_splits(folder)
     train = _files(folder / "train" if has_splits else folder)
     test = _files(tests[0]) if has_splits else {}
     names = list(train)
@@ -99,6 +100,40 @@ def parse(name: str) -> tuple[str, tuple[int, int] | None]:
     """
     match = re.fullmatch(r"(.+)@(\d+)(?:x(\d+))?", name)
     return (match[1], (int(match[2]), int(match[3] or match[2]))) if match else (name, None)
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """Height and width; refuses what is no number of pixels, or two of them."""
+    if size is None:
+        return None
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    whole = all(isinstance(side, int | np.integer) for side in sides)
+    if len(sides) != 2 or not whole or not 1 <= min(sides) <= max(sides) <= LARGEST:
+        raise ValueError(
+            f"size={size!r} found; expected 1 to {LARGEST:,} pixels, one number or (height, width)."
+        )
+    return int(sides[0]), int(sides[1])
+
+
+def _refuse_splits(folder: Path) -> None:
+    """Refuses folders that are splits by what is in them: the same folders, and no images."""
+    inside = {each.name: sorted(below.name for below in each.iterdir() if below.is_dir())
+              for each in sorted(folder.iterdir())
+              if each.is_dir() and not each.name.startswith(".")}  # fmt: skip
+    names = list(inside)
+    same = len(names) > 1 and all(inside[name] == inside[names[0]] for name in names)
+    if (
+        same
+        and len(inside[names[0]]) > 1
+        and not any(
+            file.suffix.lower() in ENDINGS for name in names for file in (folder / name).iterdir()
+        )
+    ):
+        raise ValueError(
+            f"{folder} has the folders {', '.join(names)}, each with {', '.join(inside[names[0]])} "
+            f"in it; expected a folder for each class, or splits called train and {TESTS[0]} "
+            f"(or {', '.join(TESTS[1:])})."
+        )
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:

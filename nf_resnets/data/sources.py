@@ -62,7 +62,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
         path, size = parse(str(name))
         if os.sep in path or os.path.isdir(path):
             return from_folder(path, size=size)
-        close = difflib.get_close_matches(str(name), DATASETS, n=1)
+        close = difflib.get_close_matches(str(name).lower(), DATASETS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
             f"unknown data set {name!r}{hint}; known are {', '.join(DATASETS)}, and paths of "

@@ -168,6 +168,8 @@ def checked(name: str, value: Any, high: float = float("inf")) -> None:
     if isinstance(value, jax.core.Tracer):
         return
     try:
+        if isinstance(value, str):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}={value!r} found; expected a number.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import optax
@@ -27,6 +27,8 @@ def factors(
 
     The arguments are those of :func:`parametrized`.
     """
+    if kind not in get_args(Kind):
+        raise ValueError(f"kind={kind!r} found; expected one of {', '.join(get_args(Kind))}.")
     role_map, of_base = roles.assign(params, rules), roles.assign(base, rules)
     ratios = dict(zip(role_map.leaves, roles.sizes(role_map, of_base, base_depth), strict=True))
     parametrization = schemes.get(scheme).parametrization
@@ -69,7 +71,9 @@ def parametrized(
       An optax gradient transformation, whose ``update`` needs the parameters.
 
     Raises:
-      ValueError: if ``base`` lacks a leaf, or the trees do not fit the rules.
+      ValueError: if ``kind`` is none of the three, ``base`` lacks a leaf, or the trees do not fit
+        the rules; from ``update``, if it is not given the parameters.
+      TypeError: if ``optimizer`` is none of optax.
 
     Source: see :mod:`nf_resnets.parametrization`.
 
@@ -81,6 +85,10 @@ def parametrized(
       >>> round(float(updates["head"]["kernel"][0, 0]), 6)
       -0.025
     """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; expected one of optax or nf_resnets.optim."
+        )
     if schemes.get(scheme).parametrization == STANDARD:
         return optimizer
     found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
@@ -97,7 +105,9 @@ def parametrized(
             lambda value, factor: value if factor == 1 else operation(value, factor), tree, by
         )
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("params=None found; expected update(gradients, state, params).")
         # Adam's m / (sqrt(v) + eps f) is that of gradients divided by f.
         updates, state = optimizer.update(
             scale(updates, columns.eps, operator.truediv),

@@ -22,11 +22,11 @@ def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> 
       learning_rate: ``eta``.
       boundaries: the first step of each new rate, none before the one before; ``()`` for a constant
         rate.
-      factor: what the rate is multiplied by, above 0.
+      factor: what the rate is multiplied by, above 0 and up to 1.
 
     Raises:
-      ValueError: if the boundaries are not whole numbers above 0 in order, or the factor is not a
-        finite number above 0.
+      ValueError: if the boundaries are not whole numbers above 0 in order, or the factor is not
+        above 0 and up to 1.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2 (a tenth of the
     rate at two boundaries); Zagoruyko, Komodakis, BMVC 2016, section 3 (a fifth, at three).
@@ -42,8 +42,8 @@ def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> 
             f"boundaries={tuple(boundaries)} found; expected whole numbers from 1 to 2**31 - 1, "
             "none below the one before."
         )
-    if not 0 < factor < float("inf"):
-        raise ValueError(f"factor={factor} found; expected a finite number above 0.")
+    if not 0 < factor <= 1:
+        raise ValueError(f"factor={factor} found; expected a number above 0 and up to 1.")
     rate = jnp.asarray(learning_rate, jnp.float32)
     # Powers of the exact factor, rounded once.
     rates = [rate * factor**count for count in range(len(steps) + 1)]

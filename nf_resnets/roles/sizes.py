@@ -59,8 +59,8 @@ def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> li
       >>> found[0].inputs, found[0].outputs
       (4.0, 1.0)
     """
-    if base_depth is not None and base_depth < 1:
-        raise ValueError(f"base_depth={base_depth} found; expected 1 or more.")
+    if base_depth is not None and not (isinstance(base_depth, int | float) and base_depth >= 1):
+        raise ValueError(f"base_depth={base_depth!r} found; expected 1 or more.")
     others = {leaf.path: leaf for leaf in base.leaves}
     for leaf in role_map.leaves:
         other = others.get(leaf.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import jax
 import tyro
@@ -15,6 +15,7 @@ from nf_resnets import data, optim, schemes, training
 from nf_resnets.trained.file import Trained
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.resume import run_to_end
+from nf_resnets.trained.settings import is_of, type_name
 from nf_resnets.trained.transfer import Learn, partly
 from nf_resnets.training.checkpoint import Checkpoints
 
@@ -59,11 +60,15 @@ def described(recipe: Any) -> dict[str, Any]:
 
 
 def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
-    """Refuses numbers of a recipe that are not positive and finite, or not from 0 to a limit.
+    """Refuses fields of a recipe of another type, or not positive and finite, or 0 to a limit.
 
     Raises:
       ValueError: that names the first of them.
     """
+    for name, hint in get_type_hints(type(recipe)).items():
+        value = getattr(recipe, name)
+        if not (isinstance(value, float) and hint is float) and not is_of(value, hint):
+            raise ValueError(f"{name}={value!r} found; expected {type_name(hint)}.")
     for name in (*positive, *below):
         value, high = getattr(recipe, name), below.get(name, math.inf)
         if not 0 <= value < high or (name in positive and value == 0):
@@ -105,6 +110,15 @@ def fit(
       TrainedError: if the run diverges, or was told to stop and is saved.
       ValueError: if the batch does not fit the data, or a label is no class.
     """
+    inputs, side = Images.of(dataset), min(dataset.train.images.shape[1:3])
+    if recipe.padding >= side:
+        raise ValueError(f"padding={recipe.padding} found; expected less than a side, {side}.")
+    classes = getattr(model, "num_classes", dataset.num_classes)
+    if classes != dataset.num_classes:
+        raise ValueError(
+            f"the model has num_classes={classes}; expected {dataset.num_classes}, the classes of "
+            f"{dataset.name}."
+        )
     per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
     steps = max(1, round(recipe.epochs * per_epoch))
 
@@ -153,7 +167,7 @@ def fit(
         found["batch_stats"] = state.batch_stats
     notes = {"recipe": described(recipe), "steps": steps}
     notes |= {f"test_{name}": test[name] for name in ("accuracy", "loss")}
-    return Trained(model, found, Images.of(dataset), notes)
+    return Trained(model, found, inputs, notes)
 
 
 def mesh_for(slices: int) -> Mesh:

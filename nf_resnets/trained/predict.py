@@ -40,7 +40,8 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
       float32 ``[B, c]``, each row with the sum 1.
 
     Raises:
-      TrainedError: if the network does not take images, or images of another shape.
+      TrainedError: if the network does not take images, or these are of another shape, or pixels
+        are NaN or above ``max_value``.
 
     Example:
       >>> from nf_resnets import models, trained
@@ -57,6 +58,11 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         raise TrainedError(
             f"images of shape {pixels.shape} found; expected [B, "
             f"{', '.join(map(str, inputs.shape))}], as the network was trained on."
+        )
+    wrong = ~(pixels <= inputs.max_value * (1 + 1e-5))  # NaN is wrong, too
+    if wrong.any():
+        raise TrainedError(
+            f"a pixel of {pixels[wrong].flat[0]:.6g} found; expected 0 to {inputs.max_value:g}."
         )
     if batch_size < 1:
         raise TrainedError(f"batch_size={batch_size} found; expected at least 1.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ def fit(
     dataset: data.Dataset | str | os.PathLike[str],
     *,
     model: Any = "wrn-16-1",
-    scheme: str = "fixup",
+    scheme: str | None = None,
     callback: Callback | None = None,
     show: bool = True,
     **recipe: Any,
@@ -37,7 +37,7 @@ def fit(
         :func:`nf_resnets.data.load`.
       model: a network by name, such as ``"wrn-16-4"``, ``"cifar-resnet-110"`` or ``"resnet-50"``;
         or one of :mod:`nf_resnets.models`, which has its own scheme.
-      scheme: how a network given by name is initialised.
+      scheme: how a network given by name is initialised; by default ``"fixup"``.
       callback: receives the events of the training, such as
         :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`.
       show: whether the progress is printed.
@@ -64,13 +64,26 @@ def fit(
             raise ValueError(f"{name}={recipe[name]!r} found; expected one of {', '.join(known)}.")
     how = training_fit.Recipe(**recipe)
     if not isinstance(dataset, data.Dataset):
+        if not isinstance(dataset, str | os.PathLike):
+            raise TypeError(
+                f"dataset is a {type(dataset).__name__}; expected a name, the path of a folder, or "
+                "a Dataset, as data.from_arrays(images, labels) makes one."
+            )
         dataset = data.load(os.fspath(dataset))
+    if callback is not None and not hasattr(callback, "on_epoch"):
+        raise TypeError(
+            f"callback is a {type(callback).__name__}; expected a nf_resnets.sweep.Callback, such "
+            "as sweep.TensorBoard(folder)."
+        )
     name = model if isinstance(model, str) else type(model).__name__
     if isinstance(model, str):
-        model = make_network(model, scheme, dataset)
-    scheme = schemes.get(model.scheme).name
+        model = make_network(model, scheme or "fixup", dataset)
+    models.architectures.architecture_of(model)  # refuses other libraries' networks
+    own = schemes.get(model.scheme)
+    if scheme not in (None, own, own.name):
+        raise ValueError(f"scheme={scheme!r} found for a model that has {own.name!r}.")
     settings = {
-        "dataset": dataset.name, "model": name, "scheme": scheme, **training_fit.described(how)
+        "dataset": dataset.name, "model": name, "scheme": own.name, **training_fit.described(how)
     }  # fmt: skip
     key = digest(str(settings))
 
@@ -81,7 +94,7 @@ def fit(
         if show:
             display.on_step(step, steps, metrics)
         if step == 1:
-            events.on_run_begin(key, f"{name}, {scheme}", settings, 0, steps)
+            events.on_run_begin(key, f"{name}, {own.name}", settings, 0, steps)
         events.on_step(key, step, {metric: [value] for metric, value in metrics.items()})
 
     def on_epoch(step: int, steps: int, loss: float, accuracy: float) -> None:
@@ -112,18 +125,41 @@ def predict(
         and made grey or coloured as the network needs them.
 
     Raises:
-      TrainedError: if the network does not take images, or an image cannot be read; it is named.
+      TrainedError: if the network does not take images, an image cannot be read, which is named, or
+        pixels are scaled to 0 to 1 or to mean 0 where the network takes raw ones.
     """
     if not isinstance(network, Trained):
         network = load(network)
     inputs = prediction.images_of(network)
     if isinstance(images, str | os.PathLike):
         images = [images]
-    if not isinstance(images, np.ndarray):
-        images = np.array([read_picture(each, inputs) for each in images], np.float32)
+    if isinstance(images, np.ndarray | jax.Array):
+        images = np.asarray(images)
+        _refuse_scaled(images, inputs.max_value)
+    else:
+        files = list(images) if isinstance(images, Iterable) else [images]
+        for file in files:
+            if not isinstance(file, str | os.PathLike):
+                raise TrainedError(
+                    f"images has a {type(file).__name__}; expected image files, or raw pixels "
+                    f"[B, {', '.join(map(str, inputs.shape))}] in one array."
+                )
+        images = np.array([read_picture(file, inputs) for file in files], np.float32)
         images = images.reshape(-1, *inputs.shape)
     found = prediction.predict(network, images)
     return [prediction.ranked(each, inputs.class_names, 1)[0] for each in found]
+
+
+def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
+    """Refuses pixels of 0 to 1, or about 0, where the network takes raw ones, as of 0 to 255."""
+    if max_value < 8 or pixels.dtype.kind != "f" or not pixels.size:
+        return
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or 0 < high <= 1:
+        raise TrainedError(
+            f"images with pixels from {low:.3g} to {high:.3g} found, which look scaled; expected "
+            f"raw ones, from 0 to {max_value:g}, as the network was trained on."
+        )
 
 
 def make_network(

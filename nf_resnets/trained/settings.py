@@ -158,10 +158,9 @@ def build(kind: type, values: Mapping[str, Any], but: tuple[str, ...] = ()) -> A
                 "have; a newer one may have written it."
             )
         hint = hints[name]
-        if not _is_of(value, hint):
-            expected = hint.__name__ if type(hint) is type else str(hint).replace("typing.", "")
+        if not is_of(value, hint):
             raise ValueError(
-                f"{kind.__name__}.{name}={reprlib.repr(value)} found; expected {expected}."
+                f"{kind.__name__}.{name}={reprlib.repr(value)} found; expected {type_name(hint)}."
             )
     try:
         return kind(**arguments)
@@ -169,19 +168,29 @@ def build(kind: type, values: Mapping[str, Any], but: tuple[str, ...] = ()) -> A
         raise ValueError(f"the fields of {kind.__name__} do not make one: {error}.") from None
 
 
-def _is_of(value: Any, hint: Any) -> bool:
+def type_name(hint: Any) -> str:
+    """What errors call a type.
+
+    Example:
+      >>> type_name(int), type_name(typing.Literal["sgd", "lion"])
+      ('int', "Literal['sgd', 'lion']")
+    """
+    return hint.__name__ if type(hint) is type else str(hint).replace("typing.", "")
+
+
+def is_of(value: Any, hint: Any) -> bool:
     """Whether a value that was read from JSON is of a type; an integer is a float, too."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(type(value) is type(each) and value == each for each in arguments)
     if origin in (typing.Union, types.UnionType):
-        return any(_is_of(value, each) for each in arguments)
+        return any(is_of(value, each) for each in arguments)
     if origin is tuple:
         each = arguments[:1] * len(value) if arguments[-1] is ... else arguments
-        return type(value) is tuple and len(value) == len(each) and all(map(_is_of, value, each))
+        return type(value) is tuple and len(value) == len(each) and all(map(is_of, value, each))
     if hint is float:
         return type(value) in (int, float) and abs(value) <= sys.float_info.max
     return hint is Any or (isinstance(hint, type) and type(value) is hint)
 
 
-__all__ = ["DTYPES", "build", "from_json", "to_json"]
+__all__ = ["DTYPES", "build", "from_json", "is_of", "to_json", "type_name"]

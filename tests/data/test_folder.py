@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nf_resnets.data import from_arrays, from_folder, load
+from nf_resnets.data import Split, from_arrays, from_folder, from_splits, load
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.pictures import read_picture
 
@@ -177,3 +177,55 @@ def test_arrays_that_cannot_be_trained_on_are_refused():
         from_arrays(images, labels, class_names=("a",))
     with refused("pixel (0, 0, 0, 0) is 2.0, expected at most max_value=1.0"):
         from_arrays(images + 2.0, labels)
+
+
+def test_splits_of_other_names_are_no_classes(tmp_path):
+    for split in ("train", "holdout"):
+        for index, name in enumerate(("cat", "dog")):
+            write(tmp_path / split / name / "1.png", seed=index)
+    with pytest.raises(ValueError, match=r"folders holdout, train, each with cat, dog in it.*val"):
+        from_folder(tmp_path)
+    (tmp_path / "holdout").rename(tmp_path / "valid")
+    assert from_folder(tmp_path).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("size", ["8", 8.0, (8, 8, 3), 0, (8, 5000)])
+def test_a_size_that_is_none_is_named(photos, size):
+    with pytest.raises(ValueError, match=rf"size={re.escape(repr(size))} found; expected 1 to"):
+        from_folder(photos, size=size)
+
+
+def test_a_path_that_is_none_is_named():
+    with pytest.raises(ValueError, match="path is a NoneType; expected a path"):
+        from_folder(None)
+
+
+_IMAGES, _LABELS = np.arange(8 * 192, dtype=np.uint8).reshape(8, 8, 8, 3), np.arange(8) % 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"images": np.moveaxis(_IMAGES, -1, 1)}, r"\(8, 3, 8, 8\) look like \[N, C, H, W\]"),
+        ({"labels": _LABELS + 1}, "no training image has label 0, and the largest label is 2"),
+        (
+            {"labels": 1000 * _LABELS},
+            "no training image has label 1, and the largest .* 1000",
+        ),
+        ({"labels": _LABELS - 1}, "label 0 is -1, expected 0 or more"),
+        ({"test": _IMAGES}, r"test is a ndarray; expected \(images, labels\)"),
+        ({"test": (_IMAGES, _LABELS + 1)}, "no training image has label 2"),
+        ({"class_names": {0: "cat", 1: "dog"}}, r"class_names=\(0, 1\) found; expected texts"),
+        ({"class_names": "ab"}, "class_names='ab' found; expected texts"),
+    ],
+)
+def test_arrays_of_another_meaning_are_refused(arguments, message):
+    given = {"images": _IMAGES, "labels": _LABELS, **arguments}
+    with pytest.raises(ValueError, match=message):
+        from_arrays(given.pop("images"), given.pop("labels"), **given)
+
+
+def test_a_pair_is_no_split():
+    split = Split(_IMAGES, _LABELS.astype(np.int32))
+    with pytest.raises(ValueError, match="mine: test is a tuple; expected data.Split"):
+        from_splits("mine", split, (_IMAGES, _LABELS), ("cat", "dog"))

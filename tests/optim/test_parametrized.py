@@ -217,6 +217,18 @@ def test_bases_that_do_not_fit():
         factors(base=other)
     with pytest.raises(ValueError, match="base_depth=0 found; expected 1 or more"):
         factors(base=narrow, base_depth=0)
+    with pytest.raises(ValueError, match="base_depth='3' found; expected 1 or more"):
+        factors(base=narrow, base_depth="3")
+    with pytest.raises(ValueError, match="kind='adamw' found; expected one of sgd, adam, muon"):
+        factors(base=narrow, kind="adamw")
+    scaled = functools.partial(
+        optim.parametrized, params=wide, scheme="mup", base=narrow, kind="sgd", rules=GPT_RULES
+    )
+    with pytest.raises(TypeError, match="optimizer is a float; expected one of optax"):
+        scaled(0.1)
+    optimizer = scaled(optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"params=None found; expected update\(gradients, state, "):
+        optimizer.update(wide, optimizer.init(wide))
 
 
 def test_a_parametrisation_from_outside():

@@ -150,7 +150,7 @@ def test_limits():
     sgd(0, momentum=0, weight_decay=0, scalar_factor=0)
     sgd(1e9, momentum=0.999, weight_decay=1e9, scalar_factor=1e9)
     for name in NUMBERS:
-        for value in ([0.1, 0.2], "much", None)[: 2 if name == "scalar_factor" else 3]:
+        for value in ([0.1, 0.2], "0.1", None)[: 2 if name == "scalar_factor" else 3]:
             with pytest.raises(TypeError, match=rf"^{name}=.* found; expected a number\.$"):
                 sgd(**({"learning_rate": 0.1} | {name: value}))
 

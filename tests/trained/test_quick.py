@@ -1,12 +1,13 @@
 """The training of one call, and predictions from image files."""
 
+import flax.linen
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 import nf_resnets
-from nf_resnets import data, sweep, trained
+from nf_resnets import data, models, sweep, trained
 from nf_resnets.trained.predict import predict
 from tests.sweep.small import Log
 from tests.trained.conftest import EPOCHS
@@ -61,6 +62,52 @@ def test_bad_arguments_are_refused_before_the_training(tmp_path):
         nf_resnets.fit("digits", model="no-net")
     with pytest.raises(ValueError, match=r"nowhere is no folder"):
         nf_resnets.fit(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset": (1, 2)}, "dataset is a tuple; expected a name, the path of a folder, or a Da"),
+        ({"model": flax.linen.Dense(10)}, "a network of class Dense found; expected one of this"),
+        ({"model": None}, "a network of class NoneType found"),
+        ({"model": models.WideResNet}, "a network of class type found"),
+        (
+            {"model": models.WideResNet(10, num_classes=9)},
+            "num_classes=9; expected 10, the classes of",
+        ),
+        (
+            {"model": models.WideResNet(10), "scheme": "rezero"},
+            "'rezero' found for a model that has",
+        ),
+        ({"callback": print}, "callback is a builtin_function_or_method; expected a .*Callback"),
+        ({"epochs": "3"}, "epochs='3' found; expected float"),
+        ({"batch_size": 16.0}, "batch_size=16.0 found; expected int"),
+        ({"seed": 1.5}, "seed=1.5 found; expected int"),
+        ({"flip": "no"}, "flip='no' found; expected bool"),
+        ({"optimizer": "adam"}, "optimizer='adam' found; expected Literal.*'adamw'"),
+        ({"padding": 8}, "padding=8 found; expected less than a side, 8"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_the_training(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        nf_resnets.fit(**{"dataset": "digits", "model": "wrn-10-1", **arguments})
+
+
+def test_pixels_of_another_scale_are_refused(home):
+    network, images = home / "digits.safetensors", data.load("digits").test.images[:2]
+    for pixels, message in (
+        (images / 16.0, "pixels from 0 to 1 found, which look scaled; expected raw ones, from 0 t"),
+        ((images - 5.0) / 6.0, "pixels from -0.833 to 1.83 found, which look scaled"),
+        (images * 16.0, "a pixel of .* found; expected 0 to 16"),
+        (images * np.nan, "a pixel of nan found; expected 0 to 16"),
+    ):
+        with pytest.raises(trained.TrainedError, match=message):
+            nf_resnets.predict(network, pixels)
+    for others, name in ((list(images), "ndarray"), (data.load("digits"), "Dataset")):
+        with pytest.raises(trained.TrainedError, match=rf"a {name}; .*raw pixels \[B, 8, 8, 1\]"):
+            nf_resnets.predict(network, others)
+    found = nf_resnets.predict(network, jax.numpy.asarray(images))
+    assert found == nf_resnets.predict(network, images)
 
 
 @pytest.mark.slow
