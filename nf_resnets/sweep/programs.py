@@ -7,9 +7,10 @@ import dataclasses
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -56,8 +57,19 @@ class Execution:
     """About so long is a call that makes steps."""
 
 
+class Compiled(NamedTuple):
+    """What is kept of a program after its runs."""
+
+    slots: int
+    mesh: Mesh
+    seconds: float  # of compiling it
+
+
 class Programs:
     """The programs of a sweep: each is compiled once, by whichever thread comes first.
+
+    A program that no thread uses any more is dropped: a process may hold 65,530 pieces of memory
+    on Linux, and on a CPU a program takes about a thousand of them.
 
     Args:
       task: what the runs are.
@@ -76,12 +88,15 @@ class Programs:
         self._ledger, self._device = ledger, device
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
+        self._users: Counter[str] = Counter()
         self.built: dict[str, Program] = {}
+        self.compiled: dict[str, Compiled] = {}
 
     def get(self, run: Resolved) -> Program:
-        """The program of a run."""
+        """The program of a run, kept until as many calls of :meth:`release`."""
         with self._lock:
             lock = self._locks.setdefault(run.program, threading.Lock())
+            self._users[run.program] += 1
         with lock:
             if run.program not in self.built:
                 self._callback.on_compile_begin(run.program, run.label)
@@ -92,7 +107,15 @@ class Programs:
                 finally:
                     self._callback.on_compile_end(run.program, seconds, slots)
                 self.built[run.program] = program
+                self.compiled[run.program] = Compiled(slots, program.mesh, seconds)
             return self.built[run.program]
+
+    def release(self, name: str) -> None:
+        """Drops a program if no other thread uses it."""
+        with self._lock:
+            self._users[name] -= 1
+            if not self._users[name]:
+                self.built.pop(name, None)
 
     def build(self, run: Resolved, runs: int | None = None) -> Program:
         """Compiles the program of a run, for so many runs on a device."""
@@ -228,18 +251,18 @@ def total(costs: Sequence[Cost], workers: int) -> float:
     return max(sum(cost.seconds for cost in costs) / workers, longest)
 
 
-def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], programs: Mapping[str, Program],
+def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], compiled: Mapping[str, Compiled],
              device: str) -> None:  # fmt: skip
     """Writes down what a step has cost, from the runs that this worker made."""
     times_of: dict[str, list[float]] = {}
     for row in rows:
         if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
             times_of.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
-    for name, program in programs.items():
+    for name, (slots, mesh, seconds) in compiled.items():
         times = times_of.get(name)
         if times:
-            runs = program.slots * len(program.mesh.devices[0]) // len(jax.devices())
-            ledger.measure(name, device, runs, statistics.median(times), program.compile_seconds)
+            runs = slots * len(mesh.devices[0]) // len(jax.devices())
+            ledger.measure(name, device, runs, statistics.median(times), seconds)
 
 
 def store_programs(folder: Path) -> None:
@@ -262,6 +285,6 @@ def describe(run: Resolved) -> str:
 
 
 __all__ = [
-    "CANDIDATES", "GAIN", "Cost", "Execution", "Programs", "describe", "estimate", "measure",
-    "remember", "seconds_per_step", "store_programs", "total",
+    "CANDIDATES", "GAIN", "Compiled", "Cost", "Execution", "Programs", "describe", "estimate",
+    "measure", "remember", "seconds_per_step", "store_programs", "total",
 ]  # fmt: skip

@@ -16,12 +16,11 @@ import jax
 from nf_resnets import training
 from nf_resnets.sweep.claims import Claims, Clock, device_name, versions
 from nf_resnets.sweep.ledger import Claim, Ledger, LedgerError, NewRun, this_worker
-from nf_resnets.sweep.programs import Execution, Programs
+from nf_resnets.sweep.programs import Compiled, Execution, Programs
 from nf_resnets.sweep.slots import FATAL, SHORTEST_PAUSE, Slots
 from nf_resnets.sweep.task import Resolved, Task
 from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.program import Program
 
 LONGEST_PAUSE = 1.0
 """Seconds between two queries of a ledger in which no run waits, at most."""
@@ -39,7 +38,7 @@ class Outcome:
 
     counts: dict[str, int]  # how many runs are in each state
     clock: Clock
-    programs: dict[str, Program]  # those that this worker compiled, by name
+    programs: dict[str, Compiled]  # those that this worker compiled, by name
     stopped: bool  # whether the worker was told to stop
 
 
@@ -109,7 +108,7 @@ def run_sweep(
         else:
             _work_in_threads(claims, threads, given_up)
     counts = claims.agree(lambda ledger: ledger.counts(claims.keys))
-    return Outcome(counts, claims.clock, claims.programs.built, claims.must_stop())
+    return Outcome(counts, claims.clock, claims.programs.compiled, claims.must_stop())
 
 
 def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
@@ -252,10 +251,13 @@ def _work_on(claims: Claims, found: list[Claim]) -> None:
     """Trains these runs, then the others of their program."""
     try:
         resolved = claims.task.resolve(json.loads(found[0].settings))
-        with claims.clock.spent("compiling"), claims.compile_for(found):
-            program = claims.programs.get(resolved)
-        if claims.holds(found[0]):  # not if the worker was told to stop meanwhile
-            Slots(claims, program, resolved.program).train(found)
+        try:
+            with claims.clock.spent("compiling"), claims.compile_for(found):
+                program = claims.programs.get(resolved)
+            if claims.holds(found[0]):  # not if the worker was told to stop meanwhile
+                Slots(claims, program, resolved.program).train(found)
+        finally:
+            claims.programs.release(resolved.program)
     except Exception as error:
         if jax.process_count() > 1 or isinstance(error, FATAL):
             raise

@@ -297,6 +297,11 @@ MUTANTS = [
     ),
     # What a sweep makes of its runs.
     *_in(
+        "sweep/programs.py",
+        "sweep/test_programs.py",
+        ("self._users[name] -= 1", "self._users[name] -= 0"),
+    ),
+    *_in(
         "sweep/select.py",
         "sweep/test_select.py",
         ("statistics.stdev(values)", "statistics.pstdev(values)"),

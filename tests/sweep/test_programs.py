@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from types import SimpleNamespace
 
 import jax
@@ -122,3 +123,26 @@ def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chose
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+def test_a_program_is_kept_for_as_long_as_a_thread_uses_it():
+    class Program:
+        slots, mesh, compile_seconds = 1, SimpleNamespace(), 7.0
+
+    class Task:
+        def build(self, run, mesh, **_):
+            return Program()
+
+    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform="cpu")]))
+    callback = SimpleNamespace(
+        on_compile_begin=lambda *_: None, on_compile_end=lambda *_: None
+    )  # fmt: skip
+    made = programs.Programs(Task(), mesh, callback, programs.Execution())
+    first = weakref.ref(made.get(RUN))
+    assert made.get(RUN) is first()
+    made.release("p")
+    assert made.built == {"p": first()}
+    made.release("p")
+    assert first() is None and made.built == {}
+    assert made.compiled == {"p": (1, Program.mesh, 7.0)}
+    assert made.get(RUN) is made.built["p"]  # compiled anew

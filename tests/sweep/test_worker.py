@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.sweep import LedgerError, claims, enter, image_task, open_ledger
+from nf_resnets.sweep import LedgerError, claims, enter, image_task, open_ledger, worker
 from nf_resnets.sweep.image_task import refuse_other_settings
 from nf_resnets.sweep.ledger import this_worker
+from nf_resnets.sweep.programs import Programs
 from nf_resnets.sweep.settings import FIELDS, make
 from nf_resnets.sweep.task import filled
 from nf_resnets.training.checkpoint import Checkpoints
@@ -22,9 +25,24 @@ AXES = {"scheme": ("skipinit", "alpha_one"), "peak_lr": (0.125, 2.0, 0.25), "see
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
+def built():
+    """The programs of ``four``, and whether they were let go of."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory, built):
     axes = {**AXES, "peak_lr": (0.125, 2.0), "seed": (0,)}
-    return small.run(tmp_path_factory.mktemp("four"), small.make(axes))
+
+    class Observed(Programs):
+        def release(self, name):
+            program = self.built[name]
+            super().release(name)
+            built.append((program, name in self.built))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "Programs", Observed)
+        return small.run(tmp_path_factory.mktemp("four"), small.make(axes))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +77,9 @@ def test_schemes_of_one_anatomy_rates_and_seeds_share_one_compiled_program(one_b
         assert len(log.of("on_compile_end")) == 1
 
 
-def test_a_program_that_is_given_other_shapes_does_not_compile_again(four):
-    (made,) = four[1].programs.values()
+def test_a_program_is_let_go_of_after_its_last_run_and_does_not_compile_again(four, built):
+    ((made, is_kept),) = built
+    assert not is_kept and len(four[1].programs) == 1
     two = jax.tree.map(lambda leaf: np.zeros((2, *leaf.shape), leaf.dtype), made.like)
     with pytest.raises(TypeError):
         made.steps(two, np.array([1, 1]))
@@ -285,3 +304,19 @@ def test_checkpoints_take_no_more_than_their_fraction(tmp_path, monkeypatch, fra
     with open_ledger(tmp_path / "ledger.db") as book:
         # Whether saved or not, every epoch has its row.
         assert [each["epoch"] for each in book.epochs()] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says it")
+def test_programs_give_their_memory_back(tmp_path):
+    found = []
+
+    class Counting(small.Log):
+        def on_compile_begin(self, *_):
+            gc.collect()
+            found.append(len(Path("/proc/self/maps").read_text().splitlines()))
+
+    axes = {"batch_size": (16, 24, 32)}
+    small.run(tmp_path, small.make(axes, model="wrn-10-1", epochs=0.1), callback=Counting())
+    # A program of this network has about 900.
+    assert len(found) == 3 and found[2] < found[1] + 450
