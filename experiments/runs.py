@@ -26,11 +26,11 @@ from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.ledger import Ledger, open_ledger
 from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.task import Resolved
-from nf_resnets.sweep.tensorboard import TensorBoard
-from nf_resnets.sweep.wandb import WandB
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training import Program, Start, hosts
 from nf_resnets.training.preemption import Preemption
+from nf_resnets.training.tensorboard import TensorBoard
+from nf_resnets.training.wandb import WandB
 
 from .experiment import Experiment, Point, Setup, standard_columns
 from .folder import CurvesFile, ResultsFolder, Row

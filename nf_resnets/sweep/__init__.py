@@ -6,11 +6,11 @@ from nf_resnets.sweep.regimes import Regimes, regimes, regimes_of
 from nf_resnets.sweep.select import Optimum, isolated, optima, optimum
 from nf_resnets.sweep.settings import RunSettings
 from nf_resnets.sweep.targets import common_target, knees, steps_to_target
-from nf_resnets.sweep.tensorboard import TensorBoard
 from nf_resnets.sweep.transfer import Move, moves
-from nf_resnets.sweep.wandb import WandB
 from nf_resnets.sweep.worker import Outcome, enter, run_sweep
 from nf_resnets.training.callbacks import Callback, Callbacks
+from nf_resnets.training.tensorboard import TensorBoard
+from nf_resnets.training.wandb import WandB
 
 __all__ = [
     "Callback", "Callbacks", "Ledger", "LedgerError", "Move", "Optimum", "Outcome", "Regimes",

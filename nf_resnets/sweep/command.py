@@ -52,14 +52,14 @@ from nf_resnets.sweep.settings import (
 )  # fmt: skip
 from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
 from nf_resnets.sweep.task import Resolved
-from nf_resnets.sweep.tensorboard import TensorBoard
-from nf_resnets.sweep.wandb import WandB
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.checkpoint import CheckpointError
 from nf_resnets.training.compiling import duration_text
 from nf_resnets.training.preemption import Preemption
+from nf_resnets.training.tensorboard import TensorBoard
+from nf_resnets.training.wandb import WandB
 
 
 @dataclasses.dataclass(frozen=True)

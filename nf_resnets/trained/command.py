@@ -25,12 +25,15 @@ from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, quick, transfer
 from nf_resnets.trained import settings as settings_of
 from nf_resnets.trained.display import Display
+from nf_resnets.trained.events import events
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.resume import ENDING, StoppedError, unfinished
 from nf_resnets.training.checkpoint import CheckpointError
+from nf_resnets.training.tensorboard import TensorBoard
+from nf_resnets.training.wandb import WandB
 
 # The options of several commands.
 NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network's file.")]]
@@ -65,6 +68,29 @@ ImageRecipe = Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes]
 
 
 @dataclasses.dataclass(frozen=True)
+class Logs:
+    """Where else a training is logged."""
+
+    tensorboard: Path | None = None
+    """A folder for TensorBoard logs, in a folder of the training's own there."""
+    wandb: str | None = None
+    """A project of Weights & Biases to log to: into the folder wandb/ here, and offline unless
+    WANDB_MODE is online."""
+
+    def open(self) -> list[Any]:
+        """The callbacks, which are context managers."""
+        found: list[Any] = []
+        if self.tensorboard is not None:
+            found.append(TensorBoard(places.try_folder(self.tensorboard, "--tensorboard")))
+        if self.wandb is not None:
+            found.append(WandB(Path(), project=self.wandb))
+        return found
+
+
+Logged = Annotated[Logs, tyro.conf.OmitArgPrefixes]
+
+
+@dataclasses.dataclass(frozen=True)
 class Train:
     """Train a network for images without normalisation, and keep it in one file.
 
@@ -84,6 +110,7 @@ class Train:
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
     data_dir: DataDir = None
+    logs: Logged = Logs()
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
@@ -97,7 +124,7 @@ class Train:
         display = quick.image_display(self.model, dataset, self.recipe)
         notes = {"network": self.model, "dataset": self.dataset}
         _make(self, out, notes, _identity(model, dataset, self.recipe), display,
-              partial(fit.fit, model, dataset, self.recipe, on_step=display.on_step))  # fmt: skip
+              partial(fit.fit, model, dataset, self.recipe))  # fmt: skip
         if samples is not None:
             _write_samples(samples, dataset)
             print(f"Images to try it on: {program()} predict {out} {samples}/*.png")
@@ -124,6 +151,7 @@ class TrainTranslator:
     dtype: Dtype = models.DTYPES[0]
     recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = TranslationRecipe()
     data_dir: DataDir = None
+    logs: Logged = Logs()
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
@@ -142,11 +170,15 @@ class TrainTranslator:
         identity = {"scheme": self.scheme, "recipe": recipe, "pairs": texts}
         if self.dtype != models.DTYPES[0]:
             identity["dtype"] = self.dtype
-        _make(self, out, {"dataset": self.dataset}, identity, display,
-              partial(fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype,
-                      tested=self.tested,
-                      on_step=lambda step, metrics: display.on_step(
-                          step, self.recipe.steps, metrics)))  # fmt: skip
+
+        def make(*, on_step: Any, on_epoch: Any, checkpoints: Any) -> Trained:
+            return fit_translation(
+                pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested,
+                on_step=lambda step, metrics: on_step(step, self.recipe.steps, metrics),
+                checkpoints=checkpoints,
+            )  # fmt: skip
+
+        _make(self, out, {"dataset": self.dataset}, identity, display, make)
         print(f'{program()} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
@@ -284,6 +316,7 @@ class Tune:
     """What the network computes in; by default what it did so far."""
     recipe: ImageRecipe = fit.Recipe(epochs=5.0, learning_rate=0.02)
     data_dir: DataDir = None
+    logs: Logged = Logs()
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
@@ -313,7 +346,7 @@ class Tune:
         display = quick.image_display(str(self.file), dataset, self.recipe)
         _make(self, out, notes, identity, display,
               partial(fit.fit, new.model, dataset, self.recipe, variables=new.variables,
-                      learn=self.learn, on_step=display.on_step))  # fmt: skip
+                      learn=self.learn))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,6 +428,17 @@ def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str
     }
 
 
+def _described(command: Any, notes: Mapping[str, Any], identity: Any) -> dict[str, Any]:
+    """What logs call a training and keep of it; the same where it is resumed."""
+    settings = {name: of for name, of in notes.items() if isinstance(of, str)}
+    settings |= {"scheme": command.scheme} if hasattr(command, "scheme") else {}
+    settings |= fit.described(command.recipe)
+    label = ", ".join(
+        settings[name] for name in ("network", "scheme", "dataset") if name in settings
+    )
+    return {"key": digest(str(identity)), "label": label, "settings": settings}
+
+
 def _make(
     command: Train | TrainTranslator | Tune,
     out: Path,
@@ -405,9 +449,17 @@ def _make(
 ) -> None:
     """Trains a network, saves it, and prints how good it is."""
     start = time.monotonic()
-    with unfinished(out, identity) as checkpoints:
-        with display:
-            network = make(checkpoints=checkpoints)
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(unfinished(out, identity))
+        logs = [stack.enter_context(log) for log in command.logs.open()]
+        with display, events(*logs, **_described(command, notes, identity)) as told:
+
+            def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
+                display.on_step(step, steps, metrics)
+                told.on_step(step, steps, metrics)
+
+            network = make(on_step=on_step, on_epoch=told.on_epoch, checkpoints=checkpoints)
+            told.on_end(network.notes)
         _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
               overwrite=command.overwrite)  # fmt: skip
     found = network.notes

@@ -16,9 +16,10 @@ from nf_resnets.manifest import digest
 from nf_resnets.trained import fit as training_fit
 from nf_resnets.trained import predict as prediction
 from nf_resnets.trained.display import Display
+from nf_resnets.trained.events import events
 from nf_resnets.trained.file import Trained, TrainedError, load
 from nf_resnets.trained.pictures import read_picture
-from nf_resnets.training.callbacks import Callback, Callbacks
+from nf_resnets.training.callbacks import Callback
 
 
 def fit(
@@ -85,29 +86,22 @@ def fit(
     settings = {
         "dataset": dataset.name, "model": name, "scheme": own.name, **training_fit.described(how)
     }  # fmt: skip
-    key = digest(str(settings))
-
     display = image_display(name, dataset, how)
-    events = Callbacks(*([callback] if callback else []))
+    with (
+        display if show else contextlib.nullcontext(),
+        events(
+            *([callback] if callback else []), key=digest(str(settings)),
+            label=f"{name}, {own.name}", settings=settings,
+        ) as told,
+    ):  # fmt: skip
 
-    def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
-        if show:
-            display.on_step(step, steps, metrics)
-        if step == 1:
-            events.on_run_begin(key, f"{name}, {own.name}", settings, 0, steps)
-        events.on_step(key, step, {metric: [value] for metric, value in metrics.items()})
+        def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
+            if show:
+                display.on_step(step, steps, metrics)
+            told.on_step(step, steps, metrics)
 
-    def on_epoch(step: int, steps: int, loss: float, accuracy: float) -> None:
-        events.on_epoch(key, step, {"train_loss": loss, "train_accuracy": accuracy})
-
-    try:
-        with display if show else contextlib.nullcontext():
-            made = training_fit.fit(model, dataset, how, on_step=on_step, on_epoch=on_epoch)
-    except TrainedError as error:
-        events.on_run_end(key, "diverged", {"message": str(error)})
-        raise
-    events.on_epoch(key, made.notes["steps"], made.notes)
-    events.on_run_end(key, "finished", made.notes)
+        made = training_fit.fit(model, dataset, how, on_step=on_step, on_epoch=told.on_epoch)
+        told.on_end(made.notes)
     return dataclasses.replace(made, notes={"network": name, "dataset": dataset.name, **made.notes})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nf_resnets.sweep import WandB
 from tests.sweep.small import key
-from tests.sweep.test_tensorboard import KEY, NAMES, SETTINGS, curve, row, value
+from tests.training.test_tensorboard import KEY, NAMES, SETTINGS, curve, row, value
 
 needs_wandb = pytest.mark.skipif(
     importlib.util.find_spec("wandb") is None, reason="wandb is not installed"

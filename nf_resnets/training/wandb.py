@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nf_resnets.sweep.tensorboard import MOST_POINTS, epoch_values, points
+from nf_resnets.training.tensorboard import MOST_POINTS, epoch_values, points
 
 
 class WandB:

@@ -25,6 +25,7 @@ _DIGITS = 10
 _EPOCH_TAGS = {
     "test_loss": "test/loss",
     "test_accuracy": "test/accuracy",
+    "test_bleu": "test/bleu",
     "train_loss": "epoch/train_loss",
     "train_accuracy": "epoch/train_accuracy",
 }

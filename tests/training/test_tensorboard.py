@@ -13,7 +13,7 @@ import pytest
 
 from nf_resnets.sweep import Callbacks
 from nf_resnets.sweep.settings import RunSettings
-from nf_resnets.sweep.tensorboard import run_name
+from nf_resnets.training.tensorboard import run_name
 from tests.sweep.small import key
 
 needs_tensorboardx = pytest.mark.skipif(
@@ -31,7 +31,7 @@ def board(tmp_path):
 
 def make_board(folder, **options):
     pytest.importorskip("tensorboardX")
-    from nf_resnets.sweep.tensorboard import TensorBoard
+    from nf_resnets.training.tensorboard import TensorBoard
 
     return TensorBoard(folder / "logs", **options)
 
@@ -258,7 +258,7 @@ def test_folders_have_short_names_of_plain_letters():
 
 
 def test_without_tensorboardx_one_sentence_says_what_to_install(tmp_path, monkeypatch):
-    from nf_resnets.sweep.tensorboard import TensorBoard
+    from nf_resnets.training.tensorboard import TensorBoard
 
     for name in [name for name in sys.modules if name.split(".")[0] == "tensorboardX"]:
         monkeypatch.delitem(sys.modules, name)

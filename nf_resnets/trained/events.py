@@ -1,0 +1,68 @@
+"""One training told to callbacks: displays and logs that sweeps have, too."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nf_resnets.trained.file import TrainedError
+from nf_resnets.trained.resume import StoppedError
+from nf_resnets.training.callbacks import Callback, Callbacks
+
+
+@dataclasses.dataclass
+class Events:
+    """Passes the steps of a training on; made by :func:`events`."""
+
+    callback: Callback
+    key: str
+    label: str
+    settings: Mapping[str, Any]
+    steps: int = 0  # of the last step; 0 before the first
+
+    def on_step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """A step was made; before the first of this process a checkpoint may have others."""
+        if not self.steps:
+            self.callback.on_run_begin(self.key, self.label, self.settings, step - 1, steps)
+        self.steps = step
+        self.callback.on_step(self.key, step, {name: [each] for name, each in metrics.items()})
+
+    def on_epoch(self, step: int, steps: int, loss: float, accuracy: float) -> None:
+        """An epoch is over."""
+        self.callback.on_epoch(self.key, step, {"train_loss": loss, "train_accuracy": accuracy})
+
+    def on_end(self, notes: Mapping[str, Any]) -> None:
+        """The network is trained and tested."""
+        self.callback.on_epoch(self.key, self.steps, notes)
+        self.callback.on_run_end(self.key, "finished", notes)
+
+
+@contextlib.contextmanager
+def events(
+    *callbacks: Callback, key: str, label: str, settings: Mapping[str, Any]
+) -> Iterator[Events]:
+    """Passes a training on to callbacks; the block calls ``on_end`` last.
+
+    Args:
+      callbacks: which receive the events.
+      key: names the training; the same one where it is resumed.
+      label: what logs call it.
+      settings: what logs keep of it.
+
+    Raises:
+      BaseException: what the block raises; the callbacks hear whether the run diverged, failed, or
+        waits to be resumed.
+    """
+    found = Events(Callbacks(*callbacks), key, label, settings)
+    try:
+        yield found
+    except BaseException as error:
+        state = "diverged" if isinstance(error, TrainedError) else "failed"
+        state = "waiting" if isinstance(error, StoppedError | KeyboardInterrupt) else state
+        found.callback.on_run_end(key, state, {"message": str(error)})
+        raise
+
+
+__all__ = ["Events", "events"]
