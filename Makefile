@@ -43,7 +43,7 @@ help:
 	@echo 'make distclean  clean, and remove .venv'
 
 demo: .venv/.run
-	.venv/bin/python -m experiments.fixup_fig3_depth --scale laptop
+	.venv/bin/python -m experiments.fixup_fig3_depth --scale demo
 
 test: .venv/.test
 	$(PYTEST) --durations 10 $(PYTEST_ARGS)

@@ -19,6 +19,9 @@ from nf_resnets.training import Start
 from .folder import CurvesFile, Row
 from .table import grouped
 
+FIGURE = "figure.png"
+"""The file of an experiment's first figure."""
+
 EXECUTION = Execution(devices_per_run=0, max_attempts=1)
 """A run is sharded over all devices that divide its batch; one that raises is not tried again."""
 
@@ -160,6 +163,7 @@ class Experiment:
       adapt: ``adapt(settings)`` are the attributes that are others with some settings.
       describe: ``describe(result)`` says what came of a run that finished; None for its accuracy.
       note: ``note(results)`` is printed below the table.
+      seen: ``seen(results)`` says in words what the rows show; it is printed last.
       figures: other figures, by the name of their file.
     """
 
@@ -188,6 +192,7 @@ class Experiment:
     adapt: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     describe: Callable[[Mapping[str, Any]], str] | None = None
     note: Callable[[Results], str] = lambda results: ""
+    seen: Callable[[Results], str] = lambda results: ""
     figures: Mapping[str, Callable[[Results, Path], None]] = dataclasses.field(default_factory=dict)
 
 
@@ -274,6 +279,6 @@ def curve_lines(of: Callable[[Any], int]) -> Lines:
 
 
 __all__ = [
-    "OUTCOME", "Command", "Experiment", "Lines", "Point", "Results", "Setup", "curve_lines",
-    "load_dataset", "mean_curves", "number", "standard_columns", "thinned",
+    "FIGURE", "OUTCOME", "Command", "Experiment", "Lines", "Point", "Results", "Setup",
+    "curve_lines", "load_dataset", "mean_curves", "number", "standard_columns", "thinned",
 ]  # fmt: skip

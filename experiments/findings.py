@@ -16,6 +16,10 @@ RULE = (
 )
 """The rule, for a figure's subtitle; ``what`` is compared."""
 
+AT_CHANCE = 0.05
+"""How far from chance an accuracy that says nothing lies at most: three standard deviations of
+guessing on 360 images, the test split of the digits."""
+
 _FEW = 4
 """More networks than these are counted, and not named."""
 
@@ -95,6 +99,43 @@ def who_trains_where(
     return "; ".join(said)
 
 
+def how_deep(rows: Sequence[Mapping[str, Any]], chance: float) -> str:
+    """Which networks train at the largest depth, and where the others fail, in a sentence.
+
+    Args:
+      rows: one for each run, with ``title``, ``depth`` (layers), ``status`` and ``test_accuracy``.
+      chance: the accuracy of guessing.
+
+    Example:
+      >>> rows = [{"title": title, "depth": depth, "status": "finished", "test_accuracy": accuracy}
+      ...         for title, of in (("Fixup", (0.95, 0.93, 0.94)), ("1/√2", (0.92, 0.08, 0.08)))
+      ...         for depth, accuracy in zip((10, 100, 1000), of)]
+      >>> how_deep(rows, 0.1)
+      'Fixup trains at 1,000 layers (94.0%); 1/√2 is at chance from 100 on.'
+    """
+    depths = sorted({int(row["depth"]) for row in rows})
+    failures: dict[str, dict[str, list[int]]] = {}  # depths by title and kind
+    for depth in depths:
+        here = [row for row in rows if int(row["depth"]) == depth]
+        for title, (mean, trains) in _means(here, chance, "test_accuracy", LEAST).items():
+            states = {row["status"] for row in here if row["title"] == title}
+            end = "is at chance" if abs(mean - chance) <= AT_CHANCE else "does not train"
+            of = failures.setdefault(title, {})
+            if not trains:
+                of.setdefault("diverges" if "diverged" in states else end, []).append(depth)
+    said = [who_trains(here, chance, where=f" at {depths[-1]:,} layers").partition("; ")[0]]
+    for title, of in failures.items():
+        places = []
+        for end, found in of.items():
+            is_tail = len(found) > 1 and found == depths[-len(found) :]
+            names = [f"{depth:,}" for depth in found]
+            place = f"from {names[0]} on" if is_tail else f"at {_and(names)}"
+            places.append(f"{end} {place}")
+        if places:
+            said.append(f"{_named([title])} {', and '.join(places)}")
+    return "; ".join(said) + "."
+
+
 def _means(
     rows: Sequence[Mapping[str, Any]], chance: float, column: str, least: float
 ) -> dict[str, tuple[float, bool]]:
@@ -128,4 +169,4 @@ def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-__all__ = ["LEAST", "RULE", "who_trains", "who_trains_where"]
+__all__ = ["AT_CHANCE", "LEAST", "RULE", "how_deep", "who_trains", "who_trains_where"]

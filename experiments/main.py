@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 import jax
 
 from nf_resnets import command_line
+from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.command import end
 from nf_resnets.sweep.ledger import LedgerError
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 
-from .experiment import Command, Experiment, Point, Results
+from .experiment import FIGURE, Command, Experiment, Point, Results
 from .folder import CurvesFile, ResultsFolder, Row
 from .runs import ExperimentTask, Result, make_runs
 
@@ -79,9 +80,14 @@ def make(
             experiment.measure(settings, data, folder)
     made = Result((), {})
     if experiment.setup is not None:
-        made = make_runs(
-            ExperimentTask(experiment, settings, data, **others(command)), folder, curves, command
-        )
+        task = ExperimentTask(experiment, settings, data, **others(command))
+
+        def draw(points: Sequence[Point]) -> None:
+            rows = wanted_rows(experiment, settings, list(folder.rows), points)
+            with whole_file(folder.path / FIGURE) as path:
+                experiment.plot(Results(settings, data, rows, curves, command), path)
+
+        made = make_runs(task, folder, curves, command, draw)
         if made.exit_code:
             print(STOPPED, file=sys.stderr)
             raise SystemExit(made.exit_code)
@@ -89,8 +95,9 @@ def make(
         return int(bool(made.failures))
     keep_failures(folder, made.failures)
     rows = wanted_rows(experiment, settings, folder.rows, made.points)
-    show(experiment, Results(settings, data, rows, curves, command), folder)
-    return last_words(experiment, folder, made.failures, start)
+    results = Results(settings, data, rows, curves, command)
+    show(experiment, results, folder)
+    return last_words(experiment, results, folder, made.failures, start)
 
 
 def settings_of(experiment: Experiment, command: Any) -> Any:
@@ -193,7 +200,7 @@ def show(experiment: Experiment, results: Results, folder: ResultsFolder) -> Non
         print(f"\n{note}")
     folder.write_text("table.txt", text + "\n")
     if results.rows:
-        for name, plot in {"figure.png": experiment.plot, **experiment.figures}.items():
+        for name, plot in {FIGURE: experiment.plot, **experiment.figures}.items():
             folder.draw(name, lambda path, plot=plot: plot(results, path))
 
 
@@ -208,12 +215,16 @@ def keep_failures(folder: ResultsFolder, failures: Mapping[str, str]) -> None:
 
 
 def last_words(
-    experiment: Experiment, folder: ResultsFolder, failures: Mapping[str, str], start: float
+    experiment: Experiment,
+    results: Results,
+    folder: ResultsFolder,
+    failures: Mapping[str, str],
+    start: float,
 ) -> int:
-    """Prints which files there are now; returns the exit code."""
+    """Prints which files there are now, and what they show; returns the exit code."""
     folder.settle()
     print(f"\n{time.monotonic() - start:.0f} s. In {folder.path.resolve()}:")
-    figures = ["figure.png", *experiment.figures]
+    figures = [FIGURE, *experiment.figures]
     for file in (
         *figures, *(Path(figure).with_suffix(".svg").name for figure in figures), "table.txt",
         "rows.csv", *experiment.lines,
@@ -223,6 +234,8 @@ def last_words(
             print(f"  {file}")
     if failures:
         print(f"Failed runs: {len(failures)}; the same command tries them again.")
+    if results.rows and (seen := experiment.seen(results)):
+        print(f"\n{seen}")
     sys.stdout.flush()
     for fault in folder.faults:
         print(fault, file=sys.stderr)

@@ -32,7 +32,7 @@ from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
 
-from .experiment import Experiment, Point, Setup, standard_columns
+from .experiment import FIGURE, Experiment, Point, Setup, standard_columns
 from .folder import CurvesFile, ResultsFolder, Row
 
 NEVER = 10**9
@@ -259,6 +259,50 @@ class RowWriter:
                     self.failures[point.name] = traceback.format_exc()
 
 
+class Drawer:
+    """A callback and a context manager: draws the figure again as runs end, in a thread of its own.
+
+    Args:
+      draw: draws it; what it raises is left to the last drawing, since some rows are missing here.
+      tell: gets one sentence when there is a first picture.
+      path: of the picture.
+    """
+
+    def __init__(self, draw: Callable[[], None], tell: Callable[[str], None], path: Path) -> None:
+        self._draw, self._tell, self._path = draw, tell, path
+        self._ended, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="drawer", daemon=True)
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        return lambda *_: None
+
+    def on_run_end(self, *_: Any) -> None:
+        """A run has ended."""
+        self._ended.set()
+
+    def __enter__(self) -> Drawer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        is_first = True
+        while self._ended.wait() and not self._over.is_set():
+            self._ended.clear()
+            start = time.monotonic()
+            with contextlib.suppress(Exception):
+                self._draw()
+                if is_first:
+                    self._tell(f"The figure so far, drawn again as runs end: {self._path}")
+                is_first = False
+            # At most a twentieth of the time goes there.
+            self._over.wait(19 * (time.monotonic() - start))
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
     """The result of :func:`make_runs`."""
@@ -273,11 +317,12 @@ def make_runs(
     folder: ResultsFolder | None,
     curves: Mapping[str, CurvesFile],
     command: Any,
+    draw: Callable[[Sequence[Point]], None],
 ) -> Result:
     """Makes the missing runs, and those that the experiment asks for once it has their rows.
 
     Interrupted runs continue from their checkpoints. The folder holds ledger and checkpoints; it is
-    None on all processes but process 0, which writes.
+    None on all processes but process 0, which writes. ``draw(points)`` draws what there is of them.
     """
     out = Path() if folder is None else folder.path
     failures: dict[str, str] = {}
@@ -298,7 +343,8 @@ def make_runs(
                 enter(runs, writer.ledger)
                 writer.ledger.retry(keys=[run.key for run in runs])
                 writer.write(runs)  # those that ended just before an earlier process did
-            outcome = _sweep(task, runs, writer, out, command, stop)
+            drawn = functools.partial(draw, points)
+            outcome = _sweep(task, runs, writer, out, command, stop, drawn)
             if writer is not None:
                 writer.write(runs)
             if outcome.stopped:
@@ -332,6 +378,7 @@ def _sweep(
     out: Path,
     command: Any,
     stop: Preemption,
+    draw: Callable[[], None],
 ) -> Outcome:
     with contextlib.ExitStack() as stack:
         callbacks: list[Any] = []
@@ -339,6 +386,8 @@ def _sweep(
             rows = writer.ledger.rows([run.key for run in runs])
             display = Display(runs, rows=rows, describe=task.experiment.describe)
             callbacks = [writer, stack.enter_context(display)]
+            drawer = Drawer(draw, display.on_message, writer.folder.path / FIGURE)
+            callbacks.append(stack.enter_context(drawer))
             if command.tensorboard:
                 boards = TensorBoard(out / "tensorboard", tell=display.on_message)
                 callbacks.append(stack.enter_context(boards))

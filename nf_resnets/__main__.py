@@ -48,6 +48,7 @@ def main() -> int:
     prog = program()
     name = choose(prog, COMMANDS)
     if name == "demo":
+        sys.argv[1:1] = ["--scale", "demo"]  # another scale may follow, and is taken
         return _experiment("fixup_fig3_depth", f"{prog} demo")
     if name == "experiment":
         modules = experiments()

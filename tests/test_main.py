@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from nf_resnets import __main__ as entry
+from nf_resnets.command_line import read
 from nf_resnets.trained import command
 from tests.experiments.test_places import EXPERIMENTS
 
@@ -46,6 +47,19 @@ def test_the_help_of_experiment_names_all_of_them(monkeypatch, capsys):
 def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys):
     assert run(monkeypatch, *typed.split(), "--help") == 0
     assert capsys.readouterr().out.startswith(f"usage: nf-resnets {typed} [-h]")
+
+
+def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch):
+    from experiments import fixup_fig3_depth
+
+    scales = []
+    monkeypatch.setattr(
+        fixup_fig3_depth, "run",
+        lambda experiment, prog: scales.append(read(experiment.command, prog).scale),
+    )  # fmt: skip
+    for typed in ("demo", "demo --seeds 1", "demo --scale smoke"):
+        run(monkeypatch, *typed.split())
+    assert scales == ["demo", "demo", "smoke"]
 
 
 @pytest.mark.parametrize(

@@ -60,19 +60,33 @@ class Running:
     num_steps: int
     loss: float | None = None  # of the last step
     accuracy: float | None = None  # of the last test
+    reports: tuple[tuple[float, int], ...] = ()  # the first and the last one: when, at which step
     input_fraction: float | None = None  # of the time spent waiting for streamed images
 
     def fraction(self, step: int) -> float:
         """Which part of the run so many steps are."""
         return step / max(self.num_steps, 1)
 
+    def report(self, step: int, now: float) -> None:
+        """A step is reached."""
+        self.step, self.reports = step, (*self.reports[:1], (now, step))
+
+    def steady(self) -> tuple[float, float]:
+        """Seconds between the first report and the last one, and which part of the run they are."""
+        if len(self.reports) < 2:
+            return 0.0, 0.0
+        (start, first), (end, last) = self.reports
+        return end - start, self.fraction(last - first)
+
 
 class TimeLeft:
     """Estimates the time left: the seconds of work left over the seconds of work done per second.
 
-    A run costs, per unit of work, what runs of its program took, or the mean of the programs
-    measured so far; a program that is not compiled yet costs the mean of those that were. It is
-    given the program and the work of each run that is not over, and the time.
+    A run costs what runs of its program took. A run of another program costs the means, over those
+    measured so far, of what a unit of work takes between two reports, and of what a run takes
+    besides: a small network takes longer to initialise and test than to train. A program that is
+    not compiled yet costs the mean of those that were. It is given the program and the work of each
+    run that is not over, and the time.
     """
 
     def __init__(self, runs: Iterable[tuple[str, float]], now: float) -> None:
@@ -84,6 +98,7 @@ class TimeLeft:
             self._work[program] = work
         self._seconds: dict[str, float] = defaultdict(float)
         self._made: dict[str, float] = defaultdict(float)
+        self._steady: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         self._compiling: dict[str, float] = {}
         self._compiled: dict[str, float] = {}
 
@@ -107,6 +122,7 @@ class TimeLeft:
         # A run that diverged early is over like one that was trained to its end.
         last = running.num_steps if is_over else running.step
         self._made[program] += running.fraction(last - running.first)
+        self._steady[program] = _sum(self._steady[program], running.steady())
         self._waiting[program] += not is_over
 
     def seconds(
@@ -117,21 +133,25 @@ class TimeLeft:
         Nobody has begun ``to_go`` runs; other workers make ``elsewhere``, as fast as this one.
         """
         running, spent, made = list(running), self._seconds.copy(), self._made.copy()
+        steady = self._steady.copy()
         for each in running:
             spent[each.program] += now - each.began
             made[each.program] += each.fraction(each.step - each.first)
-        known = {
-            program: spent[program] / made[program] / self._work[program]
-            for program in spent
-            if made[program] >= ENOUGH
-        }
+            steady[each.program] = _sum(steady[each.program], each.steady())
+        known = {name: spent[name] / made[name] for name in spent if made[name] >= ENOUGH}
         compiling = {program: now - since for program, since in self._compiling.items()}
         compiled, elapsed = sum(self._compiled.values()), now - self._start
         busy = sum(spent.values()) + compiled + sum(compiling.values())
         if not known or busy <= 0 or elapsed <= 0:
             return None
-        mean = statistics.fmean(known.values())
-        cost = {name: work * known.get(name, mean) for name, work in self._work.items()}
+        # Of the steps alone, where there were enough reports to tell.
+        steps = {
+            name: steady[name][0] / steady[name][1] if steady[name][1] >= ENOUGH else whole
+            for name, whole in known.items()
+        }
+        besides = statistics.fmean(max(known[name] - steps[name], 0.0) for name in known)
+        unit = statistics.fmean(steps[name] / self._work[name] for name in known)
+        cost = {name: known.get(name, besides + work * unit) for name, work in self._work.items()}
         waiting = {name: max(count, 0) for name, count in self._waiting.items()}
         # Which of them other workers have made is not known: every program has its part.
         part = to_go / max(sum(waiting.values()), 1)
@@ -288,7 +308,7 @@ class Display:
         """A run has reached a step."""
         with self._event():
             if (run := self._running.get(key)) is not None:
-                run.step = step
+                run.report(step, time.monotonic())
                 if len(curve["loss"]):
                     run.loss = float(curve["loss"][-1])
                     if "input_fraction" in curve:
@@ -511,6 +531,10 @@ def _running_table(running: list[Running], console: Console, room: int) -> list[
         table.expand, table.columns[0].ratio = True, 1  # the names give way
     more = [Text(f"and {len(running) - len(shown)} more", style="dim")]
     return [Text(), table, *(more if len(shown) < len(running) else [])]
+
+
+def _sum(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    return a[0] + b[0], a[1] + b[1]
 
 
 def _program_and_work(run: Resolved) -> tuple[str, float]:

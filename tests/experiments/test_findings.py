@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.findings import who_trains, who_trains_where
+from experiments.findings import how_deep, who_trains, who_trains_where
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -50,6 +50,31 @@ def test_panels_are_told_apart():
     assert who_trains_where(panels, 0.1) == "a trains throughout; b only at batch 32; c nowhere"
     only = {"ResNet-50": [row("a", 0.9)]}
     assert who_trains_where(only, 0.1, at="as") == "A trains as ResNet-50 (90.0%)"
+
+
+def test_where_networks_fail_is_said_by_kind_and_depth():
+    def at(title, **of):
+        return [
+            {**row(title, each), "depth": depth[1:], "status": "diverged" if each is None else "ok"}
+            for depth, each in of.items()
+        ]
+
+    rows = [
+        *at("good", _10=0.9, _100=0.9, _1000=0.8), *at("guess", _10=0.8, _100=0.14, _1000=0.06),
+        *at("gone", _10=0.9, _100=None, _1000=None), *at("poor", _10=0.9, _1000=0.3),
+        *at("mixed", _10=0.9, _100=0.1, _1000=None), *at("short", _10=0.1, _100=0.9),
+    ]  # fmt: skip
+    assert how_deep(rows, 0.1) == (
+        "Good trains at 1,000 layers (80.0%); guess is at chance from 100 on; gone diverges from "
+        "100 on; poor does not train at 1,000; mixed is at chance at 100, and diverges at 1,000; "
+        "short is at chance at 10."
+    )
+    # Of two seeds one diverged, at a depth of several where nothing trains.
+    rows = [*at("a", _10=None), *at("a", _10=0.9), *at("b", _10=0.2)]
+    assert how_deep(rows, 0.1) == (
+        "No network trains at 10 layers: the best has 20.0%, chance is 10.0%; a diverges at 10; b "
+        "does not train at 10."
+    )
 
 
 def texts(figure):

@@ -12,6 +12,7 @@ from experiments import fixup_fig3_depth as fig3
 from experiments.experiment import Results
 from experiments.folder import read_rows
 from experiments.main import main, settings_of
+from experiments.runs import ExperimentTask
 from nf_resnets import data
 from nf_resnets.roles import Leaf, Role
 
@@ -73,6 +74,21 @@ def test_the_table_shows_means_gaps_and_divergence():
     lines = fig3.table(Results(settings, None, rows)).splitlines()
     assert lines[1].split() == ["Fixup", "60.0", "90.0"]
     assert lines[2].split() == ["α", "=", "1", "(1", "diverged)", "-"]
+
+
+def test_the_demo_makes_some_of_the_runs_of_laptop():
+    demo, laptop = (
+        ExperimentTask(fig3.EXPERIMENT, settings, digits).add(fig3.points(settings, digits, ()))
+        for settings in (fig3.SCALES["demo"], fig3.SCALES["laptop"])
+        for digits in [data.load("digits")]
+    )
+    steps = {run.key: (run.label, run.program, run.num_steps) for run in laptop}
+    assert all(steps[run.key] == (run.label, run.program, run.num_steps) for run in demo)
+    # Shallow ones first, of which there is soon a picture.
+    depths = [
+        int(run.label.split(", ")[1].removesuffix(" layers").replace(",", "")) for run in demo
+    ]
+    assert Counter(depths) == {10: 6, 100: 6, 1000: 5} and depths == sorted(depths)
 
 
 def test_the_cells_of_cifar_are_those_that_two_cores_can_make():

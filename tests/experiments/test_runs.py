@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from experiments import fixup_fig3_depth as fig3
 from experiments.experiment import Point, standard_columns, thinned
 from experiments.folder import ResultsFolder
 from experiments.main import main
-from experiments.runs import ExperimentTask, RowWriter, divisible_mesh
+from experiments.runs import Drawer, ExperimentTask, RowWriter, divisible_mesh
 from nf_resnets import data, models, training
 from nf_resnets.sweep.programs import Execution
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
@@ -70,6 +71,41 @@ def test_a_run_has_as_many_devices_as_divide_its_batch_and_its_slices():
     assert devices("fixup", 64) == 8 and devices("fixup", 12) == 4
     assert devices("fixup", 64, micro_batches=16) == 4
     assert devices("batchnorm", 64) == 1 and devices("batchnorm", 64, groups=2) == 2
+
+
+def test_the_figure_is_drawn_again_as_runs_end(tmp_path):
+    """In another thread; what cannot be drawn yet is no fault, and is tried after the next run."""
+    told, drawn, calls = [], [], threading.Semaphore(0)
+
+    def draw():
+        calls.release()
+        drawn.append(threading.current_thread().name)
+        if len(drawn) == 1:
+            raise KeyError("a row that is missing")
+
+    with Drawer(draw, told.append, tmp_path / "figure.png") as drawer:
+        drawer.on_step("key", 1, {})
+        assert not calls.acquire(timeout=0.1)
+        for _ in range(3):
+            drawer.on_run_end("key", "finished", {})
+            assert calls.acquire(timeout=10)
+    assert drawn == ["drawer"] * 3
+    assert told == [f"The figure so far, drawn again as runs end: {tmp_path / 'figure.png'}"]
+
+
+def test_drawing_takes_a_twentieth_of_the_time_at_most(tmp_path):
+    times = []
+
+    def draw():
+        times.append(time.monotonic())
+        time.sleep(0.01)
+
+    with Drawer(draw, lambda text: None, tmp_path) as drawer:
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            drawer.on_run_end("key", "finished", {})
+            time.sleep(0.001)
+    assert 1 < len(times) <= 3 and min(np.diff(times)) >= 0.2
 
 
 RUN = {

@@ -521,6 +521,22 @@ def test_time_left_weighs_programs_by_their_work_until_they_are_measured():
     assert clock.seconds(5, 8.0) == pytest.approx(6 + 2 * 2 * (4 + 8))
 
 
+def test_time_left_takes_what_a_run_costs_besides_its_steps_once_a_run():
+    """Not in proportion to the work, by which a small network would make deep ones look slow."""
+    clock = Clock([("small", 4.0), ("deep", 400.0)])
+    small = clock.begin(("small", 4.0), 0.0, num_steps=50)
+    small.report(1, 5.0)  # five seconds to begin, then a tenth of a second a step
+    for step in (11, 50):
+        small.report(step, 5.0 + (step - 1) / 10)
+    clock.end(small, 12.0)
+    assert clock.seconds(1, 12.0) == pytest.approx(7.0 + 50 * 10.0)
+    # The program itself once it is measured.
+    deep = clock.begin(("deep", 400.0), 12.0, num_steps=50)
+    deep.report(1, 20.0)
+    deep.report(10, 37.0)
+    assert clock.seconds(0, 37.0) == pytest.approx(25.0 / 10 * 40)
+
+
 def test_time_left_counts_programs_that_are_not_compiled_yet():
     clock = Clock([("p", 1.0)] * 3 + [("q", 1.0)] * 2)
     clock.left.begin_compiling("p", 0.0)
