@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from nf_resnets.analysis.observe import ObservedFn, branches
+from nf_resnets.analysis.observe import ObservedFn, branches, taps_of
 
 
 class Coordinates(NamedTuple):
@@ -76,7 +76,7 @@ def coordinates(
     """
 
     def activations(params: Any) -> tuple[jax.Array, list[jax.Array]]:
-        logits, taps = observed(params, images)
+        logits, taps = taps_of(observed, params, images)
         found = branches(taps)
         return logits, [found[0]["input"], *(branch["sum"] for branch in found), logits]
 

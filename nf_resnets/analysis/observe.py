@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -66,9 +68,36 @@ def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -
     return observed
 
 
+def taps_of(observed: ObservedFn, params: Any, images: Any) -> tuple[Any, Any]:
+    """Calls a network that taps its activations; refuses one whose taps hold several blocks.
+
+    Raises:
+      TypeError: if ``observed`` is a network itself.
+      ValueError: if an activation has an axis before the batch's, as in a scan of another library.
+    """
+    of = getattr(observed, "__self__", observed)
+    if isinstance(of, nn.Module):
+        raise TypeError(
+            f"observed is a {type(of).__name__}, or a method of one; expected "
+            "analysis.observe(model)."
+        )
+    logits, taps = observed(params, images)
+    count = jnp.shape(jax.tree.leaves(images)[0])[0]
+    for branch in branches(taps):
+        for name, tap in branch.items():
+            shape: tuple[int, ...] = getattr(tap, "shape", ())
+            if name != "name" and len(shape) > 1 and shape[0] != count == shape[1]:
+                raise ValueError(
+                    f"tap {branch['name']}/{name} has shape {list(shape)} for {count} images; "
+                    "expected the images' axis first: blocks of a scan that are not in "
+                    f"stage_N/rest are not told apart, tap them unscanned."
+                )
+    return logits, taps
+
+
 def no_perturbations(observed: ObservedFn, params: Any, images: Any) -> Any:
     """Zeros to add to the input of every branch; a gradient by them is one by the input."""
-    _, shapes = jax.eval_shape(observed, params, images)
+    _, shapes = jax.eval_shape(functools.partial(taps_of, observed), params, images)
     return flax.traverse_util.unflatten_dict(
         {
             path: jnp.zeros(tap.shape, tap.dtype)
@@ -127,4 +156,4 @@ def _place(name: str) -> tuple[tuple[int, str], ...]:
     )
 
 
-__all__ = ["LogitsFn", "ObservedFn", "branches", "no_perturbations", "observe"]
+__all__ = ["LogitsFn", "ObservedFn", "branches", "no_perturbations", "observe", "taps_of"]

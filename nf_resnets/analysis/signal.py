@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from nf_resnets import random
-from nf_resnets.analysis.observe import ObservedFn, branches, no_perturbations
+from nf_resnets.analysis.observe import ObservedFn, branches, no_perturbations, taps_of
 
 
 class Moments(NamedTuple):
@@ -83,7 +83,7 @@ def signal(observed: ObservedFn, params: Any, images: jax.Array, *, interior: in
       >>> jax.eval_shape(lambda at: signal(observe(model), at, images).share, params).shape
       (3,)
     """
-    _, taps = observed(params, images)
+    _, taps = taps_of(observed, params, images)
     return signal_of(taps, interior=interior)
 
 
@@ -173,7 +173,8 @@ def gradient_norms(
 
 
 def _quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
-    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
+    # Of what is NaN the quotient is.
+    return jnp.where(whole == 0, 0.0, part / jnp.where(whole == 0, 1.0, whole))
 
 
 __all__ = ["Moments", "Signal", "cropped", "gradient_norms", "moments", "signal", "signal_of"]

@@ -78,6 +78,9 @@ class Augmentation:
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name}={value} found; expected a finite number of at least 0.")
+        for name, kind in (("padding", int), ("flip", bool), ("cutout", int)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name}={getattr(self, name)!r} found; expected {kind.__name__}.")
 
 
 # Crop, flip and cutout fold smaller numbers into an image's key.

@@ -13,6 +13,7 @@ from nf_resnets import schemes
 from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers, PostActivationBlock
 from nf_resnets.models.head import head
+from nf_resnets.models.layers import checked_images
 from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import anatomy_of, dropout_rates, stages, transitions_of
 
@@ -100,7 +101,7 @@ class CifarResNet(nn.Module):
         }
         transitions = transitions_of(**shape, before=self.stem_channels)
         layers = Layers(self, anatomy_of(self, Composition(transitions, post=True)), train)
-        x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
+        x = layers.conv(self.stem_channels, after_relu=False, name="stem")(checked_images(images))
         x = layers.activated(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
         x = stages(
             self,

@@ -310,6 +310,26 @@ class Head(nn.Module):
         return y + bias.reshape(1, -1)
 
 
+def checked_images(images: Any) -> Any:
+    """Returns images; refuses other shapes than ``[B, H, W, C]``, channels first above all.
+
+    Raises:
+      ValueError: that says what was found.
+
+    Example:
+      >>> checked_images(jnp.ones((2, 8, 8, 3))).shape
+      (2, 8, 8, 3)
+    """
+    shape = jnp.shape(images)
+    first = len(shape) == 4 and shape[1] in (1, 3) and min(shape[2:]) > 4
+    if len(shape) != 4 or first:
+        raise ValueError(
+            f"images of shape {list(shape)} found{', which look like [B, C, H, W]' * first}; "
+            "expected [B, H, W, C]."
+        )
+    return images
+
+
 __all__ = [
     "RELU_GAIN",
     "STANDARDIZATIONS",
@@ -320,6 +340,7 @@ __all__ = [
     "GroupNorm",
     "Head",
     "Standardization",
+    "checked_images",
     "dropout",
     "he_fan_out",
     "lecun_fan_in",

@@ -13,7 +13,7 @@ from nf_resnets import schemes
 from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
-from nf_resnets.models.layers import max_pool
+from nf_resnets.models.layers import checked_images, max_pool
 from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import anatomy_of, dropout_rates, stages, transitions_of
 
@@ -144,7 +144,9 @@ class ResNet(nn.Module):
             post=self.version == 1,
         )
         layers = Layers(self, anatomy_of(self, composition), train)
-        x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(images)
+        x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(
+            checked_images(images)
+        )
         if self.version == 1:
             x = layers.activated(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
         x = max_pool(x, 3, 2, padding=1, same_padding=layers.anatomy.same_padding)

@@ -12,7 +12,7 @@ import numpy as np
 from nf_resnets import schemes
 from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import Dense, Head, dropout, max_pool
+from nf_resnets.models.layers import Dense, Head, checked_images, dropout, max_pool
 from nf_resnets.models.stage import anatomy_of
 
 CONFIGURATIONS = {
@@ -98,7 +98,7 @@ class VGG(nn.Module):
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
-        if min(images.shape[1:3]) < 32:
+        if min(checked_images(images).shape[1:3]) < 32:
             raise ValueError(
                 f"images of shape {images.shape} found; a VGG network halves them five times, and "
                 "expects [B, H, W, C] with H and W of 32 or more."

@@ -12,6 +12,7 @@ from nf_resnets import schemes
 from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers, PreActivationBlock
 from nf_resnets.models.head import head
+from nf_resnets.models.layers import checked_images
 from nf_resnets.models.noise import check_noise
 from nf_resnets.models.stage import anatomy_of, dropout_rates, stages, transitions_of
 
@@ -94,7 +95,7 @@ class WideResNet(nn.Module):
         }
         composition = Composition(transitions_of(**shape, before=self.stem_channels))
         layers = Layers(self, anatomy_of(self, composition), train)
-        x = layers.conv(self.stem_channels, after_relu=False, name="stem")(images)
+        x = layers.conv(self.stem_channels, after_relu=False, name="stem")(checked_images(images))
         x = stages(self, PreActivationBlock, x, layers, **shape, keys=keys)
         x = layers.norm(x, "norm_head", at=("default", "merge", "last"))
         x = layers.activated(layers.shift(x, "bias_relu"))

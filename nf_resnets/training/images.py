@@ -214,6 +214,11 @@ def _lower(
 
 def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:
     """Training and test split, whole on every device of a mesh."""
+    if not isinstance(dataset, data.Dataset):
+        raise TypeError(
+            f"dataset is a {type(dataset).__name__}; expected a data.Dataset, as data.load and "
+            "data.from_arrays make it."
+        )
     train, test = (
         replicate(data.DeviceData.of(dataset, split), mesh)
         for split in (dataset.train, dataset.test)

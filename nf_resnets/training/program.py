@@ -26,7 +26,8 @@ class Start:
     """What a run starts from; the runs of a program differ in nothing else.
 
     Attributes:
-      scheme: the initialisation. Its anatomy is the one that the program was compiled for.
+      scheme: the initialisation, or its name. Its anatomy is the one that the program was compiled
+        for.
       seed: determines the weights, the order of the data and the augmentation.
       hyper: the numbers that the optimizer takes.
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
@@ -38,6 +39,9 @@ class Start:
     hyper: Mapping[str, float]
     alpha: float | None = None
     branch_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme", schemes.get(self.scheme))
 
 
 class Steps(NamedTuple):
@@ -199,6 +203,11 @@ def state_shapes(
 
     The mesh may be of a topology, whose devices this machine does not have.
     """
+    if not isinstance(example, Start | TrainState):
+        raise TypeError(
+            f"example is a {type(example).__name__}; expected a training.Start, or a state as "
+            "training.create_state makes it."
+        )
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
     else:

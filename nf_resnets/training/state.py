@@ -69,6 +69,7 @@ def create_state(
 
     Raises:
       ValueError: if ``average_decay`` is outside its range.
+      TypeError: if ``optimizer`` is no function.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -76,6 +77,11 @@ def create_state(
       >>> int(state.step)
       0
     """
+    if not callable(optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; expected a function of the run's numbers, "
+            "such as lambda hyper: optax.adam(hyper['learning_rate'])."
+        )
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
     params = _strong(params)
