@@ -201,7 +201,7 @@ def cell(move: Move, tried: Iterable[float]) -> str:
     text += f" [{low}, {high}]" if low != high else ""
     if move.diverged is not None and move.diverged > 0.5:
         return f"{text}, diverges"
-    return text if not move.cost else f"{text}, +{move.cost:.2g}"
+    return text if not move.cost else f"{text}, {move.cost:+.2g}"
 
 
 def table(results: Results) -> str:
@@ -234,6 +234,10 @@ def subtitle(settings: Settings, by: str) -> str:
     )
 
 
+STAYS = "; it stays where that of the first is as good as any at the last"
+"""What the title means."""
+
+
 def plot_moves(results: Results, path: Path, by: str = "depth", size: str = "layers") -> None:
     """Draws the best rate, and what the smallest network's costs, against depth or width."""
     found = [
@@ -243,7 +247,7 @@ def plot_moves(results: Results, path: Path, by: str = "depth", size: str = "lay
         found,
         path,
         title=moves_of_all(found, lambda group: series_title(group, "", None), by),
-        subtitle=subtitle(results.settings, by),
+        subtitle=subtitle(results.settings, by) + STAYS,
         size=size,
     )
 

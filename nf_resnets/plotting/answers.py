@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -150,27 +149,48 @@ def fewest_steps(
 
 
 def moves_of_all(moves: Sequence[Row], called: Callable[[Row], str], size: str) -> str:
-    """How far the best rate of each curve moves from the smallest network to the largest.
+    """Whose best rate stays from the smallest network to the largest, and where others' go.
+
+    A rate stays where it lies in the range of the largest network's best.
 
     Args:
       moves: as :func:`nf_resnets.plotting.transfer.transfer_figure` takes them.
       called: ``called(group)`` names the curve of a group.
-      size: what the sizes are called.
+      size: what the sizes are, such as ``"depth"``.
     """
-    curves: dict[str, list[Row]] = {}
+    sizes = {move["size"] for move in moves}
+    first, last = min(sizes), max(sizes)
+    ends: dict[str, dict[float, Row]] = {}
     for move in moves:
-        if move["best"] is not None:
-            curves.setdefault(called(move["group"]), []).append(move)
+        ends.setdefault(called(move["group"]), {})[move["size"]] = move
+    moved: dict[str, list[str]] = {}
+    lost = []
+    for name, own in ends.items():
+        small, large = own.get(first), own.get(last)
+        if first == last or not small or not large or small["best"] is None:
+            continue
+        if large["best"] is None:
+            lost.append(name)
+        elif large["low"] <= small["best"] <= large["high"]:
+            moved.setdefault("stays", []).append(name)
+        else:
+            factor = large["best"] / small["best"]
+            verb = "rises" if factor > 1 else "falls"
+            moved.setdefault(f"{verb} {max(factor, 1 / factor):.3g}-fold", []).append(name)
+    words = [f"{said} for {_listed(moved[said])}" for said in sorted(moved, key="stays".__ne__)]
     said = []
-    for name, own in curves.items():
-        own.sort(key=lambda move: move["size"])
-        if len(own) > 1:
-            octaves = math.log2(own[-1]["best"] / own[0]["best"])
-            ends = f"{own[0]['size']:,} to {own[-1]['size']:,}"
-            said.append(f"{name} {octaves:+.2g} ({ends})")
+    if words:
+        said.append(f"from {size} {first:,} to {last:,} the best rate {', '.join(words)}")
+    if lost:
+        said.append(f"no run of {_listed(lost)} finishes at {size} {last:,}")
     if not said:
         return f"No best rate is known at two sizes, to say how it moves with the {size}"
-    return f"Octaves by which the best rate moves with the {size}: {', '.join(said)}"
+    title = "; ".join(said)
+    return title[0].upper() + title[1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def rate_range(one: Row, power: Callable[[float], str] = power_label) -> str:

@@ -70,7 +70,7 @@ def transfer_figure(
             for end in ("low", "high")
             if move["best"] is not None and first[curve]
         ]
-        left.set_title(f"Best rate over that of {sizes[0]:,} {size}")
+        left.set_title("Best rate over that of the smallest network")
         log_axis(left, "y", drawn or [0.5, 2.0], base=2)
         left.set_ylabel("best rate, relative")
         left.axhline(1.0, color=INK, lw=0.8, zorder=1)
@@ -84,8 +84,8 @@ def transfer_figure(
             diverged_band(left, gone, label="none finished")
         means = [move[each] for move in moves for each in ("mean", "at_base") if move[each]]
         if means and max(means) > 10 * min(means):
-            right.set_yscale("log")
-        right.set_title(f"Own best rate, and the rate of {sizes[0]:,} {size} (dashed)")
+            log_axis(right, "y", means, base=10)
+        right.set_title("At its own best rate, and at the smallest's (dashed)")
         right.set_ylabel(metric)
         entries = [entry(name, **{**look.line, **look.dots}) for name, look in styles.items()]
         none = {"color": INK, "linestyle": "none"}

@@ -70,12 +70,21 @@ def test_the_fewest_steps_are_named_with_their_batch():
     assert fewest_steps(targets, called) == said
 
 
-def test_a_move_is_told_in_octaves_from_the_smallest_to_the_largest_that_trained():
-    def move(scheme, size, best):
-        return {"group": {"scheme": scheme}, "size": size, "best": best}
+def test_it_is_told_whose_best_rate_stays_and_where_others_go():
+    def move(scheme, size, best, low=None):
+        return {"group": {"scheme": scheme}, "size": size, "best": best, "low": low or best,
+                "high": best}  # fmt: skip
 
-    moves = [move("Fixup", 100, 0.25), move("Fixup", 10, 1.0), move("He", 10, 0.5),
-             move("He", 100, None)]  # fmt: skip
-    said = "Octaves by which the best rate moves with the depth: Fixup -2 (10 to 100)"
-    assert moves_of_all(moves, called, "depth") == said
-    assert "No best rate is known at two sizes" in moves_of_all(moves[2:], called, "depth")
+    moves = [
+        move("SkipInit", 10, 1.0), move("SkipInit", 100, 0.25), move("Fixup", 100, 0.5),
+        move("Fixup", 10, 0.5), move("Fixup", 34, 0.1), move("P", 10, 1.0),
+        move("P", 100, 2.0, 1.0),
+        move("He", 10, 0.5), move("He", 100, None),
+    ]  # fmt: skip
+    said = moves_of_all(moves, called, "depth")
+    assert said == (
+        "From depth 10 to 100 the best rate stays for Fixup and P, falls 4-fold for SkipInit; no "
+        "run of He finishes at depth 100"
+    )
+    assert moves_of_all(moves[-2:], called, "depth") == "No run of He finishes at depth 100"
+    assert "No best rate is known at two sizes" in moves_of_all(moves[:1], called, "depth")
