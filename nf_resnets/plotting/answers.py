@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,28 @@ def growth_of_all(
         for name, (first, last) in ends.items()
     )
     return f"The best rate {verb} with the batch size: {', '.join(rates)}"
+
+
+def lowest_end(
+    curves: Sequence[Row], called: Callable[[Row], str], *, batch_size: str = "batch_size"
+) -> str:
+    """Whose training loss ends lowest at the best rates, and where.
+
+    Args:
+      curves: as :func:`nf_resnets.plotting.sweep.training_figure` takes them.
+      called: ``called(group)`` names the curve of a group.
+      batch_size: the field of the batch size in ``group``.
+    """
+    ends: dict[tuple[str, str], list[float]] = {}
+    for one in curves:
+        place = called(one["group"]), _size(one, batch_size)
+        ends.setdefault(place, []).append(one["train_loss"][-1])
+    means = {place: sum(losses) / len(losses) for place, losses in ends.items()}
+    means = {place: mean for place, mean in means.items() if math.isfinite(mean)}
+    if not means:
+        return "No run finished"
+    (name, size), loss = min(means.items(), key=lambda item: item[1])
+    return f"Lowest training loss at the end: {loss:.3g}, {name} at {size}"
 
 
 def _ends(
@@ -208,4 +231,7 @@ def _size(one: Row, batch_size: str) -> str:
     return "any batch size" if size is None else f"B = {size}"
 
 
-__all__ = ["bearable", "best_of_all", "fewest_steps", "growth", "growth_of_all", "moves_of_all"]
+__all__ = [
+    "bearable", "best_of_all", "fewest_steps", "growth", "growth_of_all", "lowest_end",
+    "moves_of_all",
+]  # fmt: skip

@@ -13,6 +13,7 @@ from nf_resnets.plotting.answers import (
     best_of_all,
     fewest_steps,
     growth_of_all,
+    lowest_end,
 )
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.plotting.heat import heat_figure
@@ -122,7 +123,9 @@ def _drawings(sweep: SweepResults) -> dict[str, tuple[str, Callable[[Path], None
     if sweep.curves:
         drawings["curves"] = (
             "Training at the best rates",
-            lambda path: training_figure(sweep.curves, path, called=called, **look(best)),
+            lambda path: training_figure(
+                sweep.curves, path, called=called, **look(lowest_end(sweep.curves, called))
+            ),
         )
     return drawings
 

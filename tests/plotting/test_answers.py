@@ -6,6 +6,7 @@ from nf_resnets.plotting.answers import (
     fewest_steps,
     growth,
     growth_of_all,
+    lowest_end,
     moves_of_all,
 )
 from tests.plotting.sweep_results import group, rate
@@ -52,6 +53,18 @@ def test_the_best_of_all_is_the_lowest_of_a_loss():
     losses = [{**one, "metric": "train_loss"} for one in both]
     assert best_of_all(losses, called).startswith("Best training loss: 0.8, Fixup at B = 8")
     assert best_of_all([optimum("He", 8, None, None)], called) == "No run finished"
+
+
+def test_the_lowest_end_is_that_of_the_mean_over_seeds():
+    def run(scheme, size, *losses):
+        return {"group": {"scheme": scheme, "batch_size": size}, "train_loss": losses}
+
+    curves = [
+        run("Fixup", 8, 2.3, 0.1), run("Fixup", 8, 2.3, 0.5), run("Fixup", 32, 0.01, 0.25),
+        run("gone", 8, 2.3, float("nan")), run("LSUV", 8, 2.3, 0.31),
+    ]  # fmt: skip
+    assert lowest_end(curves, called) == "Lowest training loss at the end: 0.25, Fixup at B = 32"
+    assert lowest_end(curves[3:4], called) == "No run finished"
 
 
 def test_a_rate_is_borne_where_no_seed_diverged_with_any_batch_size():
