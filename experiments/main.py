@@ -28,14 +28,16 @@ from .runs import ExperimentTask, Result, make_runs
 STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
 
 
-def run(experiment: Experiment, prog: str = "") -> NoReturn:
+def run(experiment: Experiment, prog: str = "", **changed: Any) -> NoReturn:
     """Runs the command line of an experiment, and exits.
 
     Args:
       experiment: what to make.
       prog: what its help calls it; by default how it was started.
+      changed: options with another default.
     """
-    command = command_line.read(experiment.command, prog, experiment.description)
+    default = experiment.command(**changed)
+    command = command_line.read(experiment.command, prog, experiment.description, default)
     end(lambda: main(experiment, command))
 
 

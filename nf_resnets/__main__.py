@@ -48,8 +48,7 @@ def main() -> int:
     prog = program()
     name = choose(prog, COMMANDS)
     if name == "demo":
-        sys.argv[1:1] = ["--scale", "demo"]  # another scale may follow, and is taken
-        return _experiment("fixup_fig3_depth", f"{prog} demo")
+        return _experiment("fixup_fig3_depth", f"{prog} demo", scale="demo")
     if name == "experiment":
         modules = experiments()
         titles = {each: _title(module) for each, module in modules.items()}
@@ -62,10 +61,10 @@ def main() -> int:
     return _module("nf_resnets.trained.__main__").run(prog)
 
 
-def _experiment(name: str, prog: str) -> int:
+def _experiment(name: str, prog: str, **changed: Any) -> int:
     module = _module(experiments()[name])
     known = [module.EXPERIMENT] if hasattr(module, "EXPERIMENT") else []
-    return module.run(*known, prog)
+    return module.run(*known, prog, **changed)
 
 
 def _module(name: str) -> Any:

@@ -33,13 +33,14 @@ def program() -> str:
     return f"python -m {spec.name.removesuffix('.__main__')}"
 
 
-def read(command: type, prog: str = "", description: str | None = None) -> Any:
+def read(command: type, prog: str = "", description: str | None = None, default: Any = None) -> Any:
     """Reads ``sys.argv`` into a dataclass; help and mistakes end the process as tyro does.
 
     Args:
       command: a dataclass; what stands under a field is its help.
       prog: what the help calls the command; by default how it was started.
       description: what the help says of it; by default the docstring.
+      default: the options that are not given; by default the defaults of the fields.
     """
     text = inspect.getdoc(command) if description is None else description
     return tyro.cli(
@@ -47,6 +48,7 @@ def read(command: type, prog: str = "", description: str | None = None) -> Any:
         prog=prog or program(),
         description=_paragraphs(text or ""),
         args=[_renamed(word) for word in sys.argv[1:]],
+        default=default,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_REGISTRY,
     )

@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from nf_resnets import __main__ as entry
-from nf_resnets.command_line import read
 from nf_resnets.trained import command
 from tests.experiments.test_places import EXPERIMENTS
 
@@ -49,17 +48,16 @@ def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys)
     assert capsys.readouterr().out.startswith(f"usage: nf-resnets {typed} [-h]")
 
 
-def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch):
-    from experiments import fixup_fig3_depth
-
+def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch, capsys):
     scales = []
     monkeypatch.setattr(
-        fixup_fig3_depth, "run",
-        lambda experiment, prog: scales.append(read(experiment.command, prog).scale),
-    )  # fmt: skip
-    for typed in ("demo", "demo --seeds 1", "demo --scale smoke"):
+        "experiments.main.main", lambda experiment, command: scales.append(command.scale)
+    )
+    for typed in ("demo", "demo --seeds 1", "demo --scale smoke", "experiment fixup_fig3_depth"):
         run(monkeypatch, *typed.split())
-    assert scales == ["demo", "demo", "smoke"]
+    assert scales == ["demo", "demo", "smoke", "laptop"]
+    assert run(monkeypatch, "demo", "--help") == 0
+    assert "(default: demo)" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
