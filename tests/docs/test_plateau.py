@@ -1,0 +1,233 @@
+"""The page on Fixup's plateau: its derivation on a dense network, its table on a WRN-10."""
+
+import functools
+import re
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from nf_resnets import data, init, models
+from nf_resnets.analysis.curvature import hessian_product
+from tests.models.trees import quick_jit
+
+PAGE = Path(__file__).parents[2] / "docs" / "plateau.md"
+CLASSES, WIDTH = 10, 64
+
+
+def digits(count):
+    found = data.load("digits")
+    images = (found.train.images[:count] - np.float32(found.mean)) / np.float32(found.std)
+    return jnp.asarray(images), jnp.asarray(found.train.labels[:count])
+
+
+def cross_entropy(logits, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def features(params, x):
+    x = x @ params["stem"]
+    for k in range(len(params) - 2):
+        block = params[f"block_{k}"]
+        x = x + jax.nn.relu(x @ block["layer_1"]) @ block["layer_2"]
+    return jax.nn.relu(x)
+
+
+def dense(blocks, seed=0):
+    """Fixup's start of a dense residual network."""
+    square = jnp.ones((WIDTH, WIDTH))
+    tree = {f"block_{k}": {"layer_1": square, "layer_2": square} for k in range(blocks)}
+    tree |= {"stem": square, "head": jnp.ones((WIDTH, CLASSES))}
+    rules = init.Rules(branch=r"block_(\d+)/layer_(\d+)", stem="stem", head="head")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there are no scalars
+        return init.fixup(tree, depth=blocks, key=jax.random.key(seed), rules=rules)
+
+
+def gradient(params, head):
+    """The gradient with this head, one example of each class more than the others."""
+    x, y = digits(100)
+
+    @quick_jit
+    def found(params):
+        def loss(p):
+            return cross_entropy(features(p, x.reshape(len(x), -1)) @ p["head"], y)
+
+        return jax.grad(loss)(params)
+
+    return found({**params, "head": head})
+
+
+def test_the_first_gradient_is_that_of_the_head_and_tells_the_classes_means_apart():
+    params = dense(2)
+    found = gradient(params, params["head"])
+    x, y = digits(100)
+    phi = np.asarray(features(params, x.reshape(len(x), -1)), np.float64)
+    own = np.eye(CLASSES)[y]
+    # Of class j: -(its fraction times its mean features, less the mean of all over c).
+    expected = -(own.T @ phi / len(y) - phi.mean(0) / CLASSES).T
+    np.testing.assert_allclose(found["head"], expected, rtol=1e-4, atol=1e-6)  # float32 sums
+    others = [leaf for name, leaf in found.items() if name != "head"]
+    assert all(not leaf.any() for leaf in jax.tree.leaves(others))
+
+
+def test_what_the_branches_get_from_the_head_does_not_grow_with_the_depth():
+    """Rule 2: as many times smaller a branch's square as there are branches."""
+
+    def coupling(blocks):
+        params = dense(blocks)
+        head = 1e-3 * jax.random.normal(jax.random.key(1), params["head"].shape)
+        found = gradient(params, head)
+        return sum(float((found[f"block_{k}"]["layer_2"] ** 2).sum()) for k in range(blocks))
+
+    # Sums over 2 and over 12 draws, each of 64 units; without rule 2 the ratio is 6.
+    assert 0.7 < coupling(12) / coupling(2) < 1.4
+
+
+# --- A Wide ResNet, as on the page ----------------------------------------------------------------
+
+MOMENTUM, SCALARS, DROP = 0.9, 0.1, 0.1
+
+
+def steps_to(losses, drop=DROP):
+    below = np.flatnonzero(np.asarray(losses) < np.log(CLASSES) - drop)
+    return int(below[0])
+
+
+def quadratic_model(loss, start, factors, size=20):
+    """Curvatures and the gradient's parts along them, by Lanczos from the gradient."""
+
+    def scaled(u):
+        return loss(start + jnp.sqrt(factors) * u)
+
+    zero = jnp.zeros_like(start)
+    product = quick_jit(lambda v: hessian_product(scaled, zero, v))
+    first = quick_jit(jax.grad(scaled))(zero)
+    basis, diagonal, off = [first / jnp.linalg.norm(first)], [], []
+    for _ in range(size):
+        image = product(basis[-1])
+        diagonal.append(float(image @ basis[-1]))
+        for _ in range(2):
+            image = image - jnp.stack(basis).T @ (jnp.stack(basis) @ image)
+        off.append(float(jnp.linalg.norm(image)))
+        basis.append(image / off[-1])
+    matrix = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
+    curvatures, vectors = np.linalg.eigh(matrix)
+    return curvatures, float(jnp.linalg.norm(first)) * vectors[0]
+
+
+def predicted(curvatures, parts, rate, steps=600):
+    """The losses of the quadratic model under SGD with momentum."""
+    at, velocity, losses = np.zeros_like(parts), np.zeros_like(parts), []
+    for _ in range(steps):
+        losses.append(np.log(CLASSES) + parts @ at + (curvatures * at**2).sum() / 2)
+        velocity = MOMENTUM * velocity + parts + curvatures * at
+        at = at - rate * velocity
+    return losses
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A function that trains it from its start with any rates, and how its loss looks there."""
+    x, y = digits(256)
+    model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
+    params = quick_jit(model.init)(jax.random.key(0), x[:1])["params"]
+    params = init.fixup(params, depth=model.num_branches, key=jax.random.key(1))
+    start, unravel = ravel_pytree(params)
+    is_scalar = jax.tree.map(lambda leaf: jnp.full(leaf.shape, leaf.size == 1), params)
+    is_scalar = ravel_pytree(is_scalar)[0]
+
+    def loss(flat):
+        return cross_entropy(model.apply({"params": unravel(flat)}, x), y)
+
+    @quick_jit
+    def train(rates, start=start, scalars=SCALARS, momentum=MOMENTUM):
+        factors = jnp.where(is_scalar, scalars, 1.0)
+
+        def step(carry, rate):
+            at, velocity = carry
+            value, gradient = jax.value_and_grad(loss)(at)
+            velocity = momentum * velocity + gradient
+            return (at - rate * factors * velocity, velocity), value
+
+        return jax.lax.scan(step, (start, jnp.zeros_like(start)), rates)[1]
+
+    def features(images):
+        """Ten of the sixteen, by a head that passes them on."""
+        given = {"kernel": jnp.eye(*params["head"]["kernel"].shape), "bias": jnp.zeros(CLASSES)}
+        return quick_jit(model.apply)({"params": {**params, "head": given}}, images)
+
+    return SimpleNamespace(
+        params=params, start=start, train=train, loss=loss, features=features,
+        factors=jnp.where(is_scalar, SCALARS, 1.0),
+    )  # fmt: skip
+
+
+STEPS = 320
+# Processors round differently, and what grows is exponential: within a step or so.
+close = functools.partial(pytest.approx, abs=2)
+
+
+@pytest.mark.slow
+def test_the_table_is_what_a_wide_resnet_does(wide):
+    curvatures, parts = quadratic_model(wide.loss, wide.start, wide.factors)
+    text = PAGE.read_text()
+    assert f"$-r$ = {curvatures[0]:.3f}" in text
+    row = r"^\| \$?(2\^\{-\d\}|0\.1)\$? \| (\d+) \| (\d+) \|"
+    rows = re.findall(row, text, re.M)
+    assert len(rows) == 3
+    for name, measured, modelled in rows:
+        rate = 0.1 if name == "0.1" else 2.0 ** int(name[3:-1])
+        assert steps_to(wide.train(jnp.full(STEPS, rate))) == close(int(measured))
+        assert steps_to(predicted(curvatures, parts, rate)) == close(int(modelled))
+
+
+@pytest.mark.slow
+def test_what_shortens_it_and_what_does_not(wide):
+    rate = jnp.full(STEPS, 2.0**-5)
+    warm = rate * jnp.minimum(1, (jnp.arange(STEPS) + 1) / 100)
+    assert steps_to(wide.train(warm)) == close(134)
+    assert steps_to(wide.train(10 * rate, momentum=0.0)) == close(70)
+    assert steps_to(wide.train(rate, scalars=1.0)) == close(90)
+    assert steps_to(wide.train(rate, scalars=0.0)) == close(96)
+    shape = wide.params["head"]["kernel"].shape
+    drawn = jax.random.normal(jax.random.key(5), shape) / shape[0] ** 0.5
+    for factor, steps in ((0.1, 96), (1.0, 62)):
+        head = {**wide.params["head"], "kernel": factor * drawn}
+        start = ravel_pytree({**wide.params, "head": head})[0]
+        assert steps_to(wide.train(rate, start=start)) == close(steps)
+
+
+@pytest.mark.slow
+def test_pooled_features_are_alike_and_those_of_a_dense_network_are_not(wide):
+    x, y = digits(256)
+    params, flat = dense(4), x.reshape(len(x), -1)
+    for phi, size, apart in (
+        (wide.features(x), 0.26, 0.030), (features(params, flat), 9.1, 3.6)
+    ):  # fmt: skip
+        phi = np.asarray(phi)
+        mean = phi.mean(0)
+        own = np.stack([phi[y == each].mean(0) for each in range(CLASSES)])
+        assert np.linalg.norm(mean) == pytest.approx(size, rel=0.02)
+        assert ((own - mean) ** 2).sum(1).mean() ** 0.5 == pytest.approx(apart, rel=0.02)
+
+    def loss(params):
+        return cross_entropy(features(params, flat) @ params["head"], y)
+
+    @quick_jit
+    def train(params):
+        def step(carry, _):
+            at, velocity = carry
+            value, gradient = jax.value_and_grad(loss)(at)
+            velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
+            return (jax.tree.map(lambda a, v: a - 2.0**-7 * v, at, velocity), velocity), value
+
+        return jax.lax.scan(step, (params, optax.tree.zeros_like(params)), None, length=10)[1]
+
+    assert steps_to(train(params)) == 4
