@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.sweep import common_target, knees, steps_to_target
+from nf_resnets.sweep.targets import StepsToTarget
 from tests.sweep import small
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
@@ -170,3 +171,39 @@ def test_a_sweep_measures_the_noise_scale_in_its_steps(tmp_path):
     found = steps_to_target(rows, target)
     # A batch of the digits is noisy: some tens of examples at the start of training.
     assert all(3 < one.noise_scale < 500 for one in found)
+
+
+# Language models trained on C4 with Adam, of each size (in millions) the fewest steps to one
+# validation loss with batches of 64, 128, ..., 16,384, as plots/chinchilla.ipynb of
+# github.com/hlzhang109/critical-batch-size prints them (Zhang et al., "How Does Critical Batch Size
+# Scale in Pre-training?", arXiv 2410.21676).
+PUBLISHED = {
+    85: (46_000, 23_000, 13_282, 7_000, 3_840, 2_500, 1_800, 1_600, 1_600),
+    151: (96_000, 49_000, 24_000, 11_951, 7_128, 4_200, 2_760, 2_400, 2_300),
+    302: (196_000, 90_000, 46_000, 23_400, 13_300, 7_224, 4_980, 3_400, 2_879),
+    604: (311_000, 166_000, 81_000, 37_440, 21_320, 11_400, 7_199, 4_700, 3_800),
+    1_200: (643_000, 331_000, 176_000, 94_000, 46_500, 25_000, 15_360, 8_900, 6_500),
+}
+
+
+def test_steps_that_others_measured():
+    """The batch that needs twice the examples, read off their table, is the fit's ``B_crit``."""
+    sizes = [2**power for power in range(6, 15)]
+    given = [
+        StepsToTarget({"model": model, "batch_size": size}, "test_loss", 3.0, 3e-3, steps, steps,
+                      steps, 1, 1)
+        for model, row in PUBLISHED.items()
+        for size, steps in zip(sizes, row, strict=True)
+    ]  # fmt: skip
+    found = knees(given)
+    assert {(fit.shows, fit.form, len(fit.left_out)) for fit in found} == {("both", "smooth", 0)}
+    doubled = []
+    for row in PUBLISHED.values():
+        examples = np.multiply(sizes, row)
+        excess = np.log2(examples / np.median(examples[:3]))  # perfect scaling: 0
+        doubled.append(2 ** np.interp(1.0, excess[3:], np.log2(sizes[3:])))
+    # Their batches are a factor of two apart.
+    critical = [fit.smooth.batch_size for fit in found]
+    np.testing.assert_allclose(np.log2(critical), np.log2(doubled), atol=0.5)
+    # Larger models, trained on more examples, bear larger batches, as the authors find.
+    assert sorted(critical) == critical and critical[-1] > 3 * critical[0]
