@@ -12,7 +12,7 @@ on either side, and the fits' ranges of one standard error, of which 68.3% would
 errors were normal and known. With two seeds the range of rates as good, from which they come, is
 too narrow as often as too wide. ``selection.json`` beside this file has the numbers.
 
-Published sweeps would be the better check; none is part of this repository.
+Published sweeps would be the better check; `tests/sweep/test_targets.py` has one table of them.
 
     python -m benchmarks.selection               # prints the committed table
     python -m benchmarks.selection --draws 1000  # draws, prints, and writes the file: a minute

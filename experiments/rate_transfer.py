@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,11 +93,13 @@ class Settings:
     weight_decay: float = 0.0
     bn_estimate_batches: int = 4
 
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """Depth and width of the networks, small ones first."""
-        deep = [(depth, self.widths[0]) for depth in self.depths]
-        return sorted({*deep, *((self.depths[0], width) for width in self.widths)})
+    def about(self, by: str) -> str:
+        """The settings of a figure."""
+        network = f"WRN-n-{self.widths[0]}" if by == "depth" else f"WRN-{self.depths[0]}-k"
+        return (
+            f"{network} on {self.dataset}, {self.stem_channels} channels, batch "
+            f"{self.batch_size}, {self.steps} steps, {counted(self.seeds, 'seed')}"
+        )
 
 
 SCALES = {
@@ -130,10 +132,34 @@ def relative_at(settings: Settings, dataset: Any, key: Row) -> training.Relative
     return relative(*size, settings.stem_channels, base, dataset.num_classes)
 
 
-def points(settings: Settings, dataset: Any, rows: Sequence[Row]) -> list[Point]:
-    """The runs: every scheme at every size, with rates until the best is none of the outermost."""
+def lengths_of(settings: Settings, dataset: Any) -> dict[str, int]:
+    """The lengths of a :class:`Point`."""
+    return lengths(dataset, settings.batch_size, settings.steps)
+
+
+def points(
+    settings: Any,
+    data: Any,
+    rows: Sequence[Row],
+    *,
+    at: Callable[[Any, Any, Row], training.Relative] = relative_at,
+    length: Callable[[Any, Any], Mapping[str, int]] = lengths_of,
+    called: str = "WRN-{depth}-{width}",
+) -> list[Point]:
+    """The runs: every scheme at every size, with rates until the best is none of the outermost.
+
+    Args:
+      settings: with ``lines``, ``depths``, ``widths``, ``log2_rates``, ``extend`` and ``seeds``.
+      data: what was loaded.
+      rows: those that there are.
+      at: ``at(settings, data, key)`` is the network of a run.
+      length: ``length(settings, data)`` gives the lengths of a run.
+      called: what the display calls a network.
+    """
     found, there = [], grouped(rows, "line", "depth", "width")
-    for (depth, width), line in itertools.product(settings.sizes, settings.lines):
+    deep = [(depth, settings.widths[0]) for depth in settings.depths]
+    sizes = sorted({*deep, *((settings.depths[0], width) for width in settings.widths)})
+    for (depth, width), line in itertools.product(sizes, settings.lines):
         rates = widened(
             [2.0**power for power in settings.log2_rates],
             there.get((line, str(depth), str(width)), []),
@@ -144,17 +170,17 @@ def points(settings: Settings, dataset: Any, rows: Sequence[Row]) -> list[Point]
         for rate, seed in itertools.product(rates, settings.seeds):
             power = round(math.log2(rate))
             key = {"line": line, "depth": depth, "width": width, "log2_rate": power, "seed": seed}
-            scheme = schemes.get(relative_at(settings, dataset, key).model.scheme)
-            title = schemes.get(line).title
+            scheme = schemes.get(at(settings, data, key).model.scheme)
+            network = called.format(depth=depth, width=width)
             found.append(
                 Point(
                     key=key,
-                    title=title,
+                    title=scheme.title,
                     start=Start(scheme, seed, {"learning_rate": rate}),
                     program=(depth, width, scheme.compiles_as),
                     priority=depth * width,
-                    label=f"{title}, WRN-{depth}-{width}, rate 2^{power}, seed {seed}",
-                    **lengths(dataset, settings.batch_size, settings.steps),
+                    label=f"{scheme.title}, {network}, rate 2^{power}, seed {seed}",
+                    **length(settings, data),
                 )
             )
     return found
@@ -167,14 +193,14 @@ def setup(settings: Settings, dataset: Any, point: Point) -> Setup:
     return image_setup(found.model, dataset, settings, point, schedule=schedule, relative=found)
 
 
-def row(settings: Settings, point: Point, run: Row) -> Row:
+def row(settings: Any, point: Point, run: Row) -> Row:
     """The training loss at the end: the mean over the last quarter of the steps."""
     losses = [math.nan if loss is None else loss for loss in run["measures"]["curve"]["loss"]]
     last = losses[-max(1, len(losses) // 4) :]
     return {METRIC: sum(last) / len(last)}
 
 
-def compared(settings: Settings, rows: Iterable[Row], by: str) -> list[Any]:
+def compared(settings: Any, rows: Iterable[Row], by: str) -> list[Any]:
     """The best rates of each scheme by depth, at the first width, or by width."""
     other, at = ("width", settings.widths[0]) if by == "depth" else ("depth", settings.depths[0])
     runs = [
@@ -224,14 +250,9 @@ def table(results: Results) -> str:
     return "\n\n".join(texts)
 
 
-def subtitle(settings: Settings, by: str) -> str:
-    """The settings of a figure."""
-    network = f"WRN-n-{settings.widths[0]}" if by == "depth" else f"WRN-{settings.depths[0]}-k"
-    return (
-        f"{network} on {settings.dataset}, {settings.stem_channels} channels, batch "
-        f"{settings.batch_size}, {settings.steps} steps, {counted(settings.seeds, 'seed')}; "
-        "training loss over the last quarter of the steps"
-    )
+def subtitle(settings: Any, by: str) -> str:
+    """The settings of a figure, and what is compared."""
+    return f"{settings.about(by)}; training loss over the last quarter of the steps"
 
 
 STAYS = "; it stays where that of the first is as good as any at the last"

@@ -11,7 +11,7 @@ import pytest
 from experiments import rate_transfer
 from experiments.experiment import Results
 from nf_resnets import data
-from tests.experiments.as_a_user import lines_of, make
+from tests.experiments.as_a_user import lines_of, make, redrawn
 
 SETTINGS = dataclasses.replace(
     rate_transfer.SCALES["smoke"], depths=(10, 28), widths=(1, 2, 4), seeds=(0, 1), extend=2
@@ -85,12 +85,14 @@ def test_the_table_says_how_far_a_rate_moved_and_what_it_costs():
 
 @pytest.mark.slow
 def test_runs_are_made_drawn_and_kept(tmp_path):
-    given = "--scale", "smoke", "--out", tmp_path, "--depths", "10"
+    options = "--scale", "smoke", "--depths", "10"
+    given = *options, "--out", tmp_path / "out"
     output = make("rate_transfer", *given)
-    rows = lines_of(tmp_path / "rows.csv")
+    rows = lines_of(tmp_path / "out" / "rows.csv")
     assert len(rows) == 2 * 2 * 2  # widths, schemes, rates
     assert all(float(each["train_loss"]) > 0 for each in rows)
     for name in ("figure", "rates_by_depth", "width", "rates_by_width"):
-        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 10_000
     assert "CompleteP" in output
     assert "All 8 runs are there already." in make("rate_transfer", *given)
+    assert redrawn("rate_transfer", options, tmp_path) == 8
