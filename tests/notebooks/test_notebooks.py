@@ -23,6 +23,9 @@ LARGEST = 300_000  # bytes of a notebook with its pictures
 
 # What the constants of the notebooks are in tests: everything runs, and nothing is learnt.
 SMALL = {
+    "carry_a_learning_rate": {
+        "DEPTHS": (2, 4), "WIDTH": 4, "RATES": (0.001, 0.01), "SEEDS": (0,), "STEPS": 4,
+    },
     "quickstart": {"BLOCKS": 1, "STEPS": 3, "EPOCHS": 0.2},
     "why_deep_residual_networks_train": {
         "LAYERS": 16, "CHANNELS": 4, "BATCH": 4, "DEPTHS": (10, 16),
