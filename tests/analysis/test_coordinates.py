@@ -11,9 +11,10 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import optim
+from nf_resnets import analysis, models, optim, schemes, training
 from nf_resnets.analysis import coordinate_rows, coordinates, growth
 from nf_resnets.init import Rules
+from nf_resnets.parametrization import COMPLETEP, DEPTH_MUP, STANDARD
 from nf_resnets.plotting import coordinates_figure
 from tests.models.trees import quick_jit
 
@@ -137,6 +138,42 @@ def test_depth_is_flat(kind, scheme, exponent):
 def test_one_rate_for_all_depths(kind, exponent, expected):
     """Only CompleteP's branches with Adam, and depth-muP's with SGD, need no factor."""
     assert slope(by_depth(kind, "plain", exponent)) == pytest.approx(expected, abs=FLAT)
+
+
+STACKS = ("encoder", "decoder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parametrization", "exponent"), [(STANDARD, 1.0), (DEPTH_MUP, 0.0), (COMPLETEP, 0.0)]
+)
+def test_transformers(parametrization, exponent):
+    """As the residual MLP's: with one rate every branch adds a change of one size and direction.
+
+    LayerNorm before the branch; embeddings and head do not learn. Both stacks count, the encoder's
+    end and the decoder's. The base has one layer: beside branches of full size, those of the two
+    networks are small, as theory takes them to be.
+    """
+    scheme = schemes.parametrized("layernorm_pre", parametrization)
+    source, target, labels = jax.random.randint(jax.random.key(2), (3, 16, 6), 1, 11)
+    found = {}
+    for layers in (4, 32):
+        of = functools.partial(
+            models.Transformer, vocab_size=11, d_model=64, num_heads=4, d_ff=128, scheme=scheme
+        )
+        model, parametrize = training.relative_to(
+            of(num_layers=layers), of(num_layers=1), source, target
+        )
+        params = quick_jit(model.init)(jax.random.key(1), source, target)["params"]
+        rule = optax.chain(
+            parametrize(RULE["adam"], kind="adam"),
+            optax.masked(optax.set_to_zero(), {top: top not in STACKS for top in params}),
+        )
+        run = functools.partial(coordinates, analysis.observe(model), optimizer=rule, steps=1)
+        change = quick_jit(run)(params, (source, target), labels).change[1]
+        found[layers] = change[2 * layers], change[-2]
+    for ends in zip(*found.values(), strict=True):
+        assert growth(found, ends) == pytest.approx(exponent, abs=FLAT)
 
 
 def test_the_numbers_are_root_mean_squares():
