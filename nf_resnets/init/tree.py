@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random
-from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, path_name
+from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, by_channel, path_name
 
 _HOST = (np.ndarray, np.generic)
 
@@ -219,7 +219,7 @@ def draw(
         if leaf.role is Role.EMBEDDING:
             drawn = value.shape[-1] ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
         else:
-            drawn = sample(leaf_key, leaf, dtype)
+            drawn = sample(leaf_key, by_channel(leaf), dtype)
         return cast_like(value, drawn)
 
     return role_map.map(fill, params)

@@ -6,12 +6,22 @@ by ``/``) through the regular expressions of a :class:`Rules`, never from the or
 which ``block_10`` stands before ``block_2``.
 """
 
-from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Group, Leaf, Role, axes_of, fans, path_name
+from nf_resnets.roles.leaf import (
+    LAYER_ROLES,
+    Branch,
+    Group,
+    Leaf,
+    Role,
+    axes_of,
+    by_channel,
+    fans,
+    path_name,
+)
 from nf_resnets.roles.role_map import RoleMap, assign
 from nf_resnets.roles.rules import OUR_RULES, Rules
 from nf_resnets.roles.sizes import Sizes, sizes
 
 __all__ = [
     "LAYER_ROLES", "OUR_RULES", "Branch", "Group", "Leaf", "Role", "RoleMap", "Rules", "Sizes",
-    "assign", "axes_of", "fans", "path_name", "sizes",
+    "assign", "axes_of", "by_channel", "fans", "path_name", "sizes",
 ]  # fmt: skip

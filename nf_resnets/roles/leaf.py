@@ -153,7 +153,8 @@ def path_name(path: tuple[Any, ...]) -> str:
 def fans(leaf: Leaf) -> tuple[int, int]:
     """Returns ``(fan_in, fan_out)`` of a weight, whatever its layout and however it is stacked.
 
-    ``fan_in = H W C_in`` is the number of inputs to one output unit, ``fan_out = H W C_out``.
+    ``fan_in = H W C_in`` is the number of inputs to one output unit, ``fan_out = H W C_out``; of a
+    depthwise kernel of a branch both are ``H W`` (see :func:`by_channel`).
 
     Args:
       leaf: a leaf with ``leaf.weight``.
@@ -169,6 +170,7 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
       (512, 512)
     """
+    leaf = by_channel(leaf)
     axes, shape = axes_of(leaf), leaf.shape
     # What would be a convolution in space looks like a stack of those in a plane.
     in_plane = axes == "DHWIO" and shape[0] > WIDEST and shape[1] == shape[2] <= WIDEST
@@ -187,6 +189,20 @@ def fans(leaf: Leaf) -> tuple[int, int]:
     return taps * leaf.length("I"), taps * leaf.length("O")
 
 
+def by_channel(leaf: Leaf) -> Leaf:
+    """The leaf with the outputs of a depthwise kernel as copies (``N``), each of one input.
+
+    A convolution of a branch that takes one channel is depthwise, as ``[7, 7, 1, C]`` in Flax.
+
+    Example:
+      >>> by_channel(Leaf("conv", Role.BRANCH, (7, 7, 1, 64), weight=True, axes="HWIO")).axes
+      'HWIN'
+    """
+    if leaf.role is Role.BRANCH and leaf.axes and leaf.length("DHW") > 1 == leaf.length("I"):
+        return dataclasses.replace(leaf, axes=leaf.axes.replace("O", "N"))
+    return leaf
+
+
 def axes_of(leaf: Leaf) -> str:
     """The axes of a weight, a letter for each (see ``Rules.axes``).
 
@@ -203,6 +219,6 @@ def axes_of(leaf: Leaf) -> str:
 
 
 __all__ = [
-    "LAYER_ROLES", "WIDEST", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "length",
-    "path_name",
+    "LAYER_ROLES", "WIDEST", "Branch", "Group", "Leaf", "Role", "axes_of", "by_channel", "fans",
+    "length", "path_name",
 ]  # fmt: skip

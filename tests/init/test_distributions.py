@@ -7,9 +7,11 @@ allow five times ``1 / sqrt(2n)``, a chance of 6e-7 in each; the keys are fixed,
 a test is always the same.
 """
 
+import dataclasses
 import itertools
 import math
 import zlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +48,24 @@ def test_he(mode, fan):
     # Three quarters of N(0, s^2) beyond 0.3186 s: it is the normal distribution, not another.
     fraction = np.mean(np.abs(values) > 0.318639 * (2 / fan) ** 0.5)
     assert abs(fraction - 0.75) < 5 * math.sqrt(0.75 * 0.25 / values.size)
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("HWIO", (7, 7, 1, 96)), ("OIHW", (96, 1, 7, 7))])
+@pytest.mark.parametrize(
+    ("initialise", "variance"),
+    [(init.he, 2 / 49), (partial(init.he, mode="fan_out"), 2 / 49), (init.xavier, 1 / 49),
+     (init.orthogonal, 1 / 49), (init.delta_orthogonal, 1 / 49)],
+    ids=["fan_in", "fan_out", "xavier", "orthogonal", "delta"],
+)  # fmt: skip
+def test_a_depthwise_kernel_is_drawn_channel_by_channel(initialise, variance, layout, shape):
+    """One channel gives one channel: both fans are the taps, and either keeps the variance."""
+    rules = Rules(stem="^w", head="^head", branch=r"^(block)/(dw)", layout=layout)
+    values = _drawn(initialise, shape, rules, "block/dw")
+    assert values.shape == shape
+    _assert_std(values, variance**0.5)
+    # A convolution of one channel that is in no branch is that of grey images.
+    stem = dataclasses.replace(rules, branch=None)
+    _assert_std(_drawn(init.he, shape, stem, mode="fan_out"), (2 / 49 / 96) ** 0.5)
 
 
 def test_he_defaults_to_fan_in():
