@@ -22,7 +22,9 @@ from nf_resnets.analysis.homogeneous import (
     homogeneous_sets,
     refuse_inhomogeneous,
 )
+from nf_resnets.analysis.loss import check_labels, cross_entropies
 from nf_resnets.analysis.observe import LogitsFn, ObservedFn, branches, no_perturbations
+from nf_resnets.init.tree import check_key
 from nf_resnets.roles import Rules
 
 
@@ -58,12 +60,16 @@ def excess_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Returns:
       float32 ``[B]``.
 
+    Raises:
+      ValueError: if there is not one label for each example, or one is no class.
+
     Example:
       >>> excess_loss(jnp.zeros((2, 10)), jnp.array([3, 7])).tolist()
       [0.0, 0.0]
     """
+    check_labels(logits, labels)
     z = logits.astype(jnp.float32)
-    y = jax.nn.one_hot(labels, z.shape[-1])
+    y = jax.nn.one_hot(jnp.asarray(labels), z.shape[-1])
     # The logits less their largest: sum(p - y) is 0, and large logits would lose digits.
     shifted = z - jax.lax.stop_gradient(z.max(axis=-1, keepdims=True))
     return ((jax.nn.softmax(z) - y) * shifted).sum(axis=-1)
@@ -94,8 +100,8 @@ def block_bounds(
       Arrays ``[L, B]``, the blocks in order from the input.
 
     Raises:
-      ValueError: if a bias is not 0 or the network normalises. Under ``jit`` the biases cannot be
-        looked at; ``directional`` then differs from ``lower_bound * norm``.
+      ValueError: if a bias is not 0, the network normalises or a label is no class. Under ``jit``
+        the biases cannot be looked at; ``directional`` then differs from ``lower_bound * norm``.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 1 and appendix A.1.
     """
@@ -104,7 +110,7 @@ def block_bounds(
 
     def total(perturbations: Any) -> tuple[jax.Array, Any]:
         logits, taps = observed(params, images, perturbations)
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
+        loss = cross_entropies(logits, labels).sum()
         return loss, (logits, taps)
 
     gradients, (logits, taps) = jax.grad(total, has_aux=True)(nothing)
@@ -155,7 +161,7 @@ def parameter_bounds(
 
     def average(at: Any) -> tuple[jax.Array, jax.Array]:
         logits = logits_fn(at, images)
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        loss = cross_entropies(logits, labels).mean()
         return loss, excess_loss(logits, labels).mean()
 
     gradient, excess = jax.grad(average, has_aux=True)(params)
@@ -208,12 +214,14 @@ def draw_heads(
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, equations 4 and 10.
     """
+    check_key(key)
+    heads = jax.random.split(key, draws)
 
     def one(head_key: jax.Array) -> HeadDraws:
         logits = logits_fn(random_head(params, head_key, rules=rules), images)
         return HeadDraws(excess_loss(logits, labels).mean(), logits.max(axis=-1).mean())
 
-    return jax.lax.map(one, jax.random.split(key, draws))
+    return jax.lax.map(one, heads)
 
 
 __all__ = [

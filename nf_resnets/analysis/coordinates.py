@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import ObservedFn, branches, taps_of
 
 
@@ -60,6 +61,9 @@ def coordinates(
     Returns:
       The :class:`Coordinates`.
 
+    Raises:
+      ValueError: if a label is no class.
+
     Source: Yang et al., *Tensor Programs V*, 2021, appendix D.1, and github.com/microsoft/mup; for
     the depth Dey et al., 2025, figure 7.
 
@@ -82,7 +86,7 @@ def coordinates(
 
     def loss(params: Any) -> jax.Array:
         logits, _ = observed(params, images)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return cross_entropies(logits, labels).mean()
 
     _, start = activations(params)
 
@@ -110,11 +114,25 @@ def rms(x: jax.Array) -> jax.Array:
 def growth(sizes: Iterable[float], values: Iterable[Any]) -> float:
     """The least-squares ``p`` of ``value ~ size**p``: 0 where a check is flat.
 
+    Raises:
+      ValueError: if a number is not finite and above 0, or there are not two sizes or more with a
+        value for each.
+
     Example:
       >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6)
       1.0
     """
-    x, y = (np.log(np.array([*each], np.float64)) for each in (sizes, values))
+    found = [np.array([*of], np.float64) for of in (sizes, values)]
+    for name, of in zip(("sizes", "values"), found, strict=True):
+        wrong = of[~((of > 0) & (of < np.inf))]
+        if wrong.size:
+            raise ValueError(f"{name} has {wrong[0]:g}; expected finite numbers above 0.")
+    x, y = map(np.log, found)
+    if len(x) != len(y) or len({*x}) < 2:
+        raise ValueError(
+            f"{len({*x})} sizes and {len(y)} values found; expected two sizes or more and as many "
+            "values."
+        )
     return float(np.polyfit(x, y, 1)[0])
 
 

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from nf_resnets.init.tree import check_key
+
 
 class Eigenvalue(NamedTuple):
     """An eigenvalue and how far off it can be.
@@ -65,6 +67,7 @@ def lanczos(
 
     Raises:
       ValueError: if ``steps`` or ``size`` is below 1.
+      TypeError: if ``key`` is not a PRNG key.
 
     Source: Lanczos 1950; Golub, Van Loan, *Matrix Computations*, section 10.1 to 10.3.
 
@@ -77,6 +80,7 @@ def lanczos(
     if steps < 1 or size < 1:
         raise ValueError(f"steps={steps}, size={size} found; expected at least 1 of both.")
     steps = min(steps, size)
+    check_key(key)
     start = jax.random.normal(key, (size,))
     start = start / jnp.linalg.norm(start)
 

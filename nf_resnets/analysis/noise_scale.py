@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nf_resnets.analysis.loss import check_labels
 from nf_resnets.analysis.observe import LogitsFn
 from nf_resnets.analysis.updates import loss_gradient
 
@@ -83,14 +84,16 @@ def gradient_noise(
       Estimates ``[]``.
 
     Raises:
-      ValueError: if the batch cannot be cut into so many equal parts.
+      ValueError: if the batch cannot be cut into so many equal parts, or a label is no class.
     """
     batch = images.shape[0]
     if parts < 2 or batch % parts:
         raise ValueError(
             f"parts={parts} found; expected a divisor of the batch of {batch}, 2 or more."
         )
-    cut = [array.reshape(parts, batch // parts, *array.shape[1:]) for array in (images, labels)]
+    check_labels(jax.eval_shape(logits_fn, params, images), labels)
+    arrays = (images, jnp.asarray(labels))
+    cut = [array.reshape(parts, batch // parts, *array.shape[1:]) for array in arrays]
 
     def add(total: Any, part: Any) -> tuple[Any, jax.Array]:
         gradient = loss_gradient(logits_fn, params, *part)

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from nf_resnets import random
+from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import ObservedFn, branches, no_perturbations, taps_of
+from nf_resnets.init.tree import check_key
 
 
 class Moments(NamedTuple):
@@ -153,16 +154,19 @@ def gradient_norms(
       float32 ``[L]``, the blocks in order from the input.
 
     Raises:
-      ValueError: if labels and key are both given, or neither is.
+      ValueError: if labels and key are both given, or neither is, or a label is no class.
+      TypeError: if ``key`` is not a PRNG key.
     """
     if (labels is None) == (key is None):
         given = "neither" if key is None else "both"
         raise ValueError(f"{given} of labels= and key= found; expected one of them.")
+    if labels is None:
+        check_key(key)
 
     def loss(perturbations: Any) -> jax.Array:
         logits, _ = observed(params, images, perturbations)
         if labels is not None:
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+            return cross_entropies(logits, labels).mean()
         assert key is not None
         return (random.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from nf_resnets import random, roles
 from nf_resnets.analysis.observe import LogitsFn
+from nf_resnets.init.tree import check_key
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -46,6 +47,7 @@ def draw_network(
     The head is drawn from ``N(0, 1 / n)`` with ``n`` the width. Fixup's scales of
     ``W^(1), ..., W^(m)`` are ``(L**(-1/(2m-2)), ..., 0)``.
     """
+    check_key(key)
     keys = jax.random.split(key, (num_branches + 1, len(layer_scales)))
     shape = (width, width)
     branches = tuple(

@@ -4,7 +4,8 @@ Fixup's goal is that ``||Delta f(x)|| / eta`` does not depend on the depth as ``
 change is measured twice: exactly, at a small ``eta``, and to first order, without one.
 
 Everywhere ``logits_fn`` is the network, ``params`` its parameters, ``images`` are ``[B, H, W, C]``,
-``labels`` int32 ``[B]``, and the loss is the cross-entropy averaged over the batch.
+``labels`` int32 ``[B]``, and the loss is the cross-entropy averaged over the batch. Labels of
+another shape, or that are no class, raise a ``ValueError``; traced ones cannot be looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import LogitsFn
 
 
@@ -23,7 +25,7 @@ def loss_gradient(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: j
 
     def loss(at: Any) -> jax.Array:
         logits = logits_fn(at, images)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return cross_entropies(logits, labels).mean()
 
     return jax.grad(loss)(params)
 
@@ -71,9 +73,7 @@ def first_order_update(
       True
     """
     logits, backward = jax.vjp(lambda at: logits_fn(at, images), params)
-    slope = jax.grad(lambda z: optax.softmax_cross_entropy_with_integer_labels(z, labels).mean())(
-        logits
-    )
+    slope = jax.grad(lambda z: cross_entropies(z, labels).mean())(logits)
     # J^T is linear, so where its own derivative is taken does not matter.
     gradient, transposed = jax.vjp(lambda z: backward(z)[0], slope)
     (moved,) = transposed(gradient)

@@ -91,3 +91,64 @@ def test_a_program_says_what_it_takes():
 def test_an_augmentation_of_another_type_is_refused(field):
     with pytest.raises(ValueError, match=rf"{next(iter(field))}=.* found; expected (bool|int)"):
         data.Augmentation(**field)
+
+
+def _linear(params, images):
+    return images.reshape(len(images), -1) @ params
+
+
+LABELS = {
+    "above": (jnp.array([0, 1, 2, 4]), "labels has the value 4; expected .* from 0 to 3"),
+    "below": ([0, -1, 2, 3], "labels has the value -1"),
+    "one-hot": (jnp.eye(4), r"labels of shape \[4, 4\] and dtype float32 found"),
+    "one": (jnp.array([1]), r"labels of shape \[1\] .* for each example, of shape \[4\]"),
+    "floats": (np.arange(4.0), "dtype float64"),
+}
+
+
+@pytest.mark.parametrize(("labels", "message"), LABELS.values(), ids=LABELS)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    images, params = jnp.ones((4, 2)), jnp.ones((2, 4))
+    taps = {"block_1": {"input": images}}
+    for measure in (
+        lambda: analysis.loss_gradient(_linear, params, images, labels),
+        lambda: analysis.first_order_update(_linear, params, images, labels),
+        lambda: analysis.gradient_noise(_linear, params, images, labels, parts=2),
+        lambda: analysis.excess_loss(_linear(params, images), labels),
+        lambda: analysis.gradient_norms(
+            lambda params, x, _=None: (_linear(params, x), taps), params, images, labels=labels
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            measure()
+
+
+def test_labels_may_be_a_list():
+    """The gradient of a uniform softmax: a quarter of every example's less its own class."""
+    found = analysis.loss_gradient(_linear, jnp.ones((2, 4)), jnp.ones((4, 2)), [0, 1, 2, 2])
+    np.testing.assert_allclose(found, [[0, 0, -0.25, 0.25]] * 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("key", [0, None, "0", jax.random.split(jax.random.key(0))], ids=str)
+def test_what_is_no_key_is_refused(key):
+    for measure in (
+        lambda: analysis.largest_curvature(jnp.sum, jnp.ones(2), key=key),
+        lambda: analysis.draw_heads(_linear, {}, IMAGES, [0] * 4, key=key, draws=1),
+        lambda: analysis.draw_network(
+            key, width=2, num_branches=1, num_classes=2, layer_scales=(1, 0)
+        ),
+    ):
+        with pytest.raises(TypeError, match="key.* found; expected one PRNG key"):
+            measure()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "values", "message"),
+    [([1, 2], [0.0, 1.0], "values has 0; expected finite numbers above 0"),
+     ([1, 2], [1.0, np.nan], "values has nan"), ([0, 2], [1.0, 1.0], "sizes has 0"),
+     ([2, 2], [1.0, 2.0], "1 sizes and 2 values"), ([1, 2, 4], [1.0, 2.0], "3 sizes and 2 values")],
+    ids=["zero", "nan", "size of zero", "one size", "other lengths"],
+)  # fmt: skip
+def test_a_growth_that_is_no_number_is_refused(sizes, values, message):
+    with pytest.raises(ValueError, match=message):
+        analysis.growth(sizes, values)
