@@ -66,11 +66,17 @@ def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Arr
       [b, H, W, C] of the dtype of ``images``.
 
     Raises:
-      ValueError: if the padding is negative or the shapes do not fit.
+      ValueError: if the padding is negative or no less than a side, so that a crop may hold nothing
+        of the image, or the shapes do not fit.
     """
     if padding < 0:
         raise ValueError(f"padding must be at least 0 pixels, got {padding}.")
     check_batch(images, keys)
+    if padding >= min(images.shape[1:3]):
+        raise ValueError(
+            f"padding={padding} found for images of {images.shape[1]} x {images.shape[2]}; "
+            "expected less than a side."
+        )
     side = (padding, padding)
     padded = jnp.pad(images, ((0, 0), side, side, (0, 0)))
     offsets = jax.vmap(
@@ -140,7 +146,7 @@ def cutout(images: jax.Array, keys: jax.Array, size: int) -> jax.Array:
       ``[b, H, W, C]`` of the dtype of ``images``.
 
     Raises:
-      ValueError: if the size is negative or the shapes do not fit.
+      ValueError: if the size is negative or above a side, or the shapes do not fit.
 
     Source: DeVries, Taylor, *Improved Regularization of Convolutional Neural Networks with Cutout*,
     2017, section 3, and its published code (the clipping at the border); 16 pixels on CIFAR-10.
@@ -154,6 +160,11 @@ def cutout(images: jax.Array, keys: jax.Array, size: int) -> jax.Array:
         raise ValueError(f"size must be at least 0 pixels, got {size}.")
     check_batch(images, keys)
     rows, columns = images.shape[1:3]
+    if size > min(rows, columns):
+        raise ValueError(
+            f"size={size} found for images of {rows} x {columns}; expected a square of no more "
+            "than a side."
+        )
 
     def inside(key: jax.Array) -> jax.Array:
         centre = jax.random.randint(

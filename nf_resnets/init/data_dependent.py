@@ -31,7 +31,9 @@ def measuring(
     Raises:
       ValueError: if the batch has fewer than 2 images in each part, or cannot be cut into so many;
         from the function, if ``params`` is a tree of all variables.
+      TypeError: if ``apply_fn`` is no function.
     """
+    check_apply(apply_fn)
     count = jnp.shape(batch)[0] if jnp.ndim(batch) else 0
     if count < 2:
         raise ValueError(f"a batch of {count} images found; expected at least 2, better 128.")
@@ -75,6 +77,12 @@ def _paths(tree: Any) -> list[str]:
     ]
 
 
+def check_apply(apply_fn: Any) -> None:
+    """Refuses what is no function of variables and images: parameters, or a model itself."""
+    if not callable(apply_fn) or hasattr(apply_fn, "apply"):
+        raise TypeError(f"apply_fn is a {type(apply_fn).__name__}; expected model.apply.")
+
+
 def check_finite(found: Mapping[str, jax.Array], what: str) -> None:
     """Refuses what is not finite; of traced values nothing can be said.
 
@@ -105,4 +113,4 @@ def by_path(params: Any, change: Callable[[str, Any], Any]) -> Any:
     )
 
 
-__all__ = ["by_path", "check_finite", "measuring"]
+__all__ = ["by_path", "check_apply", "check_finite", "measuring"]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.init.data_dependent import check_finite
+from nf_resnets.init.data_dependent import check_apply, check_finite
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_count, check_positive
 from nf_resnets.init.tuned import is_tuned, times, tunable
@@ -81,6 +81,7 @@ def gradinit(
     """
     check_count(steps=steps)
     check_positive(learning_rate=learning_rate, eta=eta, gamma=gamma, least=least)
+    check_apply(apply_fn)
     role_map = tunable(params, images, rules)
     if jnp.shape(images)[0] < 3 or jnp.shape(labels) != jnp.shape(images)[:1]:
         raise ValueError(

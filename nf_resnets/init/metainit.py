@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.init.data_dependent import check_finite
+from nf_resnets.init.data_dependent import check_apply, check_finite
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_count, check_key, check_positive
 from nf_resnets.init.tuned import is_tuned, times, tunable
@@ -124,6 +124,7 @@ def metainit(
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum={momentum!r} found; expected a number in [0, 1).")
     check_key(key)
+    check_apply(apply_fn)
     role_map = tunable(params, batch, rules)
     options = (steps, learning_rate, momentum, eps)
     find = jax.jit(partial(_find_factors, apply_fn, role_map, options))

@@ -47,12 +47,13 @@ def find_stacks(title: str, role_map: RoleMap, decoder: str) -> Stacks:
       decoder: a regular expression, found in the decoder's paths.
 
     Raises:
-      ValueError: if a branch has neither 2 nor 4 layers, or two of which the second does not take
-        what the first gives, encoder or decoder has not the branches of one, or ``decoder`` is no
-        regular expression or matches nothing.
+      ValueError: if a branch has neither 2 nor 4 layers, a convolution of several taps, or two of
+        which the second does not take what the first gives, encoder or decoder has not the branches
+        of one, or ``decoder`` is no regular expression or matches nothing.
     """
     pattern = compiled("decoder", decoder)
     _refuse_other_branches(title, role_map)
+    _refuse_convolutions(title, role_map)
     _refuse_fused(title, role_map)
     return Stacks(pattern, _count_layers(role_map, pattern))
 
@@ -63,6 +64,15 @@ def _refuse_other_branches(title: str, role_map: RoleMap) -> None:
             raise ValueError(
                 f"residual branch {branch.name!r} has m = {branch.m} layers; {title} knows "
                 "attention with 4 (query, key, value, out) and feed-forward with 2."
+            )
+
+
+def _refuse_convolutions(title: str, role_map: RoleMap) -> None:
+    for leaf in role_map.leaves:
+        if leaf.role is Role.BRANCH and leaf.axes and leaf.length("DHW") > 1:
+            raise ValueError(
+                f"leaf {leaf.path!r} {list(leaf.shape)} is a convolution in a residual branch; "
+                f"{title} is for Transformers, whose branches are attention and feed-forward."
             )
 
 

@@ -62,10 +62,10 @@ def t_fixup(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: as :func:`nf_resnets.init.fixup`, and if a branch has neither 2 nor 4 layers, or
-        two of which the second does not take what the first gives (as where query, key and value
-        are one weight), encoder or decoder has not the branches of one, or ``decoder`` is no
-        regular expression or matches nothing.
+      ValueError: as :func:`nf_resnets.init.fixup`, and if a branch has neither 2 nor 4 layers, a
+        convolution of several taps, or two of which the second does not take what the first gives
+        (as where query, key and value are one weight), encoder or decoder has not the branches of
+        one, or ``decoder`` is no regular expression or matches nothing.
 
     Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
     Initialization*, ICML 2020.

@@ -27,9 +27,10 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
     Raises:
       ValueError: if ``model.bn_groups`` does not divide over the replicas; from the function, if
         the network has BatchNorm and ``batch_stats`` is empty.
+      TypeError: if ``model`` is neither a module nor a function.
     """
     if not _is_module(model):
-        return model  # type: ignore[no-any-return]
+        return _function(model)
     if has_batch_norm(model):
         if model.bn_groups % shards:
             raise ValueError(
@@ -58,7 +59,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
 def eval_apply(model: Any) -> ApplyFn:
     """As :func:`train_apply`, but in a test, where ``keys`` are None."""
     if not _is_module(model):
-        return model  # type: ignore[no-any-return]
+        return _function(model)
 
     def apply(
         params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
@@ -78,6 +79,15 @@ def has_batch_norm(model: Any) -> bool:
 
 def _is_module(model: Any) -> bool:
     return isinstance(model, nn.Module)
+
+
+def _function(model: Any) -> ApplyFn:
+    if not callable(model):
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected a Flax module or a function "
+            "apply(params, batch_stats, images, keys)."
+        )
+    return model  # type: ignore[no-any-return]
 
 
 def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:

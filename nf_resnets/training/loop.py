@@ -74,6 +74,7 @@ def train(
     Raises:
       ValueError: if the program has several slots, ``save_every`` is negative, the state has more
         steps than the program, or a label in a batch is no class.
+      TypeError: if ``program`` is no program.
       CheckpointError: if there are checkpoints and none can be used, or one cannot be saved.
 
     Example:
@@ -92,6 +93,11 @@ def train(
       >>> run.status, len(run.curve)
       ('finished', 2)
     """
+    if not isinstance(program, Program):
+        raise TypeError(
+            f"program is a {type(program).__name__}; expected a training.Program, such as "
+            "training.image_program makes."
+        )
     if program.slots != 1:
         raise ValueError(f"a program of {program.slots} slots found; expected one of 1.")
     if save_every < 0:

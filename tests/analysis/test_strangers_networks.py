@@ -85,6 +85,10 @@ def test_a_program_says_what_it_takes():
         make(dataset=(1, 2), example=start)
     with pytest.raises(TypeError, match=r"example is a dict; expected a training.Start, or a st"):
         make(example={})
+    with pytest.raises(TypeError, match=r"program is a WideResNet; expected a training.Program"):
+        training.train(model, start)
+    with pytest.raises(TypeError, match=r"model is a dict; expected a Flax module or a function"):
+        training.train_apply({})
 
 
 @pytest.mark.parametrize("field", [{"flip": "no"}, {"cutout": 0.5}, {"padding": 1.0}])

@@ -232,6 +232,8 @@ def test_refusals():
         assert str(error.value) == message
 
     refused("padding must be at least 0 pixels, got -1.", random_crop, images, keys, -1)
+    message = "padding=4 found for images of 4 x 4; expected less than a side."
+    refused(message, random_crop, images, keys, 4)
     for function in (random_crop, random_flip):
         refused(
             "images must have shape [b, H, W, C], got shape (4, 4, 3).", function, images[0], keys

@@ -33,7 +33,7 @@ def numpy_holes(size):
 
 
 @pytest.mark.parametrize(
-    "size", [3, 4, 20, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2))]
+    "size", [3, 4, 6, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2))]
 )
 def test_every_hole_is_one_that_the_published_code_makes(size):
     possible = {mask.tobytes() for mask in numpy_holes(size).values()}
@@ -100,6 +100,8 @@ def test_refusals():
     images, keys = jnp.zeros((2, 4, 4, 3)), example_keys(0, 0, jnp.arange(2))
     with pytest.raises(ValueError, match="size must be at least 0 pixels, got -1"):
         cutout(images, keys, -1)
+    with pytest.raises(ValueError, match="size=5 found for images of 4 x 4; expected a square"):
+        cutout(images, keys, 5)
     with pytest.raises(ValueError, match="images must have shape"):
         cutout(images[0], keys, 2)
     with pytest.raises(ValueError, match="keys must be one per image"):

@@ -160,6 +160,9 @@ def test_a_layer_without_signal_stays():
 
 def test_refusals():
     model, params, images = _setting("small")
+    for given in (params, model):
+        with pytest.raises(TypeError, match=f"apply_fn is a {type(given).__name__}; expected"):
+            init.lsuv(given, model.apply, images)
     with pytest.raises(ValueError, match="a batch of 1 images found"):
         init.lsuv(model.apply, params, images[:1])
     with pytest.raises(ValueError, match=r"tolerance=-1 found; expected a finite number above 0"):

@@ -184,6 +184,13 @@ def test_a_branch_of_another_kind_is_refused():
         t_fixup({"block": tree}, 1, rules=rules)
 
 
+def test_a_convolutional_network_is_refused():
+    block = {"conv_1": np.ones((3, 3, 8, 8)), "conv_2": np.ones((3, 3, 8, 8))}
+    rules = Rules(branch=r"(block_\d+)/(conv_\d+)")
+    with pytest.raises(ValueError, match="'block_1/conv_1' .* convolution .*T-Fixup is for Transf"):
+        t_fixup({"block_1": block, "block_2": block}, 2, rules=rules)
+
+
 def test_shapes_without_values_are_refused():
     with pytest.raises(ValueError, match="is a ShapeDtypeStruct, without values to rescale"):
         t_fixup(shapes(), DEPTH)
