@@ -1,6 +1,6 @@
 """How Sphinx builds the documentation: offline, from the checkout, leaving it as it was.
 
-NF_DOCS_QUICKLY=1 leaves out what takes time: pictures are not drawn, and code is not run.
+It runs no code of a page: what code prints and measures is kept with the page, and tests compare.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-# The pages' code is run by processes of its own, which are to find the checkout, too.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import nf_resnets  # noqa: E402
 from docs.machinery import pages, reference  # noqa: E402
-
-QUICKLY = os.environ.get("NF_DOCS_QUICKLY", "") not in ("", "0")
 
 project = "nf_resnets"
 author = "The nf_resnets authors"
@@ -35,17 +29,12 @@ extensions = [
     "docs.machinery.mathml",
 ]
 exclude_patterns = ["_build", "generated/schemes", "machinery", "**/.ipynb_checkpoints"]
-# What a cell is written in is known once it has run.
-suppress_warnings = ["myst-nb.lexer"] if QUICKLY else []
 
-# --- Pages and the code in them ----------------------------------------------------------------
+# --- Pages and notebooks -----------------------------------------------------------------------
 
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-# (A cache of outputs would be one database for all processes of the build.)
-nb_execution_mode = "off" if QUICKLY else "auto"
-nb_execution_timeout = 600
-nb_execution_raise_on_error = True
+nb_execution_mode = "off"
 nb_merge_streams = True
 
 # --- The reference -----------------------------------------------------------------------------
@@ -83,7 +72,7 @@ html_theme_options = {
 
 def setup(app: Any) -> None:
     """Writes the generated pages, and keeps fields of tuples out of the reference."""
-    pages.write_all(with_pictures=not QUICKLY)
+    pages.write_all()
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _by_another_place)
 
@@ -95,8 +84,9 @@ def _skip(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) 
 
 def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:
     target = node.get("reftarget", "")
-    place = reference.documented_place(target) if target.startswith("nf_resnets.") else target
-    if node.get("refdomain") != "py" or place == target:
+    if node.get("refdomain") != "py" or not target.startswith("nf_resnets."):
         return None
-    domain = env.get_domain("py")
-    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, child)
+    domain, place = env.get_domain("py"), reference.documented_place(target)
+    found = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, child)
+    # Docstrings also name what is there and not for users.
+    return found or (child if reference.is_there(target) else None)

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 from pathlib import Path
 
 from docs.machinery import pictures, reference, scheme_pages
-from docs.machinery.results import Result, Table, committed, markdown_table
+from docs.machinery.results import ROOT, Result, Table, committed, markdown_table
+from nf_resnets.trained.torch_layouts import LAYOUTS
 
 DOCS = Path(__file__).parents[1]
 GENERATED = DOCS / "generated"
+COLAB = "https://colab.research.google.com/github/nf-resnets/nf_resnets/blob/main/notebooks"
 
 
-def write_all(folder: Path = GENERATED, *, with_pictures: bool = True) -> None:
-    """Writes the reference, the results, the gallery, and what the schemes' pages include.
+def write_all(folder: Path = GENERATED) -> None:
+    """Writes the reference, results, gallery and notebooks, and what other pages include.
 
     Args:
       folder: where to; what an earlier build left there and this one does not make is removed.
-      with_pictures: whether the schemes' networks are measured and drawn.
     """
     results = committed()
-    written = {folder / "results.md", folder / "gallery.md"}
-    _write(folder / "results.md", results_page(results))
-    _write(folder / "gallery.md", gallery_page(results))
-    for name, text in reference.pages().items():
-        path = folder / "api" / f"{name}.rst"
-        _write(path, text)
-        written.add(path)
-    pages = scheme_pages.all_pages()
-    if with_pictures:
-        pictures.keep_all(pages, folder / "pictures")
-    for page in pages:
-        own = folder / "schemes" / page.name
-        _write(own / "facts.md", scheme_pages.facts(page.name))
-        _write(own / "numbers.md", scheme_pages.numbers(page, results))
-        _write(own / "picture.md", _picture(page, folder, with_pictures=with_pictures))
-        written |= {own / "facts.md", own / "numbers.md", own / "picture.md"}
-    for path in [*folder.rglob("*.md"), *folder.rglob("*.rst")]:
-        if path not in written:
-            path.unlink()
+    texts = {
+        "results.md": results_page(results),
+        "gallery.md": gallery_page(results),
+        "layouts.md": layouts_table(),
+    }
+    texts |= {f"api/{name}.rst": text for name, text in reference.pages().items()}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        texts[f"notebooks/{path.name}"] = notebook_page(path)
+    for page in scheme_pages.all_pages():
+        own = f"schemes/{page.name}"
+        texts[f"{own}/facts.md"] = scheme_pages.facts(page.name)
+        texts[f"{own}/numbers.md"] = scheme_pages.numbers(page, results)
+        texts[f"{own}/picture.md"] = _picture(page, folder)
+    for name, text in texts.items():
+        _write(folder / name, text)
+    for kind in ("md", "rst", "ipynb"):
+        for path in folder.rglob(f"*.{kind}"):
+            if path.relative_to(folder).as_posix() not in texts:
+                path.unlink()
 
 
 def results_page(results: tuple[Result, ...]) -> str:
@@ -84,9 +85,29 @@ def gallery_page(results: tuple[Result, ...]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def remove_all(folder: Path = GENERATED) -> None:
-    """Removes what was generated."""
-    shutil.rmtree(folder, ignore_errors=True)
+def layouts_table() -> str:
+    """The layouts of PyTorch checkpoints that are known."""
+    rows = ["| layout | whose | network | scheme |", "| --- | --- | --- | --- |"]
+    for one in LAYOUTS:
+        arguments = ", ".join(f"{name}={value}" for name, value in one.arguments.items())
+        rows.append(
+            f"| `{one.name}` | {one.title.removeprefix('the ')} | "
+            f"`{one.network.__name__}({arguments})` | `{one.scheme}` |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook with its output: links below the title, in place of the cell that installs."""
+    notebook = json.loads(path.read_text())
+    source = (
+        f"[Open in Colab]({COLAB}/{path.name}), or download "
+        f"{{download}}`{path.name} <{os.path.relpath(path, GENERATED / 'notebooks')}>`."
+    )
+    links = {"cell_type": "markdown", "id": "links", "metadata": {}, "source": source}
+    notebook["cells"][1] = links
+    notebook["metadata"]["language_info"]["pygments_lexer"] = "ipython3"
+    return json.dumps(notebook)
 
 
 def _scrolling(table: Table) -> str:
@@ -104,14 +125,11 @@ def _sources(result: Result) -> list[str]:
     return [*links, *figures, *([result.made] if result.made else [])]
 
 
-def _picture(page: scheme_pages.SchemePage, folder: Path, *, with_pictures: bool) -> str:
-    if not with_pictures:
-        return "This build drew no pictures.\n"
+def _picture(page: scheme_pages.SchemePage, folder: Path) -> str:
     picture, words = pictures.keep(page, folder / "pictures")
     return (
         f"```{{figure}} /{picture.relative_to(DOCS)}\n:alt: Second moments and gradients along the "
-        f"blocks\n:class: picture\n\nDrawn from the code above when this page was built. {words}\n"
-        "```\n"
+        f"blocks\n:class: picture\n\nMeasured with the code above. {words}\n```\n"
     )
 
 
@@ -135,4 +153,6 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-__all__ = ["GENERATED", "gallery_page", "remove_all", "results_page", "write_all"]
+__all__ = [
+    "GENERATED", "gallery_page", "layouts_table", "notebook_page", "results_page", "write_all",
+]  # fmt: skip

@@ -1,12 +1,17 @@
-"""The pages of the API reference: one for each package, from what its modules export."""
+"""The pages of the API reference: one for each package, of the names that users import.
+
+These are what the packages export, what single modules beside them export, and ``DIRECT``.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
 import pkgutil
+import pydoc
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +19,31 @@ from sphinx.pycode import ModuleAnalyzer
 
 import nf_resnets
 
+INTERNAL = ("calibration", "command_line", "manifest", "places", "random")
+"""Modules beside the packages that the commands and models use, and users do not."""
 
+DIRECT = {
+    "models.nnx_parts": ("Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"),
+    "plotting.signal": ("Quantity", "signal_figure"),
+    "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
+    "trained.export": ("export", "load_export", "save_export"),
+    "trained.fit": ("Recipe", "fit"),
+    "trained.fit_translation": ("TranslationRecipe", "fit_translation"),
+    "trained.pictures": ("read_picture", "write_picture"),
+    "trained.predict": ("logits_of", "predict", "ranked"),
+    "trained.torch_layouts": ("Layout",),
+    "trained.torch_parts": ("Part",),
+    "trained.transfer": ("transfer",),
+    "training.checkpoint": (
+        "CheckpointError", "CheckpointHeldError", "CheckpointWarning", "Checkpoints",
+    ),
+    "training.hosts": ("initialize", "is_process_zero"),
+    "training.preemption": ("Preemption",),
+}  # fmt: skip
+"""What users import from a module inside a package."""
+
+
+@functools.cache
 def module_names() -> tuple[str, ...]:
     """The package's public modules, packages before what is in them; commands are left out."""
     found = ["nf_resnets"]
@@ -75,32 +104,82 @@ def documented_place(target: str) -> str:
     return ".".join(public_place(module, name))
 
 
+def is_there(target: str) -> bool:
+    """Whether the package has what a docstring names.
+
+    Example:
+      >>> is_there("nf_resnets.places"), is_there("nf_resnets.roles.Rules.head")
+      (True, True)
+      >>> is_there("nf_resnets.roles.Rule")
+      False
+    """
+    try:
+        pydoc.resolve(target)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
 def pages() -> dict[str, str]:
     """The text of every page of the reference, in reStructuredText, by the page's name."""
     names = module_names()
-    found = {"index": _index(names)}
-    for name in names:
-        if name.count(".") == 1:
-            inside = [other for other in names if other.startswith(f"{name}.")]
-            found[page_name(name)] = _page(name, inside)
+    found = {"index": _index(_top(names))}
+    for name in _top(names):
+        inside = [other for other in names if other.startswith(f"{name}.")]
+        found[page_name(name)] = _page(name, [each for each in inside if entries(each)])
     return found
 
 
-def _index(names: tuple[str, ...]) -> str:
+@functools.cache
+def entries(name: str) -> tuple[str, ...]:
+    """The public names that a module defines, in the order of its ``__all__``."""
+    module = importlib.import_module(name)
+    own = tuple(public for public in _public(module) if _defined_in(module, public) == name)
+    _, _, inside = name.partition("nf_resnets.")
+    if "." not in inside:
+        return () if inside in INTERNAL else own
+    exported, direct = _exported(), DIRECT.get(inside, ())
+    whole = (name, "") in exported
+    return tuple(each for each in own if whole or each in direct or (name, each) in exported)
+
+
+@functools.cache
+def _exported() -> frozenset[tuple[str, str]]:
+    """What packages export, with the modules that define it; of whole modules no name."""
+    found = set()
+    for package in module_names():
+        module = importlib.import_module(package)
+        for name in module.__all__ if hasattr(module, "__path__") else ():
+            value = getattr(module, name)
+            whole = inspect.ismodule(value)
+            found.add((value.__name__, "") if whole else (_defined_in(module, name), name))
+    return frozenset(found)
+
+
+def _top(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.count(".") == 1 and page_name(name) not in INTERNAL]
+
+
+def _index(top: list[str]) -> str:
     lines = [
         "Reference",
         "=========",
         "",
         ".. py:module:: nf_resnets",
         "",
-        "From the docstrings, whose examples are run by the tests. Names are listed under the",
-        "place from which they are imported; modules are below their packages.",
+        "What users import, from the docstrings, whose examples are run by the tests. Names are",
+        "listed under the place from which they are imported.",
         "",
         ".. list-table::",
         "   :widths: 30 70",
         "",
     ]
-    top = [name for name in names if name.count(".") == 1]
+    for name in _public(nf_resnets):
+        defined = _defined_in(nf_resnets, name)
+        lines += [
+            f"   * - :py:obj:`nf_resnets.{name} <{defined}.{name}>`",
+            f"     - {_summary(nf_resnets, name)}",
+        ]
     for name in top:
         lines += [f"   * - :doc:`{name} <{page_name(name)}>`", f"     - {_sentence(name)}"]
     lines += ["", "Commands, each with ``--help``:", ""]
@@ -128,10 +207,8 @@ def _section(name: str, underline: str) -> list[str]:
     declared = "currentmodule" if exported_too else "module"
     lines = ["", f".. _module-{name}:", "", name, underline * len(name), ""]
     lines += [f".. py:{declared}:: {name}", "", inspect.getdoc(module) or "", ""]
-    own, exported = [], []
-    for public in _public(module):
-        defined = _defined_in(module, public)
-        (own if defined == name else exported).append((public, defined))
+    defined_in = {public: _defined_in(module, public) for public in _public(module)}
+    exported = [(public, place) for public, place in defined_in.items() if place != name]
     if exported:
         lines += [".. list-table::", "   :widths: 30 70", ""]
         for public, defined in exported:
@@ -140,7 +217,7 @@ def _section(name: str, underline: str) -> list[str]:
                 f"     - {_summary(module, public)}",
             ]
         lines.append("")
-    for public, _ in own:
+    for public in entries(name):
         lines += _entry(module, public)
     return lines
 
@@ -149,6 +226,7 @@ def _public(module: ModuleType) -> list[str]:
     return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
 
 
+@functools.cache
 def _defined_in(module: ModuleType, name: str) -> str:
     """The public module that a name comes from; for constants the one whose source sets it."""
     defined = getattr(getattr(module, name), "__module__", None)
@@ -220,5 +298,6 @@ def _sentence(module: str) -> str:
 
 
 __all__ = [
-    "commands", "documented_place", "module_names", "page_name", "pages", "public_place",
+    "DIRECT", "INTERNAL", "commands", "documented_place", "entries", "is_there", "module_names",
+    "page_name", "pages", "public_place",
 ]  # fmt: skip

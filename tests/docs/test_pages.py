@@ -1,17 +1,19 @@
 """The documentation's pages without Sphinx: no scheme lacks one, and their code can run."""
 
 import ast
+import dataclasses
 import importlib
 import importlib.util
 import re
 import shlex
+import types
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("sphinx", reason="sphinx is not installed: make docs installs it")
 
-from docs.machinery import pages, reference, results, scheme_pages
+from docs.machinery import pages, pictures, reference, results, scheme_pages
 from nf_resnets import schemes
 
 ROOT = Path(__file__).parents[2]
@@ -26,13 +28,9 @@ COMMITTED = results.committed()
 
 
 def blocks(path, *languages):
-    """The code of a page in some languages; of code cells without their options."""
-    found = re.findall(r"^```(\S+?|\{code-cell\} \w+)\n(.*?)^```$", path.read_text(), re.S | re.M)
-    return [
-        "".join(line for line in code.splitlines(keepends=True) if not line.startswith(":tags:"))
-        for kind, code in found
-        if kind.removeprefix("{code-cell} ") in languages
-    ]
+    """The code of a page in some languages."""
+    found = re.findall(r"^```(\S+?)\n(.*?)^```$", path.read_text(), re.S | re.M)
+    return [code for kind, code in found if kind in languages]
 
 
 def missing_names(code):
@@ -89,6 +87,32 @@ def test_what_a_page_calls_itself_is_found_in_the_results():
         assert set(page.lines) <= found, page.name
 
 
+def test_the_starts_were_measured_with_the_code_of_the_pages():
+    starts = pictures.read()
+    assert sorted(starts) == sorted(schemes.names())
+    for page in scheme_pages.all_pages():
+        assert starts[page.name]["code"] == pictures.code_mark(page), page.name
+
+
+def test_a_page_whose_code_was_not_measured_is_named(tmp_path):
+    page = dataclasses.replace(scheme_pages.all_pages()[0], code="model = None\n")
+    with pytest.raises(ValueError, match=f"{page.name}.md is not what starts.json was measured"):
+        pictures.keep(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", scheme_pages.all_pages(), ids=lambda page: page.name)
+def test_the_starts_are_what_is_measured(page):
+    """To one percent: four digits are kept, and other processors sum in another order."""
+    found, kept = pictures.measure(page), pictures.read()[page.name]
+    assert found["form"] is None or found.pop("form").keys() == kept["form"].keys()
+    for name, value in found.items():
+        if name in ("skip", "branch", "sum", "gradient", "share"):
+            assert value == pytest.approx(kept[name], rel=1e-2, nan_ok=True), name
+        elif name != "form":
+            assert value == kept[name], name
+
+
 def test_a_page_shows_the_numbers_of_the_files():
     """Against the text of the file itself, not what is made of it."""
     page = next(page for page in scheme_pages.all_pages() if page.name == "fixup")
@@ -140,7 +164,7 @@ def test_every_committed_figure_is_in_the_gallery():
 
 @pytest.mark.parametrize("path", WRITTEN, ids=IDS)
 def test_code_is_python_and_takes_what_is_there(path):
-    code = "\n".join(blocks(path, "python"))
+    code = "\n".join(blocks(path, "python", "py"))
     ast.parse(code)
     assert missing_names(code) == []
 
@@ -170,7 +194,8 @@ def test_links_lead_to_pages(path):
     targets = re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)
     for block in re.findall(r"```\{toctree\}\n(.*?)```", text, re.S):
         targets += [line for line in block.splitlines() if line and not line.startswith(":")]
-    api = {f"generated/api/{reference.page_name(name)}" for name in MODULES}
+    api = {f"generated/api/{name}" for name in reference.pages()}
+    api |= {f"generated/notebooks/{source.stem}" for source in (ROOT / "notebooks").glob("*.ipynb")}
     for target in targets:
         start = DOCS if target.startswith("/") else path.parent
         place = (start / target.lstrip("/")).resolve().relative_to(DOCS).as_posix()
@@ -181,7 +206,7 @@ def test_links_lead_to_pages(path):
 MODULES = reference.module_names()
 
 
-def test_the_reference_has_every_module():
+def test_the_reference_has_what_is_exported_and_what_the_pages_import():
     there = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
         for path in (ROOT / "nf_resnets").rglob("*.py")
@@ -189,8 +214,24 @@ def test_the_reference_has_every_module():
     }
     assert set(MODULES) == {name.removesuffix(".__init__") for name in there}
     written = reference.pages()
-    for name in MODULES[1:]:
+    entered = {(name, each) for name in MODULES for each in reference.entries(name)}
+    for name, _ in entered:
         assert f".. _module-{name}:\n" in written[reference.page_name(name)]
+    # A page for users may use no name that the reference lacks, and the list no name too many.
+    used = set()
+    for source in [*WRITTEN, ROOT / "README.md", *(ROOT / "notebooks").glob("*.py")]:
+        found = re.findall(r"^from (nf_resnets(?:\.\w+)+) import (.+)$", source.read_text(), re.M)
+        used |= {(module, name) for module, names in found for name in names.split(", ")}
+    assert ("nf_resnets.trained.fit", "Recipe") in used
+    for module, name in used:
+        value = getattr(importlib.import_module(module), name)
+        origins = {(place, each) for place, each in entered if each == name}
+        assert isinstance(value, types.ModuleType) or any(
+            getattr(importlib.import_module(place), name) is value for place, _ in origins
+        ), (module, name)
+    for module, names in reference.DIRECT.items():
+        assert set(names) <= {each for place, each in entered if place == f"nf_resnets.{module}"}
+    assert ("nf_resnets.init.tree", "cast_like") not in entered
 
 
 def test_names_are_documented_where_users_import_them_from():
