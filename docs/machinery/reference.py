@@ -23,9 +23,12 @@ INTERNAL = ("calibration", "command_line", "manifest", "places", "random")
 """Modules beside the packages that the commands and models use, and users do not."""
 
 DIRECT = {
+    "init.describe": ("Description", "Row"),
     "models.nnx_parts": ("Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"),
+    "plotting.answers": ("moves_of_all",),
     "plotting.signal": ("Quantity", "signal_figure"),
     "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
+    "sweep.regimes": ("LeftOut", "Point", "Residual", "Smooth"),
     "trained.export": ("export", "load_export", "save_export"),
     "trained.fit": ("Recipe", "fit"),
     "trained.fit_translation": ("TranslationRecipe", "fit_translation"),
@@ -40,7 +43,7 @@ DIRECT = {
     "training.hosts": ("initialize", "is_process_zero"),
     "training.preemption": ("Preemption",),
 }  # fmt: skip
-"""What users import from a module inside a package."""
+"""What users import from a module inside a package, or get from its functions."""
 
 
 @functools.cache
