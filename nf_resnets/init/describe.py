@@ -67,6 +67,8 @@ class Description:
       refused: why the initialiser refuses the tree, one sentence each; empty if it does not.
       constants: what the forward pass multiplies by; None where that is 1, or depends on where the
         shape changes.
+      by_name: for each kind of branch whose layers are ordered by the letters of their names alone,
+        those names in that order.
     """
 
     scheme: Scheme
@@ -75,6 +77,7 @@ class Description:
     missing: tuple[MissingPart, ...]
     refused: tuple[str, ...]
     constants: BranchConstants
+    by_name: tuple[tuple[str, ...], ...] = ()
 
     def __str__(self) -> str:
         heads = ("leaf", "shape", "role", "branch k", "layer j/m", "becomes")
@@ -87,6 +90,9 @@ class Description:
         for name, value in self.constants._asdict().items():
             if value is not None and len(value):
                 lines.append(f"in the forward pass: {name} = {_span(value)}")
+        for names in self.by_name:
+            shown = ", ".join(names)
+            lines.append(f"layers in the order of their names: {shown} (rules.order for another)")
         lines += [f"{_SAID[each.without]}: {each.sentence}" for each in self.missing]
         lines += [f"refused: {sentence}" for sentence in self.refused]
         return "\n".join(lines)
@@ -164,7 +170,8 @@ def describe(
         rows.append(Row(leaf.path, leaf.shape, leaf.role, branches, leaf.layer, leaf.m, *change))
     missing = missing_parts(found, role_map, constants=constants)
     shown = _constants(found, int(depth))
-    return Description(found, int(depth), tuple(rows), missing, tuple(refused), shown)
+    named = tuple(role_map.orders_by_text)
+    return Description(found, int(depth), tuple(rows), missing, tuple(refused), shown, named)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nf_resnets.roles.axes import attention_order, ends_in_bias
-from nf_resnets.roles.leaf import Branch, Leaf, Role
+from nf_resnets.roles.leaf import Branch, Leaf, Role, by_channel
 from nf_resnets.roles.rules import Rules
 
 
@@ -229,7 +229,7 @@ def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rul
     neighbour; or it is what a branch of a stage's first block has more than the others.
     """
     rows = _rows(leaves)
-    taps = {tuple(leaf.length("DHW") for leaf in row) for row in rows}
+    taps = {tuple(map(_taps, row)) for row in rows}
     for row in rows:
         name = branches[row[0].branches[0] - 1].name
         if {_search(rules.branch, leaf.path)[-1] for leaf in row} & set(rules.order):
@@ -241,16 +241,28 @@ def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rul
                     f"squeeze-and-excitation, and no layer in the row of residual branch {name!r}; "
                     "expected rules.branch not to match it and rules.keep to do."
                 )
+        for one, two in itertools.pairwise(row):
+            pointwise = _taps(one) == 1 == _taps(two)
+            returns = (one.length("I"), one.length("O")) == (two.length("O"), two.length("I"))
+            squeezes = one.length("O") < one.length("I")
+            if pointwise and returns and squeezes and max(map(_taps, row)) > 1:
+                raise ValueError(
+                    f"leaves {one.path!r} {list(one.shape)} and {two.path!r} {list(two.shape)} of "
+                    f"residual branch {name!r} squeeze and restore the channels without a tap, as "
+                    "a squeeze-and-excitation does, which is a gate; expected rules.branch not to "
+                    "match them and rules.keep to do, or rules.order to name all layers if they "
+                    "are two of the branch."
+                )
         for beside, rest, neighbour in (
             (row[-1], row[:-1], row[-2:-1]), (row[0], row[1:], row[1:2]),
         ):  # fmt: skip
             # Two layers that do not fit may be two halves of something else.
-            if len(rest) < 2 or beside.length("DHW") > 1:
+            if len(rest) < 2 or _taps(beside) > 1:
                 continue
             if (rest[0].length("I"), rest[-1].length("O")) != tuple(map(beside.length, "IO")):
                 continue
             given, taken = sorted((beside, neighbour[0]), key=lambda leaf: leaf.layer)
-            own = tuple(leaf.length("DHW") for leaf in rest)
+            own = tuple(map(_taps, rest))
             if given.length("O") != taken.length("I") or (max(own) > 1 and own in taps):
                 raise ValueError(
                     f"leaf {beside.path!r} {list(beside.shape)} takes what residual branch "
@@ -258,6 +270,38 @@ def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rul
                     f"{len(rest)} does; expected rules.branch not to match it and rules.shortcut "
                     "to do, or rules.order to name all layers if it is one of the branch."
                 )
+
+
+def _taps(leaf: Leaf) -> int:
+    return leaf.length("DHW")
+
+
+def refuse_missing_skips(leaves: Sequence[Leaf], branches: Sequence[Branch], rules: Rules) -> None:
+    """Refuses a block of a MobileNet or EfficientNet that changes the width: it has no skip path.
+
+    Nothing passes it once its last layer is 0. (Other blocks may pad or pool on the skip path.)
+    """
+    if "shortcut" in rules.optional:
+        return
+    shortcuts = {
+        _widths(leaf) for leaf in leaves if leaf.role is Role.SHORTCUT and leaf.weight and leaf.axes
+    }
+    for row in _rows(leaves):
+        depthwise = any(leaf != by_channel(leaf) for leaf in row)
+        (taken, _), (_, given) = _widths(row[0]), _widths(row[-1])
+        if depthwise and taken != given and (taken, given) not in shortcuts:
+            raise ValueError(
+                f"branch {branches[row[0].branches[0] - 1].name!r} has a depthwise kernel, takes "
+                f"{taken} channels, gives {given} and has no shortcut beside it, as a block "
+                "without a skip path; expected rules.branch not to match it and rules.stem to do, "
+                "or 'shortcut' in rules.optional if its skip path has no weight."
+            )
+
+
+def _widths(leaf: Leaf) -> tuple[int, int]:
+    """The channels that a layer takes and gives."""
+    given = leaf.length("O")
+    return (leaf.length("I") if leaf == by_channel(leaf) else given), given
 
 
 def _rows(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
@@ -277,7 +321,7 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
     """Refuses an order by names, as of ``down`` before ``up``, in which a branch fits nowhere.
 
     Neither what its first layer takes nor what its last one gives is a width of the network around
-    it, and layers between them are of such a width.
+    it, and layers between them are of such a width. Or its layers fit to each other, but not so.
     """
     around: set[int] = set()
     for leaf in leaves:
@@ -291,7 +335,7 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
     # Branches of the same widths say the same, right or wrong.
     kinds: dict[tuple[tuple[int, int], ...], list[Leaf]] = {}
     for row in _rows(leaves):
-        kinds.setdefault(tuple((leaf.length("I"), leaf.length("O")) for leaf in row), row)
+        kinds.setdefault(tuple(map(_widths, row)), row)
     outer = collections.Counter(width for kind in kinds for width in {kind[0][0], kind[-1][1]})
 
     for kind, in_order in kinds.items():
@@ -300,7 +344,17 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
         def fits(width: int, own: tuple[int, int] = (taken, given)) -> bool:
             return width in around or outer[width] > (width in own)
 
-        if fits(taken) or fits(given) or not _by_text(in_order, rules):
+        if not _by_text(in_order, rules):
+            continue
+        if not _closed(kind) and len(kind) < 8 and any(map(_closed, itertools.permutations(kind))):
+            raise ValueError(
+                "in the order of their names, "
+                f"{', '.join(leaf.path for leaf in in_order)}, the layers of residual branch "
+                f"{branches[in_order[0].branches[0] - 1].name!r} do not take what those before "
+                "them give, and in another one they do; expected rules.order to name them from "
+                "the first to the last."
+            )
+        if fits(taken) or fits(given):
             continue
         if any(fits(width) for width in {each for each, _ in kind} & {each for _, each in kind}):
             raise ValueError(
@@ -312,12 +366,25 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
             )
 
 
+def _closed(widths: Sequence[tuple[int, int]]) -> bool:
+    """Whether each layer takes what the one before gives, and the first what the last does."""
+    links = itertools.pairwise((widths[-1], *widths))
+    return all(given == taken for (_, given), (taken, _) in links)
+
+
 def _by_text(in_order: Sequence[Leaf], rules: Rules) -> bool:
     """Whether the layers of a branch are in the order of the letters of their names."""
     names = [_search(rules.branch, leaf.path)[-1] for leaf in in_order]
     if set(names) & set(rules.order) or attention_order(names):
         return False
     return len({re.sub(r"\d+", "", name) for name in names}) > 1
+
+
+def orders_by_text(leaves: Sequence[Leaf], rules: Rules) -> list[tuple[str, ...]]:
+    """The names of layers, in order, of each kind of branch in which their letters alone order."""
+    rows = [row for row in _rows(leaves) if _by_text(row, rules)]
+    names = [tuple(_search(rules.branch, leaf.path)[-1] for leaf in row) for row in rows]
+    return list(dict.fromkeys(names))
 
 
 def refuse_unused_order(leaves: Sequence[Leaf], rules: Rules) -> None:
@@ -337,5 +404,6 @@ def refuse_unused_order(leaves: Sequence[Leaf], rules: Rules) -> None:
 
 
 __all__ = [
-    "number_branches", "refuse_layers_beside", "refuse_order_of_names", "refuse_unused_order",
+    "number_branches", "orders_by_text", "refuse_layers_beside", "refuse_missing_skips",
+    "refuse_order_of_names", "refuse_unused_order",
 ]  # fmt: skip

@@ -16,7 +16,9 @@ import numpy as np
 from nf_resnets.roles.axes import with_axes
 from nf_resnets.roles.branches import (
     number_branches,
+    orders_by_text,
     refuse_layers_beside,
+    refuse_missing_skips,
     refuse_order_of_names,
     refuse_unused_order,
 )
@@ -45,6 +47,11 @@ class RoleMap:
     def num_branches(self) -> int:
         """``L``, the number of residual branches."""
         return len(self.branches)
+
+    @property
+    def orders_by_text(self) -> list[tuple[str, ...]]:
+        """The names of layers, in order, of each kind of branch in which their letters order."""
+        return orders_by_text(self.leaves, self.rules)
 
     @property
     def is_ours(self) -> bool:
@@ -191,8 +198,8 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     Raises:
       ValueError: if the tree is empty, a weight is matched by no rule or a leaf by two, a rule
         matches nothing, a weight's dtype is not a floating-point one, the leaves of a branch
-        contradict each other, names put its layers in an order that its widths speak against, or
-        one of them is a shortcut or a gate by its looks.
+        contradict each other, names put its layers in an order that its widths speak against, one
+        of them is a shortcut or a gate by its looks, or a branch has no skip path by its.
       TypeError: if ``rules`` is no :class:`Rules`, or ``params`` no tree with arrays in it.
 
     Example:
@@ -222,8 +229,9 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     _refuse_same_paths(leaves)
     leaves, branches = number_branches(leaves, used)
     refuse_broken_chain(leaves)
-    refuse_order_of_names(leaves, branches, used)
     refuse_layers_beside(leaves, branches, used)
+    refuse_order_of_names(leaves, branches, used)
+    refuse_missing_skips(leaves, branches, used)
     if "order" not in used.optional and used.order != OUR_RULES.order:
         refuse_unused_order(leaves, used)
     return RoleMap(tuple(leaves), tuple(branches), used, treedef)

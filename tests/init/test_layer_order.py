@@ -94,3 +94,72 @@ def test_an_expression_that_names_no_branches_is_told_of():
     tree = {f"Dense_{j}": {"kernel": np.ones((4, 4))} for j in range(8)}
     with pytest.raises(ValueError, match="4 given.*the groups before the last one.*one group"):
         init.fixup(tree, 4, rules=Rules(branch=r"Dense_(\d+)/kernel"))
+
+
+CONV = (3, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [{"Conv_0": CONV, "Conv_1": CONV, "Dense_0": (8, 2), "Dense_1": (2, 8)},
+     {"Conv_0": CONV, "Conv_1": (1, 1, 8, 2), "Conv_2": (1, 1, 2, 8)},
+     {"c1_expand": (1, 1, 4, 8), "c2_depthwise": (3, 3, 1, 8), "c3_fc": (8, 2), "c4_fc": (2, 8),
+      "c5_project": (1, 1, 8, 4)}],
+    ids=["dense", "pointwise", "inside"],
+)  # fmt: skip
+def test_a_gate_without_a_name_is_refused(block):
+    with pytest.raises(ValueError, match="squeeze and restore .* rules.keep to do, or rules.order"):
+        _layers([block] * 2)
+    assert _layers([block] * 2, order=tuple(block)) == list(block)
+
+
+def test_a_bottleneck_and_an_expansion_are_no_gates():
+    for block in (
+        {"conv_1": (1, 1, 8, 2), "conv_2": (3, 3, 2, 2), "conv_3": (1, 1, 2, 8)},
+        {"conv_1": (7, 7, 1, 8), "dense_1": (8, 32), "dense_2": (32, 8)},
+        {"dense_1": (8, 2), "dense_2": (2, 8)},
+    ):
+        assert _layers([block] * 2) == list(block)
+
+
+def test_a_depthwise_block_that_changes_the_width_needs_a_shortcut():
+    """EfficientNet's have none: with a last layer of zeros nothing passes them."""
+    names = ("Conv_0", "Conv_1", "Conv_2")
+    wider, own = (
+        dict(zip(names, ((1, 1, 8, 48), (3, 3, 1, 48), (1, 1, 48, width)), strict=True))
+        for width in (16, 8)
+    )
+    with pytest.raises(ValueError, match="'Block_1' has a depthwise kernel, takes 8 .* gives 16"):
+        _layers([own, wider])
+    first = {"Conv_0": (3, 3, 1, 8), "Conv_1": (1, 1, 8, 16)}  # without expansion
+    with pytest.raises(ValueError, match="takes 8 channels, gives 16 .* expected .* rules.stem"):
+        _layers([first, own])
+    assert _layers([own, wider], optional=("shortcut",)) == list(names)
+    tree = {"Block_0": {name: np.ones(shape) for name, shape in wider.items()},
+            "Block_0_shortcut": np.ones((1, 1, 8, 16))}  # fmt: skip
+    roles.assign(tree, Rules(branch=r"Block_(\d+)/Conv_(\d+)", shortcut="shortcut"))
+
+
+def test_an_order_in_which_layers_do_not_fit_is_refused():
+    """EfficientNet's names: the letters put the depthwise kernel before the expansion."""
+    block = {"conv_exp": (1, 1, 8, 32), "conv_dw": (3, 3, 1, 32), "conv_pwl": (1, 1, 32, 8)}
+    with pytest.raises(ValueError, match="Block_0/conv_dw.* do not take what .* rules.order"):
+        _layers([block] * 2)
+    assert _layers([block] * 2, order=tuple(block)) == list(block)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("one", "three", "two"), True), (("post", "pre"), True), (("Conv_0", "Conv_1"), False),
+     (("key", "out", "query", "value"), False)],
+    ids=["numbers in letters", "before and after", "numbered", "attention"],
+)  # fmt: skip
+def test_an_order_by_letters_alone_is_said(names, said):
+    tree = {f"Block_{k}": {name: np.ones((8, 8), "f4") for name in names} for k in (0, 1)}
+    rules = Rules(branch=r"Block_(\d+)/(\w+)")
+    found = init.describe(tree, 2, rules=rules)
+    assert found.by_name == ((names,) if said else ())
+    line = f"layers in the order of their names: {', '.join(names)} (rules.order for another)"
+    assert (line in str(found)) == said
+    ordered = Rules(branch=r"Block_(\d+)/(\w+)", order=names[::-1])
+    assert init.describe(tree, 2, rules=ordered).by_name == ()
