@@ -28,7 +28,13 @@ extensions = [
     "sphinx.ext.napoleon",
     "docs.machinery.mathml",
 ]
-exclude_patterns = ["_build", "generated/schemes", "generated/layouts.md", "machinery", "**/.ipynb_checkpoints"]
+exclude_patterns = [
+    "_build",
+    "generated/schemes",
+    "generated/layouts.md",
+    "machinery",
+    "**/.ipynb_checkpoints",
+]
 
 # --- Pages and notebooks -----------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -181,6 +182,10 @@ def power_label(value: float) -> str:
     return f"{value:.3g}" if exponent is None else f"$2^{{{exponent}}}$"
 
 
+CUT = 10.0
+"""Losses above so many times their median lie on the upper edge."""
+
+
 class _Limits(NamedTuple):
     """The ends of a metric's axis, its scale, and the rows of its band; 0 if it has none."""
 
@@ -201,13 +206,18 @@ def _draw(
         points = [rate for rate in one["rates"] if rate["mean"] is not None]
         x = [rate["rate"] for rate in points]
         # A line has a gap where all seeds diverged.
-        y = [math.nan if rate["mean"] is None else factor * rate["mean"] for rate in one["rates"]]
+        y = [
+            math.nan if rate["mean"] is None else min(factor * rate["mean"], limits.high)
+            for rate in one["rates"]
+        ]
         every = [rate["rate"] for rate in one["rates"]]
         axes.plot(every, y, **look.line | look.dots, ms=4, zorder=3)
         bars = [(rate["rate"], factor * rate["mean"], factor * rate["std"])
                 for rate in points if rate["std"] is not None]  # fmt: skip
-        below = [max(mean - std, limits.low) for _, mean, std in bars]
-        above = [min(mean + std, limits.high) for _, mean, std in bars]
+        below, above = (
+            [min(max(mean + sign * std, limits.low), limits.high) for _, mean, std in bars]
+            for sign in (-1, 1)
+        )
         if bars and len(looks) <= 4 and len(bars) == len(points):
             axes.fill_between(x, below, above, color=look.color, alpha=0.18, lw=0, zorder=2)
         elif bars:
@@ -257,7 +267,8 @@ def _limits(series: Mapping[str, Sequence[Row]], metric: str, chance: float | No
         margin = 0.04 * (high - low) or 1.0
         return _Limits(max(low - margin, 0.0), min(high + margin, 101.0), False, rows)
     if means and min(means) > 0 and max(means) > 10 * min(means):
-        return _Limits(min(means) / 1.4, 1.2 * max([*means, *spread]), True, rows)
+        most = min(1.2 * max([*means, *spread]), CUT * statistics.median(means))
+        return _Limits(min(means) / 1.4, most, True, rows)
     return _Limits(0.0, 1.06 * max([*means, *spread], default=1.0) or 1.0, False, rows)
 
 

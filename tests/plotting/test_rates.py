@@ -146,3 +146,12 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     with pytest.raises(ValueError, match="metric='speed' found; expected one of test_accuracy"):
         rates_figure([group("fixup", 8, [rate(1.0, 0.5)], "speed")], tmp_path / "rates.png",
                      title="", subtitle="")  # fmt: skip
+
+
+def test_a_loss_far_above_the_others_lies_on_the_edge(drawn, tmp_path):
+    rates = [rate(0.125, 0.6), rate(0.25, 0.5), rate(0.5, 1e6)]
+    rates_figure([group("fixup", 8, rates, "train_loss")], tmp_path / "rates.png", title="",
+                 subtitle="")  # fmt: skip
+    (axes,) = drawn[0].axes
+    assert axes.get_ylim()[1] == pytest.approx(6.0)
+    assert max(axes.lines[0].get_ydata()) == pytest.approx(6.0)
