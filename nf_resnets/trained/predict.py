@@ -6,13 +6,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, training
-from nf_resnets.trained.file import Trained, TrainedError
+from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
 from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.tree import refuse_other_leaves
 
 
 @functools.lru_cache(maxsize=16)
@@ -41,7 +43,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
 
     Raises:
       TrainedError: if the network does not take images, or these are of another shape, or pixels
-        are NaN or above ``max_value``.
+        are NaN, below 0 or above ``max_value``, or the variables are those of another network.
 
     Example:
       >>> from nf_resnets import models, trained
@@ -59,7 +61,8 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
             f"images of shape {pixels.shape} found; expected [B, "
             f"{', '.join(map(str, inputs.shape))}], as the network was trained on."
         )
-    wrong = ~(pixels <= inputs.max_value * (1 + 1e-5))  # NaN is wrong, too
+    slack = 1e-5 * inputs.max_value
+    wrong = ~((pixels >= -slack) & (pixels <= inputs.max_value + slack))  # NaN is wrong, too
     if wrong.any():
         raise TrainedError(
             f"a pixel of {pixels[wrong].flat[0]:.6g} found; expected 0 to {inputs.max_value:g}."
@@ -68,6 +71,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         raise TrainedError(f"batch_size={batch_size} found; expected at least 1.")
     if not len(pixels):
         return np.zeros((0, len(inputs.class_names)), np.float32)
+    _refuse_other_network(trained.model, inputs, trained.variables)
     size = min(batch_size, len(pixels))
     logits = logits_of(trained.model, inputs)
     variables = jax.device_put(trained.variables)
@@ -79,6 +83,14 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         probabilities = jax.nn.softmax(logits(variables, jnp.asarray(filled)), axis=-1)
         found.append(np.asarray(probabilities)[: len(part)])
     return np.concatenate(found)
+
+
+def _refuse_other_network(model: Any, inputs: Images, variables: Any) -> None:
+    try:
+        found = flax.traverse_util.flatten_dict(variables, sep="/")
+        refuse_other_leaves(found, expected_leaves(model, inputs))
+    except ValueError as error:
+        raise TrainedError(f"the variables do not fit the network: {error}") from None
 
 
 def ranked(
@@ -100,6 +112,8 @@ def images_of(trained: Trained) -> Images:
     Raises:
       TrainedError: if it takes sentences.
     """
+    if not isinstance(trained, Trained):
+        raise TrainedError(f"trained is a {type(trained).__name__}; expected a trained.Trained.")
     if not isinstance(trained.inputs, Images):
         raise TrainedError(
             f"a {type(trained.model).__name__} found, which takes sentences; expected a network "

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,12 @@ from nf_resnets import data
 from nf_resnets.training import hosts
 from nf_resnets.training.apply import ApplyFn, eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_evaluate
-from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
+from nf_resnets.training.initial import (
+    CALIBRATION_EXAMPLES,
+    Draw,
+    make_initial,
+    refuse_other_params,
+)
 from nf_resnets.training.mesh import DATA, SWEEP
 from nf_resnets.training.program import (
     InitialFn,
@@ -104,9 +110,12 @@ def image_program(
       vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
 
     Raises:
-      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis.
+      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, or the
+        parameters of a state are those of another network.
     """
     train_split, test_split = splits or device_splits(dataset, mesh)
+    if isinstance(example, TrainState) and isinstance(model, nn.Module):
+        refuse_other_params(model, _images(dataset), example.params)
 
     def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
         # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
@@ -174,11 +183,15 @@ def _initial(
 ) -> InitialFn:
     return make_initial(
         model,
-        (jnp.zeros((1, *dataset.train.images.shape[1:])),),
+        _images(dataset),
         optimizer,
         draw=training.draw,
         average_decay=training.average_decay,
     )
+
+
+def _images(dataset: data.Dataset) -> tuple[jax.Array]:
+    return (jnp.zeros((1, *dataset.train.images.shape[1:])),)
 
 
 def _train_apply(model: Any, mesh: Mesh, training: ImageTraining) -> ApplyFn:

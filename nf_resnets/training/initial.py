@@ -37,6 +37,30 @@ def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw:
     return scheme.init(init.he(params, key, mode=draw), model.num_branches)
 
 
+def refuse_other_params(model: Any, example: tuple[Any, ...], params: Any) -> None:
+    """Refuses parameters of another network: Flax takes leaves that a network does not have.
+
+    Raises:
+      ValueError: that names the first leaf in which they differ.
+    """
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *example)["params"]
+    found, expected = (
+        {
+            (roles.path_name(path), leaf.shape)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        }
+        for tree in (params, shapes)
+    )
+    for name, shape in sorted(found ^ expected):
+        where, other = "params", "network"
+        if (name, shape) in expected:
+            where, other = other, where
+        raise ValueError(
+            f"leaf {name!r} {list(shape)} is in the {where} and not in the {other}; expected the "
+            f"parameters of this {type(model).__name__}."
+        )
+
+
 def make_initial(
     model: Any,
     example: tuple[Any, ...],
@@ -89,4 +113,6 @@ def make_initial(
     return initial
 
 
-__all__ = ["CALIBRATION_EXAMPLES", "Draw", "draw_params", "make_initial"]
+__all__ = [
+    "CALIBRATION_EXAMPLES", "Draw", "draw_params", "make_initial", "refuse_other_params",
+]  # fmt: skip

@@ -85,6 +85,13 @@ def test_a_program_says_what_it_takes():
         make(dataset=(1, 2), example=start)
     with pytest.raises(TypeError, match=r"example is a dict; expected a training.Start, or a st"):
         make(example={})
+    deeper = models.WideResNet(16, scheme="fixup", stem_channels=4)
+    shapes = jax.eval_shape(deeper.init, jax.random.key(0), jnp.ones((1, 8, 8, 1)))["params"]
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
+    state = training.create_state(params, lambda hyper: optax.sgd(0.1), {})
+    message = r"leaf 'stage_1/rest/bias_1' \[1\] is in the params and not in the network"
+    with pytest.raises(ValueError, match=message):
+        make(example=state)
     with pytest.raises(TypeError, match=r"program is a WideResNet; expected a training.Program"):
         training.train(model, start)
     with pytest.raises(TypeError, match=r"model is a dict; expected a Flax module or a function"):

@@ -1,5 +1,7 @@
 """Probabilities are the softmax of what the network computes of normalised pixels."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -47,3 +49,20 @@ def test_a_network_for_sentences_is_refused():
     made = trained.Trained(model, drawn(model), inputs)
     with pytest.raises(TrainedError, match="a Transformer found, which takes sentences"):
         predict(made, pixels(1))
+
+
+def test_what_is_no_network_and_no_pixel_is_refused():
+    made = network("fixup")
+    with pytest.raises(TrainedError, match=r"trained is a ndarray; expected a trained.Trained"):
+        predict(pixels(1), made)
+    with pytest.raises(TrainedError, match="a pixel of -1 found; expected 0 to"):
+        predict(made, np.full((1, 8, 8, 1), -1.0))
+
+
+def test_variables_of_another_network_are_refused():
+    """Flax leaves out of account what a network does not have."""
+    made = network("fixup")
+    more = {"params": {**made.variables["params"], "bias_other": np.zeros(())}}
+    for variables, leaf in ((more, "params/bias_other"), (made.variables["params"], "bias_head")):
+        with pytest.raises(TrainedError, match=rf"do not fit the network: leaf '{leaf}' found"):
+            predict(dataclasses.replace(made, variables=variables), pixels(1))
