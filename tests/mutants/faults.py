@@ -36,6 +36,16 @@ MUTANTS = [
         ('return taps * leaf.length("I"), taps', 'return leaf.length("I"), taps'),
     ),
     *_in(
+        "roles/leaf.py",
+        "init/test_distributions.py",
+        ('leaf.axes.replace("O", "N")', 'leaf.axes.replace("O", "O")'),
+    ),
+    *_in(
+        "analysis/loss.py",
+        "analysis/test_strangers_networks.py",
+        ("np.asarray(found) >= count", "np.asarray(found) > count"),
+    ),
+    *_in(
         "roles/axes.py",
         "test_roles.py init/test_attention.py",
         ('"IOO" for name in order[:3]', '"IIO" for name in order[:3]'),
