@@ -400,8 +400,8 @@ MUTANTS = [
     *_in(
         "training/host_steps.py",
         "training/test_streamed_loop.py",
-        ("if self._open is None or self._at != at:", "if self._open is None:"),
-        ("self._at = at[0], at[1] + len(rows)", "self._at = at"),
+        ("if own.batches is None or own.at != at:", "if own.batches is None:"),
+        ("own.at = at[0], at[1] + len(rows)", "own.at = at"),
     ),
     *_in(
         "training/loop.py",
@@ -527,7 +527,7 @@ MUTANTS = [
     ),
     # Data sets of the user's own.
     *_in(
-        "data/sources.py",
+        "data/dataset.py",
         "data/test_folder.py",
         ("order = order[~is_test[order]]", "order = order[:]"),
         ("round(len(rows) / 5)", "len(rows) // 6"),
