@@ -1,5 +1,6 @@
 """`nf-resnets COMMAND`: each command's help under its name, and one sentence for what is none."""
 
+import importlib
 import sys
 
 import pytest
@@ -50,9 +51,11 @@ def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys)
 
 def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch, capsys):
     scales = []
+    # The experiments of the checkout, or of the installed package.
+    made_by = importlib.import_module(entry.experiments()["fixup_fig3_depth"]).run.__module__
     monkeypatch.setattr(
-        "experiments.main.main", lambda experiment, command: scales.append(command.scale)
-    )
+        f"{made_by}.main", lambda experiment, command: scales.append(command.scale)
+    )  # fmt: skip
     for typed in ("demo", "demo --seeds 1", "demo --scale smoke", "experiment fixup_fig3_depth"):
         run(monkeypatch, *typed.split())
     assert scales == ["demo", "demo", "smoke", "laptop"]

@@ -61,7 +61,8 @@ def _tree(scheme, cast=jnp.asarray, seed=0, blocks=L):
         return cast(rng.standard_normal(shape).astype("float32"))
 
     def block():
-        leaves = {"conv_0": array(3, 3, 2, 8), "conv_1": array(3, 3, 8, 2)}
+        taps = () if scheme in ("t_fixup", "deepnorm") else (3, 3)  # of Transformers alone
+        leaves = {"conv_0": array(*taps, 2, 8), "conv_1": array(*taps, 8, 2)}
         shapes = {"shift": (), "multiplier": (), "alpha": (), "norm": (8,), "vector": (8,)}
         shapes["gain"] = (8,)
         present = _present(anatomy)
