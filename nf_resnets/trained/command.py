@@ -452,14 +452,14 @@ def _make(
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(unfinished(out, identity))
         logs = [stack.enter_context(log) for log in command.logs.open()]
-        with display, events(*logs, **_described(command, notes, identity)) as told:
+        with display, events(*logs, **_described(command, notes, identity)) as logged:
 
             def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
                 display.on_step(step, steps, metrics)
-                told.on_step(step, steps, metrics)
+                logged.on_step(step, steps, metrics)
 
-            network = make(on_step=on_step, on_epoch=told.on_epoch, checkpoints=checkpoints)
-            told.on_end(network.notes)
+            network = make(on_step=on_step, on_epoch=logged.on_epoch, checkpoints=checkpoints)
+            logged.on_end(network.notes)
         _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
               overwrite=command.overwrite)  # fmt: skip
     found = network.notes
