@@ -92,16 +92,16 @@ def fit(
         events(
             *([callback] if callback else []), key=digest(str(settings)),
             label=f"{name}, {own.name}", settings=settings,
-        ) as told,
+        ) as logged,
     ):  # fmt: skip
 
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
             if show:
                 display.on_step(step, steps, metrics)
-            told.on_step(step, steps, metrics)
+            logged.on_step(step, steps, metrics)
 
-        made = training_fit.fit(model, dataset, how, on_step=on_step, on_epoch=told.on_epoch)
-        told.on_end(made.notes)
+        made = training_fit.fit(model, dataset, how, on_step=on_step, on_epoch=logged.on_epoch)
+        logged.on_end(made.notes)
     return dataclasses.replace(made, notes={"network": name, "dataset": dataset.name, **made.notes})
 
 
