@@ -16,8 +16,9 @@ statistics and with those of eight training batches at the final weights.
 `--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: 44 steps (two
 epochs), two to six minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above 70%,
 BatchNorm above 50%, `alpha = 1`, LSUV and sqrt(1/2) diverged or at chance, 10%; these fail from 34
-layers on here. `--scale demo` leaves out 34 layers and LSUV at 1,000, whose runs show what others
-do; the rest are the runs of `laptop`. `--scale smoke` takes seconds a run and shows nothing.
+layers on here. `--scale demo` leaves out 34 layers, LSUV, and sqrt(1/2) at 1,000, whose runs
+show what others do; the rest are the runs of `laptop`. `--scale smoke` takes seconds a run and
+shows nothing.
 
 Not as published: all schemes but LSUV, which is a draw of its own, start from one draw, He
 (fan_in), which for a network of one grey input channel keeps the stem's signal four times as large
@@ -107,7 +108,8 @@ SCALES = {
 SCALES["demo"] = dataclasses.replace(
     SCALES["laptop"],
     depths=(10, 100, 1000),
-    deepest=tuple(name for name in SCHEMES if name != "lsuv"),
+    schemes=tuple(name for name in SCHEMES if name != "lsuv"),
+    deepest=("fixup", "skipinit", "batchnorm", "alpha_one"),
 )
 SCALES["cifar"] = dataclasses.replace(
     SCALES["paper"],
