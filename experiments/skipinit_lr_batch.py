@@ -48,6 +48,8 @@ import tyro
 from nf_resnets import command_line, optim
 from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.sweep import command, settings
+from nf_resnets.sweep.options import Options
+from nf_resnets.sweep.results import finish
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +122,8 @@ class Command:
     """What networks compute in; parameters, statistics and losses are float32 in either case."""
     optimizer: optim.Name = "sgd"
     """sgd, as published; adamw, lion or muon, which want smaller rates than the scale has."""
-    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
-        dataclasses.field(default_factory=lambda: command.Options(out=Path()))
+    options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(default_factory=lambda: Options(out=Path()))
     )
 
 
@@ -161,7 +163,7 @@ def main(wanted: Command) -> int:
     result = command.run(options, axes, base, "SkipInit, rate and batch size")
     if result is None:
         return 0
-    return command.finish(result, options, title=TITLE)
+    return finish(result, options, title=TITLE)
 
 
 def run(prog: str = "") -> None:

@@ -22,7 +22,7 @@ from docs.machinery.results import Result, committed
 from experiments import skipinit_lr_batch
 from experiments.experiment import Results
 from experiments.main import open_curves, open_folder, settings_of, show, wanted_rows
-from nf_resnets.sweep import command
+from nf_resnets.sweep import results
 from nf_resnets.sweep.claims import Clock
 
 
@@ -79,11 +79,11 @@ def redraw_sweep(result: Result, out: Path) -> None:
             for row in csv.DictReader(stream)
         ]  # fmt: skip
     axes = {name: tuple(values) for name, values in kept["grid"].items()}
-    swept = command.Result(
+    swept = results.Result(
         rows, axes, kept["settings"], kept["runs"], Clock(), 0, {}, 0, kept["made"]
     )
     out.mkdir()
-    command.draw(swept, out, title=skipinit_lr_batch.TITLE, chance=0.1)
+    results.draw(swept, out, title=skipinit_lr_batch.TITLE, chance=0.1)
     shutil.copyfile(out / "report.html", result.folder / "report.html")
 
 

@@ -16,6 +16,8 @@ from nf_resnets import command_line
 from nf_resnets.sweep import command
 from nf_resnets.sweep.export import export, salvage
 from nf_resnets.sweep.ledger import LedgerError, open_ledger
+from nf_resnets.sweep.options import Options, placed
+from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.settings import RunSettings, parse
 
@@ -35,8 +37,8 @@ class Command:
 
     grid: tuple[str, ...] = ()
     """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 scheme=fixup,skipinit."""
-    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
-        dataclasses.field(default_factory=command.Options)
+    options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(default_factory=Options)
     )
     settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = (
         dataclasses.field(default_factory=RunSettings)
@@ -62,12 +64,12 @@ def main(wanted: Command) -> int:
     if result is None:
         return 0
     named = (name.replace("peak_lr", "learning rate").replace("_", " ") for name in axes)
-    return command.finish(result, wanted.options, title=f"Sweep of {', '.join(named)}")
+    return finish(result, wanted.options, title=f"Sweep of {', '.join(named)}")
 
 
 def _copy(wanted: Command) -> int:
     try:
-        options = command.placed(wanted.options)
+        options = placed(wanted.options)
         where: Any = options.ledger or options.out / "ledger.db"
         if wanted.salvage:
             copied, left = salvage(where, wanted.salvage)

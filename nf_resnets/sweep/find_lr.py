@@ -11,6 +11,8 @@ import tyro
 from nf_resnets import command_line
 from nf_resnets.plotting.answers import rate_range
 from nf_resnets.sweep import command
+from nf_resnets.sweep.options import Options
+from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.select import Optimum, optimum
 from nf_resnets.sweep.settings import RunSettings, parse, value_text
 
@@ -35,10 +37,8 @@ class Command:
     them. While the best one lies at an edge, rates beyond it are added: see --extend."""
     seeds: int = 2
     """Runs at each rate, from --seed on."""
-    options: Annotated[command.Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
-        dataclasses.field(
-            default_factory=lambda: command.Options(out=Path("runs/find_lr"), extend=3)
-        )
+    options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
+        dataclasses.field(default_factory=lambda: Options(out=Path("runs/find_lr"), extend=3))
     )
     settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = (
         dataclasses.field(default_factory=RunSettings)
@@ -63,7 +63,7 @@ def main(wanted: Command) -> int:
     result = command.run(wanted.options, axes, base, "Learning rates")
     if result is None:
         return 0
-    code = command.finish(result, wanted.options, title="Learning rates of short runs")
+    code = finish(result, wanted.options, title="Learning rates of short runs")
     print("\n" + answer(optimum(result.rows, metric="train_loss", rule=wanted.options.best)))
     return code
 

@@ -66,7 +66,7 @@ def test_a_sweep_and_an_analysis_try_their_folder_first(here, bad, monkeypatch):
 def test_homes_are_expanded_everywhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     from experiments.folder import ResultsFolder
-    from nf_resnets.sweep.command import Options, placed
+    from nf_resnets.sweep.options import Options, placed
 
     ResultsFolder(Path("~/results"), {}, grid=(), columns=("a",), key=("a",))
     analysis.folder_for(analysis.Options(out=Path("~/page")))

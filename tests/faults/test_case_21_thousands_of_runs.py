@@ -18,8 +18,7 @@ import sqlalchemy as sa
 import tyro
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import command as commands
-from nf_resnets.sweep import image_task, open_ledger, settings, worker
+from nf_resnets.sweep import image_task, open_ledger, results, settings, worker
 from tests.faults import sweeping
 from tests.faults.sweeping import ROOT
 
@@ -81,7 +80,7 @@ def grows_linearly(folder, few):
 
 def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
     # Figures are looked at by the slow test.
-    monkeypatch.setattr(commands.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
     grows_linearly(tmp_path, 10)
 
 

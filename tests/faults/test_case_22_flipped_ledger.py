@@ -17,9 +17,9 @@ import pytest
 
 from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import image_task, schema
-from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.export import salvage, to_csv
 from nf_resnets.sweep.ledger import LedgerError, NewRun, open_ledger, this_worker
+from nf_resnets.sweep.options import Options
 
 CASE = "22 a flipped bit in the ledger"
 STATES = ("finished", "diverged", "oom", "failed", "running", "waiting")

@@ -20,8 +20,8 @@ import pytest
 import tyro
 
 from nf_resnets.sweep import __main__ as main
-from nf_resnets.sweep import command, open_ledger
-from nf_resnets.sweep.command import Options
+from nf_resnets.sweep import command, open_ledger, results
+from nf_resnets.sweep.options import Options, check
 from nf_resnets.sweep.programs import Execution
 from nf_resnets.sweep.settings import RunSettings
 
@@ -79,7 +79,7 @@ def test_the_same_command_again_makes_nothing_new(made, monkeypatch, capsys):
     axes = ("peak_lr=2^-5:2^-3", "seed=0:2", "scheme=skipinit,alpha_one")
     before = (out / "rows.csv").read_text()
     # The figures of the first one are looked at.
-    monkeypatch.setattr(command.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
     here(monkeypatch, "--grid", *axes, *TINY, "--out", out)
     assert "compiling 0 programs" in capsys.readouterr().out
     assert (out / "rows.csv").read_text() == before
@@ -255,4 +255,4 @@ def test_extend_adds_rates_by_itself(tmp_path):
 def test_options_have_a_least_value():
     for options in (Options(extend=-1), Options(execution=Execution(workers=-1))):
         with pytest.raises(SystemExit, match="expected at least 0"):
-            command.check(options)
+            check(options)

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from nf_resnets.sweep import find_lr, optimum
-from nf_resnets.sweep.command import Options
 from nf_resnets.sweep.find_lr import Command, answer, main
+from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from nf_resnets.sweep import command, for_topology
 from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.sweep.options import Options, check
 from nf_resnets.sweep.programs import Execution
 from nf_resnets.topology import CHIPS, DoesNotFitError, Footprint
 from tests.sweep import small
@@ -106,11 +107,11 @@ def test_the_least_time_is_that_of_full_rounds():
 
 def test_a_topology_without_a_dry_run_is_refused():
     with pytest.raises(SystemExit, match="--topology v5e:4x4 found without --dry-run; expected"):
-        command.check(command.Options(topology="v5e:4x4"))
-    command.check(command.Options(topology="v5e:4x4", dry_run=True))
+        check(Options(topology="v5e:4x4"))
+    check(Options(topology="v5e:4x4", dry_run=True))
 
 
 def test_a_wrong_topology_is_one_sentence():
-    options = command.Options(topology="v5e:4", dry_run=True)
+    options = Options(topology="v5e:4", dry_run=True)
     with pytest.raises(SystemExit, match="1 axes; expected the 2 of slices of v5e"):
         command.run(options, {"seed": (0,)}, {}, "Sweep")

@@ -6,9 +6,10 @@ import types
 
 import pytest
 
-from nf_resnets.sweep import command
+from nf_resnets.sweep import command, results
 from nf_resnets.sweep.claims import Clock
-from nf_resnets.sweep.command import Options, Result
+from nf_resnets.sweep.options import Options, check
+from nf_resnets.sweep.results import Result
 
 AXES = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}
 FILES = {"table.txt", "rates.png", "optima.png", "heat.png", "report.html", "settings.json"}
@@ -42,7 +43,7 @@ def quick_figures(monkeypatch):
 def finish(folder, capsys, **changes):
     """The exit code, and what was said on standard output and error."""
     folder.mkdir(exist_ok=True)
-    code = command.finish(made(**changes), Options(out=folder), title="A sweep")
+    code = results.finish(made(**changes), Options(out=folder), title="A sweep")
     out, err = capsys.readouterr()
     assert "test accuracy" in out and "3 finished" in out  # the table, whatever happens
     return code, out, err
@@ -62,7 +63,7 @@ def test_best_rates_are_chosen_by_the_rule_of_the_options(
     sweep = made()
     sweep.rows.extend({**each, "seed": 1, "key": each["key"] + "s"} for each in list(sweep.rows))
     sweep.rows[-1] |= {"state": "diverged", "test_accuracy": None, "train_loss": None}
-    command.finish(sweep, Options(out=tmp_path, best=rule), title="A sweep")
+    results.finish(sweep, Options(out=tmp_path, best=rule), title="A sweep")
     shown = capsys.readouterr().out
     assert best in shown and ("1 of 2" in shown) == (rule == "trimmed")
     page = (tmp_path / "report.html").read_text()
@@ -89,9 +90,9 @@ def test_a_picture_that_cannot_be_drawn_is_a_sentence(quick_figures, tmp_path, c
         f"{tmp_path / 'heat.png'} cannot be made: ValueError: no numbers.\n"
     )
     assert {path.name for path in tmp_path.iterdir()} == FILES - {"heat.png"}
-    monkeypatch.setattr(command, "optima", fails)
+    monkeypatch.setattr(results, "optima", fails)
     with pytest.raises(ValueError, match="no"):
-        command.draw(made(), tmp_path, title="")
+        results.draw(made(), tmp_path, title="")
 
 
 def test_a_full_disk_is_a_sentence_for_each_file(quick_figures, tmp_path, capsys, monkeypatch):
@@ -131,7 +132,7 @@ def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_tar
 ):
     given = {}
     monkeypatch.setattr(
-        command.plotting, "sweep_figures", lambda folder, sweep, **_: given.update(vars(sweep))
+        results.plotting, "sweep_figures", lambda folder, sweep, **_: given.update(vars(sweep))
     )
     axes = {**AXES, "batch_size": (32, 64)}
     rows = [
@@ -142,7 +143,7 @@ def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_tar
         for size in axes["batch_size"]
     ]  # fmt: skip
     result = Result(rows, axes, {}, {"finished": 6}, Clock(), 0, {}, 1, [])
-    command.draw(result, tmp_path, title="")
+    results.draw(result, tmp_path, title="")
     assert [(one["field"], one["metric"]) for one in given["isolations"]] == [
         (field, metric)
         for metric in ("test_accuracy", "train_loss")
@@ -151,13 +152,13 @@ def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_tar
     # 1/32 is the lowest loss that both reach, 0.03125 rounded to the side that they do.
     assert [(one["target"], one["steps"]) for one in given["targets"]] == [(0.032, 2)] * 2
     assert [fit["group"] for fit in given["knees"]] == [{"scheme": "fixup"}]
-    command.draw(result, tmp_path, title="", target="test_accuracy=0.6")
+    results.draw(result, tmp_path, title="", target="test_accuracy=0.6")
     assert [(one["metric"], one["rate"]) for one in given["targets"]] == [
         ("test_accuracy", 1.0)
     ] * 2
     for wrong in ("0.5", "loss=0.5", "train_loss=", "train_loss=nan"):
         with pytest.raises(SystemExit, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
-            command.check(Options(target=wrong))
+            check(Options(target=wrong))
 
 
 def test_tests_are_taken_from_the_ledger_of_epochs():

@@ -1,0 +1,124 @@
+"""The options of the commands that make a sweep, and what is refused of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from nf_resnets import places
+from nf_resnets.sweep.ledger import LONGEST_LEASE
+from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep.select import METRICS as TARGETS
+from nf_resnets.sweep.select import Rule
+from nf_resnets.sweep.settings import (
+    shown,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a sweep is made; nothing of it changes a run's numbers."""
+
+    out: Path = Path("runs/sweep")
+    """The sweep's folder: ledger, checkpoints of unfinished runs, compiled programs, report.
+    Started again with the same folder, the command makes only what is missing; several may be at
+    work on one folder."""
+    ledger: str | None = None
+    """Another ledger than the folder's: a file, or postgresql://USER@HOST/DATABASE for many
+    machines."""
+    dry_run: bool = False
+    """Print the grid, the programs and how long it will take, from measured steps; make nothing."""
+    topology: str | None = None
+    """With --dry-run: compile every program for this TPU slice, such as v5e:4x4, on this machine,
+    which needs none, and print what it needs of the chips and the least time it can take."""
+    extend: int = 0
+    """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
+    on each side."""
+    best: Rule = "strict"
+    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
+    behind. trimmed: as long as half of them finished, by the mean over those that did."""
+    target: str = ""
+    """A metric and its value, such as train_loss=0.5 or test_accuracy=0.9, to which the steps are
+    counted at each batch size; by default the lowest training loss that all batch sizes reach."""
+    retry: bool = False
+    """Try runs again that failed or ran out of memory."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the folder's tensorboard/."""
+    wandb: bool = False
+    """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
+    num_processes: int | None = None
+    """How many processes there are."""
+    process_id: int | None = None
+    """The index of this process, from 0."""
+
+
+def check(options: Options) -> None:
+    """Refuses options that are out of their range."""
+    given = {**vars(options), **vars(options.execution)}
+    for name, least, most in (
+        ("extend", 0, 100), ("workers", 0, 1000), ("devices_per_run", 0, 10**6),
+        ("runs_per_device", 0, 10**4), ("checkpoint_epochs", 0, 10**9),
+        ("checkpoint_seconds", 0, 10**9), ("lease_seconds", 1, LONGEST_LEASE),
+        ("max_attempts", 1, 10**6),
+    ):  # fmt: skip
+        value = given[name]
+        if not least <= value <= most:
+            expected = f"at least {least}" if not value > most else f"at most {most:,}"
+            raise SystemExit(
+                f"--{name.replace('_', '-')} {shown(value)} found; expected {expected}."
+            )
+    fraction = options.execution.checkpoint_fraction
+    if not 0 < fraction <= 1:
+        raise SystemExit(
+            f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
+        )
+    parse_target(options.target)
+    if options.topology and not options.dry_run:
+        raise SystemExit(
+            f"--topology {options.topology} found without --dry-run; expected both, since programs "
+            "for that slice are compiled here and cannot run here."
+        )
+    if options.out == Path():
+        raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
+
+
+def parse_target(text: str) -> tuple[str, float | None]:
+    """The metric of ``--target`` and its value; without one the training loss, and None.
+
+    Raises:
+      SystemExit: if it names no metric or no number.
+
+    Example:
+      >>> parse_target("test_accuracy=0.9"), parse_target("")
+      (('test_accuracy', 0.9), ('train_loss', None))
+    """
+    if not text:
+        return "train_loss", None
+    metric, _, number = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if metric in TARGETS and math.isfinite(float(number)):
+            return metric, float(number)
+    raise SystemExit(
+        f"--target {shown(text)} found; expected METRIC=NUMBER with one of {', '.join(TARGETS)}."
+    )
+
+
+def placed(options: Options) -> Options:
+    """The options with ``~`` expanded in the names of folder and ledger."""
+    ledger = options.ledger
+    if ledger is not None and "://" not in ledger:
+        ledger = str(places.expanded(ledger, "--ledger"))
+    return dataclasses.replace(options, out=places.expanded(options.out, "--out"), ledger=ledger)
+
+
+__all__ = ["Options", "check", "parse_target", "placed"]

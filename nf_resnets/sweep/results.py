@@ -1,0 +1,308 @@
+"""What a sweep shows when it ends: best rates, figures, table, report, and how long it took."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nf_resnets import data, places, plotting, schemes
+from nf_resnets.plotting.sweep import table
+from nf_resnets.plotting.whole import whole_file
+from nf_resnets.sweep.claims import Clock
+from nf_resnets.sweep.ledger import Ledger
+from nf_resnets.sweep.options import Options, parse_target
+from nf_resnets.sweep.regimes import regimes_of
+from nf_resnets.sweep.select import Isolation, Optimum, Row, Rule, grouped, isolated, optima
+from nf_resnets.sweep.settings import swept, value_text
+from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
+from nf_resnets.training.compiling import duration_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What there is of a sweep when its command ends."""
+
+    rows: list[dict[str, Any]]  # of the grid's runs, as the ledger has them
+    axes: Mapping[str, tuple[Any, ...]]  # with the rates that were added
+    base: Mapping[str, Any]  # the other settings that are not the defaults
+    counts: Mapping[str, int]  # of the runs in each state
+    clock: Clock
+    exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal
+    failures: Mapping[str, str]  # tracebacks, by key
+    compiled: int  # programs
+    makers: list[dict[str, Any]]  # devices and versions, how many of the runs they made, and when
+    faults: Sequence[str] = ()  # what could not be written of the runs that were made
+    curves: Sequence[Mapping[str, Any]] = ()  # of the runs at the best rates, to be drawn
+
+
+STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
+
+
+def states_in_words(counts: Mapping[str, int]) -> str:
+    """How many runs are in each state, on one line."""
+    return ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
+
+
+def curves_at_best(
+    ledger: Ledger, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any], rule: Rule
+) -> list[dict[str, Any]]:
+    """Training loss after every epoch of the runs at the best rates, at most of `MOST_CURVES`."""
+    groups = {}
+    for best in _best(rows, axes, rule)[0]:
+        if best.metric != METRICS[0] or best.best is None:
+            continue
+        at_best = {**best.group, "peak_lr": best.best, "state": "finished"}
+        for row in rows:
+            if all(row[name] == at_best[name] for name in at_best):
+                groups[row["key"]] = dict(best.group)
+    chosen = list(groups)[:MOST_CURVES]
+    curves: dict[str, dict[str, list[Any]]] = {
+        key: {"step": [], "train_loss": []} for key in chosen
+    }
+    for epoch in ledger.epochs(chosen):
+        if epoch["train_loss"] is not None:
+            for name, values in curves[epoch["key"]].items():
+                values.append(epoch[name])
+    return [
+        {"group": groups[key], **curve} for key, curve in curves.items() if len(curve["step"]) > 1
+    ]
+
+
+METRICS = ("test_accuracy", "train_loss")
+
+
+MOST_CURVES = 100
+"""Runs whose curves are drawn."""
+
+
+def draw(
+    result: Result, folder: Path, *, title: str, rule: Rule = "strict",
+    chance: float | None = None, failed: Callable[[str, Exception], Any] | None = None,
+    target: str = "",
+) -> list[str]:  # fmt: skip
+    """Chooses the best rates, fits the regimes, and draws everything into a folder.
+
+    Args:
+      result: the runs and their grid.
+      folder: where to.
+      title: what the sweep is.
+      rule: how rates are compared of which some seeds diverged.
+      chance: the accuracy of guessing, 0 to 1.
+      failed: called with the name of a file that cannot be made, and why; by default that is an
+        error.
+      target: as ``Options.target``.
+
+    Returns:
+      The names of the files; none if there is no run.
+    """
+    rows, axes = result.rows, result.axes
+    if not rows:
+        return []
+    best, names = _best(rows, axes, rule)
+    sizes = len(axes.get("batch_size", ())) > 1
+    fits = regimes_of(best) if sizes else []
+    reached = _targets(rows, list(best[0].group), target) if sizes else []
+    falls = knees(reached)
+    found = plotting.SweepResults(
+        title=title,
+        subtitle=in_one_line(rows[0], axes, result.base),
+        rows=rows,
+        optima=[dataclasses.asdict(one) for one in best],
+        regimes=[dataclasses.asdict(fit) for fit in fits],
+        chance=chance,
+        command=command_of(axes, result.base),
+        curves=result.curves,
+        facts={f"{maker['runs']} runs made": maker for maker in result.makers},
+        failures=[
+            {"key": row["key"], "state": row["state"], "message": row["message"],
+             "traceback": result.failures.get(row["key"], "")}
+            for row in rows
+            if row["state"] in ("failed", "oom")
+        ],
+        names=names,
+        isolations=[dataclasses.asdict(one) for one in _isolations(rows, axes, rule)],
+        targets=[dataclasses.asdict(one) for one in reached],
+        knees=[dataclasses.asdict(fit) for fit in falls],
+    )  # fmt: skip
+    return plotting.sweep_figures(folder, found, failed=failed)
+
+
+def _best(
+    rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], rule: Rule
+) -> tuple[list[Optimum], dict[str, str]]:
+    """The best rates by both metrics, and what to call the schemes."""
+    fields = [name for name in axes if name not in ("peak_lr", "seed")]
+    by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
+    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
+    return best, {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
+
+
+def _targets(rows: Sequence[Row], by: Sequence[str], target: str) -> list[StepsToTarget]:
+    """The steps to the target, or to the one that all groups reach; none if no run has finished."""
+    metric, value = parse_target(target)
+    if value is None:
+        value = common_target(rows, metric=metric, by=by)
+    return [] if value is None else steps_to_target(rows, value, metric=metric, by=by)
+
+
+def _isolations(
+    rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], rule: Rule
+) -> list[Isolation]:
+    """Each setting by itself, by both metrics and for each scheme, where several are swept."""
+    fields = [name for name in swept(axes) if name not in ("scheme", "seed")]
+    if len(fields) < 2:
+        return []
+    return [
+        isolated(of, field, fields=fields, metric=metric, rule=rule, group={"scheme": scheme})
+        for metric in METRICS
+        for (scheme,), of in grouped(rows, ("scheme",)).items()
+        for field in fields
+    ]
+
+
+def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> str:
+    """A command that makes the same runs, its settings as axes of one value.
+
+    Example:
+      >>> command_of({"scheme": ("fixup",), "peak_lr": (0.25, 0.5)}, {"epochs": 2.0})
+      "nf-resnets sweep --grid scheme=fixup 'peak_lr=2^-2,2^-1' epochs=2.0"
+    """
+
+    def exact(name: str, value: Any) -> str:
+        text = value_text(name, value)  # which may round
+        return str(value) if isinstance(value, float) and not text.startswith("2^") else text
+
+    named = {**axes, **{name: (value,) for name, value in base.items()}}
+    words = (
+        f"{name}={','.join(exact(name, value) for value in values)}"
+        for name, values in named.items()
+    )
+    return shlex.join(["nf-resnets", "sweep", "--grid"]) + " " + " ".join(map(shlex.quote, words))
+
+
+def in_one_line(
+    row: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
+) -> str:
+    """The settings that all runs share, as far as they matter, on one line."""
+    budget = f"{row['steps']:,} steps" if row["steps"] else f"{row['epochs']:g} epochs"
+    seeds = len(axes.get("seed", (0,)))
+    words = [
+        "" if "model" in axes else row["model"],
+        "" if "dataset" in axes else f"on {row['dataset']}",
+        "" if {"epochs", "steps"} & set(axes) else budget,
+        f"{seeds} seed{'s' if seeds > 1 else ''}",
+    ]
+    shown = ("model", "dataset", "epochs", "steps", "seed", "batch_size", "peak_lr", "scheme")
+    words += [
+        f"{n.replace('_', ' ').replace('bn ', 'BatchNorm ')} {value_text(n, value)}"
+        for n, value in base.items()
+        if n not in shown
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def finish(result: Result, options: Options, *, title: str) -> int:
+    """Draws everything, prints the table and the last words; returns the exit code.
+
+    It is 1 as well if a file could not be made, of which each is said with a sentence: the runs are
+    done, and what else can be made of them is result.
+    """
+    folder = places.expanded(options.out)
+    faults = list(result.faults)
+
+    def failed(name: str, error: Exception) -> None:
+        what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        faults.append(f"{folder / name} cannot be made: {' '.join(what.split())}.")
+
+    datasets = {row["dataset"] for row in result.rows}
+    chance = None
+    if len(datasets) == 1:
+        with contextlib.suppress(ValueError, OSError, ImportError):
+            chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
+    files: list[str] = []
+    try:
+        files = draw(
+            result, folder, title=title, rule=options.best, chance=chance, failed=failed,
+            target=options.target,
+        )  # fmt: skip
+    except Exception as error:  # the runs are done, and what else there is to say is said
+        failed("report.html", error)
+    try:
+        _write_settings(result, folder)
+    except OSError as error:
+        failed("settings.json", error)
+    print()
+    if "table.txt" in files:
+        print((folder / "table.txt").read_text())
+    elif result.rows:
+        best, names = _best(result.rows, result.axes, options.best)
+        print(table([dataclasses.asdict(one) for one in best], names=names) + "\n")
+    print(states_in_words(result.counts))
+    if result.rows and result.counts.get("diverged") == len(result.rows):
+        print("All runs diverged: lower the learning rates.")
+    print(_time(result))
+    print(f"In {folder.resolve()}:")
+    for file in [*files, "settings.json", "rows.csv", *([] if options.ledger else ["ledger.db"])]:
+        if (folder / file).is_file():
+            print(f"  {file}")
+    if result.exit_code == 1:
+        print("Failed runs are in the report with their tracebacks; --retry tries them again.")
+    if result.exit_code > 1:
+        print(STOPPED)
+    sys.stdout.flush()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return result.exit_code or int(bool(faults))
+
+
+def _write_settings(result: Result, folder: Path) -> None:
+    """Keeps the grid, on what its runs were made, and what the last worker spent."""
+    record: dict[str, Any] = {
+        "grid": {name: list(values) for name, values in result.axes.items()},
+        "settings": dict(result.base),
+        "made": result.makers,
+        "runs": dict(result.counts),
+    }
+    file = folder / "settings.json"
+    if result.compiled:
+        # A start that finds all done has nothing to say of what it took.
+        seconds = result.clock.seconds()
+        record["seconds"] = {kind: round(spent, 1) for kind, spent in seconds.items()}
+        record["cores"] = os.cpu_count()
+    elif file.exists():
+        try:
+            before = dict(json.loads(places.read_file(file)))
+            record |= {name: before[name] for name in ("seconds", "cores") if name in before}
+        except (ValueError, TypeError, RecursionError):
+            kept = file.with_name(f"damaged-{uuid.uuid4().hex[:8]}-settings.json")
+            file.rename(kept)
+            print(f"{file} was damaged, and is made anew; what was there is {kept.name}.",
+                  file=sys.stderr)  # fmt: skip
+    with whole_file(file) as new:
+        new.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _time(result: Result) -> str:
+    seconds = result.clock.seconds()
+    computing, compiling = (duration_text(seconds[kind]) for kind in ("computing", "compiling"))
+    programs = f"{result.compiled} program{'' if result.compiled == 1 else 's'}"
+    text = f"{computing} of computing, {compiling} of compiling {programs}"
+    if seconds["computing"]:
+        text += (
+            f"; {100 * result.clock.fraction_outside():.1f}% of the time outside compiled functions"
+        )
+    return text + "."
+
+
+__all__ = [
+    "METRICS", "STOPPED", "Result", "curves_at_best", "draw", "finish", "in_one_line",
+    "states_in_words",
+]  # fmt: skip
