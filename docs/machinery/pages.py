@@ -46,7 +46,7 @@ def write_all(folder: Path = GENERATED) -> None:
 def results_page(results: tuple[Result, ...]) -> str:
     """All tables, each with the command that makes it again."""
     parts = [
-        "# Results",
+        "# All tables",
         "Every number on this page is read from a file in `results/` when the page is built. Each "
         "table stands with the command that makes it again (it writes to `runs/`, and overwrites "
         "nothing here). Published numbers are on the pages of the {doc}`schemes </schemes/index>`.",
