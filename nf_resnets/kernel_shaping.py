@@ -128,7 +128,14 @@ def hermite(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
 
 
 def q_map(function: Callable[[np.ndarray], np.ndarray], q: float = 1.0) -> float:
-    """``Q(q) = E[function(sqrt(q) z)^2]``: what a second moment of ``q`` becomes."""
+    """``Q(q) = E[function(sqrt(q) z)^2]``: what a second moment of ``q`` becomes.
+
+    Example:
+      >>> round(q_map(np.tanh), 4)
+      0.3943
+      >>> round(q_map(lambda z: 2 * z, 0.5), 9)
+      2.0
+    """
     return float(_WEIGHTS @ function(math.sqrt(q) * _NODES) ** 2)
 
 
@@ -221,6 +228,11 @@ def smooth_tat(function: str, network: Composition, target: float = 0.3) -> Acti
       ValueError: if the function is not known, or no scales and shifts were found.
 
     Source: TAT, section 4.2 and appendix B.
+
+    Example:
+      >>> found = smooth_tat("tanh", Composition(transitions=(False,) * 4))
+      >>> found.function, round(found.input_scale, 3), round(found.output_scale, 3)
+      ('tanh', 0.195, 6.879)
     """
     _check(target, 0.0, math.inf)
     curvature = target / network.maximal(lambda c: c + 1, 0.0)
@@ -248,6 +260,11 @@ def dks(function: str, network: Composition, target: float = 1.5) -> Activation:
         were found.
 
     Source: DKS, "Summary of our method".
+
+    Example:
+      >>> found = dks("softplus", Composition(transitions=(False,) * 4))
+      >>> found.function, round(found.input_scale, 3), round(found.output_scale, 3)
+      ('softplus', 0.867, 1.913)
     """
     _check(target, 1.0, math.inf)
     slope = _root(lambda each: network.maximal(lambda c: c * each, 1.0) - target, 1.0, target)
@@ -269,6 +286,12 @@ class Shaping:
 
     Raises:
       ValueError: if the method or the function is not one of those.
+
+    Example:
+      >>> shaping = Shaping("tat", "leaky_relu")
+      >>> deep, shallow = (shaping(Composition(transitions=(False,) * n)) for n in (24, 4))
+      >>> deep.negative_slope > shallow.negative_slope
+      True
     """
 
     method: Literal["tat", "dks"]

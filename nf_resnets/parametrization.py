@@ -92,7 +92,14 @@ class DepthPower:
 
 
 def scaled(sizes: Sizes, kind: Kind, *, exponent: float | None = None) -> Factors:
-    """The factors of the table above; without ``exponent`` those of the width alone."""
+    """The factors of the table above; without ``exponent`` those of the width alone.
+
+    Example:
+      >>> scaled(Sizes(inputs=4.0, outputs=4.0, depth=8.0), "adam").learning_rate
+      0.25
+      >>> scaled(Sizes(inputs=4.0, outputs=4.0, depth=4.0), "adam", exponent=0.5).learning_rate
+      0.125
+    """
     r_in, r_out, depth, c = sizes.inputs, sizes.outputs, sizes.depth, sizes.multiplier
     # Without a rule for the depth, branches are as the base's, and so are their rates.
     a, l = (0.0, 1.0) if exponent is None else (exponent, depth)
@@ -107,7 +114,12 @@ def scaled(sizes: Sizes, kind: Kind, *, exponent: float | None = None) -> Factor
 
 
 def unscaled(sizes: Sizes, kind: Kind) -> Factors:
-    """One rate for all leaves, widths and depths."""
+    """One rate for all leaves, widths and depths.
+
+    Example:
+      >>> unscaled(Sizes(inputs=4.0, outputs=4.0, depth=8.0), "adam") == Factors()
+      True
+    """
     return Factors()
 
 

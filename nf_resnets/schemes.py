@@ -77,6 +77,13 @@ class Anatomy:
     Raises:
       ValueError: if a branch is to have two scalars, a place two biases, or the norm, its place or
         the way to standardise weights is not one of those above.
+
+    Example:
+      >>> skipinit = Anatomy(alpha=True, conv_biases=True)
+      >>> skipinit.normalized, skipinit.shortcuts
+      (False, True)
+      >>> Anatomy(norm="layer", identity=2.0).constants((False,) * 3).identity.tolist()
+      [2.0, 2.0, 2.0]
     """
 
     scalar_biases: bool = False
@@ -154,6 +161,12 @@ class BranchConstants(NamedTuple):
       residual: on the branch.
       identity: on the shortcut.
       beta: what the branch's input is divided by.
+
+    Example:
+      >>> import nf_resnets
+      >>> constants = BranchConstants(*get("rescalenet").constants(4))
+      >>> float(constants.part(0).residual)
+      0.5
     """
 
     residual: Any = None
@@ -181,6 +194,10 @@ class Need(NamedTuple):
       without: ``"fails"``, for which an initialiser refuses the network; ``"worse"``, for which it
         warns; ``"differs"``: it is another network than the published one, and no more is known.
       why: where that was shown, as half a sentence.
+
+    Example:
+      >>> Need("alpha", without="fails").part
+      'alpha'
     """
 
     part: str
@@ -357,7 +374,16 @@ _REGISTRY: dict[str, Scheme] = {}
 
 
 def register(scheme: Scheme) -> Scheme:
-    """Makes a scheme known by its name, and returns it; another of that name is refused."""
+    """Makes a scheme known by its name, and returns it; another of that name is refused.
+
+    Example:
+      >>> import nf_resnets
+      >>> register(get("fixup")) is get("fixup")
+      True
+      >>> register(dataclasses.replace(get("fixup"), title="mine"))
+      Traceback (most recent call last):
+      ValueError: a scheme named 'fixup' is registered already; choose a new name.
+    """
     known = _REGISTRY.get(scheme.name)
     if known is not None and known != scheme:
         raise ValueError(
@@ -388,7 +414,13 @@ def get(scheme: str | Scheme) -> Scheme:
 
 
 def fitting(scheme: str | Scheme, family: str) -> Scheme:
-    """As :func:`get`, but refuses a scheme that is not for networks of that family."""
+    """As :func:`get`, but refuses a scheme that is not for networks of that family.
+
+    Example:
+      >>> import nf_resnets
+      >>> fitting("fixup", "transformer").title
+      'Fixup'
+    """
     found = get(scheme)
     if family not in found.fits:
         raise ValueError(
@@ -399,7 +431,13 @@ def fitting(scheme: str | Scheme, family: str) -> Scheme:
 
 
 def names(family: str | None = None) -> tuple[str, ...]:
-    """The names of all registered schemes, or of those for a family, as they were registered."""
+    """The names of all registered schemes, or of those for a family, as they were registered.
+
+    Example:
+      >>> import nf_resnets
+      >>> names()[:3], "t_fixup" in names("transformer")
+      (('fixup', 'fixup_published', 'skipinit'), True)
+    """
     return tuple(
         name for name, scheme in _REGISTRY.items() if family is None or family in scheme.fits
     )

@@ -52,6 +52,17 @@ def merge(module: Any, skip: jax.Array, branch: jax.Array) -> jax.Array:
 
     Returns:
       ``skip + branch``.
+
+    Example:
+      >>> import flax.linen as nn, jax.numpy as jnp
+      >>> class Block(nn.Module):
+      ...     @nn.compact
+      ...     def __call__(self, x):
+      ...         x = tap(self, "input", x)
+      ...         return merge(self, x, 2 * x)
+      >>> y, found = Block().apply({}, jnp.ones(2), mutable=["taps"])
+      >>> y.tolist(), sorted(found["taps"])
+      ([3.0, 3.0], ['branch', 'input', 'skip', 'sum'])
     """
     return tap(module, "sum", tap(module, "skip", skip) + tap(module, "branch", branch))
 

@@ -162,6 +162,10 @@ def alpha_one(depth: int) -> ClosedForm:
 
     Where a stage begins, He's 1x1 convolution of the
     activated input leaves the moment as it is, ``2 Var / 2``, so that the doubling goes on.
+
+    Example:
+      >>> alpha_one(3).sum.tolist()
+      [2.0, 4.0, 8.0]
     """
     return propagate(np.ones(depth))
 
@@ -170,6 +174,10 @@ def alpha_rsqrt_depth(depth: int) -> ClosedForm:
     """``y = x + L**-0.5 F(x)`` with He's initialisation: ``Var x_k = (1 + 1/L)^k``, at most ``e``.
 
     As :func:`alpha_one` where a stage begins.
+
+    Example:
+      >>> alpha_rsqrt_depth(4).sum.tolist()
+      [1.25, 1.5625, 1.9531, 2.4414]
     """
     return propagate(np.full(depth, 1 / max(depth, 1)))
 
@@ -197,6 +205,10 @@ def sqrt_half(depth: int) -> ClosedForm:
     """``y = (x + F(x)) / sqrt(2)``: ``Var x_k = 1``, both paths contribute 1/2 to every sum.
 
     As :func:`alpha_one` where a stage begins.
+
+    Example:
+      >>> sqrt_half(3).sum.round(6).tolist(), sqrt_half(3).share.round(6).tolist()
+      ([1.0, 1.0, 1.0], [0.5, 0.5, 0.5])
     """
     return propagate(np.full(depth, 0.5), np.full(depth, 0.5))
 
@@ -207,6 +219,10 @@ def zero_branch(depth: int) -> ClosedForm:
     Nothing is assumed but that. Between stages the 1x1 convolution of the activated input keeps the
     moment, on average only, if it is drawn from He (fan_in); with ``fixup(key=)``, which draws
     fan_out, it is multiplied by ``C_in / C_out`` there.
+
+    Example:
+      >>> zero_branch(3).sum.tolist(), zero_branch(3).share.tolist()
+      ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
     """
     return propagate(np.zeros(depth))
 
@@ -222,6 +238,10 @@ def layer_norm_post(depth: int, alpha: float = 1.0, branch: float = 1.0) -> Clos
       depth: ``L``.
       alpha: the constant on the skip path.
       branch: ``b``, the second moment of a branch whose input has 1.
+
+    Example:
+      >>> layer_norm_post(3).share.tolist(), layer_norm_post(3).gradient.round(6).tolist()
+      ([0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
     """
     return propagate(np.full(depth, branch), np.full(depth, alpha**2), normalized_sum=True)
 

@@ -144,6 +144,11 @@ def coordinate_rows(
     Args:
       found: the coordinates of a network of each width or depth.
       steps: after how many steps; those that were not made are left out.
+
+    Example:
+      >>> found = {8: Coordinates(size=np.ones((2, 3)), change=np.full((2, 3), 0.5))}
+      >>> coordinate_rows(found, steps=[1])[-1]
+      {'place': 'logits', 'steps': 1, 'size': 8, 'activation': 1.0, 'change': 0.5}
     """
     return [
         {

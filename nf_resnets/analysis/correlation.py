@@ -30,6 +30,12 @@ def eta(taps: Any) -> jax.Array:
 
     Source: Shao et al., *Is normalization indispensable for training deep neural networks?*,
     NeurIPS 2020, author feedback, equation 1.
+
+    Example:
+      >>> x = jnp.array([1.0, -1.0]).reshape(2, 1, 1, 1)
+      >>> taps = {"block_1": {"skip": x, "branch": x, "sum": 2 * x}}
+      >>> jax.jit(eta)(taps).tolist()  # |1 + 1 - 4| / 4
+      [50.0]
     """
 
     def of(block: dict[str, Any]) -> jax.Array:

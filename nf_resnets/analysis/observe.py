@@ -119,6 +119,11 @@ def branches(taps: Any) -> list[dict[str, Any]]:
 
     Raises:
       ValueError: if there is no tap in it.
+
+    Example:
+      >>> taps = {f"block_{k}": {"skip": float(k), "branch": 0.5} for k in (10, 2)}
+      >>> [(branch["name"], branch["skip"]) for branch in branches(taps)]
+      [('block_2', 2.0), ('block_10', 10.0)]
     """
     blocks: dict[tuple[str, ...], dict[str, Any]] = {}
     for path, value in flax.traverse_util.flatten_dict(taps).items():

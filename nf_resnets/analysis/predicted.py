@@ -47,6 +47,17 @@ def predicted(
       The moments of every block in absolute numbers; None where there is no closed form:
       standardised weights, TensorFlow's padding, a ``beta``, Transformers, no branches, a norm
       after the sum with a ReLU behind it. GroupNorm is taken for a batch norm.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> from nf_resnets.analysis.observe import observe
+      >>> model = models.WideResNet(depth=10, scheme="plain", stem_channels=4)
+      >>> images = jax.numpy.ones((2, 8, 8, 3))
+      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+      >>> _, taps = jax.eval_shape(observe(model), shapes, images)
+      >>> params, taps = jax.tree.map(lambda leaf: np.ones(leaf.shape), (shapes, taps))
+      >>> predicted(params, "plain", taps, family="pre_activation").sum.shape
+      (3,)
     """
     anatomy = schemes.get(scheme).anatomy
     if (

@@ -89,7 +89,14 @@ def signal(observed: ObservedFn, params: Any, images: jax.Array, *, interior: in
 
 
 def signal_of(taps: Any, *, interior: int = 0) -> Signal:
-    """As :func:`signal`, from the taps that ``observed`` returned."""
+    """As :func:`signal`, from the taps that ``observed`` returned.
+
+    Example:
+      >>> x = jnp.array([1.0, -1.0]).reshape(2, 1, 1, 1)
+      >>> found = signal_of({"block_1": {"input": x, "skip": x, "branch": 0.5 * x, "sum": 1.5 * x}})
+      >>> found.share.tolist()
+      [0.1111]
+    """
     found = [
         Signal(*(moments(cropped(block[name], interior)) for name in Signal._fields))
         for block in branches(taps)
@@ -117,6 +124,10 @@ def cropped(x: jax.Array, interior: int) -> jax.Array:
 
     Raises:
       ValueError: if ``interior`` is negative, nothing is left, or ``x`` is no image.
+
+    Example:
+      >>> cropped(jnp.ones((1, 8, 8, 3)), 2).shape
+      (1, 4, 4, 3)
     """
     if interior == 0:
         return x
@@ -156,6 +167,13 @@ def gradient_norms(
     Raises:
       ValueError: if labels and key are both given, or neither is, or a label is no class.
       TypeError: if ``key`` is not a PRNG key.
+
+    Example:
+      >>> def observed(params, images, perturbations=None):
+      ...     x = images if perturbations is None else images + perturbations["block_1"]["input"]
+      ...     return x @ params, {"block_1": {"input": x}}
+      >>> gradient_norms(observed, jnp.eye(2), jnp.zeros((1, 2)), labels=jnp.array([0])).tolist()
+      [0.7071]
     """
     if (labels is None) == (key is None):
         given = "neither" if key is None else "both"

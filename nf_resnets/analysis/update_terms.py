@@ -87,6 +87,17 @@ def update_terms(network: BranchNetwork, x: jax.Array) -> BranchNetwork:
       A matrix ``[c, c]`` in the place of each weight.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 3.
+
+    Example:
+      >>> def both(key):
+      ...     network = draw_network(
+      ...         key, width=4, num_branches=2, num_classes=3, layer_scales=(0.7, 0.5))
+      ...     x = jnp.ones(4)
+      ...     terms = update_terms(network, x), update_terms_by_jacobian(network, x)
+      ...     return network_logits(network, x), *(each.branches[1][0] for each in terms)
+      >>> logits, found, checked = jax.jit(both)(jax.random.key(0))
+      >>> logits.shape, found.shape, bool(jnp.allclose(found, checked, rtol=1e-4))
+      ((3,), (3, 3), True)
     """
     inputs: list[list[jax.Array]] = []
     actives: list[list[jax.Array]] = []
@@ -156,6 +167,13 @@ def update_traces(
       ValueError: if the tree does not fit the rules.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 3.
+
+    Example:
+      >>> params = {"head": {"kernel": jnp.zeros((2, 3))}}
+      >>> traces = update_traces(
+      ...     lambda at, x: x @ at["head"]["kernel"], params, jnp.array([[1.0, 2.0]]))
+      >>> traces["head"].tolist()  # |x|^2 for each of three logits
+      [15.0]
     """
     role_map = roles.assign(params, rules)
 

@@ -21,7 +21,13 @@ from nf_resnets.analysis.observe import LogitsFn
 
 
 def loss_gradient(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.Array) -> Any:
-    """The gradient of the loss, a tree like ``params``."""
+    """The gradient of the loss, a tree like ``params``.
+
+    Example:
+      >>> logits_fn = lambda params, x: x @ params
+      >>> loss_gradient(logits_fn, jnp.zeros((2, 2)), jnp.ones((1, 2)), jnp.array([1])).tolist()
+      [[0.5, -0.5], [0.5, -0.5]]
+    """
 
     def loss(at: Any) -> jax.Array:
         logits = logits_fn(at, images)
@@ -48,6 +54,11 @@ def update(
       ``Delta f [B, c]``.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3.
+
+    Example:
+      >>> logits_fn = lambda params, x: x @ params
+      >>> update(logits_fn, jnp.zeros((2, 2)), jnp.ones((1, 2)), jnp.array([1]), 0.5).tolist()
+      [[-0.5, 0.5]]
     """
     gradient = loss_gradient(logits_fn, params, images, labels)
     moved = jax.tree.map(lambda p, g: p - learning_rate * g, params, gradient)
@@ -90,6 +101,12 @@ def small_rate(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.
 
     Returns:
       ``eta``, float32 ``[]``.
+
+    Example:
+      >>> rate = jax.jit(small_rate, static_argnums=0)(
+      ...     lambda params, x: x @ params, jnp.eye(2), jnp.ones((1, 2)), jnp.array([1]))
+      >>> 1e-5 < float(rate) < 1e-2
+      True
     """
     size = jnp.linalg.norm(logits_fn(params, images))
     change = jnp.linalg.norm(first_order_update(logits_fn, params, images, labels))
@@ -116,6 +133,11 @@ def update_size(
 
     Returns:
       float32 ``[B]``.
+
+    Example:
+      >>> logits_fn = lambda params, x: x @ params
+      >>> update_size(logits_fn, jnp.zeros((2, 2)), jnp.ones((1, 2)), jnp.array([1])).tolist()
+      [1.4142]
     """
     if learning_rate is None:
         return jnp.linalg.norm(first_order_update(logits_fn, params, images, labels), axis=1)

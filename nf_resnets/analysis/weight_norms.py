@@ -35,17 +35,28 @@ def weight_norms(params: Any, *, rules: Rules | None = None) -> np.ndarray:
 
 
 def norms_over_time(trees: Sequence[Any], *, rules: Rules | None = None) -> np.ndarray:
-    """:func:`weight_norms` of one network at several times of its training, ``[T, L, m]``."""
+    r""":func:`weight_norms` of one network at several times of its training, ``[T, L, m]``.
+
+    Example:
+      >>> at = [{"block_1": {"conv_1": np.full((3, 3, 1, 1), size)}} for size in (1.0, 2.0)]
+      >>> norms_over_time(at, rules=Rules(branch=r"block_(\d+)/conv_(\d+)")).tolist()
+      [[[3.0]], [[6.0]]]
+    """
     return np.stack([weight_norms(params, rules=rules) for params in trees])
 
 
 def layer_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
-    """``fan_in mean(W^2)`` of every layer of every branch: what it multiplies second moments by.
+    r"""``fan_in mean(W^2)`` of every layer of every branch: what it multiplies second moments by.
 
     It is 2 for He's initialisation, which makes up for the ReLU before the layer.
 
     Returns:
       As :func:`weight_norms`.
+
+    Example:
+      >>> tree = {"block_1": {"conv_1": np.ones((3, 3, 1, 1)), "conv_2": np.zeros((3, 3, 1, 1))}}
+      >>> layer_gains(tree, rules=Rules(branch=r"block_(\d+)/conv_(\d+)")).tolist()
+      [[9.0, 0.0]]
     """
 
     def gain(leaf: Leaf, squares: np.ndarray) -> np.ndarray:
@@ -55,10 +66,16 @@ def layer_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
 
 
 def shortcut_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
-    """``fan_in mean(W^2)`` of the weight on the skip path beside every branch.
+    r"""``fan_in mean(W^2)`` of the weight on the skip path beside every branch.
 
     Returns:
       float64 ``[L]``, with NaN where the shortcut has no weight.
+
+    Example:
+      >>> tree = {"block_1": {"conv_1": np.ones((3, 3, 2, 4)), "project": np.ones((1, 1, 2, 4))}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", shortcut=r"/project")
+      >>> shortcut_gains(tree, rules=rules).tolist()
+      [2.0]
     """
     role_map = roles.assign(params, rules)
     found = np.full(role_map.num_branches, np.nan)

@@ -47,6 +47,10 @@ def example_keys(seed: ArrayLike, step: ArrayLike, positions: jax.Array) -> jax.
 
     Raises:
       ValueError: if a concrete seed is out of range.
+
+    Example:
+      >>> example_keys(0, 7, jnp.arange(4)).shape
+      (4,)
     """
     key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _AUGMENT), step)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, positions)
@@ -68,6 +72,13 @@ def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Arr
     Raises:
       ValueError: if the padding is negative or no less than a side, so that a crop may hold nothing
         of the image, or the shapes do not fit.
+
+    Example:
+      >>> keys = example_keys(0, 0, jnp.arange(2))
+      >>> images = jnp.ones((2, 4, 4, 1), jnp.uint8)
+      >>> cropped = jax.jit(random_crop, static_argnums=2)(images, keys, 1)
+      >>> cropped.shape, cropped.dtype.name
+      ((2, 4, 4, 1), 'uint8')
     """
     if padding < 0:
         raise ValueError(f"padding must be at least 0 pixels, got {padding}.")
@@ -123,6 +134,12 @@ def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:
 
     Raises:
       ValueError: if the shapes do not fit.
+
+    Example:
+      >>> images = jnp.arange(8.0).reshape(1, 2, 4, 1)
+      >>> flipped = jax.jit(random_flip)(images, example_keys(0, 0, jnp.arange(1)))
+      >>> flipped[0, 0, :, 0].tolist() in ([0.0, 1.0, 2.0, 3.0], [3.0, 2.0, 1.0, 0.0])
+      True
     """
     check_batch(images, keys)
     flip = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, _FLIP)))(keys)

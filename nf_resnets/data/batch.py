@@ -121,6 +121,17 @@ def training_batch(
 
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
+
+    Example:
+      >>> from nf_resnets import data
+      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
+      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
+      >>> train = DeviceData.of(dataset, dataset.train)
+      >>> order = jnp.arange(len(dataset.train.labels))
+      >>> batch = jax.eval_shape(
+      ...     lambda step: training_batch(train, order, 0, step, batch_size=4), 0)
+      >>> {name: array.shape for name, array in batch.items()}
+      {'image': (4, 4, 4, 1), 'keys': (4,), 'label': (4,)}
     """
     order = jnp.asarray(order)
     index = batch_indices(order, step, batch_size, axis_name)

@@ -128,6 +128,11 @@ def open_encoded(
       ModuleNotFoundError: if its files are of a format that is not read at any position.
       ValueError: if it has no images with labels.
       OSError: if its description is damaged.
+
+    Example:
+      >>> dataset = open_encoded("/data", "imagenet2012")  # doctest: +SKIP
+      >>> dataset.num_classes, dataset.split("train").num_examples  # doctest: +SKIP
+      (1000, 1281167)
     """
     import tensorflow_datasets as tfds
 

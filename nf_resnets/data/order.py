@@ -21,6 +21,10 @@ def seed_key(seed: ArrayLike) -> jax.Array:
 
     Raises:
       ValueError: if a concrete seed lies outside [0, 2**32).
+
+    Example:
+      >>> str(jax.random.key_impl(seed_key(0)))
+      'threefry2x32'
     """
     if isinstance(seed, (int, np.integer)) and not 0 <= seed < 2**32:
         # JAX keeps the low 32 bits only, so that two such seeds would silently be one run.

@@ -115,6 +115,13 @@ def training_stream(
     Raises:
       ValueError: if the batch does not fit the split, a step, row or the seed is out of range.
       ModuleNotFoundError: if Grain is not installed.
+
+    Example:
+      >>> from nf_resnets import data
+      >>> split = data.open_encoded("/data").split("train")  # doctest: +SKIP
+      >>> batches = training_stream(split, seed=0, batch_size=256, num_steps=9)  # doctest: +SKIP
+      >>> next(batches)["image"].shape  # doctest: +SKIP
+      (256, 224, 224, 3)
     """
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}.")
@@ -152,6 +159,13 @@ def evaluation_stream(
     Raises:
       ValueError: if a number is out of range.
       ModuleNotFoundError: if Grain is not installed.
+
+    Example:
+      >>> from nf_resnets import data
+      >>> split = data.open_encoded("/data").split("validation")  # doctest: +SKIP
+      >>> batches = evaluation_stream(split, batch_size=256)  # doctest: +SKIP
+      >>> sum(batch["counts"].sum() for batch in batches)  # doctest: +SKIP
+      50000.0
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} found; expected at least 1.")

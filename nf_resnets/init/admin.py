@@ -27,6 +27,17 @@ def admin(
 
     Source: Liu, Liu, Gao, Chen, Han, *Understanding the Difficulty of Training Transformers*, EMNLP
     2020; admin_torch, ``admin.py``.
+
+    Example:
+      >>> import numpy as np
+      >>> layer = {"dense_1": np.ones((4, 8)), "dense_2": np.ones((8, 4)), "norm": np.ones(4)}
+      >>> rules = Rules(branch=r"layer_(\d+)/dense_(\d)", norm=r"/norm$")
+      >>> found = admin({"layer_1": layer}, depth=1, rules=rules)
+      >>> all((found["layer_1"][name] == layer[name]).all() for name in layer)
+      True
+      >>> from nf_resnets import schemes
+      >>> schemes.get("admin").constants(4, (False,) * 4).identity.round(3).tolist()
+      [1.451, 1.451, 1.451, 1.451]
     """
     role_map = roles.assign(params, rules)
     result = standard(params, depth, key=key, rules=role_map)

@@ -28,7 +28,7 @@ _SAID = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One leaf.
+    r"""One leaf.
 
     Attributes:
       path: its keys joined by ``/``.
@@ -43,6 +43,14 @@ class Row:
         (``"kept"``); ``"unknown"`` if the initialiser refuses the tree.
       by: the factor (1 where it is left), number or standard deviation; one for each branch of a
         stacked leaf.
+
+    Example:
+      >>> import numpy as np
+      >>> tree = {"block_1": {"conv_1": np.ones((3, 3, 4, 4)), "conv_2": np.ones((3, 3, 4, 4))}}
+      >>> rules = roles.Rules(branch=r"block_(\d+)/conv_(\d)")
+      >>> first, last = describe(tree, 1, rules=rules, scheme="fixup").rows
+      >>> (first.path, first.change, first.by), (last.path, last.change, last.by)
+      (('block_1/conv_1', 'kept', (1.0,)), ('block_1/conv_2', 'to', (0.0,)))
     """
 
     path: str

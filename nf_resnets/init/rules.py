@@ -85,6 +85,14 @@ def nnx_resnet(*, norm: bool = False) -> Rules:
     (``blocks/3``), their convolutions are ``conv1``, ``conv2``, ..., the projection is
     ``downsample``, ``shortcut``, ``proj`` or the like, the stem ``conv1``, ``stem`` or
     ``conv_init``, the head ``fc``, ``head``, ``linear`` or ``classifier``.
+
+    Example:
+      >>> import numpy as np
+      >>> from nf_resnets import roles
+      >>> conv = {"kernel": np.ones((3, 3, 4, 4))}
+      >>> tree = {"layer1": {0: {"conv1": conv, "conv2": conv}}, "fc": {"kernel": np.ones((4, 9))}}
+      >>> [leaf.role.value for leaf in roles.assign(tree, nnx_resnet()).leaves]
+      ['head', 'branch', 'branch']
     """
     group = r"(?:layer|stage|group)s?[_/]?(\d+)/(?:(?:layers|blocks)/)?(?:blocks?_?)?"
     return _rules(
@@ -133,6 +141,14 @@ def haiku_resnet(*, norm: bool = False) -> Rules:
     """``haiku.nets.ResNet18`` to ``ResNet200``, of version 1 and 2.
 
     Source: ``haiku.nets.ResNet``.
+
+    Example:
+      >>> import numpy as np
+      >>> from nf_resnets import roles
+      >>> block = "res_net18/~/block_group_0/~/block_0/~/"
+      >>> tree = {block + name: {"w": np.ones((3, 3, 4, 4))} for name in ("conv_0", "conv_1")}
+      >>> roles.assign(tree, haiku_resnet()).num_branches
+      1
     """
     # A scale has four axes, [1, 1, 1, C], and would be taken for a weight that no rule names.
     named = {} if norm else {"keep": rf"/\w*batchnorm\w*{_OF_NORM}"}
@@ -173,6 +189,14 @@ def flax_gpt(*, norm: bool = False) -> Rules:
     ``decoder/Embed_0/embedding``, ``decoder/logitdense/kernel``.
 
     Source: the LM1B example of the Flax repository, ``models.py``.
+
+    Example:
+      >>> import numpy as np
+      >>> from nf_resnets import roles
+      >>> mlp = {"Dense_0": {"kernel": np.ones((4, 8))}, "Dense_1": {"kernel": np.ones((8, 4))}}
+      >>> tree = {"decoder": {"encoderdecoderblock_0": {"MlpBlock_0": mlp}}}
+      >>> roles.assign(tree, flax_gpt()).num_branches
+      1
     """
     table = r"(?:Embed_\d+|shared_embedding|embed(?:ding)?s?|wte|tok\w*|word\w*)"
     return _rules(

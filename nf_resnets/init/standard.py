@@ -46,7 +46,7 @@ def standard(
     key: jax.Array | None = None,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
-    """Leaves a standard initialisation as it is, or, with ``key``, draws one.
+    r"""Leaves a standard initialisation as it is, or, with ``key``, draws one.
 
     Args:
       params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
@@ -63,6 +63,16 @@ def standard(
       ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
         rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+
+    Example:
+      >>> import numpy as np
+      >>> tree = {"block_1": {"conv_1": np.ones((3, 3, 4, 4))}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d)")
+      >>> float(standard(tree, depth=1, rules=rules)["block_1"]["conv_1"].std())
+      0.0
+      >>> drawn = standard(tree, depth=1, key=jax.random.key(0), rules=rules)
+      >>> round(float(drawn["block_1"]["conv_1"].std()), 1)  # sqrt(2 / 36)
+      0.2
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)

@@ -147,7 +147,12 @@ def max_pool(
 
 
 class ChannelBias(nn.Module):
-    """A bias ``vector [C]``, which RescaleNet sets to minus a batch's channel means."""
+    """A bias ``vector [C]``, which RescaleNet sets to minus a batch's channel means.
+
+    Example:
+      >>> ChannelBias().init(jax.random.key(0), jnp.ones((1, 2)))["params"]["vector"].tolist()
+      [0.0, 0.0]
+    """
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -35,7 +35,12 @@ class ScalarBias(nnx.Module):
 
 
 class Multiplier(nnx.Module):
-    """As :class:`nf_resnets.models.Multiplier`."""
+    """As :class:`nf_resnets.models.Multiplier`.
+
+    Example:
+      >>> Multiplier()(jnp.ones(2)).tolist()
+      [1.0, 1.0]
+    """
 
     def __init__(self) -> None:
         self.multiplier = nnx.Param(jnp.ones(()))
@@ -46,7 +51,12 @@ class Multiplier(nnx.Module):
 
 
 class SkipInit(nnx.Module):
-    """As :class:`nf_resnets.models.SkipInit`, with ``alpha`` for what it starts from."""
+    """As :class:`nf_resnets.models.SkipInit`, with ``alpha`` for what it starts from.
+
+    Example:
+      >>> SkipInit()(jnp.ones(2)).tolist()
+      [0.0, 0.0]
+    """
 
     def __init__(self, alpha: float = 0.0) -> None:
         self.alpha = nnx.Param(jnp.full((), alpha, jnp.float32))
@@ -71,6 +81,11 @@ class ScaledWSConv(nnx.Module):
     """As :class:`nf_resnets.models.ScaledWSConv`, but with ``in_features`` and ``rngs``.
 
     The kernel is drawn from He (fan_out) with ``rngs.params``.
+
+    Example:
+      >>> conv = ScaledWSConv(3, 8, 3, rngs=nnx.Rngs(0))
+      >>> jax.eval_shape(conv, jnp.ones((1, 4, 4, 3))).shape
+      (1, 4, 4, 8)
     """
 
     def __init__(

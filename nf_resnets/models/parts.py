@@ -38,6 +38,10 @@ class Multiplier(nn.Module):
     """Fixup's and RescaleNet's scalar on a branch: a learnable ``multiplier []``, from 1.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3; Shao et al., NeurIPS 2020, section 4.
+
+    Example:
+      >>> Multiplier().init(jax.random.key(0), jnp.ones((1, 2)))["params"]
+      {'multiplier': Array(1., dtype=float32)}
     """
 
     @nn.compact
@@ -55,6 +59,10 @@ class SkipInit(nn.Module):
       alpha: what it starts from.
 
     Source: De, Smith, NeurIPS 2020, section 3; Bachlechner et al., UAI 2021, equation 1.
+
+    Example:
+      >>> SkipInit().init(jax.random.key(0), jnp.ones((1, 2)))["params"]
+      {'alpha': Array(0., dtype=float32)}
     """
 
     alpha: float = 0.0

@@ -62,6 +62,14 @@ def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_de
     """Lion, whose update is the sign of ``momentum m + (1 - momentum) g``; as :func:`adamw`.
 
     Source: Chen et al., *Symbolic Discovery of Optimization Algorithms*, NeurIPS 2023; optax.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = {"head": {"kernel": jnp.ones((2, 2))}, "bias_head": jnp.ones(())}
+      >>> optimizer = lion(0.5)
+      >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
+      >>> float(updates["head"]["kernel"][0, 0]), round(float(updates["bias_head"]), 6)
+      (-0.5, -0.05)
     """
     rule = optax.scale_by_lion(momentum, b2)
     return _decoupled(rule, learning_rate, momentum, weight_decay, **groups)
@@ -70,7 +78,7 @@ def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_de
 def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: float = 1e-8,
          weight_decay: Any = 0.0, rules: Rules | None = None,
          **groups: Any) -> optax.GradientTransformation:  # fmt: skip
-    """Muon for the weights of branches and shortcuts, AdamW for all other leaves.
+    r"""Muon for the weights of branches and shortcuts, AdamW for all other leaves.
 
     Each matrix's momentum is made nearly orthogonal by five Newton-Schulz steps and multiplied by
     ``sqrt(max(1, outputs / inputs))``. A convolution ``[H, W, C_in, C_out]`` is the matrix
@@ -91,6 +99,16 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
       An optax gradient transformation.
 
     Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024; optax.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = {"block_1": {"dense_1": jnp.eye(2)}, "head": {"kernel": jnp.ones((2, 2))}}
+      >>> optimizer = muon(1.0, rules=Rules(branch=r"block_(\d+)/dense_(\d)", head="^head/"))
+      >>> updates, _ = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+      >>> updates["head"]["kernel"].round(3).tolist()  # AdamW's
+      [[-1.0, -1.0], [-1.0, -1.0]]
+      >>> updates["block_1"]["dense_1"].round(0).tolist()
+      [[-1.0, -0.0], [-0.0, -1.0]]
     """
 
     def rule(params: Any) -> optax.GradientTransformation:

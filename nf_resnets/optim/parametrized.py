@@ -26,6 +26,12 @@ def factors(
     """The :class:`nf_resnets.parametrization.Factors` of every leaf, as a tree.
 
     The arguments are those of :func:`parametrized`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> small, large = ({"head": {"kernel": jnp.ones((n, 10))}} for n in (16, 64))
+      >>> factors(large, "mup", base=small, kind="adam")["head"]["kernel"]
+      Factors(learning_rate=0.25, weight_decay=4.0, eps=1.0, std=0.5)
     """
     if kind not in get_args(Kind):
         raise ValueError(f"kind={kind!r} found; expected one of {', '.join(get_args(Kind))}.")

@@ -180,6 +180,13 @@ def moves_of_all(moves: Sequence[Row], called: Callable[[Row], str], size: str) 
       moves: as :func:`nf_resnets.plotting.transfer.transfer_figure` takes them.
       called: ``called(group)`` names the curve of a group.
       size: what the sizes are, such as ``"depth"``.
+
+    Example:
+      >>> from nf_resnets import sweep
+      >>> moves = [sweep.Move({}, depth, "train_loss", best=0.25, low=0.25, high=0.5)
+      ...          for depth in (10, 34)]
+      >>> moves_of_all([vars(move) for move in moves], lambda group: "Fixup", "depth")
+      'From depth 10 to 34 the best rate stays for Fixup'
     """
     sizes = {move["size"] for move in moves}
     first, last = min(sizes), max(sizes)

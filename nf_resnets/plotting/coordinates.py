@@ -31,6 +31,15 @@ def coordinates_figure(
 
     Raises:
       ValueError: if there are no rows.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "coordinates.svg")
+      >>> rows = [{"place": "logits", "steps": 1, "size": width, "activation": 1.0, "change": 0.1}
+      ...         for width in (16, 64)]
+      >>> coordinates_figure(rows, path, title="muP", subtitle="AdamW", size="width")
+      >>> path.exists()
+      True
     """
     if not rows:
         raise ValueError("rows is empty; expected those of at least one network.")

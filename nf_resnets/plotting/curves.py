@@ -106,6 +106,14 @@ def curves_figure(
 
     Raises:
       ValueError: if there are no panels, or one has no curves.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "loss.svg")
+      >>> panel = Panel("step", "training loss", [Curve("Fixup", (1, 2, 3), (2.3, 1.9, 1.2))])
+      >>> curves_figure([panel], path, title="Fixup learns", subtitle="digits")
+      >>> path.exists()
+      True
     """
     if not panels or not all(panel.curves for panel in panels):
         raise ValueError("a panel without curves found; expected at least one curve in each.")

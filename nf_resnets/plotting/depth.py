@@ -33,6 +33,15 @@ def depth_figure(
 
     Raises:
       ValueError: if there are no rows.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "depth.svg")
+      >>> rows = [{"title": "Fixup", "depth": depth, "test_accuracy": accuracy,
+      ...          "status": "finished"} for depth, accuracy in ((10, 0.95), (100, 0.93))]
+      >>> depth_figure(rows, path, title="Fixup trains", subtitle="digits", chance=0.1)
+      >>> path.exists()
+      True
     """
     if not rows:
         raise ValueError("rows is empty; expected at least one run to draw.")

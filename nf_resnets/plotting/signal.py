@@ -60,6 +60,16 @@ def signal_figure(
 
     Raises:
       ValueError: if a panel has no rows, or a quantity's scale is not one of the three.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "signal.svg")
+      >>> rows = [{"k": k, "title": "He", "transition": False, "Var": 2.1**k, "form": 2.0**k}
+      ...         for k in (1, 2, 3)]
+      >>> variance = Quantity("Var", "variance of the sum", "form", scale="log2")
+      >>> signal_figure([("WRN-10", rows, variance)], path, title="It doubles", subtitle="digits")
+      >>> path.exists()
+      True
     """
     if not panels or not all(rows for _, rows, _ in panels):
         raise ValueError("a panel without rows found; expected at least one row in each.")

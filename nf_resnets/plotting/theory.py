@@ -118,6 +118,19 @@ def theory_figure(
 
     Raises:
       ValueError: if a panel has no rows.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "theory.svg")
+      >>> rows = [{"title": "Fixup", "L": L, "norm": 0.1, "bound": 0.05} for L in (1, 10)]
+      >>> curves = Curves("theorem 1", rows, "L", "norm", "blocks", "norm", dotted="bound")
+      >>> dots = Dots("theorem 2", rows, "norm", "bound", "norm", "bound")
+      >>> steps = (0.0, 0.5, 1.0)
+      >>> grid = [{"x": p, "y": q, "value": p + q} for p in steps for q in steps]
+      >>> exponents = ExponentMap("theorem 4", grid, "p", "q")
+      >>> theory_figure([curves, dots, exponents], path, title="Bounds hold", subtitle="digits")
+      >>> path.exists()
+      True
     """
     if not panels or not all(panel.rows for panel in panels):
         raise ValueError("a panel without rows found; expected at least one row in each.")

@@ -42,6 +42,17 @@ def transfer_figure(
 
     Raises:
       ValueError: if there are no moves.
+
+    Example:
+      >>> import dataclasses, pathlib, tempfile
+      >>> from nf_resnets import sweep
+      >>> moves = [sweep.Move({"scheme": "fixup"}, depth, "train_loss", best=0.25, low=0.25,
+      ...                     high=0.5, mean=0.1, at_base=0.1, diverged=0.0) for depth in (10, 34)]
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "transfer.svg")
+      >>> rows = [dataclasses.asdict(move) for move in moves]
+      >>> transfer_figure(rows, path, title="The rate stays", subtitle="digits", size="layers")
+      >>> path.exists()
+      True
     """
     if not moves:
         raise ValueError("moves is empty; expected at least one size of a network to draw.")

@@ -9,7 +9,12 @@ from typing import Any
 
 
 class Role(enum.StrEnum):
-    """What a leaf is for; a scheme decides by role what becomes of it."""
+    """What a leaf is for; a scheme decides by role what becomes of it.
+
+    Example:
+      >>> Role.SCALAR_BIAS.value, Role("branch") is Role.BRANCH
+      ('scalar_bias', True)
+    """
 
     EMBEDDING = "embedding"
     STEM = "stem"
@@ -125,7 +130,12 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """One residual branch: its number ``k = 1..L``, a name to call it by, its ``m`` layers."""
+    """One residual branch: its number ``k = 1..L``, a name to call it by, its ``m`` layers.
+
+    Example:
+      >>> Branch(k=3, name="stage_1/2", m=2).m
+      2
+    """
 
     k: int
     name: str
@@ -208,6 +218,13 @@ def axes_of(leaf: Leaf) -> str:
 
     Raises:
       ValueError: if its layout is not known.
+
+    Example:
+      >>> import numpy as np
+      >>> from nf_resnets import roles
+      >>> tree = {"stem": {"kernel": np.ones((3, 3, 1, 8))}, "head": {"kernel": np.ones((8, 4))}}
+      >>> [axes_of(leaf) for leaf in roles.assign(tree).leaves]
+      ['IO', 'HWIO']
     """
     if leaf.weight and not leaf.axes:
         raise ValueError(

@@ -67,6 +67,13 @@ def common_target(
 
     Returns:
       None if no run has finished with a curve.
+
+    Example:
+      >>> rows = [{"scheme": "fixup", "batch_size": size, "peak_lr": 0.1, "state": "finished",
+      ...          "measures": {"curve": {"step": [1, 2, 3], "loss": losses}}}
+      ...         for size, losses in ((8, [3.0, 2.0, 1.0]), (16, [3.0, 1.0, 0.5]))]
+      >>> common_target(rows)
+      1.0
     """
     _check_metric(metric)
     sign = METRICS[metric]
@@ -175,6 +182,14 @@ def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> 
 
     Returns:
       One fit for each group of the other fields, in the order in which they first come.
+
+    Example:
+      >>> def steps(B, s):
+      ...     group = {"scheme": "fixup", "batch_size": B}
+      ...     return StepsToTarget(group, "train_loss", 0.5, 0.1, s, s, s)
+      >>> found = knees([steps(8, 800), steps(32, 200), steps(128, 100), steps(512, 100)])
+      >>> found[0].batch_size  # perfect scaling up to here
+      64.0
     """
     curves: dict[Any, list[StepsToTarget]] = {}
     for one in found:

@@ -47,6 +47,21 @@ def enter(runs: Sequence[Resolved], ledger: Ledger) -> int:
 
     Returns:
       How many are new.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from nf_resnets import data, sweep
+      >>> images = np.arange(1280, dtype=np.uint8).reshape(20, 8, 8, 1)
+      >>> grid = sweep.make_sweep(
+      ...     {"peak_lr": (0.1, 0.2), "seed": (0, 1)}, {"model": "wrn-10-1", "batch_size": 8},
+      ...     load=lambda name: data.from_arrays(images, np.arange(20) % 10))
+      >>> ledger = sweep.open_ledger(Path(tempfile.mkdtemp(), "ledger.db"))
+      >>> enter(grid.runs, ledger), len(grid.programs)
+      (4, 1)
+      >>> ledger.counts()["waiting"]
+      4
+      >>> ledger.close()
     """
     start = sum(ledger.counts().values())
     new = (

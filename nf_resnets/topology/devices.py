@@ -38,6 +38,10 @@ def topology_devices(name: str) -> list[Any]:
     Raises:
       ValueError: if there is no such slice.
       ImportError: if the compiler is not installed, or there is none for this machine.
+
+    Example:
+      >>> topology_devices("v5e:2x2")[0].device_kind  # doctest: +SKIP
+      'TPU v5 lite'
     """
     kind, shape = parse(name)
     machine = f"{platform.system()} {platform.machine()}"

@@ -60,6 +60,15 @@ def save_export(
       TrainedError: if the file is there and not to be replaced, or cannot be written, or the
         network cannot be exported.
       ImportError: if flatbuffers is not installed, which the extra ``export`` brings.
+
+    Example:
+      >>> from nf_resnets import trained
+      >>> network = trained.load("digits.safetensors")  # doctest: +SKIP
+      >>> export(network).platforms  # doctest: +SKIP
+      ('cpu', 'cuda', 'tpu')
+      >>> path = save_export("digits.stablehlo", network)  # doctest: +SKIP
+      >>> load_export(path).call(pixels).shape  # doctest: +SKIP
+      (1, 10)
     """
     exported = export(trained, **options)
     try:

@@ -79,6 +79,11 @@ def fit_translation(
     Raises:
       TrainedError: as there.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
+
+    Example:
+      >>> pairs = translation.load_pairs("made", limit=4000)  # doctest: +SKIP
+      >>> network = fit_translation(pairs, "fixup", TranslationRecipe())  # doctest: +SKIP
+      >>> network.notes["test_bleu"]  # doctest: +SKIP
     """
     sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
     # First, since it says if a package is missing.

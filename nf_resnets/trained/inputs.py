@@ -75,6 +75,10 @@ class Sentences:
       target: the target language.
       source_vocabulary: the serialized SentencePiece model of the source.
       target_vocabulary: that of the target; the same bytes where the two share one.
+
+    Example:
+      >>> Sentences("de", "en", b"a model", b"a model").target
+      'en'
     """
 
     source: str

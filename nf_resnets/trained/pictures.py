@@ -65,7 +65,18 @@ def read_pictures(
 
 
 def write_picture(path: str | os.PathLike[str], pixels: np.ndarray, inputs: Images) -> None:
-    """Writes raw pixels ``[H, W, C]`` as a PNG, which comes back to half a grey level."""
+    """Writes raw pixels ``[H, W, C]`` as a PNG, which comes back to half a grey level.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from nf_resnets.trained.inputs import Images
+      >>> inputs = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
+      >>> path = Path(tempfile.mkdtemp(), "picture.png")
+      >>> write_picture(path, np.full((8, 8, 1), 16.0), inputs)
+      >>> float(read_picture(path, inputs).min())
+      16.0
+    """
     from PIL import Image
 
     levels = np.rint(np.asarray(pixels, np.float64) * (255 / inputs.max_value)).astype(np.uint8)

@@ -19,7 +19,17 @@ from nf_resnets.trained.tree import refuse_other_leaves
 
 @functools.lru_cache(maxsize=16)
 def logits_of(model: Any, inputs: Images) -> Any:
-    """The compiled ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``."""
+    """The compiled ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
+      >>> pixels = jnp.ones((5, 8, 8, 1))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), pixels)
+      >>> inputs = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
+      >>> jax.eval_shape(logits_of(model, inputs), variables, pixels).shape
+      (5, 2)
+    """
     apply_fn = training.eval_apply(model)
 
     def logits(variables: Any, pixels: jax.Array) -> jax.Array:

@@ -40,6 +40,12 @@ class Part:
         name is the tensor's own; a name that does not start with a dot stands for itself.
       shapes: the shapes that these tensors must have, from the leaf's place.
       value: the leaf, from its place and the tensors.
+
+    Example:
+      >>> dense = Part(
+      ...     (".weight",), lambda place: (place.shape[::-1],), lambda place, weight: weight.T)
+      >>> dense.value(None, np.ones((2, 3))).shape
+      (3, 2)
     """
 
     tensors: tuple[str, ...]

@@ -47,6 +47,19 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
       TrainedError: if the network is not for images, or not for images of that many channels.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, for the head.
+
+    Example:
+      >>> import numpy as np
+      >>> from nf_resnets import models, trained
+      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=10, stem_channels=4)
+      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), jax.numpy.ones((1, 8, 8, 1)))
+      >>> variables = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+      >>> digits = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=tuple("0123456789"))
+      >>> old = trained.Trained(model, variables, digits)
+      >>> cats = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
+      >>> new = transfer(old, inputs=cats, key=jax.random.key(1))
+      >>> new.model.num_classes, new.variables["params"]["head"]["kernel"].shape
+      (2, (16, 2))
     """
     old = images_of(trained)
     if inputs.shape[-1] != old.shape[-1]:

@@ -57,7 +57,18 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
 
 
 def eval_apply(model: Any) -> ApplyFn:
-    """As :func:`train_apply`, but in a test, where ``keys`` are None."""
+    """As :func:`train_apply`, but in a test, where ``keys`` are None.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
+      >>> images = jax.numpy.ones((2, 8, 8, 3))
+      >>> params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+      >>> for apply in (train_apply(model), eval_apply(model)):
+      ...     jax.eval_shape(lambda at: apply(at, {}, images, None), params)[0].shape
+      (2, 10)
+      (2, 10)
+    """
     if not _is_module(model):
         return _function(model)
 

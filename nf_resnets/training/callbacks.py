@@ -72,6 +72,14 @@ class Callbacks:
     """Passes each event on to several callbacks, in their order.
 
     One that raises disturbs neither the sweep nor the others, which are sent one message about it.
+
+    Example:
+      >>> class Printed:
+      ...     def on_message(self, text):
+      ...         print(text)
+      >>> Callbacks(Printed(), Printed()).on_message("half of the runs are done")
+      half of the runs are done
+      half of the runs are done
     """
 
     def __init__(self, *callbacks: Callback) -> None:

@@ -40,6 +40,20 @@ def make_evaluate(
     Raises:
       ValueError: if ``batch_size`` is below 1; from the function, if ``R`` is no multiple of the
         mesh's ``sweep`` axis.
+
+    Example:
+      >>> import numpy as np
+      >>> from nf_resnets import data, training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params, batch_stats
+      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
+      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
+      >>> mesh = training.make_mesh(devices=jax.devices()[:1])
+      >>> evaluate = make_evaluate(apply, mesh, batch_size=4)
+      >>> split = data.DeviceData.of(dataset, dataset.test)
+      >>> found = jax.eval_shape(evaluate, jnp.zeros((1, 16, 2)), {}, split)
+      >>> {name: each.shape for name, each in found.items()}
+      {'accuracy': (1,), 'loss': (1,)}
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} found; expected at least 1.")

@@ -59,6 +59,11 @@ def initialize(
       OSError: if the coordinator's host is unknown, does not answer, or its port is taken. (If the
         others do not come, JAX ends process 0 by SIGABRT.)
       RuntimeError: if a device has been used before.
+
+    Example:
+      >>> initialize("HOST:1234", 4, 0)  # of four processes the first  # doctest: +SKIP
+      >>> is_process_zero()
+      True
     """
     for name, seconds in (
         ("heartbeat_seconds", heartbeat_seconds),

@@ -82,6 +82,24 @@ def make_initial(
       ``initial(scheme, seed, hyper, alpha, branch_scale, batch)``: ``alpha`` is NaN where the
       scheme says what its scalars start from; ``batch`` are the images that a data-dependent scheme
       looks at, None for another scheme, or to leave that out.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> from nf_resnets import models
+      >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
+      >>> images, fixup = jnp.ones((1, 8, 8, 3)), schemes.get("fixup")
+      >>> hyper = {"learning_rate": 0.1}
+      >>> initial = make_initial(
+      ...     model, (images,), lambda hyper: optax.sgd(hyper["learning_rate"]))
+      >>> state = jax.eval_shape(
+      ...     lambda seed, alpha, scale: initial(fixup, seed, hyper, alpha, scale, None),
+      ...     0, jnp.float32(jnp.nan), jnp.float32(1.0))
+      >>> state.params["head"]["kernel"].shape
+      (16, 10)
+      >>> draw = lambda params: draw_params(model, fixup, params, jax.random.key(0), "fan_out")
+      >>> drawn = jax.eval_shape(draw, state.params)
+      >>> drawn["head"]["kernel"].shape
+      (16, 10)
     """
 
     def initial(

@@ -32,6 +32,12 @@ class Start:
       hyper: the numbers that the optimizer takes.
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
       branch_scale: what the weights inside the branches are multiplied by after initialisation.
+
+    Example:
+      >>> from nf_resnets import init
+      >>> start = Start(schemes.get("fixup"), seed=0, hyper={"learning_rate": 0.1})
+      >>> start.scheme.name, start.alpha
+      ('fixup', None)
     """
 
     scheme: schemes.Scheme

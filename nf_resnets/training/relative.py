@@ -16,7 +16,20 @@ DEPTHS = ("depth", "num_layers", "encoder_layers", "decoder_layers")
 
 
 class Parametrize(Protocol):
-    """Scales the rates of an optimizer; see :func:`nf_resnets.optim.parametrized`."""
+    """Scales the rates of an optimizer; see :func:`nf_resnets.optim.parametrized`.
+
+    Example:
+      >>> import optax
+      >>> from functools import partial
+      >>> from nf_resnets import optim
+      >>> small, large = ({"head": {"kernel": jax.numpy.ones((n, 10))}} for n in (16, 64))
+      >>> parametrize: Parametrize = partial(
+      ...     optim.parametrized, params=large, scheme="mup", base=small)
+      >>> optimizer = parametrize(optax.sgd(0.1), kind="sgd")
+      >>> updates, _ = optimizer.update(large, optimizer.init(large), large)
+      >>> round(float(updates["head"]["kernel"][0, 0]), 6)
+      -0.025
+    """
 
     def __call__(
         self, optimizer: optax.GradientTransformation, *, kind: Kind

@@ -13,7 +13,18 @@ from nf_resnets.training.mesh import SWEEP, check_runs
 
 
 def stack(trees: list[Any]) -> Any:
-    """Stacks trees of one structure along a new leading axis ``[R, ...]``."""
+    """Stacks trees of one structure along a new leading axis ``[R, ...]``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets.training.mesh import make_mesh
+      >>> runs = stack([{"w": jnp.zeros(2)}, {"w": jnp.ones(2)}])
+      >>> runs["w"].shape, unstack(runs, 1)["w"].tolist()
+      ((2, 2), [1.0, 1.0])
+      >>> mesh = make_mesh(devices=jax.devices()[:1])
+      >>> shard_runs(runs, mesh)["w"].shape, replicate(runs, mesh)["w"].sharding.is_fully_replicated
+      ((2, 2), True)
+    """
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 

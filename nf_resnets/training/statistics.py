@@ -42,6 +42,15 @@ def make_estimate_batch_stats(
         mesh's ``sweep`` axis or the batch does not fit the split.
 
     Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
+
+    Example:
+      >>> from nf_resnets import data, models, training
+      >>> dataset = data.load("digits")  # doctest: +SKIP
+      >>> estimate = make_estimate_batch_stats(
+      ...     training.train_apply(models.WideResNet(depth=10, scheme="batchnorm")),
+      ...     training.make_mesh(), batch_size=64, batches=8)  # doctest: +SKIP
+      >>> split = data.DeviceData.of(dataset, dataset.train)  # doctest: +SKIP
+      >>> batch_stats = estimate(states, split, orders)  # doctest: +SKIP
     """
     if batches < 1:
         raise ValueError(f"batches={batches} found; expected at least 1.")

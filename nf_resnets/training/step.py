@@ -65,6 +65,21 @@ def replica_step(
     Raises:
       ValueError: if the batch does not divide into the micro-batches, or is one for all that
         ``gradient_noise`` is to be estimated, or ``label_smoothing`` is not in ``[0, 1)``.
+
+    Example:
+      >>> import optax
+      >>> from nf_resnets import training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
+      >>> def optimizer(hyper):
+      ...     return optax.sgd(hyper["learning_rate"])
+      >>> state = training.create_state({"head": {"kernel": jnp.zeros((3, 2))}}, optimizer,
+      ...                               {"learning_rate": 0.1})
+      >>> batch = {"image": jnp.ones((4, 1, 1, 3)), "label": jnp.array([0, 1, 1, 1])}
+      >>> step = jax.jit(lambda *at: replica_step(*at, apply_fn=apply, optimizer=optimizer))
+      >>> state, metrics = step(state, batch)
+      >>> round(float(metrics["loss"]), 4), int(state.step)
+      (0.6931, 1)
     """
 
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:

@@ -76,6 +76,17 @@ def streamed_program(
       mesh: with a ``sweep`` axis of one.
       training: how the steps are made.
       example: the start of one of the runs.
+
+    Example:
+      >>> import optax
+      >>> from nf_resnets import data, models, schemes, training
+      >>> program = streamed_program(
+      ...     models.ResNet(depth=50, scheme="fixup", num_classes=1000), data.open_encoded("/data"),
+      ...     lambda hyper: optax.sgd(hyper["learning_rate"]), training.make_mesh(),
+      ...     StreamedTraining(batch_size=256, num_steps=9, crop=data.RandomCrop(224)),
+      ...     training.Start(schemes.get("fixup"), 0, {"learning_rate": 0.1}))  # doctest: +SKIP
+      >>> program.slots  # doctest: +SKIP
+      1
     """
     train_split, size = dataset.split("train"), training.crop.size
     shards = mesh.shape[DATA] * training.micro_batches
@@ -201,6 +212,23 @@ def make_streamed_step(
       ValueError: if the batch does not divide over the devices and micro-batches, ``mixup`` is
         negative, or ``vectorize`` is none of the three; from the step, if ``R`` is no multiple of
         the ``sweep`` axis or the batch has another size.
+
+    Example:
+      >>> import optax
+      >>> from nf_resnets import training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
+      >>> def optimizer(hyper):
+      ...     return optax.sgd(hyper["learning_rate"])
+      >>> step = make_streamed_step(
+      ...     apply, optimizer, training.make_mesh(devices=jax.devices()[:1]), batch_size=4,
+      ...     mean=(128.0,), std=(64.0,))
+      >>> state = training.create_state({"head": {"kernel": jnp.zeros((4, 2))}}, optimizer,
+      ...                               {"learning_rate": 0.1})
+      >>> batch = {"image": jnp.zeros((4, 2, 2, 1), jnp.uint8), "label": jnp.zeros(4, jnp.int32)}
+      >>> states, metrics = jax.eval_shape(step, training.stack([state]), batch)
+      >>> metrics["loss"].shape
+      (1,)
     """
     check_batch(batch_size, mesh, micro_batches)
     if not 0 <= mixup < float("inf"):
@@ -269,6 +297,17 @@ def make_streamed_evaluate(
     Raises:
       ValueError: from the function, if no example counts, or ``R`` is no multiple of the mesh's
         ``sweep`` axis.
+
+    Example:
+      >>> from nf_resnets import training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params, batch_stats
+      >>> evaluate = make_streamed_evaluate(
+      ...     apply, training.make_mesh(devices=jax.devices()[:1]), mean=(128.0,), std=(64.0,))
+      >>> batch = {"image": jnp.zeros((4, 2, 2, 1), jnp.uint8), "label": jnp.zeros(4, jnp.int32),
+      ...          "counts": jnp.ones(4)}
+      >>> evaluate(jnp.zeros((1, 4, 2)), {}, [batch])["loss"].round(4).tolist()
+      [0.6931]
     """
     colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 

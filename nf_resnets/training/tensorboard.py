@@ -108,6 +108,11 @@ class TensorBoard:
 
     Raises:
       ImportError: if tensorboardX is not installed.
+
+    Example:
+      >>> import nf_resnets
+      >>> with TensorBoard("logs") as log:
+      ...     nf_resnets.fit("photos@32", callback=log)  # doctest: +SKIP
     """
 
     def __init__(

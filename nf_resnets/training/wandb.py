@@ -29,6 +29,11 @@ class WandB:
 
     Raises:
       ImportError: if wandb is not installed.
+
+    Example:
+      >>> import nf_resnets
+      >>> with WandB("logs") as log:
+      ...     nf_resnets.fit("photos@32", callback=log)  # doctest: +SKIP
     """
 
     def __init__(

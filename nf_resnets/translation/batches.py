@@ -95,6 +95,13 @@ def encode(
 
     Raises:
       ValueError: if there are not as many of both, or no pair is left.
+
+    Example:
+      >>> from nf_resnets.translation.vocabulary import train_vocabulary
+      >>> vocabulary = train_vocabulary(["ein Haus"] * 9, ["a house"] * 9, size=20)
+      >>> corpus = encode(["ein Haus", ""], ["a house", "a house"], vocabulary, max_length=32)
+      >>> len(corpus.source), corpus.dropped
+      (1, 1)
     """
     if len(source) != len(target):
         raise ValueError(
@@ -156,6 +163,13 @@ def epoch_batches(
       seed: in ``[0, 2**32)``.
       epoch: counted from 0.
       shapes: see :func:`batch_shapes`.
+
+    Example:
+      >>> corpus = Corpus(((5, 6, 2),) * 3, ((7, 2),) * 3, max_length=3)
+      >>> shapes = batch_shapes(corpus, max_tokens=16)
+      >>> batches = epoch_batches(corpus, seed=0, epoch=0, shapes=shapes)
+      >>> shapes, [batch.pairs.shape for batch in batches]
+      ({3: 5}, [(5,)])
     """
     order = np.asarray(epoch_order(seed, epoch, len(corpus.source)))
     widths = corpus.widths[order]

@@ -222,6 +222,17 @@ def beam_search(
 
     Source: Wu et al., *Google's Neural Machine Translation System*, 2016, section 7; Ott et al.,
     *fairseq*, NAACL 2019.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> model = models.Transformer(
+      ...     vocab_size=16, num_layers=1, d_model=8, num_heads=2, d_ff=16, max_length=8)
+      >>> source, limits = jnp.array([[5, 6, 2]]), jnp.array([4])
+      >>> params = model.init(jax.random.key(0), source, source)["params"]  # doctest: +SKIP
+      >>> tokens, scores = beam_search(
+      ...     model, params, source, limits, length=4, beam=2)  # doctest: +SKIP
+      >>> tokens.shape, scores.shape  # doctest: +SKIP
+      ((1, 2, 4), (1, 2))
     """
     for name, value, low in (
         ("beam", beam, 1), ("length", length, 1), ("alpha", alpha, 0), ("offset", offset, 0)

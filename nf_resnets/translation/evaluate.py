@@ -23,6 +23,12 @@ def mean_likelihood(
       params: its parameters.
       corpus: the pairs; every token counts once.
       max_tokens: of a batch; see :func:`batch_shapes`.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> model = models.Transformer(
+      ...     vocab_size=16, num_layers=1, d_model=8, num_heads=2, d_ff=16, max_length=8)
+      >>> mean_likelihood(model, params, corpus)  # doctest: +SKIP
     """
     shapes = batch_shapes(corpus, max_tokens=max_tokens)
     total, count = 0.0, 0

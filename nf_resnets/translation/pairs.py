@@ -30,6 +30,10 @@ class Pairs(NamedTuple):
     Attributes:
       source: sentences.
       target: the translation of each.
+
+    Example:
+      >>> Pairs(("ein Haus",), ("a house",)).target
+      ('a house',)
     """
 
     source: tuple[str, ...]

@@ -63,6 +63,17 @@ def token_program(
       example: the start of one of the runs.
       test_corpus: of which ``test`` gives the mean negative log-likelihood of a token as ``loss``;
         None for a test that gives nothing.
+
+    Example:
+      >>> import optax
+      >>> from nf_resnets import schemes, training
+      >>> program = token_program(
+      ...     model, corpus, lambda hyper: optax.adam(hyper["learning_rate"]),
+      ...     training.make_mesh(devices=jax.devices()[:1]),
+      ...     TokenTraining(max_tokens=1_500, num_steps=300),
+      ...     training.Start(schemes.get("fixup"), 0, {"learning_rate": 3e-3}))  # doctest: +SKIP
+      >>> training.train(program, start).status  # doctest: +SKIP
+      'finished'
     """
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
     step = make_train_step(model, optimizer, mesh, label_smoothing=training.label_smoothing)

@@ -57,6 +57,14 @@ def translate(
         ``beam``, ``max_tokens``, ``too_long`` or ``alpha`` is out of its range.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
+
+    Example:
+      >>> from nf_resnets import trained
+      >>> network = trained.load("translator.safetensors")  # doctest: +SKIP
+      >>> vocabulary = Vocabulary(
+      ...     network.inputs.source_vocabulary, network.inputs.target_vocabulary)  # doctest: +SKIP
+      >>> translate(network.model, network.variables["params"], vocabulary,
+      ...           ["Drei Bücher."])  # doctest: +SKIP
     """
     if isinstance(sentences, str):
         raise ValueError("one string found; expected a list of sentences.")
