@@ -10,12 +10,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import pkgutil
 import pydoc
 from pathlib import Path
 from types import ModuleType
-
-from sphinx.pycode import ModuleAnalyzer
 
 import nf_resnets
 
@@ -281,8 +280,21 @@ def _kind(module: ModuleType, name: str) -> str | None:
 
 
 def _constant_docs(module: str, name: str) -> str:
-    documented = ModuleAnalyzer.for_module(module).find_attr_docs()
-    return " ".join(documented.get(("", name), [])).strip()
+    return _documented_constants(module).get(name, "")
+
+
+@functools.cache
+def _documented_constants(module: str) -> dict[str, str]:
+    """The constants of a module that a string stands below, and that string."""
+    lines = ast.parse(inspect.getsource(importlib.import_module(module))).body
+    found = {}
+    for line, below in itertools.pairwise(lines):
+        text = below.value if isinstance(below, ast.Expr) else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            targets = getattr(line, "targets", [getattr(line, "target", None)])
+            said = " ".join(inspect.cleandoc(text.value).split())
+            found |= {target.id: said for target in targets if isinstance(target, ast.Name)}
+    return found
 
 
 def _summary(module: ModuleType, name: str) -> str:

@@ -1,5 +1,7 @@
 """Rows in, figures out; nothing here knows of JAX.
 
+The figures and the report of a sweep are made of rows, one for each run:
+
 >>> import dataclasses, pathlib, tempfile
 >>> from nf_resnets import sweep
 >>> rows = [

@@ -159,7 +159,8 @@ def regimes(
     Empirical Model of Large-Batch Training*, 2018. The exact fit and the choice are ours.
 
     Example:
-      >>> fit = regimes([(8, 0.25, 0.25, 0.25), (32, 1, 1, 1), (128, 2, 2, 2), (512, 2, 2, 2)])
+      >>> points = [Point(8, best=0.25, low=0.25, high=0.25), Point(32, 1, 1, 1)]
+      >>> fit = regimes([*points, (128, 2, 2, 2), (512, 2, 2, 2)])
       >>> fit.shows, fit.slope, fit.largest, fit.batch_size
       ('both', 0.03125, 2.0, 64.0)
     """
@@ -223,6 +224,18 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
 
     Raises:
       ValueError: if an optimum's group has no such field.
+
+    Example:
+      >>> from nf_resnets.sweep.select import optima
+      >>> rows = [
+      ...     {"state": "finished", "scheme": "fixup", "seed": 0, "batch_size": size,
+      ...      "peak_lr": rate,
+      ...      "test_accuracy": 0.9 if rate == best else 0.5}
+      ...     for size, best in ((8, 0.25), (16, 0.5), (32, 1.0), (64, 1.0))
+      ...     for rate in (0.125, 0.25, 0.5, 1.0, 2.0)]
+      >>> (fit,) = regimes_of(optima(rows))
+      >>> fit.group, fit.metric
+      ({'scheme': 'fixup'}, 'test_accuracy')
     """
     curves: dict[Hashable, list[Optimum]] = {}
     for one in found:

@@ -62,6 +62,7 @@ def enter(runs: Sequence[Resolved], ledger: Ledger) -> int:
       >>> ledger.counts()["waiting"]
       4
       >>> ledger.close()
+      >>> run_sweep(grid.task, grid.runs, ledger, folder, callback).counts  # doctest: +SKIP
     """
     start = sum(ledger.counts().values())
     new = (

@@ -76,9 +76,11 @@ def compile_footprint(lowered: jax.stages.Lowered) -> Footprint:
     Example:
       >>> import jax.numpy as jnp
       >>> lowered = jax.jit(lambda x: x @ x).lower(jnp.ones((8, 8)))
-      >>> found = compile_footprint(lowered)  # as footprint(lowered.compile())
+      >>> found = compile_footprint(lowered)
       >>> found.flops, found.arguments, found.collectives
       (1024.0, 256, {})
+      >>> footprint(lowered.compile()).memory == found.memory
+      True
     """
     begun = time.perf_counter()
     try:

@@ -74,7 +74,7 @@ class Callbacks:
     One that raises disturbs neither the sweep nor the others, which are sent one message about it.
 
     Example:
-      >>> class Printed:
+      >>> class Printed(Callback):  # the other events are passed over
       ...     def on_message(self, text):
       ...         print(text)
       >>> Callbacks(Printed(), Printed()).on_message("half of the runs are done")
