@@ -57,6 +57,8 @@ class Dataset:
         names: Any = self.class_names  # of whatever type it is
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{self.name}: class_names={names!r} found; expected texts.")
+        if len(set(names)) < len(names):
+            raise ValueError(f"{self.name}: class_names={names!r} found; expected no name twice.")
         if len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"{self.name}: num_classes={self.num_classes} but class_names has"
@@ -203,7 +205,8 @@ def from_arrays(
 
 def _split_of(images: np.ndarray, labels: np.ndarray) -> Split:
     images, labels = np.asarray(images), np.asarray(labels)
-    labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else labels
+    if labels.dtype.kind in "iu" and np.all(labels == labels.astype(np.int32)):
+        labels = labels.astype(np.int32)
     return Split(images[..., None] if images.ndim == 3 else images, labels)
 
 
@@ -245,20 +248,23 @@ def _check_shapes(where: str, split: Split) -> None:
 
 
 def _check_pixels(where: str, images: np.ndarray, max_value: float) -> None:
-    if np.issubdtype(images.dtype, np.floating):
-        bad = ~np.isfinite(images)
-        expected = "a finite value"
-        if not bad.any():
-            bad = images > max_value
-            expected = f"at most max_value={max_value}"
-    elif images.dtype == np.uint8:
-        bad = images > max_value
-        expected = f"at most max_value={max_value}"
-    else:
+    floating = np.issubdtype(images.dtype, np.floating)
+    if not floating and images.dtype != np.uint8:
         raise ValueError(f"{where}: images must be uint8 or floating point, got {images.dtype}.")
-    if bad.any():
-        index = _first(bad)
-        raise ValueError(f"{where}: pixel {index} is {images[index]}, expected {expected}.")
+    faults = [("a finite value", np.isfinite), ("0 or more", lambda pixels: pixels >= 0)]
+    for expected, fits in [
+        *(faults if floating else []),
+        (f"at most max_value={max_value}", lambda pixels: pixels <= max_value),
+    ]:
+        bad = ~fits(images)
+        if bad.any():
+            index = _first(bad)
+            raise ValueError(f"{where}: pixel {index} is {images[index]}, expected {expected}.")
+    if floating and max_value >= 8 and 0 < images.max() <= 1:
+        raise ValueError(
+            f"{where}: the largest pixel is {images.max()}, as of images scaled to 0 to 1; "
+            f"expected raw ones, from 0 to max_value={max_value}."
+        )
 
 
 def _check_labels(where: str, labels: np.ndarray, num_classes: int) -> None:
