@@ -6,12 +6,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nf_resnets.plotting.answers import listed
+
 from .table import grouped
 
 LEAST = 0.2
 """How far above chance the accuracy of a network that trains lies at least."""
 RULE = (
-    "Trains: no run diverged, and the mean {what} (in brackets) is at least halfway from chance to "
+    "Trains: no run diverged, and the mean {what} is at least halfway from chance to "
     "the best, and 20 points above chance."
 )
 """The rule, for a figure's subtitle; ``what`` is compared."""
@@ -60,7 +62,7 @@ def who_trains(
         shown = f"the best has {factor * best:.1f}{unit}, chance is {factor * chance:.1f}{unit}"
         return f"No network trains{where}: {shown}"
     shown = [f"{factor * means[title][0]:.1f}" for title in good]
-    ends = f"{shown[-1]} to {shown[0]}{unit}" if len(good) > _FEW else f"{_and(shown)}{unit}"
+    ends = f"{shown[-1]} to {shown[0]}{unit}" if len(good) > _FEW else f"{listed(shown)}{unit}"
     names = _named(good, len(means))
     verb = "trains" if len(good) == 1 else "train"
     said = f"{names[0].upper()}{names[1:]} {verb}{where} ({ends})"
@@ -94,7 +96,7 @@ def who_trains_where(
         verb = ("trains" if len(titles) == 1 else "train") if not said else ""
         place = "throughout" if len(names) == len(panels) else "nowhere"
         if 0 < len(names) < len(panels):
-            place = f"only {at} {_and(names)}"
+            place = f"only {at} {listed(names)}"
         said.append(" ".join(filter(None, [_named(sorted(titles)), verb, place])))
     return "; ".join(said)
 
@@ -129,7 +131,7 @@ def how_deep(rows: Sequence[Mapping[str, Any]], chance: float) -> str:
         for end, found in of.items():
             is_tail = len(found) > 1 and found == depths[-len(found) :]
             names = [f"{depth:,}" for depth in found]
-            place = f"from {names[0]} on" if is_tail else f"at {_and(names)}"
+            place = f"from {names[0]} on" if is_tail else f"at {listed(names)}"
             places.append(f"{end} {place}")
         if places:
             said.append(f"{_named([title])} {', and '.join(places)}")
@@ -156,17 +158,7 @@ def _named(titles: Sequence[str], of: int = 0) -> str:
         if not of:
             return "the others"
         return f"All {of}" if len(titles) == of else f"{len(titles)} of {of}"
-    # A comma inside a title is not one of the list.
-    return _and([f"“{title}”" if "," in title else title for title in titles])
-
-
-def _and(words: Sequence[str]) -> str:
-    """Words in a list.
-
-    >>> _and(["a"]), _and(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return listed(titles, quote=True)
 
 
 __all__ = ["AT_CHANCE", "LEAST", "RULE", "how_deep", "who_trains", "who_trains_where"]

@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nf_resnets import data, init, models, roles, schemes
+from nf_resnets.looks import LOOKS, Look
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.roles import Role
 from nf_resnets.training import Start
@@ -132,6 +133,19 @@ VARIANTS = {
     ),
 }
 
+
+# The same in each of the figures; hollow, as a part is missing.
+LOOKS.update(
+    {
+        VARIANTS[name].title: Look(color, marker, fillstyle="none")
+        for name, color, marker in (
+            ("no_bias", "#117733", "P"), ("tenth", "#44AA99", "v"), ("tenfold", "#222255", "s"),
+            ("no_branches", "#661100", "D"), ("nonzero", "#6A51A3", "X"),
+            ("no_rule_2", "#8C6D31", "<"), ("rule_2", "#CC6677", "^"),
+        )
+    },
+    **{VARIANTS["no_rule"].title: LOOKS["He"]},
+)  # fmt: skip
 
 FIGURE = ("batchnorm", "fixup", "no_bias", "tenth", "tenfold", "no_branches")
 """The curves of the paper's figure."""

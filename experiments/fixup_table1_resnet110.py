@@ -241,7 +241,7 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=who_trains(results.rows, results.chance, where=f" as ResNet-{settings.depth}"),
         subtitle=(
-            f"{settings.dataset}, {settings.stem_channels} channels, batch "
+            f"{settings.dataset.capitalize()}, {settings.stem_channels} channels, batch "
             f"{settings.recipe.batch_size}, {seeds_shown(settings.seeds)}. "
             + RULE.format(what="test accuracy")
         ),

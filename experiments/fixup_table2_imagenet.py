@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nf_resnets import models, optim, schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, smoothed
 from nf_resnets.training import Start
 
 from . import imagenet
@@ -254,8 +254,7 @@ def gaps(rows: Sequence[Row]) -> str:
 def plot_tests(results: Results, path: Path) -> None:
     """Draws the paper's figures 5 and 6, the errors after every epoch; diverged runs as they went.
 
-    Figure 5 has training and test errors without mixup, figure 6 the test errors with it. Training
-    errors are means over the steps since the curve's point before.
+    Figure 5 has training and test errors without mixup, figure 6 the test errors with it.
     """
 
     def curve(row: Row, what: str) -> Curve:
@@ -264,7 +263,8 @@ def plot_tests(results: Results, path: Path) -> None:
         steps = [int(line["step"]) for line in lines]
         errors = [100 - 100 * float(line[column]) for line in lines]
         title = f"{row['title']}, {what}"
-        return Curve(title, steps, errors, diverged=row["status"] == "diverged")
+        drawn = Curve(title, steps, errors, diverged=row["status"] == "diverged")
+        return drawn if what == "test" else smoothed(drawn, -(-len(steps) // 20))
 
     panels = []
     for (depth,), rows in grouped(results.rows, "depth").items():
@@ -275,15 +275,15 @@ def plot_tests(results: Results, path: Path) -> None:
         ):  # fmt: skip
             drawn = [curve(row, what) for row in own for what in whats]
             if drawn:
-                label = f"error (%), ResNet-{depth}, {how} mixup"
-                panels.append(Panel("step", label, drawn, y_limits=(0, 100)))
+                heading = f"ResNet-{depth}, {how} mixup"
+                panels.append(Panel("step", "error (%)", drawn, y_limits=(0, 100), heading=heading))
     curves_figure(
         panels,
         path,
         title=gaps(results.rows),
         subtitle=(
-            "Training errors of each batch, test errors after every epoch; learning rate "
-            f"{results.settings.learning_rate:g}."
+            "Training errors are means of a twentieth of the run, test errors those after every "
+            f"epoch; learning rate {results.settings.learning_rate:g}."
         ),
     )
 

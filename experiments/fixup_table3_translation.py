@@ -395,7 +395,7 @@ def plot(results: Results, path: Path) -> None:
             f"Transformers on {sentences}, {settings.d_model} channels, learning rate "
             f"{settings.learning_rate:g}, {settings.warmup_steps} steps of warm-up, batches of "
             f"{settings.max_tokens:,} tokens{average}, losses cut at {CEILING:g}. "
-            f"Trains: no run diverged, and the test BLEU (in brackets) is at least halfway from "
+            f"Trains: no run diverged, and the test BLEU is at least halfway from "
             f"that of a copy of the source to the best, and {LEAST} points above it."
         ),
     )

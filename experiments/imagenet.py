@@ -263,7 +263,7 @@ def note(shows: Mapping[str, str], results: Results) -> str:
 
 def named(dataset: str) -> str:
     """What figures call a data set."""
-    return "digits as JPEG files" if dataset == DIGITS else dataset
+    return "Digits as JPEG files" if dataset == DIGITS else dataset
 
 
 def plot_panels(
@@ -280,9 +280,10 @@ def plot_panels(
         drawn.append(
             Panel(
                 "step",
-                f"training accuracy (%), {name}",
+                "training accuracy (%)",
                 [smoothed(curve, window) for curve in curves],
                 y_limits=(0, 100),
+                heading=name if len(panels) > 1 else "",
             )
         )
     seeds = {row["seed"] for rows in panels.values() for row in rows}

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 
 from nf_resnets import models, optim, schemes, training
 from nf_resnets.plotting import rates_figure, transfer_figure
-from nf_resnets.plotting.answers import moves_of_all
+from nf_resnets.plotting.answers import best_at, moves_of_all
 from nf_resnets.plotting.rates import series_title
 from nf_resnets.sweep import Move, moves, optima
 from nf_resnets.sweep.transfer import exponent
@@ -255,11 +255,13 @@ def subtitle(settings: Any, by: str) -> str:
     return f"{settings.about(by)}; training loss over the last quarter of the steps"
 
 
-STAYS = "; it stays where that of the first is as good as any at the last"
+STAYS = "; a rate stays if the smallest network's best is as good as the largest one's"
 """What the title means."""
 
 
-def plot_moves(results: Results, path: Path, by: str = "depth", size: str = "layers") -> None:
+def plot_moves(
+    results: Results, path: Path, by: str = "depth", size: str = "depth (layers)"
+) -> None:
     """Draws the best rate, and what the smallest network's costs, against depth or width."""
     found = [
         dataclasses.asdict(move) for move in moves(compared(results.settings, results.rows, by), by)
@@ -275,11 +277,11 @@ def plot_moves(results: Results, path: Path, by: str = "depth", size: str = "lay
 
 def plot_rates(results: Results, path: Path, by: str = "depth", label: str = "{} layers") -> None:
     """Draws loss against rate, a panel for each scheme, a curve for each depth or width."""
-    found = compared(results.settings, results.rows, by)
+    drawn = [dataclasses.asdict(one) for one in compared(results.settings, results.rows, by)]
     rates_figure(
-        [dataclasses.asdict(one) for one in found],
+        drawn,
         path,
-        title=f"Training loss against the learning rate, a curve for each {by}",
+        title=best_at(drawn, lambda group: series_title(group, by, None), by),
         subtitle=subtitle(results.settings, by),
         batch_size=by,
         label=label,

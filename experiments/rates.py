@@ -21,6 +21,7 @@ from typing import Any
 
 from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting import depth_figure
+from nf_resnets.plotting.rates import power_label
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Optimum, Rule, optimum
 from nf_resnets.training import Start
@@ -257,10 +258,10 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=who_trains(deepest, results.chance, where=f" at {most:,} layers"),
         subtitle=(
-            f"Test accuracy at the best learning rate of 2^{min(tried)} to 2^{max(tried)}: WRN-n-"
-            f"{settings.width} on {settings.dataset}, {settings.stem_channels} channels, batch "
-            f"{settings.batch_size}, {settings.steps} steps, {counted(settings.seeds, 'seed')}. "
-            + RULE.format(what="accuracy")
+            f"Test accuracy at the best learning rate of {power_label(2.0 ** min(tried))} to "
+            f"{power_label(2.0 ** max(tried))}: WRN-n-{settings.width} on {settings.dataset}, "
+            f"{settings.stem_channels} channels, batch {settings.batch_size}, {settings.steps} "
+            f"steps, {counted(settings.seeds, 'seed')}. " + RULE.format(what="accuracy")
         ),
         chance=results.chance,
     )

@@ -36,6 +36,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ from .experiment import OUTCOME, Experiment, Point, Results, Setup
 from .folder import ResultsFolder, Row
 from .images import image_setup, network
 from .main import run
-from .table import spread_cell, text_table
+from .table import counted, spread_cell, text_table
 from .untrained import initial, normalized, quick_jit
 
 RESCALENET = schemes.get("rescalenet")
@@ -295,9 +296,17 @@ def plot(results: Results, path: Path) -> None:
     trainings = []
     for images in settings.images:
         by_rate = [of(rows, "training", images, rate) for rate in settings.rates]
-        accuracies = [mean(own, "test_accuracy", 100)[0] for own in by_rate]
         title = "RescaleNet" if images else "RescaleNet, biases at 0"
-        trainings.append(Curve(title, settings.rates, accuracies, marked=True))
+        values = [
+            [100 * float(row["test_accuracy"]) for row in own if row["status"] == "finished"]
+            or [math.nan]
+            for own in by_rate
+        ]
+        ends = [list(map(end, values)) for end in (statistics.fmean, min, max)]
+        gone = not math.isfinite(ends[0][-1])  # at the highest rate no run finished
+        trainings.append(
+            Curve(title, settings.rates, ends[0], gone, marked=True, low=ends[1], high=ends[2])
+        )
     of_start = f"images (ResNet-{settings.start_depth} at its start)"
     of_training = f"learning rate (ResNet-{settings.depth}, {settings.steps} steps)"
     panels = [
@@ -309,11 +318,12 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=(
             f"Of RescaleNet's units {dead[0]:.1f}% are dead with biases at 0, and at most "
-            f"{max(dead[1:]):.1f}% with biases set from images"
+            f"{max(dead[1:]):.2g}% with biases set from images"
         ),
         subtitle=(
-            f"{settings.dataset}, {settings.stem_channels} channels, batch {settings.batch_size}, "
-            f"seeds {', '.join(map(str, settings.seeds))}, means of the runs that did not diverge"
+            f"{settings.dataset.capitalize()}, {settings.stem_channels} channels, batch "
+            f"{settings.batch_size}; of the runs that did not diverge, of "
+            f"{counted(settings.seeds, 'seed')}, the mean and the range"
         ),
     )
 

@@ -278,10 +278,10 @@ def plot(results: Results, path: Path) -> None:
     curves_figure(
         panels,
         path,
-        columns=2,
+        columns=3,
         title=f"In ResNet-{settings.depth} RescaleNet's {growth(rows)}",
         subtitle=(
-            f"{settings.dataset}, {settings.stem_channels} channels, learning rate "
+            f"{settings.dataset.capitalize()}, {settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, weight decay {settings.weight_decay:g}, batch "
             f"{settings.batch_size}, {counted(settings.seeds, 'seed')}"
         ),

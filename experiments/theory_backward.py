@@ -168,10 +168,11 @@ def exponents(results: Results) -> str:
             # Without the sign of a zero.
             found[name] = f"{round(slope(own, results.settings.first), 2) + 0.0:.2f}"
     batchnorm = found.pop("batchnorm", "")
-    said = [f"l^{batchnorm} with BatchNorm in the branch"] * bool(batchnorm)
+    said = [f"${{l}}^{{{batchnorm}}}$ with BatchNorm in the branch"] * bool(batchnorm)
     if found:
         ends = dict.fromkeys((min(found.values(), key=float), max(found.values(), key=float)))
-        said.append(f"l^{' to l^'.join(ends)} in the other schemes")
+        powers = " to ".join(f"${{l}}^{{{end}}}$" for end in ends)
+        said.append(f"{powers} in the other schemes")
     return f"Against the skip's, a branch's gradient goes as {' and '.join(said)}"
 
 
@@ -186,16 +187,16 @@ def plot(results: Results, path: Path) -> None:
         if (ratio := float(row["ratio"]) * (settings.depth / block) ** 0.5)
     ]
     panel = Curves(
-        "Gradient through the branch / through the skip", [*drawn, *expected], "block", "ratio",
-        "block $l$, from the input", "ratio of root mean squares", dotted="line",
+        "", [*drawn, *expected], "block", "ratio",
+        "block $l$, from the input", "gradient of the branch / of the skip",
+        dotted="line",
     )  # fmt: skip
     theory_figure(
         [panel],
         path,
         title=exponents(results),
         subtitle=(
-            "Gradient through the branch / through the skip, and its exponent from block "
-            f"{settings.first} on: "
+            f"Ratio of root mean squares, its exponent from block {settings.first} on: "
             f"{settings.depth} pre-activation blocks at initialisation, {settings.width} channels, "
             f"{settings.side} x {settings.side} random images; means of {settings.draws} draws"
         ),

@@ -185,7 +185,7 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=agreement(results.rows),
         subtitle=(
-            f"one stage of {settings.depth} blocks, {settings.width} channels, "
+            f"One stage of {settings.depth} blocks, {settings.width} channels, "
             f"{settings.side} x {settings.side} random images; mean and standard error of "
             f"{settings.draws} draws"
         ),

@@ -47,6 +47,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
+from nf_resnets.plotting.answers import quoted
 from nf_resnets.plotting.theory import Curves, Dots, theory_figure
 from nf_resnets.roles import Group, Role
 
@@ -355,9 +356,11 @@ def lead(lines: Sequence[Mapping[str, Any]]) -> str:
     depth = max(line["depth"] for line in lines)
     own = [line for line in lines if line["depth"] == depth and line["largest"]]
     first, *others = sorted(own, key=lambda line: -line["largest"])
-    said = f"At {depth} layers {first['title']} trains at rates up to {first['largest']:.2g}"
+    said = (
+        f"At {depth} layers {quoted(first['title'])} trains at rates up to {first['largest']:.2g}"
+    )
     if others:
-        said += f", the next, {others[0]['title']}, up to {others[0]['largest']:.2g}"
+        said += f", the next, {quoted(others[0]['title'])}, up to {others[0]['largest']:.2g}"
     return said
 
 
@@ -378,7 +381,7 @@ def plot(results: Results, path: Path) -> None:
         ]
         panels.append(
             Curves(f"Training loss after {settings.steps} steps, {depth} layers", ends, "rate",
-                   "loss", r"learning rate $\eta$", "mean of the last quarter")
+                   "loss", r"learning rate $\eta$", "training loss, last quarter")
         )  # fmt: skip
     theory_figure(
         panels,

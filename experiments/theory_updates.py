@@ -208,7 +208,7 @@ def growth(rows: Sequence[Row]) -> str:
     titles = dict.fromkeys(row["title"] for row in rows)
     found = {title: slope([row for row in rows if row["title"] == title]) for title in titles}
     told = ("Fixup", "Fixup without rule 2", "BatchNorm", "α = 1")
-    said = [f"as L^{found[title]:.2f} with {title}" for title in told if title in found]
+    said = [f"as $L^{{{found[title]:.2f}}}$ with {title}" for title in told if title in found]
     return f"An update grows {', '.join(said)}"
 
 
@@ -217,13 +217,16 @@ def plot(results: Results, path: Path) -> None:
     settings = results.settings
     own = {name: in_order(results.rows, part=[name]) for name in ("depth", "rate", "trace", "map")}
     layers = f"{settings.rate_depth} layers"
+    traces = [
+        {**row, "title": row["title"].replace("L^-1/2", "$L^{-1/2}$")} for row in own["trace"]
+    ]
     theory_figure(
         [
             Curves("Update of the network against depth", own["depth"], "x", "value",
                    "branches $L$", r"$\|\Delta f\|\,/\,\eta$"),
-            Curves(f"... against the learning rate, {layers}", own["rate"], "x", "value",
+            Curves(f"Update against the learning rate, {layers}", own["rate"], "x", "value",
                    r"learning rate $\eta$", r"$\|\Delta f\|\,/\,\eta$"),
-            Curves("Theorem 3: traces of all branches", own["trace"], "x", "value",
+            Curves("Theorem 3: traces of all branches", traces, "x", "value",
                    "branches $L$", r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$",
                    own_legend=True),
             ExponentMap(

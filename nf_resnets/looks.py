@@ -76,6 +76,7 @@ LOOKS: dict[str, Look] = {
     "DeepNorm": Look("#3E5A6E", (5, 1, 0), "-", muted=True),
     "Admin": Look("#7488A0", (5, 1, 0), "--", muted=True),
     "plain residual": Look("#4A3B2A", (6, 1, 0), ":", muted=True),
+    "no LayerNorm": Look("#4A3B2A", (6, 1, 0), ":", muted=True),
     "He": Look("#4A3B2A", (6, 1, 0), ":", muted=True),
     "Xavier": Look("#7F6A4D", ">", "-.", muted=True),
     "α = 1": Look("#8C510A", ">", "--", muted=True),

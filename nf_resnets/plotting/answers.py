@@ -207,20 +207,89 @@ def moves_of_all(moves: Sequence[Row], called: Callable[[Row], str], size: str) 
             factor = large["best"] / small["best"]
             verb = "rises" if factor > 1 else "falls"
             moved.setdefault(f"{verb} {max(factor, 1 / factor):.3g}-fold", []).append(name)
-    words = [f"{said} for {_listed(moved[said])}" for said in sorted(moved, key="stays".__ne__)]
+    words = [
+        f"{said} for {listed(moved[said], quote=True)}"
+        for said in sorted(moved, key="stays".__ne__)
+    ]
     said = []
     if words:
         said.append(f"from {size} {first:,} to {last:,} the best rate {', '.join(words)}")
     if lost:
-        said.append(f"no run of {_listed(lost)} finishes at {size} {last:,}")
+        said.append(f"no run of {listed(lost, quote=True)} finishes at {size} {last:,}")
     if not said:
         return f"No best rate is known at two sizes, to say how it moves with the {size}"
     title = "; ".join(said)
     return title[0].upper() + title[1:]
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def best_at(optima: Sequence[Row], called: Callable[[Row], str], size: str) -> str:
+    """Whose best run of the largest networks is the best, whose the next, and who has none.
+
+    Args:
+      optima: as :func:`best_of_all` takes them.
+      called: ``called(group)`` names the curve of a group.
+      size: the field of the size in ``group``, such as ``"depth"``.
+    """
+    largest = max(one["group"][size] for one in optima)
+    metric = optima[0]["metric"]
+    label, factor, more_is_better = METRICS[metric]
+    words, _, unit = label.partition(" (")
+    own = [one for one in optima if one["group"][size] == largest and one["metric"] == metric]
+    found = sorted(
+        (one for one in own if one["best"] is not None),
+        key=lambda one: -one["mean"] if more_is_better else one["mean"],
+    )
+    if not found:
+        return f"No run finished at {size} {largest:,}"
+    said = [
+        f"{_measured(factor * one['mean'], unit.rstrip(')'))} with {quoted(called(one['group']))} "
+        f"(rate {power_label(one['best'])})"
+        for one in found[:2]
+    ]
+    end = "highest" if more_is_better else "lowest"
+    title = f"At {size} {largest:,} the {end} {words} is {', the next '.join(said)}"
+    lost = [called(one["group"]) for one in own if one["best"] is None]
+    return title + (f"; no run of {listed(lost, quote=True)} finishes" if lost else "")
+
+
+def largest_effects(isolations: Sequence[Row]) -> str:
+    """How far the first metric moves with each setting, the others at their best.
+
+    Args:
+      isolations: as :func:`nf_resnets.plotting.isolation.isolation_figure` takes them.
+    """
+    metric = isolations[0]["metric"]
+    label, factor, _ = METRICS[metric]
+    spans: dict[str, float] = {}
+    for one in isolations:
+        means = [factor * best["mean"] for best in one["best"] if best is not None]
+        if one["metric"] == metric and means:
+            name = "learning rate" if one["field"] == "peak_lr" else one["field"].replace("_", " ")
+            spans[name] = max(spans.get(name, 0.0), max(means) - min(means))
+    if not spans:
+        return "No run finished"
+    unit = " points" if factor == 100 else ""
+    said = [
+        f"{_measured(span, unit)} with the {name}"
+        for name, span in sorted(spans.items(), key=lambda item: -item[1])
+    ]
+    words = label.partition(" (")[0]
+    return f"The best {words} of a scheme moves by up to {listed(said)}"
+
+
+def quoted(name: str) -> str:
+    """A name, in quotation marks where it has a comma that could be one of a list."""
+    return f"“{name}”" if "," in name else name
+
+
+def listed(names: Sequence[str], *, quote: bool = False) -> str:
+    """Names in a list.
+
+    >>> listed(["a"]), listed(["a", "b, c", "d"], quote=True)
+    ('a', 'a, “b, c” and d')
+    """
+    names = [quoted(name) if quote else name for name in names]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def rate_range(one: Row, power: Callable[[float], str] = power_label) -> str:
@@ -239,6 +308,6 @@ def _size(one: Row, batch_size: str) -> str:
 
 
 __all__ = [
-    "bearable", "best_of_all", "fewest_steps", "growth", "growth_of_all", "lowest_end",
-    "moves_of_all",
+    "bearable", "best_at", "best_of_all", "fewest_steps", "growth", "growth_of_all",
+    "largest_effects", "listed", "lowest_end", "moves_of_all", "quoted",
 ]  # fmt: skip

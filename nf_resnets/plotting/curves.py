@@ -10,7 +10,16 @@ from typing import Any
 
 from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
-from nf_resnets.plotting.style import LEVEL, axes_height, end_labels, entry, log_axis, saved_figure
+from nf_resnets.plotting.style import (
+    LEVEL,
+    axes_height,
+    end_labels,
+    entry,
+    legend_below,
+    log_axis,
+    saved_figure,
+    value_ticks,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Panel:
       more_is_better: whether diverged runs are marked at the bottom, and not at the top.
       x_base: 2 or 10 for a logarithmic axis, 0 for a linear one.
       y_base: the same for ``y``.
+      heading: what stands above it.
     """
 
     x_label: str
@@ -67,6 +77,7 @@ class Panel:
     more_is_better: bool = True
     x_base: int = 0
     y_base: int = 0
+    heading: str = ""
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
@@ -120,7 +131,7 @@ def curves_figure(
     look = looks(curve.title for panel in panels for curve in panel.curves)
     across = columns or len(panels)
     down = -(-len(panels) // across)
-    size = 3.3 * across + 3.3, 3.2 * down + 1
+    size = 6.6 if len(panels) == 1 else 3.6 * across + 0.4, 3.2 * down + 1
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(down, across, squeeze=False)
         for axes in grid.flat[len(panels) :]:
@@ -133,7 +144,7 @@ def curves_figure(
             entries = [entry(name, **own.line | own.dots, ms=5) for name, own in look.items()]
             levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level is not None)
             entries += [entry(label, **LEVEL) for label in levels]
-            figure.legend(handles=entries, loc="outside right center")
+            legend_below(figure, entries)
 
 
 def smoothed(curve: Curve, window: int) -> Curve:
@@ -159,7 +170,9 @@ def _draw(axes: Any, panel: Panel, look: Mapping[str, Look]) -> float:
             )
         axes.plot(curve.x, curve.y, **own.line | own.dots, ms=4, markevery=every, zorder=above)
     if panel.x_base:
-        log_axis(axes, "x", [x for curve in panel.curves for x in curve.x], base=panel.x_base)
+        every_x = [x for curve in panel.curves for x in curve.x]
+        log_axis(axes, "x", every_x, base=panel.x_base)
+        value_ticks(axes, every_x)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if panel.y_base:
@@ -167,6 +180,7 @@ def _draw(axes: Any, panel: Panel, look: Mapping[str, Look]) -> float:
         log_axis(axes, "y", axes.get_ylim(), base=panel.y_base)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
+    axes.set_title(panel.heading)
     axes.set_ylim(*(panel.y_limits or axes.get_ylim()))
     axes.set_xlim(axes.get_xlim())
     marks = [Mark(curve.x[-1], look[curve.title]) for curve in panel.curves if curve.diverged]

@@ -51,7 +51,7 @@ def heat_figure(
     rates = sorted({rate["rate"] for one in optima for rate in one["rates"]})
     label, _, more_is_better = METRICS[metric]
     colors = "viridis" if more_is_better else "viridis_r"
-    across = min(len(series), 4 if len(sizes) <= 4 else 2)
+    across = min(len(series), 2)
     down = -(-len(series) // across)
     # Titles need their width also above a narrow map.
     width = max(across * (0.46 * len(sizes) + 0.9) + 1.6, 5.6)
@@ -92,7 +92,7 @@ def heat_figure(
                 bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
             bar.ax.minorticks_off()
         note = "thick frame: best (dashed: at the grid's edge); thin: as good; hatched, "
-        note += "$\\times$: diverged; white: no result"
+        note += "$\\times$: diverged (small: so many seeds); white: no result"
         figure.text(0.012, 0.15 / height, note, fontsize=7, color=INK, va="center")
 
 

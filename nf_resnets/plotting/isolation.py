@@ -11,7 +11,7 @@ from typing import Any
 from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import SIZES, Mark, diverged_band
 from nf_resnets.plotting.rates import METRICS
-from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure
+from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure, value_ticks
 
 Row = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ def isolation_figure(
     called = names or {}
     styles = looks(_name(one, called) for one in isolations)
     across, down = len(fields), len(metrics)
-    size = (3.3 * across + 2.6, 2.8 * down + 1)
+    size = (max(3.6 * across + 0.4, 6.4), 2.8 * down + 1)
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(down, across, squeeze=False)
         for axes_row, metric in zip(grid, metrics, strict=True):
@@ -77,7 +77,7 @@ def isolation_figure(
         if any(c["diverged"] and c["n"] for c in diverged):
             small = {"marker": "o", "ms": SIZES[False], "linestyle": "none"}
             entries.append(entry("some seeds diverged", color=INK, **small))
-        figure.legend(handles=entries, loc="outside right center")
+        legend_below(figure, entries)
 
 
 def _name(one: Row, names: Mapping[str, str]) -> str:
@@ -92,6 +92,8 @@ def _place(axes: Any, field: str, values: Sequence[Any]) -> Mapping[Any, float]:
     distinct = list(dict.fromkeys(values))
     if numbers and min(distinct) > 0 and max(distinct) >= 4 * min(distinct):
         log_axis(axes, "x", [float(value) for value in distinct], base=2, room=6)
+        if field != "peak_lr":
+            value_ticks(axes, distinct)
         axes.set_xlim(min(distinct) / 2**0.5, max(distinct) * 2**0.5)
     elif not numbers or len(distinct) < 3:
         axes.set_xticks(range(len(distinct)), [str(value) for value in distinct])

@@ -10,7 +10,7 @@ from typing import Any
 from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
 from nf_resnets.plotting.rates import METRICS, groups_of, series_title
-from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure
+from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ def optima_figure(
     """
     series, sizes, metrics = groups_of(optima, names, batch_size)
     styles = looks(series)
-    size = 12.6, 3.1 * len(metrics) + 1
+    size = 10.2, 3.1 * len(metrics) + 1
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(len(metrics), 3, squeeze=False)
         for row, metric in zip(grid, metrics, strict=True):
@@ -86,7 +86,7 @@ def optima_figure(
         ):
             if smooth in drawn:
                 entries.append(entry(label, color=INK, lw=1.3, ls=dashes))
-        figure.legend(handles=entries, loc="outside right center")
+        legend_below(figure, entries)
 
 
 def _draw(

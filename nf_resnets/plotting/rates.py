@@ -20,6 +20,7 @@ from nf_resnets.plotting.style import (
     INK,
     LEVEL,
     entry,
+    legend_below,
     log_axis,
     power_of_two,
     saved_figure,
@@ -77,9 +78,10 @@ def rates_figure(
     rates = [rate["rate"] for one in optima for rate in one["rates"]]
     # One scheme has its metrics side by side, several have theirs one above the other.
     single = len(series) == 1
-    across = len(metrics) if single else min(len(series), 4)
+    # Rows of panels are about as long as each other.
+    across = len(metrics) if single else -(-len(series) // -(-len(series) // 4))
     down = 1 if single else -(-len(series) // across) * len(metrics)
-    size = max(2.9 * across + 2.5, 6.4), 2.7 * down + 1
+    size = max(2.5 * across + 0.6, 6.4), 2.7 * down + 1
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(down, across, squeeze=False)
         unused = set(grid.flat)
@@ -113,7 +115,7 @@ def rates_figure(
         entries += _marks(optima)
         if chance is not None and any(metric.endswith("accuracy") for metric in metrics):
             entries.append(entry(f"chance ({100 * chance:.3g}%)", **LEVEL))
-        figure.legend(handles=entries, loc="outside right center")
+        legend_below(figure, entries)
 
 
 def groups_of(

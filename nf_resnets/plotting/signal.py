@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.looks import Look, looks
-from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure, widen
+from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -75,7 +75,7 @@ def signal_figure(
         raise ValueError("a panel without rows found; expected at least one row in each.")
     styles = looks(row["title"] for _, rows, _ in panels for row in rows)
     height = math.ceil(len(panels) / columns)
-    size = 4.1 * columns + 2.2, 3.3 * height + 0.7
+    size = 4.1 * columns + 0.4, 3.3 * height + 0.7
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(height, columns, squeeze=False).ravel()
         for axes, (heading, rows, quantity) in zip(grid, panels, strict=False):
@@ -93,11 +93,11 @@ def signal_figure(
         for label, dashes in ((form, "--"), (second_form, ":")):
             if label:
                 entries.append(entry(label, color=INK, linewidth=1.3, linestyle=dashes))
-        figure.legend(handles=entries, loc="outside right center")
+        legend_below(figure, entries)
 
 
 def draw_quantity(
-    axes: Any, rows: Sequence[Row], quantity: Quantity, look: Look, *, size: float = 4
+    axes: Any, rows: Sequence[Row], quantity: Quantity, look: Look, *, size: float = 5
 ) -> None:
     """Draws one curve: the measured dots, and below them the lines of its closed forms."""
     for column, dashes in ((quantity.form, "--"), (quantity.second_form, ":")):

@@ -9,7 +9,7 @@ from typing import Any
 from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
 from nf_resnets.plotting.rates import METRICS, series_title
-from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure, widen
+from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure, widen
 
 Row = Mapping[str, Any]
 
@@ -62,7 +62,9 @@ def steps_figure(
     panels = 1 + noisy
     metric, factor, more_is_better = METRICS[targets[0]["metric"]]
     level = f"{'≥' if more_is_better else '≤'} {factor * targets[0]['target']:.4g}"
-    with saved_figure(path, (4.6 * panels + 3.0, 4.4), title=title, subtitle=subtitle) as figure:
+    with saved_figure(
+        path, (max(4.2 * panels + 0.4, 6.4), 4.4), title=title, subtitle=subtitle
+    ) as figure:
         grid = figure.subplots(1, panels, squeeze=False)[0]
         for name, look in styles.items():
             _draw_steps(grid[0], series[name], fits.get(name), look, batch_size)
@@ -91,7 +93,7 @@ def steps_figure(
         ]
         if missed:
             diverged_band(grid[0], missed, at="top", label="not reached")
-        figure.legend(handles=_legend(targets, knees, styles), loc="outside right center")
+        legend_below(figure, _legend(targets, knees, styles))
 
 
 def _draw_steps(

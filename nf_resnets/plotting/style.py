@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import textwrap
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,14 @@ def log_axis(axes: Any, which: str, values: Sequence[float], *, base: int, room:
     axis.set_minor_locator(NullLocator())
 
 
+def value_ticks(axes: Any, values: Sequence[float]) -> None:
+    """Ticks of a horizontal axis at its values, where they are few; elsewhere they stay."""
+    distinct = sorted(set(values))
+    if len(distinct) <= 6:
+        axes.set_xticks(distinct, [f"{value:,g}" for value in distinct], minor=False)
+        axes.minorticks_off()
+
+
 def widen(axes: Any, least: float = 4.0) -> tuple[float, float]:
     """Gives a logarithmic axis at least this span, as what hardly changes looks flat; its ends."""
     low, high = axes.get_ylim()
@@ -132,6 +140,46 @@ def axes_height(axes: Any, y: float) -> float:
     return float((scaled[2] - scaled[0]) / (scaled[1] - scaled[0]))
 
 
+def legend_below(figure: Any, entries: Sequence[Any]) -> None:
+    """Adds a legend below the panels, in as many columns as fit; the figure grows by its lines."""
+    width, height = figure.get_size_inches()
+    longest = max(_text_width(entry.get_label(), 10) for entry in entries) + 0.65
+    lines = math.ceil(len(entries) / max(1, int((width - 0.2) / longest)))
+    figure.set_size_inches(width, height + 0.1 + 0.22 * lines)
+    columns = math.ceil(len(entries) / lines)
+    figure.legend(handles=entries, loc="outside lower center", ncols=columns)
+
+
+def _text_width(text: str, points: float, weight: str = "normal") -> float:
+    """How wide a text is, in inches."""
+    from matplotlib.cbook import is_math_text
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=points, weight=weight)
+    return text_to_path.get_text_width_height_descent(text, font, is_math_text(text))[0] / 72
+
+
+def _wrapped(text: str, width: float, points: float, weight: str) -> list[str]:
+    """A text in as few lines as fit into a width in inches, all about as long."""
+    words = [(word, _text_width(word, points, weight)) for word in text.split()]
+    space = 0.35 * points / 72
+
+    def fill(limit: float) -> list[str]:
+        lines, used = [""], 0.0
+        for word, wide in words:
+            if lines[-1] and used + space + wide > limit:
+                lines.append("")
+                used = 0.0
+            used += wide + (space if lines[-1] else 0.0)
+            lines[-1] += f" {word}" if lines[-1] else word
+        return lines
+
+    fewest = len(fill(width))
+    limits = (width * part / 20 for part in range(8, 21))
+    return next(lines for limit in limits if len(lines := fill(limit)) == fewest)
+
+
 def freeze(figure: Any) -> None:
     """Keeps the layout of a figure that is drawn: to find it again costs as much as to draw it."""
     figure.set_layout_engine("none")
@@ -149,7 +197,7 @@ def saved_figure(
 ) -> Iterator[Any]:
     """A figure with its headings above the panels, saved at the end of the block.
 
-    Beside a PNG the same figure is saved as SVG.
+    Beside a PNG the same figure is saved as SVG. Both name the title among their metadata.
 
     Args:
       path: where to save; the suffix chooses the format.
@@ -167,13 +215,16 @@ def saved_figure(
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         width, height = size
-        # How many letters of these sizes an inch has.
-        titles = textwrap.wrap(title, int(9.2 * width)) or [""]
-        subtitles = textwrap.wrap(subtitle, int(14.5 * width))
+        bold = re.sub(r"\$([^$]+)\$", r"$\\mathbf{\1}$", title)
+        titles = _wrapped(bold, width - 0.3, 11.0, "bold")
+        subtitles = _wrapped(subtitle, width - 0.3, 8.0, "normal") if subtitle else []
         head = 0.16 + 0.2 * len(titles) + 0.16 * len(subtitles)
         height += head - 0.52
-        free = (0, foot / height, 1, 1 - (foot + head) / height)
-        figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(rect=free))
+        layout = ConstrainedLayoutEngine()
+        figure = Figure(figsize=(width, height), layout=layout)
+        yield figure
+        width, height = figure.get_size_inches()  # a legend below adds to it
+        layout.set(rect=(0, foot / height, 1 - 0.06 / width, 1 - (foot + head) / height))
         top = 0.07
         for lines, points, step, weight, color in (
             (titles, 11.0, 0.2, "bold", "black"), (subtitles, 8.0, 0.16, "normal", INK)
@@ -184,15 +235,16 @@ def saved_figure(
                     0.012, at, line, fontsize=points, va="center", fontweight=weight, color=color
                 )
                 top += step
-        yield figure
         path = Path(path)
-        figure.savefig(path)
+        figure.savefig(
+            path, metadata={"Title": title} | ({"Date": None} if path.suffix == ".svg" else {})
+        )
         if path.suffix == ".png":
             freeze(figure)
-            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+            figure.savefig(path.with_suffix(".svg"), metadata={"Title": title, "Date": None})
 
 
 __all__ = [
     "ACCENT", "INK", "LEVEL", "MARK", "RC", "axes_height", "end_labels", "entry", "log_axis",
-    "power_of_two", "saved_figure", "widen",
+    "legend_below", "power_of_two", "saved_figure", "value_ticks", "widen",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from nf_resnets.plotting.answers import (
     best_of_all,
     fewest_steps,
     growth_of_all,
+    largest_effects,
     lowest_end,
 )
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
@@ -107,7 +108,12 @@ def _drawings(sweep: SweepResults) -> dict[str, tuple[str, Callable[[Path], None
     if sweep.isolations:
         drawings["isolation"] = (
             "One setting at a time, by the best of the others",
-            lambda path: isolation_figure(sweep.isolations, path, names=sweep.names, **look(best)),
+            lambda path: isolation_figure(
+                sweep.isolations,
+                path,
+                names=sweep.names,
+                **look(largest_effects(sweep.isolations)),
+            ),
         )
     if sweep.targets:
         drawings["steps"] = (

@@ -14,6 +14,7 @@ from nf_resnets.plotting.style import (
     axes_height,
     end_labels,
     entry,
+    legend_below,
     log_axis,
     saved_figure,
     widen,
@@ -139,7 +140,8 @@ def theory_figure(
     styles = _looks(shared)
     width = min(2, len(panels))
     height = math.ceil(len(panels) / width)
-    size = 4.4 * width + 1.8, 3.4 * height + 0.7
+    # A panel by itself has names beside its curves.
+    size = 4.4 * width + (1.8 if len(panels) == 1 else 0.4), 3.4 * height + 0.7
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(height, width, squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
@@ -164,23 +166,30 @@ def theory_figure(
         for dots in [panel for panel in panels if isinstance(panel, Dots)][:1]:
             for face, name in ((INK, dots.filled_name), ("white", dots.hollow_name)):
                 entries.append(entry(name, ls="", marker="o", color=INK, mfc=face))
-        figure.legend(handles=entries, loc="outside right center")
+        legend_below(figure, entries)
 
 
 def _looks(panels: Sequence[Curves | Dots]) -> dict[str, Look]:
-    return looks(str(row["title"]) for panel in panels for row in panel.rows)
+    """The looks of what is measured; a form by itself has the ink's."""
+    return looks(
+        str(row["title"])
+        for panel in panels
+        for row in panel.rows
+        if isinstance(panel, Dots) or row[panel.solid] != ""
+    )
 
 
 def _draw_curves(axes: Any, panel: Curves, styles: Mapping[str, Look]) -> None:
-    for name, look in styles.items():
+    for name in dict.fromkeys(str(row["title"]) for row in panel.rows):
         rows = [row for row in panel.rows if str(row["title"]) == name]
+        look = styles.get(name, Look(INK, "", muted=True))
         for column, dashes in ((panel.solid, "-"), (panel.dotted, ":")):
             points = drawable(rows, panel.x, column) if column else []
             if points:
                 every = max(1, len(points) // 12)
                 axes.plot(
                     *zip(*points, strict=True), linestyle=dashes, **look.dots, markevery=every,
-                    markersize=4 if dashes == "-" else 0, linewidth=1.5,
+                    markersize=4 if dashes == "-" else 0, linewidth=look.line["linewidth"],
                     label=name if dashes == "-" else None,
                 )  # fmt: skip
     if panel.own_legend:
@@ -201,11 +210,11 @@ def _ends(
 ) -> list[tuple[str, float, Look | None]]:
     """Where the curves of a panel end, for their labels."""
     ends: list[tuple[str, float, Look | None]] = []
-    for name, look in styles.items():
+    for name in dict.fromkeys(str(row["title"]) for row in panel.rows):
         rows = [row for row in panel.rows if str(row["title"]) == name]
         for column in filter(None, (panel.solid, panel.dotted)):
             if points := drawable(rows, panel.x, column):
-                ends.append((name, axes_height(axes, points[-1][1]), look))
+                ends.append((name, axes_height(axes, points[-1][1]), styles.get(name)))
                 break
     return ends
 
@@ -230,6 +239,7 @@ def _draw_dots(axes: Any, panel: Dots, styles: Mapping[str, Look]) -> None:
             for _, value in drawable(rows, "line", column):
                 axes.plot(value, line, **look.dots | {"fillstyle": "full"}, mfc=face)
     axes.set_xscale("log")
+    log_axis(axes, "x", axes.get_xlim(), base=10)
     axes.set_yticks(range(len(titles)), titles)
     axes.set_ylim(len(titles) - 0.5, -0.5)
 

@@ -9,7 +9,7 @@ from typing import Any
 from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
 from nf_resnets.plotting.rates import METRICS, series_title
-from nf_resnets.plotting.style import INK, entry, log_axis, saved_figure
+from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -61,7 +61,7 @@ def transfer_figure(
         curves.setdefault(series_title(move["group"], "", names), []).append(move)
     sizes = sorted({move["size"] for move in moves})
     metric, factor, _ = METRICS[moves[0]["metric"]]
-    with saved_figure(path, (11.4, 4.6), title=title, subtitle=subtitle) as figure:
+    with saved_figure(path, (9.2, 4.6), title=title, subtitle=subtitle) as figure:
         left, right = figure.subplots(1, 2)
         styles = looks(curves)
         for index, (curve, look) in enumerate(styles.items()):
@@ -96,12 +96,14 @@ def transfer_figure(
         means = [move[each] for move in moves for each in ("mean", "at_base") if move[each]]
         if means and max(means) > 10 * min(means):
             log_axis(right, "y", means, base=10)
-        right.set_title("At its own best rate, and at the smallest's (dashed)")
+        right.set_title("At its own best rate; dashed: the smallest's")
         right.set_ylabel(metric)
         entries = [entry(name, **{**look.line, **look.dots}) for name, look in styles.items()]
         none = {"color": INK, "linestyle": "none"}
-        entries.append(entry("at the edge of the rates", marker="o", mfc="white", mew=1.6, **none))
-        figure.legend(handles=entries, loc="outside right center")
+        if any(move["at_edge"] for move in moves):
+            marks = {"marker": "o", "mfc": "white", "mew": 1.6, **none}
+            entries.append(entry("at the edge of the rates", **marks))
+        legend_below(figure, entries)
 
 
 def _draw(
