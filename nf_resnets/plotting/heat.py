@@ -91,8 +91,8 @@ def heat_figure(
             if ticks is not None:
                 bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
             bar.ax.minorticks_off()
-        note = "thick frame: best (dashed: at the grid's edge); thin: as good; hatched, "
-        note += "$\\times$: diverged (small: so many seeds); white: no result"
+        note = "thick frame: best (dashed: at the grid's edge); thin: as good; "
+        note += "$\\times$: diverged; 1$\\times$: one seed did; white: none"
         figure.text(0.012, 0.15 / height, note, fontsize=7, color=INK, va="center")
 
 
