@@ -70,7 +70,7 @@ def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
 
 
 def redraw_sweep(result: Result, out: Path) -> None:
-    """As :func:`redraw`, for the sweep, whose rows are a table of its ledger."""
+    """As :func:`redraw`, for the sweep, whose rows are a table of its ledger; with its report."""
     kept = json.loads((result.folder / "settings.json").read_text())
     with open(result.folder / "rows.csv", newline="") as stream:
         rows = [
@@ -84,7 +84,6 @@ def redraw_sweep(result: Result, out: Path) -> None:
     )
     out.mkdir()
     results.draw(swept, out, title=skipinit_lr_batch.TITLE, chance=0.1)
-    shutil.copyfile(out / "report.html", result.folder / "report.html")
 
 
 def _value(text: str) -> Any:
@@ -111,8 +110,9 @@ def redraw_all(names: Sequence[str] = (), data_dir: str | None = None) -> None:
                 redraw_sweep(result, Path(folder, "out"))
             else:
                 redraw(result, Path(folder, "out"), data_dir)
-            for figure in [*Path(folder, "out").glob("*.png"), *Path(folder, "out").glob("*.svg")]:
-                shutil.copyfile(figure, result.folder / figure.name)
+            for file in Path(folder, "out").iterdir():
+                if file.suffix in (".png", ".svg", ".html"):
+                    shutil.copyfile(file, result.folder / file.name)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,8 @@
-"""Titles that say what a figure shows: the rule, and the committed figures' own titles."""
+"""Titles that say what a figure shows: the rule."""
 
-import csv
 import re
-from pathlib import Path
-
-import pytest
 
 from experiments.findings import how_deep, who_trains, who_trains_where
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def row(title, accuracy, status="finished"):
@@ -80,22 +74,3 @@ def test_where_networks_fail_is_said_by_kind_and_depth():
 def texts(figure):
     """What an SVG says: Matplotlib names each text in a comment before its letters."""
     return re.findall(r"<!-- (.*?) -->", figure.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(
-    ("folder", "where", "column"),
-    [
-        ("fixup_fig3_depth-laptop", " at 1,000 layers", "depth"),
-        ("fixup_table1_resnet110-laptop", " as ResNet-110", ""),
-        ("fixup_fig4_ablation-rules", "", ""),
-    ],
-)
-def test_the_committed_titles_are_those_of_the_committed_rows(folder, where, column):
-    with open(RESULTS / folder / "rows.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    if column:
-        deepest = max(int(row[column]) for row in rows)
-        rows = [row for row in rows if int(row[column]) == deepest]
-    shown = " ".join(texts(RESULTS / folder / "figure.svg"))
-    title = who_trains(rows, 0.1, where=where)
-    assert title in shown
