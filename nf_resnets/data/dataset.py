@@ -251,14 +251,12 @@ def _check_pixels(where: str, images: np.ndarray, max_value: float) -> None:
     floating = np.issubdtype(images.dtype, np.floating)
     if not floating and images.dtype != np.uint8:
         raise ValueError(f"{where}: images must be uint8 or floating point, got {images.dtype}.")
-    faults = [("a finite value", np.isfinite), ("0 or more", lambda pixels: pixels >= 0)]
-    for expected, fits in [
-        *(faults if floating else []),
-        (f"at most max_value={max_value}", lambda pixels: pixels <= max_value),
-    ]:
-        bad = ~fits(images)
-        if bad.any():
-            index = _first(bad)
+    fits: list[tuple[str, np.ndarray]] = [(f"at most max_value={max_value}", images <= max_value)]
+    if floating:
+        fits = [("a finite value", np.isfinite(images)), ("0 or more", images >= 0), *fits]
+    for expected, good in fits:
+        if not good.all():
+            index = _first(~good)
             raise ValueError(f"{where}: pixel {index} is {images[index]}, expected {expected}.")
     if floating and max_value >= 8 and 0 < images.max() <= 1:
         raise ValueError(
