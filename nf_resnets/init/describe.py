@@ -209,7 +209,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _change(leaf: Leaf, given: Any, ones: Any, twos: Any) -> tuple[Any, tuple[float, ...]]:
-    if not _is_real(given):
+    if not _is_real(given) or 0 in leaf.shape:
         return "kept", (1.0,)
     parts = [np.asarray(tree, np.float64).reshape(leaf.count, -1)[:, 0] for tree in (ones, twos)]
     by = tuple(float(part) for part in parts[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from nf_resnets.roles import Leaf, Role, RoleMap
@@ -21,6 +22,8 @@ _FACTOR = re.compile(
     r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
     re.IGNORECASE,
 )
+# The length of a weight that is a direction: Flax's WeightNorm, PyTorch's two.
+_LENGTH = re.compile(r"weight_?norm|(?:^|[/._])(?:weight_g|original0)$", re.IGNORECASE)
 _LEFT = (
     "leaf {path!r} {shape} is that of a norm in residual branch{block}, and {title} is for "
     "branches without normalisation; expected the norm to be taken out of the network, or "
@@ -40,6 +43,8 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
     nor a standardised weight's gain. (A norm without parameters leaves no trace in a tree.) In a
     tree without modules for its blocks, norms that are numbered as the branches are theirs.
 
+    Normalised weights are refused by the schemes that scale weights, whatever the rules say.
+
     Args:
       scheme: whose network it is.
       role_map: the roles of the tree.
@@ -47,6 +52,8 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
     Raises:
       ValueError: if there is one.
     """
+    if not (scheme.anatomy.alpha or scheme.anatomy.standardized):
+        _refuse_normalized_weights(scheme, role_map)
     rules, ours = role_map.rules, role_map.is_ours
     kept = re.compile(rules.keep or "(?!)")
     norms, unnamed, outside = [], [], []
@@ -74,6 +81,20 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
             shown = {"path": leaf.path, "shape": list(leaf.shape)}
             raise ValueError(sentence.format(**shown, block=block, title=scheme.title))
     _refuse_numbered(scheme, role_map, outside)
+
+
+def _refuse_normalized_weights(scheme: Scheme, role_map: RoleMap) -> None:
+    """Refuses weights whose length is a parameter of its own, or that are standardised."""
+    kept = re.compile(role_map.rules.keep or "(?!)")
+    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
+        gain = is_gain(leaf) and math.prod(leaf.own_shape) > 1 and not kept.search(leaf.path)
+        gain = gain and leaf.role in (Role.NORM, Role.KEEP)
+        if location.inside and (gain or _LENGTH.search(leaf.path)):
+            raise ValueError(
+                f"leaf {leaf.path!r} {list(leaf.shape)} is the length of a normalised weight by "
+                f"its name, and {scheme.title} scales weights, without effect there; expected "
+                "plain weights, or a scheme that leaves them as they are, such as 'skipinit'."
+            )
 
 
 def _refuse_numbered(scheme: Scheme, role_map: RoleMap, outside: list[Leaf]) -> None:

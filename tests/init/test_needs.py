@@ -238,3 +238,14 @@ def test_describe_knows_the_branches_of_a_stack():
     rms = np.sqrt(np.mean(np.square(np.asarray(result, "f8")), axis=(1, 2, 3, 4)))
     np.testing.assert_allclose(rows["stage_2/rest/conv_1/kernel"].by, rms, rtol=1e-6)
     assert "6..8" in str(found)
+
+
+def test_describe_takes_empty_vectors_and_floats_of_eight_bits():
+    conv = jnp.ones((3, 3, 4, 4), jnp.float8_e4m3fn)
+    tree = {f"block_{k}": {"conv_1": conv, "conv_2": conv} for k in range(4)}
+    tree["state"] = jnp.zeros(0)
+    rules = init.Rules(branch=r"block_(\d)/conv_(\d)")
+    rows = {row.path: row.change for row in init.describe(tree, 4, rules=rules).rows}
+    assert (rows["block_0/conv_1"], rows["state"]) == ("times", "kept")
+    after = init.fixup(tree, 4, rules=rules)["block_3"]["conv_1"]
+    assert after.dtype == conv.dtype and np.all(np.asarray(after, np.float32) == 0.5)

@@ -189,7 +189,7 @@ PASS = {
     ),
     "scalars of a stack": (stacked(gain=ones(3), shift=zeros(3)), STACKED),
     "channel biases": (blocks(vector=zeros(), beta=zeros()), BLOCKS),
-    "gains of standardised weights": (blocks(gain=ones()), BLOCKS),
+    "gains that are kept by name": (blocks(gain=ones()), dataclasses.replace(BLOCKS, keep="gain")),
     "norms before and behind the blocks": (
         flax_blocks() | {"bn_init": {"scale": ones()}, "norm": {"scale": zeros()}},
         KEEP,
@@ -461,3 +461,26 @@ def test_running_statistics_are_meant_where_norms_are(statistics):
         del tree[f"block_{k}/bn/scale"]  # norms without parameters
     with pytest.raises(ValueError, match=r"without normalisation; expected the norms? to be taken"):
         init.fixup(tree, 4, rules=dataclasses.replace(rules, norm=None))
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [{"WeightNorm_0/Conv_0/kernel": {"scale": ones()}}, {"Conv_0/weight_g": ones(1, 1, 1, C)}],
+    ids=["Flax", "PyTorch"],
+)
+def test_normalised_weights_are_refused_where_weights_are_scaled(leaves):
+    """Their length is a parameter of its own: a factor has no effect, and a zero is NaN."""
+    tree = flax_blocks(**leaves, alpha=jnp.ones(()))
+    rules = dataclasses.replace(FLAX_RULES, keep="WeightNorm|weight_g", alpha="alpha")
+    for name in ("fixup", "rescalenet"):
+        constants = schemes.get("rescalenet").constants(2)
+        given = {"constants": constants} if name == "rescalenet" else {}
+        with pytest.raises(ValueError, match="length of a normalised weight .* scales weights"):
+            getattr(init, name)(tree, 2, rules=rules, **given)
+        assert "normalised weight" in str(init.describe(tree, 2, rules=rules, scheme=name).refused)
+    init.skipinit(tree, 2, rules=rules)
+    # NF-ResNet's gain of standardised weights, in a branch that Fixup is to scale.
+    for named in (None, "gain"):
+        with pytest.raises(ValueError, match="'ResNetBlock_0/gain' .* normalised weight"):
+            rules = dataclasses.replace(FLAX_RULES, keep=None, norm=named)
+            init.fixup(flax_blocks(gain=ones()), 2, rules=rules)
