@@ -161,8 +161,8 @@ def test_no_tree_of_the_right_layout_is_refused(name):
                 if leaf.weight and "conv" in leaf.path:
                     *taps, c_in, c_out = HWIO[name][leaf.layer - 1]
                     taps = int(np.prod(taps))
-                    each = 1 if taps > 1 == c_in else c_out  # of a depthwise kernel's channels
-                    assert roles.fans(leaf) == (taps * c_in, taps * each)
+                    split = name in ("depthwise", "grouped") and taps > 1  # into groups alike
+                    assert roles.fans(leaf) == (taps * c_in, taps * (c_in if split else c_out))
 
 
 def test_layers_that_do_not_fit_one_another():

@@ -505,3 +505,36 @@ def test_names_in_the_order_of_the_layers_are_not_refused():
     # A bottleneck whose skip path is padded: stem 8, then 32 throughout.
     wide = {"layer_0": _mlp("abc", 8, 8, 8, 32), "layer_1": _mlp("abc", 32, 8, 8, 32)}
     roles.assign(wide | {"stem": ends["stem"], "head": jnp.ones((64, 10))}, rules)
+
+
+def test_a_transposed_convolution_of_haiku_has_its_outputs_before_its_inputs():
+    tree = {
+        "up/conv2_d_transpose": {"w": np.ones((2, 2, 12, 8))},
+        "conv2_d": {"w": np.ones((2, 2, 12, 8))},
+    }
+    leaves = roles.assign(tree, Rules(stem="conv")).leaves
+    assert [roles.fans(leaf) for leaf in leaves] == [(48, 32), (32, 48)]
+
+
+def test_copies_made_by_vmap_are_asked_of():
+    tree = {"VmapDense_0": {"kernel": np.ones((4, 8, 8))}}
+    with pytest.raises(ValueError, match="experts or copies, by its name; expected rules.axes"):
+        roles.assign(tree, Rules(stem="Dense"))
+    leaves = roles.assign(tree, Rules(stem="Dense", axes={"Vmap": "NIO"})).leaves
+    assert roles.fans(leaves[0]) == (8, 8)
+
+
+@pytest.mark.parametrize("axes", [{}, {"": "DIO"}], ids=["networks", "convolutions"])
+def test_several_networks_in_one_tree_are_refused(axes):
+    dense = {"kernel": np.ones((3, 8, 8)), "bias": np.ones((3, 8))}
+    tree = {
+        "block_1": {"conv_1": {"kernel": dense["kernel"]}},
+        "head": {"kernel": np.ones((3, 8, 4))},
+    }
+    rules = Rules(branch=r"block_(\d)/conv_(\d)", head="head", axes=axes)
+    if axes:
+        assert roles.assign(tree, rules).num_branches == 1
+        return
+    for block in ({"conv_1": dense}, tree["block_1"]):
+        with pytest.raises(ValueError, match=r"first axis of 3, as of 3 networks .* jax\.vmap"):
+            roles.assign({**tree, "block_1": block}, rules)

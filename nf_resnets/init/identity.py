@@ -27,7 +27,7 @@ def set_matrices(
     Args:
       params: the tree.
       role_map: its roles.
-      matrix: ``matrix(leaf) -> [C_out, C_in]``.
+      matrix: ``matrix(leaf) -> [C_out, C_in]``, of one group of a grouped convolution.
       key: not used, for nothing is drawn; refused if it is no key.
 
     Raises:
@@ -44,9 +44,8 @@ def set_matrices(
             return value
         if not leaf.weight:
             return cast_like(value, 0)
-        rows = np.broadcast_to(
-            matrix(leaf).T, (leaf.length("N"), leaf.length("I"), leaf.length("O"))
-        )
+        columns = np.tile(matrix(leaf).T, leaf.groups)
+        rows = np.broadcast_to(columns, (leaf.length("N"), *columns.shape))
         return cast_like(value, at_central_tap(leaf, rows, np))
 
     return role_map.map(fill, params)

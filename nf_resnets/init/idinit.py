@@ -66,7 +66,7 @@ def idinit(
     role_map.check_depth(depth)
 
     def matrix(leaf: Leaf) -> np.ndarray:
-        rows, columns = leaf.length("O"), leaf.length("I")
+        rows, columns = leaf.length("O") // leaf.groups, leaf.length("I")
         apart = np.arange(rows)[:, None] - np.arange(columns)[None, :]
         small = leaf.role is Role.HEAD or is_last(leaf)
         return (epsilon if small else tau) * (apart % min(rows, columns) == 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -25,7 +24,8 @@ def orthogonal(
     As :func:`nf_resnets.init.he`, but a convolution is drawn as its matrix ``[H W C_in, C_out]``,
     attention's ``[D, heads, head_dim]`` as ``[D, heads head_dim]``: its columns are orthonormal if
     there are no more of them than rows, else its rows are. Stacked weights are drawn one matrix for
-    each branch. A ``gain`` of ``2**0.5`` keeps the second moment through a ReLU.
+    each branch, grouped convolutions one for each group. A ``gain`` of ``2**0.5`` keeps the second
+    moment through a ReLU.
 
     Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in
     deep linear neural networks*, ICLR 2014, section 3.
@@ -38,9 +38,8 @@ def orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        order, c_out, count = by_place(roles.axes_of(leaf)), leaf.length("O"), leaf.length("N")
-        fan_in = math.prod(leaf.shape) // (count * c_out)
-        weight = _semi_orthogonal(leaf_key, (count, fan_in, c_out), dtype)
+        order = by_place(roles.axes_of(leaf))
+        weight = _of_groups(leaf_key, leaf, leaf.length("DHWI"), dtype)
         weight = weight.reshape([leaf.shape[axis] for axis in order])
         return gain * jnp.transpose(weight, np.argsort(order).tolist())
 
@@ -72,11 +71,19 @@ def delta_orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        c_in, c_out = leaf.length("I"), leaf.length("O")
-        weight = _semi_orthogonal(leaf_key, (leaf.length("N"), c_in, c_out), dtype)
+        c_in, c_out = leaf.length("I"), leaf.length("O") // leaf.groups
+        weight = _of_groups(leaf_key, leaf, c_in, dtype)
         return gain * max(1.0, (c_out / c_in) ** 0.5) * at_central_tap(leaf, weight)
 
     return draw(params, key, roles.assign(params, rules), sample)
+
+
+def _of_groups(key: jax.Array, leaf: Leaf, rows: int, dtype: Any) -> jax.Array:
+    """``[n, rows, C_out]``, for each copy and each group of outputs a matrix of its own."""
+    count, groups, c_out = leaf.length("N"), leaf.groups, leaf.length("O")
+    weight = _semi_orthogonal(key, (count * groups, rows, c_out // groups), dtype)
+    weight = weight.reshape(count, groups, rows, c_out // groups)
+    return jnp.swapaxes(weight, 1, 2).reshape(count, rows, c_out)
 
 
 def _semi_orthogonal(key: jax.Array, shape: tuple[int, int, int], dtype: Any) -> jax.Array:

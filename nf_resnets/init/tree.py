@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random
-from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, by_channel, path_name
+from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap, path_name
 
 _HOST = (np.ndarray, np.generic)
 
@@ -47,13 +47,16 @@ def scaled(old: Any, factor: Any) -> Any:
       old: the leaf as it was.
       factor: a number, or an array whose axes are the first ones of ``old``.
     """
-    promote = np.promote_types if isinstance(old, _HOST) else jnp.promote_types
-    dtype = promote(old.dtype, np.float32)
+    dtype = _at_least_float32(old.dtype)
     if hasattr(factor, "reshape"):
         factor = factor.reshape(*factor.shape, *[1] * (old.ndim - factor.ndim))
     if isinstance(factor, np.ndarray):
         factor = factor.astype(dtype)
     return cast_like(old, old.astype(dtype) * factor)
+
+
+def _at_least_float32(dtype: Any) -> Any:
+    return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
 
 
 def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
@@ -71,7 +74,7 @@ def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
       ValueError: if a concrete leaf (or one branch of it) is all zeros or not finite.
     """
     numpy: Any = np if isinstance(old, _HOST) else jnp
-    values = old.astype(numpy.promote_types(old.dtype, np.float32))
+    values = old.astype(_at_least_float32(old.dtype))
     axes = tuple(range(int(leaf.stacked), values.ndim))
     rms = (_rms if numpy is np else _compiled_rms)(numpy, values, axes)
     if is_concrete(rms) and not bool(numpy.all((rms > 0) & numpy.isfinite(rms))):
@@ -212,14 +215,14 @@ def draw(
         if not leaf.weight:
             return cast_like(value, 0)
         # Half-precision weights are drawn in float32 and rounded once.
-        dtype = jax.dtypes.canonicalize_dtype(jnp.promote_types(value.dtype, jnp.float32))
+        dtype = jax.dtypes.canonicalize_dtype(_at_least_float32(value.dtype))
         # 64 bits of the path's hash; 32 would meet twice among 10,000 paths.
         digest = hashlib.blake2b(leaf.path.encode(), digest_size=8).digest()
         leaf_key = _folded(key, np.frombuffer(digest, "<u4"))
         if leaf.role is Role.EMBEDDING:
             drawn = value.shape[-1] ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
         else:
-            drawn = sample(leaf_key, by_channel(leaf), dtype)
+            drawn = sample(leaf_key, leaf, dtype)
         return cast_like(value, drawn)
 
     return role_map.map(fill, params)

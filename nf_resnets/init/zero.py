@@ -67,7 +67,7 @@ def zero(
     role_map.check_depth(depth)
 
     def matrix(leaf: Leaf) -> np.ndarray:
-        rows, columns = leaf.length("O"), leaf.length("I")
+        rows, columns = leaf.length("O") // leaf.groups, leaf.length("I")
         if leaf.role is Role.HEAD or is_last(leaf):
             return np.zeros((rows, columns))
         if rows <= columns:

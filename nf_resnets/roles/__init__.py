@@ -13,7 +13,6 @@ from nf_resnets.roles.leaf import (
     Leaf,
     Role,
     axes_of,
-    by_channel,
     fans,
     path_name,
 )
@@ -23,5 +22,5 @@ from nf_resnets.roles.sizes import Sizes, sizes
 
 __all__ = [
     "LAYER_ROLES", "OUR_RULES", "Branch", "Group", "Leaf", "Role", "RoleMap", "Rules", "Sizes",
-    "assign", "axes_of", "by_channel", "fans", "path_name", "sizes",
+    "assign", "axes_of", "fans", "path_name", "sizes",
 ]  # fmt: skip

@@ -29,7 +29,10 @@ _QUERY, _KEY, _VALUE = (
     for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
 )
 _FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
-_EXPERTS = re.compile(r"expert|(?:^|[/._])moe", re.I)
+_QKV = re.compile(r"\w*(?:qkv|query_key_value|c_attn)\w*", re.I)
+_EXPERTS = re.compile(r"expert|(?:^|[/._])moe|(?:^|/)vmap", re.I)
+# Haiku's transposed convolutions have the outputs before the inputs.
+_TRANSPOSED = re.compile(r"conv\w*transpose\w*/w$")
 
 
 def with_axes(leaves: Sequence[Leaf], rules: Rules, params: Any, paths: Any) -> list[Leaf]:
@@ -45,7 +48,7 @@ def with_axes(leaves: Sequence[Leaf], rules: Rules, params: Any, paths: Any) -> 
         else leaf
         for leaf in leaves
     ]
-    words = {leaf.path: _stated(leaf, rules) for leaf in leaves if leaf.weight}
+    words = {leaf.path: _stated(leaf, rules) or _transposed(leaf) for leaf in leaves if leaf.weight}
     biases = {
         layer_of(leaf.path): leaf.own_shape
         for leaf in leaves
@@ -113,6 +116,12 @@ def _stated(leaf: Leaf, rules: Rules) -> str | None:
     return word
 
 
+def _transposed(leaf: Leaf) -> str | None:
+    if not _TRANSPOSED.search(leaf.path):
+        return None
+    return by_layout(len(leaf.own_shape), "HWIO")[:-2] + "OI"
+
+
 def _general(weights: Sequence[Leaf], biases: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """The axes, by path, of dense layers with several axes of inputs or outputs.
 
@@ -132,7 +141,7 @@ def _general(weights: Sequence[Leaf], biases: Mapping[str, tuple[int, ...]]) -> 
             if leaf.path not in words and _EXPERTS.search(leaf.path):
                 raise ValueError(
                     f"leaf {leaf.path!r} {list(leaf.shape)} may have an axis that runs over "
-                    "experts, by its name; expected rules.axes to say so, as in "
+                    "experts or copies, by its name; expected rules.axes to say so, as in "
                     "{r'experts/': 'NIO'} for [experts, C_in, C_out], whose weights are drawn one "
                     "by one."
                 )
@@ -163,6 +172,22 @@ def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
             return None
         order.append(rest.pop(fitting[0]))
     return (*order, *rest.values()) if len(rest) == 1 else None
+
+
+def names_of_attention(names: Sequence[str]) -> list[str]:
+    """Query, key and value among names, if all are, or those of layers that are two or all three.
+
+    Example:
+      >>> names_of_attention(["attn/q", "attn/k", "attn/v", "attn/out", "mlp/fc1"])
+      ['attn/q', 'attn/k', 'attn/v']
+    """
+    last = {name: re.split(r"[/.]", name)[-1] for name in names}
+    separate = [
+        [name for name in names if pattern.fullmatch(last[name])]
+        for pattern in (_QUERY, _KEY, _VALUE)
+    ]
+    fused = [name for name in names if _QKV.fullmatch(last[name])]
+    return [name for each in separate for name in each] if all(separate) else fused
 
 
 def _is_convolution(own: tuple[int, ...]) -> bool:
@@ -227,4 +252,4 @@ def _holder(node: Any, path: tuple[Any, ...], module: type) -> Any:
     return holder
 
 
-__all__ = ["attention_order", "ends_in_bias", "layer_of", "with_axes"]
+__all__ = ["attention_order", "ends_in_bias", "layer_of", "names_of_attention", "with_axes"]

@@ -56,6 +56,8 @@ class Leaf:
       axes: what each axis of a weight is, the stacked one included: ``"HWIO"``, ``"NIOO"`` (see
         ``Rules.axes``); ``""`` of what is no weight, and of a weight whose layout is not known
         (see :func:`axes_of`).
+      groups: how many groups a convolution splits its channels into, of which each gives
+        ``C_out / groups`` outputs; as many as channels if it is depthwise.
     """
 
     path: str
@@ -67,6 +69,7 @@ class Leaf:
     layer: int = 0
     m: int = 0
     axes: str = ""
+    groups: int = 1
 
     @property
     def own_shape(self) -> tuple[int, ...]:
@@ -163,8 +166,8 @@ def path_name(path: tuple[Any, ...]) -> str:
 def fans(leaf: Leaf) -> tuple[int, int]:
     """Returns ``(fan_in, fan_out)`` of a weight, whatever its layout and however it is stacked.
 
-    ``fan_in = H W C_in`` is the number of inputs to one output unit, ``fan_out = H W C_out``; of a
-    depthwise kernel of a branch both are ``H W`` (see :func:`by_channel`).
+    ``fan_in = H W C_in`` is the number of inputs to one output unit, ``fan_out = H W C_out /
+    groups`` of the outputs that an input goes to; of a depthwise kernel both are ``H W``.
 
     Args:
       leaf: a leaf with ``leaf.weight``.
@@ -177,10 +180,11 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       (144, 288)
       >>> fans(Leaf("conv", Role.STEM, (32, 16, 3, 3), weight=True, axes="OIHW"))
       (144, 288)
+      >>> fans(Leaf("conv", Role.STEM, (3, 3, 4, 32), weight=True, axes="HWIO", groups=8))
+      (36, 36)
       >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
       (512, 512)
     """
-    leaf = by_channel(leaf)
     axes, shape = axes_of(leaf), leaf.shape
     # What would be a convolution in space looks like a stack of those in a plane.
     in_plane = axes == "DHWIO" and shape[0] > WIDEST and shape[1] == shape[2] <= WIDEST
@@ -196,21 +200,7 @@ def fans(leaf: Leaf) -> tuple[int, int]:
             "outputs; expected rules.axes to say so ('IOO'), or that it is a convolution ('DIO')."
         )
     taps = leaf.length("DHW")
-    return taps * leaf.length("I"), taps * leaf.length("O")
-
-
-def by_channel(leaf: Leaf) -> Leaf:
-    """The leaf with the outputs of a depthwise kernel as copies (``N``), each of one input.
-
-    A convolution of a branch that takes one channel is depthwise, as ``[7, 7, 1, C]`` in Flax.
-
-    Example:
-      >>> by_channel(Leaf("conv", Role.BRANCH, (7, 7, 1, 64), weight=True, axes="HWIO")).axes
-      'HWIN'
-    """
-    if leaf.role is Role.BRANCH and leaf.axes and leaf.length("DHW") > 1 == leaf.length("I"):
-        return dataclasses.replace(leaf, axes=leaf.axes.replace("O", "N"))
-    return leaf
+    return taps * leaf.length("I"), taps * leaf.length("O") // leaf.groups
 
 
 def axes_of(leaf: Leaf) -> str:
@@ -236,6 +226,6 @@ def axes_of(leaf: Leaf) -> str:
 
 
 __all__ = [
-    "LAYER_ROLES", "WIDEST", "Branch", "Group", "Leaf", "Role", "axes_of", "by_channel", "fans",
-    "length", "path_name",
+    "LAYER_ROLES", "WIDEST", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "length",
+    "path_name",
 ]  # fmt: skip

@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.roles.axes import with_axes
-from nf_resnets.roles.branches import (
-    number_branches,
+from nf_resnets.roles.branch_checks import (
     orders_by_text,
     refuse_layers_beside,
     refuse_missing_skips,
     refuse_order_of_names,
     refuse_unused_order,
 )
+from nf_resnets.roles.branches import number_branches
+from nf_resnets.roles.grouped import with_groups
 from nf_resnets.roles.layout import refuse_broken_chain
 from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Leaf, Role, path_name
 from nf_resnets.roles.location import Location, locate
@@ -227,7 +228,9 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     leaves = with_axes(leaves, used, params, [path for path, _ in flat])
     _refuse_unmatched(leaves, used)
     _refuse_same_paths(leaves)
+    _refuse_ensemble(leaves, used)
     leaves, branches = number_branches(leaves, used)
+    leaves = with_groups(leaves, used)
     refuse_broken_chain(leaves)
     refuse_layers_beside(leaves, branches, used)
     refuse_order_of_names(leaves, branches, used)
@@ -316,6 +319,22 @@ def _refuse_same_paths(leaves: Sequence[Leaf]) -> None:
         if leaf.role in LAYER_ROLES and leaf.path in seen:
             raise ValueError(f"two leaves have the path {leaf.path!r}; expected one.")
         seen.add(leaf.path)
+
+
+def _refuse_ensemble(leaves: Sequence[Leaf], rules: Rules) -> None:
+    """Refuses a tree whose leaves all have one more axis, the dense head too: that of networks."""
+    layers = [leaf for leaf in leaves if leaf.role in LAYER_ROLES and leaf.shape]
+    first = {leaf.shape[0] for leaf in layers}
+    heads = [leaf for leaf in layers if leaf.role is Role.HEAD and leaf.weight]
+    of_dense = (
+        bool(heads) and len(layers) > len(heads) and all(len(leaf.shape) == 3 for leaf in heads)
+    )
+    if of_dense and len(first) == 1 < min(first) and not rules.axes:
+        raise ValueError(
+            f"all layers, {heads[0].path!r} {list(heads[0].shape)} too, have a first axis of "
+            f"{min(first)}, as of {min(first)} networks in one tree; expected one network, and "
+            "jax.vmap of the initialiser for several (rules.axes says it if they are taps)."
+        )
 
 
 __all__ = ["RoleMap", "assign"]

@@ -148,6 +148,51 @@ def test_an_order_in_which_layers_do_not_fit_is_refused():
     assert _layers([block] * 2, order=tuple(block)) == list(block)
 
 
+MLP = {"Dense_0": (8, 32), "Dense_1": (32, 8)}
+FLAX = {
+    "Dense_0": (32, 8),
+    "Dense_1": (8, 32),
+}  # Dense(8)(gelu(Dense(32)(x))): the outer one is first
+ATTENTION = dict.fromkeys(("k", "out", "q", "v"), (8, 8))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "match"),
+    [([FLAX] * 2, "'Block_0/Dense_0/kernel', which takes 32 .* neither is a width"),
+     ([{**FLAX, "Dense_2": (8, 32)}] * 2, "Dense_2/kernel, .* in another one they do"),
+     ([{"w1": (8, 32), "w2": (32, 8), "w3": (8, 32)}] * 2, "w3/kernel, .* in another one they do"),
+     ([dict.fromkeys(("Conv_0", "Conv_1"), (3, 3, 4, 4)), {"Conv_0": CONV, "Conv_1": (3, 3, 4, 8)},
+       {"Conv_0": CONV, "Conv_1": CONV}], "Block_1/Conv_0.* in another one"),
+     ([{**ATTENTION, **MLP}] * 2, "6 layers, Dense_0.* and q, k, v among them are an attention's"),
+     ([{"qkv": (8, 24), "proj": (8, 8), **MLP}] * 2, "4 layers, .* and qkv among them"),
+     ([{"c1": (1, 1, c, 16), "c2": (3, 3, 16, 4)} for c in (8, 12)], "gives 4, .* 12, .*DenseNet")],
+    ids=["nested", "nested gate", "gate last", "nested convolutions", "attention and feed-forward",
+         "fused", "dense connections"],
+)  # fmt: skip
+def test_branches_that_are_none_in_this_order_are_refused(blocks, match):
+    tree = {f"Block_{k}": {name: {"kernel": np.ones(shape)} for name, shape in block.items()}
+            for k, block in enumerate(blocks)} | {"head": np.ones((8, 4))}  # fmt: skip
+    with pytest.raises(ValueError, match=match):
+        roles.assign(tree, Rules(branch=r"Block_(\d+)/(\w+)/kernel", head="head"))
+
+
+def test_a_gate_that_halves_its_channels_is_in_order():
+    """NAFNet's, in a network in which 16 is a width, too."""
+    gated = {"conv_0": (1, 1, 8, 16), "conv_1": (3, 3, 1, 16), "conv_2": (1, 1, 8, 8)}
+    wider = {"conv_0": (3, 3, 16, 16), "conv_1": (3, 3, 16, 16)}
+    assert _layers([gated, gated, wider]) == list(gated)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [MLP, {"Dense_0": (8, 32), "Dense_1": (8, 32), "Dense_2": (32, 8)},
+     dict.fromkeys(("k", "q", "v"), (8, 8)), {"Conv_0": (3, 3, 8, 16), "Conv_1": (3, 3, 16, 16)}],
+    ids=["feed-forward", "gate", "attention without an output", "wider"],
+)  # fmt: skip
+def test_branches_in_order_are_not_refused(block):
+    assert _layers([block] * 2) == list(block)
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [(("one", "three", "two"), True), (("post", "pre"), True), (("Conv_0", "Conv_1"), False),

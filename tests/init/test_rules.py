@@ -302,7 +302,9 @@ def test_scanned():
 class MlpBlock(nn.Module):
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(x.shape[-1])(nn.gelu(nn.Dense(2 * x.shape[-1])(x)))
+        # In one line the outer layer would be constructed first, and be Dense_0.
+        h = nn.gelu(nn.Dense(2 * x.shape[-1])(x))
+        return nn.Dense(x.shape[-1])(h)
 
 
 class Encoder1DBlock(nn.Module):

@@ -37,8 +37,13 @@ MUTANTS = [
     ),
     *_in(
         "roles/leaf.py",
-        "init/test_distributions.py",
-        ('leaf.axes.replace("O", "N")', 'leaf.axes.replace("O", "O")'),
+        "test_grouped.py",
+        ('leaf.length("O") // leaf.groups', 'leaf.length("O")'),
+    ),
+    *_in(
+        "roles/grouped.py",
+        "test_grouped.py",
+        ("groups[leaf] = given // taken", "groups[leaf] = taken"),
     ),
     *_in(
         "analysis/loss.py",
