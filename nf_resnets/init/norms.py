@@ -22,8 +22,10 @@ _FACTOR = re.compile(
     r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
     re.IGNORECASE,
 )
-# The length of a weight that is a direction: Flax's WeightNorm, PyTorch's two.
-_LENGTH = re.compile(r"weight_?norm|(?:^|[/._])(?:weight_g|original0)$", re.IGNORECASE)
+# A weight that is divided by its length, or that length: Flax's two in Linen and NNX, PyTorch's.
+_NORMALIZED = re.compile(
+    r"weight_?norm|spectral_?norm|layer_instance/|(?:^|[/._])(?:weight_g|original0)$", re.I
+)
 _LEFT = (
     "leaf {path!r} {shape} is that of a norm in residual branch{block}, and {title} is for "
     "branches without normalisation; expected the norm to be taken out of the network, or "
@@ -89,10 +91,11 @@ def _refuse_normalized_weights(scheme: Scheme, role_map: RoleMap) -> None:
     for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
         gain = is_gain(leaf) and math.prod(leaf.own_shape) > 1 and not kept.search(leaf.path)
         gain = gain and leaf.role in (Role.NORM, Role.KEEP)
-        if location.inside and (gain or _LENGTH.search(leaf.path)):
+        length = last_name(leaf) == "g" and len(leaf.own_shape) > 1  # Equinox's
+        if location.inside and (gain or length or _NORMALIZED.search(leaf.path)):
             raise ValueError(
-                f"leaf {leaf.path!r} {list(leaf.shape)} is the length of a normalised weight by "
-                f"its name, and {scheme.title} scales weights, without effect there; expected "
+                f"leaf {leaf.path!r} {list(leaf.shape)} belongs to a normalised weight by its "
+                f"name, and {scheme.title} scales weights, without effect there; expected "
                 "plain weights, or a scheme that leaves them as they are, such as 'skipinit'."
             )
 

@@ -465,17 +465,22 @@ def test_running_statistics_are_meant_where_norms_are(statistics):
 
 @pytest.mark.parametrize(
     "leaves",
-    [{"WeightNorm_0/Conv_0/kernel": {"scale": ones()}}, {"Conv_0/weight_g": ones(1, 1, 1, C)}],
-    ids=["Flax", "PyTorch"],
+    [
+        {"WeightNorm_0/Conv_0/kernel": {"scale": ones()}},
+        {"Conv_0/weight_g": ones(1, 1, 1, C)},
+        {"Conv_0/g": ones(C, 1, 1, 1)},
+        {"Conv_0/layer_instance/bias": ones()},
+    ],
+    ids=["Flax", "PyTorch", "Equinox", "NNX"],
 )
 def test_normalised_weights_are_refused_where_weights_are_scaled(leaves):
     """Their length is a parameter of its own: a factor has no effect, and a zero is NaN."""
     tree = flax_blocks(**leaves, alpha=jnp.ones(()))
-    rules = dataclasses.replace(FLAX_RULES, keep="WeightNorm|weight_g", alpha="alpha")
+    rules = dataclasses.replace(FLAX_RULES, keep="WeightNorm|/(weight_)?g|layer_", alpha="alpha")
     for name in ("fixup", "rescalenet"):
         constants = schemes.get("rescalenet").constants(2)
         given = {"constants": constants} if name == "rescalenet" else {}
-        with pytest.raises(ValueError, match="length of a normalised weight .* scales weights"):
+        with pytest.raises(ValueError, match="belongs to a normalised weight .* scales weights"):
             getattr(init, name)(tree, 2, rules=rules, **given)
         assert "normalised weight" in str(init.describe(tree, 2, rules=rules, scheme=name).refused)
     init.skipinit(tree, 2, rules=rules)
