@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 
 from docs.machinery import pictures, reference, scheme_pages
@@ -74,9 +75,10 @@ def gallery_page(results: tuple[Result, ...]) -> str:
         parts += [f"(gallery-{result.name})=", f"## {result.title.removesuffix('.')}"]
         for figure in result.figures:
             path = os.path.relpath(figure, GENERATED)
+            inches = struct.unpack(">I", figure.read_bytes()[16:20])[0] / 160
             parts.append(
-                f"```{{figure}} {path}\n:alt: {_plain(result.title)} ({figure.stem})\n"
-                ":class: picture\n```"
+                f":::{{container}} scrolls\n```{{figure}} {path}\n:alt: {_plain(result.title)} "
+                f"({figure.stem})\n:class: {'wide ' * (inches > 8)}picture\n```\n:::"
             )
         parts.append(f"**Claim** {_code_spans(result.claim)}")
         parts.append(f"```sh\n{result.command}\n```")

@@ -177,6 +177,7 @@ def _draw(axes: Any, panel: Panel, look: Mapping[str, Look]) -> float:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if panel.y_base:
         axes.set_yscale("log")
+        axes.set_ylim(*(panel.y_limits or axes.get_ylim()))
         log_axis(axes, "y", axes.get_ylim(), base=panel.y_base)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)

@@ -72,6 +72,7 @@ h1 { font-size: 1.65rem; margin: 0; }
 h2 { font-size: 1.2rem; margin-top: 2.4rem; border-bottom: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 p, ul { margin: .4rem 0; max-width: 60rem; overflow-wrap: anywhere; }
+ul { padding-left: 1.3rem; }
 .answer { background: var(--card); border-radius: 10px; padding: .9rem 1.2rem; margin: 1rem 0; }
 .answer p { font-size: 1.25rem; font-weight: 600; }
 .soft, figcaption, th { color: var(--soft); }
@@ -91,9 +92,7 @@ td.wrap { white-space: normal; min-width: 12rem; }
 .edge { color: var(--warn); font-weight: 600; }
 .bad { color: var(--bad); }
 figure { margin: .6rem 0 1rem; min-width: 0; }
-figure img { display: block; width: 100%; min-width: 30rem; background: #fff;
-  border-radius: 8px; padding: 6px; }
-figure.wide img { min-width: 46rem; }  /* a narrow screen scrolls */
+figure img { display: block; width: 100%; background: #fff; border-radius: 8px; padding: 6px; }
 @media (max-width: 700px) { main { padding: 1rem .8rem 3rem; }
   th, td { padding-right: .55rem; } td:first-child { white-space: normal; min-width: 5.5rem; } }
 details { margin: .5rem 0; border: 1px solid var(--line); padding: .4rem .8rem; }
@@ -541,10 +540,13 @@ def _figures(figures: Mapping[str, bytes]) -> Iterable[str]:
         # As an image an SVG runs no script and shares no names with the page.
         inside = base64.b64encode(data).decode("ascii")
         width = re.search(rb'<svg[^>]*? width="([\d.]+)pt"', data[:2000])
-        wide = ' class="wide"' if width and float(width[1]) > 760 else ""
+        points = float(width[1]) if width else 500.0
+        wide = ' class="wide"' if points > 700 else ""
+        # On a narrow screen a figure scrolls: letters of 10 points have 9 pixels at least.
         yield (
-            f'<figure{wide}><div class="scroll"><img src="data:{kind};base64,{inside}" '
-            f'alt="{_text(name)}"></div><figcaption>{_text(name)}</figcaption></figure>'
+            f'<figure{wide}><div class="scroll"><img style="min-width: {0.9 * points:.0f}px" '
+            f'src="data:{kind};base64,{inside}" alt="{_text(name)}"></div>'
+            f"<figcaption>{_text(name)}</figcaption></figure>"
         )
     if figures:
         yield "</div>"

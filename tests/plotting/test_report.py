@@ -167,7 +167,7 @@ def test_all_text_is_escaped(tmp_path):
     assert reader.text.count("<script>alert('x')</script> & \"quoted\"") > 12
     # Nor does a text open an attribute of its own.
     assert {name for _, name, _ in reader.attributes} <= {
-        "lang", "charset", "name", "content", "class", "src", "alt"
+        "lang", "charset", "name", "content", "class", "src", "alt", "style"
     }  # fmt: skip
 
 
