@@ -139,9 +139,9 @@ LOOKS.update(
     {
         VARIANTS[name].title: Look(color, marker, fillstyle="none")
         for name, color, marker in (
-            ("no_bias", "#117733", "P"), ("tenth", "#44AA99", "v"), ("tenfold", "#222255", "s"),
-            ("no_branches", "#661100", "D"), ("nonzero", "#6A51A3", "X"),
-            ("no_rule_2", "#8C6D31", "<"), ("rule_2", "#CC6677", "^"),
+            ("no_bias", "#0E6E2E", "P"), ("tenth", "#2FA58F", "v"), ("tenfold", "#1D2150", "s"),
+            ("no_branches", "#6B1A05", "D"), ("nonzero", "#2B1B3D", "X"),
+            ("no_rule_2", "#8C6D31", "<"), ("rule_2", "#C9576A", "^"),
         )
     },
     **{VARIANTS["no_rule"].title: LOOKS["He"]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import inspect
 import itertools
 import os
@@ -75,8 +76,10 @@ def choose(prog: str, commands: Mapping[str, str], what: str = "COMMAND") -> str
         print(f"\n{prog} {what} --help shows its options.")
         raise SystemExit(0)
     if name not in commands:
+        close = difflib.get_close_matches(name, commands, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
         known = ", ".join(commands)
-        print(f"{prog} {name} found; expected one of {known}.", file=sys.stderr)
+        print(f"{what}={name!r} found; expected one of {known}{hint}.", file=sys.stderr)
         raise SystemExit(MISTAKE)
     del sys.argv[1]
     return name

@@ -84,7 +84,7 @@ def test_commands_run_from_an_empty_folder(nf_resnets, tmp_path):
         return found.stdout + found.stderr
 
     assert "usage: nf-resnets COMMAND" in run("--help")
-    assert run("swep", 2).startswith("nf-resnets swep found; expected one of demo, ")
+    assert run("swep", 2).startswith("COMMAND='swep' found; expected one of demo, ")
     run("demo --scale smoke --depths 10 --schemes fixup")
     run("experiment theory_signal --scale smoke")
     run("analyze --model wrn-10-1")

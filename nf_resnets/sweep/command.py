@@ -205,9 +205,10 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
             where = options.ledger or options.out / "ledger.db"
             ledger = stack.enter_context(open_ledger(where))
             _begin(options, sweep, ledger)
+            runs, programs = sweep.size, len(sweep.programs)
             print(
-                f"{title}: {sweep.size:,} runs, {len(sweep.programs)} programs on "
-                f"{device_name()}; results in {options.out.resolve()}",
+                f"{title}: {runs:,} run{'s'[: runs != 1]}, {programs} program"
+                f"{'s'[: programs != 1]} on {device_name()}; results in {options.out.resolve()}",
                 flush=True,
             )
         stop = Preemption()

@@ -61,7 +61,7 @@ def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
     out, said = made
     for name in ("rates.png", "optima.png", "heat.png"):
         assert (out / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert "12 runs, 1 programs" in said
+    assert "12 runs, 1 program on" in said
     assert "compiling 1 program" in said
     assert (out / "table.txt").read_text().strip() in said
     with open(out / "rows.csv", newline="") as stream:
