@@ -16,6 +16,11 @@ _GATE = re.compile(
     r"(?:^|[/._])(?:se|se_?(?:block|layer|module|unit)|squeeze\w*excit\w*|excit\w*)_?\d*[/._]", re.I
 )
 
+# What a layer at the end of a branch is called: out, o_proj, linear_out.
+_OUTPUT = re.compile(
+    r"(?:^|[/._])(?:w_?)?(?:o|out|output)(?:_?(?:proj\w*|dense|linear|layer|conv\w*))?$", re.I
+)
+
 
 def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rules: Rules) -> None:
     """Refuses a first or last layer that is in no row with the others: a shortcut, or a gate.
@@ -146,8 +151,16 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
 
     # Branches of the same widths say the same, right or wrong.
     for kind, row in dict(zip(reversed(kinds), reversed(in_order), strict=True)).items():
-        if _is_told(_names(row, rules), rules):
+        names = _names(row, rules)
+        if _is_told(names, rules):
             continue
+        outputs = [leaf for leaf, each in zip(row, names, strict=True) if _OUTPUT.search(each)]
+        if outputs and row[-1] not in outputs and _by_text(names, rules):
+            raise ValueError(
+                f"leaf {outputs[0].path!r} is the last layer of its branch by its name, and in the "
+                f"order of the names, {', '.join(names)}, it is not; expected rules.order to name "
+                "them from the first to the last."
+            )
         (taken, given), others = _ends(kind), _other_ends(kind)
         taken_there, given_there = before[kind] or around, after[kind] or around
         equal, fits = {first for first, last in others if first == last}, _fit(kind)

@@ -165,9 +165,11 @@ ATTENTION = dict.fromkeys(("k", "out", "q", "v"), (8, 8))
        {"Conv_0": CONV, "Conv_1": CONV}], "Block_1/Conv_0.* in another one"),
      ([{**ATTENTION, **MLP}] * 2, "6 layers, Dense_0.* and q, k, v among them are an attention's"),
      ([{"qkv": (8, 24), "proj": (8, 8), **MLP}] * 2, "4 layers, .* and qkv among them"),
+     ([{f"linear_{name}": (8, 8) for name in ("q", "k", "v", "out", "pos")}] * 2,
+      "linear_out/kernel' is the last layer .* linear_k, linear_out, .* it is not"),
      ([{"c1": (1, 1, c, 16), "c2": (3, 3, 16, 4)} for c in (8, 12)], "gives 4, .* 12, .*DenseNet")],
     ids=["nested", "nested gate", "gate last", "nested convolutions", "attention and feed-forward",
-         "fused", "dense connections"],
+         "fused", "output by name", "dense connections"],
 )  # fmt: skip
 def test_branches_that_are_none_in_this_order_are_refused(blocks, match):
     tree = {f"Block_{k}": {name: {"kernel": np.ones(shape)} for name, shape in block.items()}
