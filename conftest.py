@@ -5,10 +5,12 @@ settings are environment variables, so that processes which a test starts have t
 """
 
 import collections
+import functools
 import gc
 import importlib.metadata
 import os
 import sys
+import threading
 
 import pytest
 
@@ -55,6 +57,46 @@ def pytest_configure(config):
     version = tuple(map(int, importlib.metadata.version("jax").split(".")[:2]))
     if config.option.markexpr == "not slow" and version < (0, 11):
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_keys_of_programs(request):
+    """Computes no keys of programs for a cache that nobody asked for, in quick runs.
+
+    JAX decides at its first compilation whether it computes them.
+    """
+    import jax
+
+    if (
+        request.config.option.markexpr == "not slow"
+        and jax.config.jax_compilation_cache_dir is None
+    ):
+        jax.config.update("jax_enable_compilation_cache", False)
+        jax.jit(lambda x: x).lower(0.0).compile()
+        jax.config.update("jax_enable_compilation_cache", True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_context(request):
+    """Lowers the programs of a file in one MLIR context, in quick runs.
+
+    A context for each, as JAX makes them, is a seventh of the time of all tests. Other threads than
+    the main one keep to that.
+    """
+    from jax._src.interpreters import mlir
+
+    make = getattr(mlir, "make_ir_context", None)
+    if make is None or request.config.option.markexpr != "not slow":
+        yield
+        return
+    shared = functools.cache(make)
+
+    def make_ir_context():
+        return shared() if threading.current_thread() is threading.main_thread() else make()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlir, "make_ir_context", make_ir_context)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
