@@ -49,6 +49,8 @@ OPTIMIZED = (
     "training/test_hosts.py",
     "training/test_preemption.py",
 )
+# Folders whose session's fixtures train a network.
+SHARING = ("tests/trained/",)
 
 
 def pytest_configure(config):
@@ -120,6 +122,19 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives each file to one worker, and to a single one the files that share what they train."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadSharing(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return next((folder for folder in SHARING if file.startswith(folder)), file)
+
+    return LoadSharing(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
