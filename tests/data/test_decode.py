@@ -1,5 +1,6 @@
 """Decoding: the pixels are Pillow's of the whole image, whatever the file holds."""
 
+import functools
 import io
 
 import numpy as np
@@ -10,8 +11,15 @@ from nf_resnets.data.crop import central_box
 from nf_resnets.data.decode import ImageFile
 from tests.photographs import encoded, photographs
 
-PHOTOGRAPH = Image.fromarray(photographs()[0])
-WHOLE = encoded(PHOTOGRAPH, quality=90)
+
+@functools.cache
+def photograph():
+    return Image.fromarray(photographs()[0])
+
+
+@functools.cache
+def whole():
+    return encoded(photograph(), quality=90)
 
 
 def whole_then_cropped(content, box, size):
@@ -20,28 +28,28 @@ def whole_then_cropped(content, box, size):
 
 
 def test_the_pixels_of_a_box():
-    found = ImageFile(WHOLE).pixels((100, 50, 400, 250), 96)
+    found = ImageFile(whole()).pixels((100, 50, 400, 250), 96)
     assert found.shape == (96, 96, 3) and found.dtype == np.uint8
-    np.testing.assert_array_equal(found, whole_then_cropped(WHOLE, (100, 50, 400, 250), 96))
-    flipped = ImageFile(WHOLE).pixels((100, 50, 400, 250), 96, flip=True)
+    np.testing.assert_array_equal(found, whole_then_cropped(whole(), (100, 50, 400, 250), 96))
+    flipped = ImageFile(whole()).pixels((100, 50, 400, 250), 96, flip=True)
     np.testing.assert_array_equal(flipped, found[:, ::-1])
 
 
 def test_the_central_crop_is_that_of_the_published_order():
     """Resize the whole until its shorter side is 256, then take the middle 224 x 224."""
-    image = Image.open(io.BytesIO(WHOLE))
+    image = Image.open(io.BytesIO(whole()))
     width, height = image.size
     short = min(width, height)
     resized = image.resize((256 * width // short, 256 * height // short), Image.BILINEAR)
     left, top = round((resized.width - 224) / 2), round((resized.height - 224) / 2)
     expected = np.asarray(resized.crop((left, top, left + 224, top + 224)))
-    found = ImageFile(WHOLE).pixels(central_box(height, width, 224, 256), 224)
+    found = ImageFile(whole()).pixels(central_box(height, width, 224, 256), 224)
     # The filter's weights are rounded to 8 bits at places that differ by the last bit of a float.
     assert abs(found.astype(int) - expected).max() <= 1
 
 
 def test_a_large_image_is_decoded_at_less_and_is_nearly_the_same():
-    large = encoded(PHOTOGRAPH.resize((1920, 1281), Image.Resampling.BICUBIC), quality=90)
+    large = encoded(photograph().resize((1920, 1281), Image.Resampling.BICUBIC), quality=90)
     box = (0, 0, 1920, 1281)
     file = ImageFile(large)
     found = file.pixels(box, 224)
@@ -54,25 +62,31 @@ def test_a_large_image_is_decoded_at_less_and_is_nearly_the_same():
 @pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA", "LA", "1"])
 def test_every_mode_becomes_rgb(mode):
     kind = "JPEG" if mode in ("L", "CMYK") else "PNG"
-    content = encoded(PHOTOGRAPH.convert(mode), kind)
+    content = encoded(photograph().convert(mode), kind)
     found = ImageFile(content).pixels((0, 0, 640, 427), 32)
     assert found.shape == (32, 32, 3)
     # The photograph's own colours, but for what few colours or none leave of them.
-    expected = whole_then_cropped(WHOLE, (0, 0, 640, 427), 32).astype(int)
+    expected = whole_then_cropped(whole(), (0, 0, 640, 427), 32).astype(int)
     assert abs(found.mean() - expected.mean()) < 12
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"Dear reader,\n", "13 bytes that begin with b'Dear reader,' found; expected a JPEG or "),
-        (b"", "0 bytes that begin with b'' found; expected a JPEG or PNG image."),
-        (encoded(PHOTOGRAPH, "BMP"), "bytes that begin with b'BM"),
-        (WHOLE[:10_000], "a damaged image of 640 x 427 pixels found (image file is truncated"),
-        (WHOLE[:300], "300 bytes that begin with"),
+        (
+            lambda: b"Dear reader,\n",
+            "13 bytes that begin with b'Dear reader,' found; expected a JPEG or ",
+        ),
+        (lambda: b"", "0 bytes that begin with b'' found; expected a JPEG or PNG image."),
+        (lambda: encoded(photograph(), "BMP"), "bytes that begin with b'BM"),
+        (
+            lambda: whole()[:10_000],
+            "a damaged image of 640 x 427 pixels found (image file is truncated",
+        ),
+        (lambda: whole()[:300], "300 bytes that begin with"),
     ],
 )
 def test_what_is_no_image_is_refused(content, message):
     with pytest.raises(ValueError) as error:
-        ImageFile(content).pixels((0, 0, 8, 8), 8)
+        ImageFile(content()).pixels((0, 0, 8, 8), 8)
     assert message in str(error.value) and "\n" not in str(error.value)

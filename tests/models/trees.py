@@ -15,10 +15,16 @@ if jax.__version_info__ < (0, 11):
 quick_jit = functools.partial(jax.jit, compiler_options=_OPTIONS)
 
 
-def shapes(model, image_shape=(8, 8, 3), batch=2):
-    """What ``model.init`` would return, as shapes: nothing is computed or compiled."""
+@functools.cache
+def _traced(model, image_shape, batch):
     images = jax.ShapeDtypeStruct((batch, *image_shape), np.float32)
     return jax.eval_shape(model.init, jax.random.key(0), images)
+
+
+def shapes(model, image_shape=(8, 8, 3), batch=2):
+    """What ``model.init`` would return, as shapes: nothing is computed or compiled."""
+    # A tree of its own for each caller.
+    return jax.tree.map(lambda leaf: leaf, _traced(model, tuple(image_shape), batch))
 
 
 def random_variables(model, seed, image_shape=(8, 8, 3), branch=0.5):
