@@ -104,7 +104,7 @@ def told_to_stop(folder, runs, after):
         env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
     )  # fmt: skip
     try:
-        assert "runs, 1 programs" in process.stdout.readline()
+        assert "runs, 1 program on" in process.stdout.readline()
         time.sleep(after)
         return ended_after(process)
     finally:
