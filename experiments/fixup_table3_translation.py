@@ -90,9 +90,6 @@ networks are easier to train with one before each branch."""
 OF_THE_TABLE = ("layernorm", "layernorm_pre", "fixup", "plain")
 RIVALS = tuple(name for name in VARIANTS if name != "plain")
 
-CEILING = 10.0
-"""The largest loss that the figure shows: an untrained network's may be tens of thousands."""
-
 MULTI30K = "multi30k_translate/de-en"
 SIZES = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
 
@@ -370,8 +367,9 @@ def plot(results: Results, path: Path) -> None:
                 if line[name]:
                     at[name].append(int(line["step"]))
                     values[name].append(float(line[name]))
-        cut = [min(loss, CEILING) for loss in values["loss"]]
-        losses.append(Curve(title, at["loss"], moving_average(cut, settings.window), gone))
+        losses.append(
+            Curve(title, at["loss"], moving_average(values["loss"], settings.window), gone)
+        )
         scores.append(Curve(title, at["bleu"], values["bleu"], gone, marked=True))
     highest = max((score for curve in scores for score in curve.y), default=0)
     top = 102 if highest > 50 else 1.2 * max(highest, 1)
@@ -379,7 +377,7 @@ def plot(results: Results, path: Path) -> None:
     average = f", mean of {settings.window} steps" if settings.window > 1 else ""
     curves_figure(
         [
-            Panel("step", "training loss (nats a token)", losses, more_is_better=False),
+            Panel("step", "training loss (nats a token)", losses, more_is_better=False, y_base=10),
             Panel("step", "BLEU, validation pairs", scores, y_limits=(0, top)),
         ],
         path,
@@ -394,7 +392,7 @@ def plot(results: Results, path: Path) -> None:
         subtitle=(
             f"Transformers on {sentences}, {settings.d_model} channels, learning rate "
             f"{settings.learning_rate:g}, {settings.warmup_steps} steps of warm-up, batches of "
-            f"{settings.max_tokens:,} tokens{average}, losses cut at {CEILING:g}. "
+            f"{settings.max_tokens:,} tokens{average}. "
             f"Trains: no run diverged, and the test BLEU is at least halfway from "
             f"that of a copy of the source to the best, and {LEAST} points above it."
         ),
