@@ -173,6 +173,7 @@ def _draw(axes: Any, panel: Panel, look: Mapping[str, Look]) -> float:
         every_x = [x for curve in panel.curves for x in curve.x]
         log_axis(axes, "x", every_x, base=panel.x_base)
         value_ticks(axes, every_x)
+        axes.set_xlim(min(every_x) / 1.15, max(every_x) * 1.15)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if panel.y_base:
