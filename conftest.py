@@ -49,8 +49,9 @@ OPTIMIZED = (
     "training/test_hosts.py",
     "training/test_preemption.py",
 )
-# Folders whose session's fixtures train a network.
-SHARING = ("tests/trained/",)
+# What one worker runs by itself: the folder whose fixtures train a network once a session, and the
+# files that are compiled otherwise, before and after which JAX forgets all programs.
+SHARING = (("tests/trained/",), tuple(f"tests/{path}" for path in OPTIMIZED))
 
 
 def pytest_configure(config):
@@ -126,13 +127,13 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Gives each file to one worker, and to a single one the files that share what they train."""
+    """Gives each file to one worker, and files that share what is costly to the same one."""
     from xdist.scheduler import LoadFileScheduling
 
     class LoadSharing(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return next((folder for folder in SHARING if file.startswith(folder)), file)
+            return next((paths[0] for paths in SHARING if file.startswith(paths)), file)
 
     return LoadSharing(config, log) if config.getoption("dist") == "loadfile" else None
 
