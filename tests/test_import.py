@@ -45,6 +45,7 @@ modules = sorted({name.partition(".")[0] for name in sys.modules})
 model = nf_resnets.models.WideResNet(depth=28, width=10)
 then = loaded()
 parts = [getattr(nf_resnets, name) for name in dir(nf_resnets)]
+readers = sorted({"sklearn", "tensorflow", "tensorflow_datasets"} & set(sys.modules))
 """
 # Whether a device has been used, which JAX says when their number is to be changed.
 USED = """
@@ -58,14 +59,16 @@ except RuntimeError as error:
 
 
 def test_what_an_import_costs_and_brings():
-    code = IMPORTED + USED + "print(json.dumps([seconds, modules, first, then, used]))"
-    seconds, modules, first, then, used = in_a_fresh_process(code)
+    code = IMPORTED + USED + "print(json.dumps([seconds, modules, first, then, readers, used]))"
+    seconds, modules, first, then, readers, used = in_a_fresh_process(code)
     assert "jax" in modules
     assert not set(HEAVY) & set(modules)
     # The parts are imported when they are used. What lies below the models is loaded with them.
     assert not set(LAZY) & set(first)
     assert {"init", "schemes", "roles"} <= set(first)
     assert set(then) - set(first) == {"models", "taps"}
+    # No part, data among them, imports what reads data sets before one is read.
+    assert readers == []
     # jax.distributed.initialize must come before the first use of a device, and users import first.
     assert used is False
     # The check can fail.

@@ -252,17 +252,6 @@ def test_an_unknown_name_is_refused(name, hint):
 # ---- TensorFlow Datasets
 
 
-def test_importing_the_package_imports_no_data_library():
-    code = (
-        "import sys, nf_resnets.data;"
-        "print({'sklearn', 'tensorflow', 'tensorflow_datasets'} & set(sys.modules))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "set()\n"
-
-
 def _write_tfds(data_dir, name, sizes, labels_of=None):
     """Writes random images with TFDS's own builder and returns {split: [(image, label), ...]}.
 
