@@ -26,6 +26,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "docs.machinery.mathml",
 ]
 exclude_patterns = [

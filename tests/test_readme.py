@@ -77,21 +77,29 @@ def test_a_number_that_links_to_a_table_is_in_it():
         assert "diverged" not in words or "diverged" in (ROOT / file).read_text()
 
 
-def commands():
-    """The lines of the README's shell examples that start ``nf-resnets``, options and all."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.S | re.M)
-    shell = "".join(text for language, text in blocks if not language).replace("\\\n", " ")
-    return [line.partition("#")[0].split() for line in shell.splitlines() if "nf-resnets" in line]
+def options():
+    """The options that README and pages show, by the ``nf-resnets`` command they are shown with."""
+    pages = [
+        path
+        for path in (ROOT / "docs").rglob("*.md")
+        if not {"generated", "_build"} & {*path.parts}
+    ]
+    text = "\n".join([TEXT, *(path.read_text() for path in pages)]).replace("\\\n", " ")
+    found = {}
+    for line in re.findall(r"(?:^|`)nf-resnets ([^`\n]+)", text, re.M):
+        words = line.partition("#")[0].split()
+        name = tuple(words[:2] if words[0] == "experiment" else words[:1])
+        found.setdefault(name, set()).update(word for word in words if word.startswith("--"))
+    return {name: shown for name, shown in found.items() if "NAME" not in name}
 
 
 def test_the_commands_of_the_shell_examples_are_there(monkeypatch, capsys):
-    assert len(commands()) >= 5
-    for _, *words in commands():
-        name = words[:2] if words[0] == "experiment" else words[:1]
+    assert len(options()) >= 12 and "--topology" in options()[("sweep",)]
+    for name, shown in options().items():
         assert run(monkeypatch, *name, "--help") == 0
         said = capsys.readouterr().out
-        for option in [word for word in words if word.startswith("--")]:
-            assert f"{option} " in said, option
+        for option in shown - {"--help"}:
+            assert re.search(rf"{option}\b", said), (name, option)
 
 
 @pytest.mark.parametrize("folder", ["bench-cpu", "bench-cpu-rest"])
