@@ -114,3 +114,13 @@ def test_every_scheme_has_its_picture(built):
 
     for name in schemes.names():
         assert f"_images/{name}.png" in (built / f"schemes/{name}.html").read_text()
+
+
+@pytest.mark.slow
+def test_names_link_to_their_source_and_to_no_other_librarys(built):
+    assert (
+        "_modules/nf_resnets/init/fixup.html#fixup"
+        in (built / "generated/api/init.html").read_text()
+    )
+    sources = built / "_modules"
+    assert {path.name for path in sources.iterdir()} == {"index.html", "nf_resnets"}
