@@ -123,4 +123,4 @@ def test_names_link_to_their_source_and_to_no_other_librarys(built):
         in (built / "generated/api/init.html").read_text()
     )
     sources = built / "_modules"
-    assert {path.name for path in sources.iterdir()} == {"index.html", "nf_resnets"}
+    assert {path.stem for path in sources.iterdir()} == {"index", "nf_resnets"}
