@@ -2,10 +2,12 @@
 
 from nf_resnets.plotting.answers import (
     bearable,
+    best_at,
     best_of_all,
     fewest_steps,
     growth,
     growth_of_all,
+    largest_effects,
     lowest_end,
     moves_of_all,
 )
@@ -101,3 +103,32 @@ def test_it_is_told_whose_best_rate_stays_and_where_others_go():
     )
     assert moves_of_all(moves[-2:], called, "depth") == "No run of He finishes at depth 100"
     assert "No best rate is known at two sizes" in moves_of_all(moves[:1], called, "depth")
+
+
+def test_the_largest_networks_and_the_settings_that_move_most():
+    def at(scheme, depth, best, mean):
+        group = {"scheme": scheme, "depth": depth}
+        return {"group": group, "metric": "train_loss", "best": best, "mean": mean}
+
+    def name(group):
+        return group["scheme"]
+
+    optima = [at("a", 10, 0.5, 0.1), at("a", 90, 0.25, 0.4), at("b, c", 90, 0.1, 0.3),
+              at("d", 90, None, None)]  # fmt: skip
+    assert best_at(optima, name, "depth") == (
+        "At depth 90 the lowest training loss is 0.3 with “b, c” (rate 0.1), the next 0.4 with a "
+        "(rate $2^{-2}$); no run of d finishes"
+    )
+    assert best_at(optima[3:], name, "depth") == "No run finished at depth 90"
+
+    def alone(field, *means):
+        best = [None if mean is None else {"mean": mean} for mean in means]
+        return {"field": field, "metric": "test_accuracy", "best": best}
+
+    isolations = [alone("peak_lr", 0.9, 0.5, None), alone("batch_size", 0.9, 0.95),
+                  alone("batch_size", 0.2, 0.9)]  # fmt: skip
+    assert largest_effects(isolations) == (
+        "The best test accuracy of a scheme moves by up to 70.0 points with the batch size and "
+        "40.0 points with the learning rate"
+    )
+    assert largest_effects([alone("peak_lr", None)]) == "No run finished"
