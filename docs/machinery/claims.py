@@ -8,7 +8,7 @@ first:
     scheme=fixup depth=1000   the rows: equal text or number; `step=46..50` is a range
     min, max, diverged        of all rows, not the mean over seeds; how many runs diverged
     best/peak_lr              the mean at the rate where it is highest; `argbest/peak_lr` that rate
-    largest/peak_lr           the largest rate at which every run is above 0.5
+    largest/peak_lr           the largest rate at which every run has half of the best mean
     ±error                    the spread is this column, not the standard deviation over seeds
     curves.csv, @NAME         another file than rows.csv, another folder than the claim's own
 """
@@ -267,11 +267,18 @@ def _at_rate(
     for row in rows:
         groups[float(row[axis])].append(row)
 
+    means = [
+        statistics.mean(v)
+        for each in groups.values()
+        if (v := _values(each, column, by_seed=False))
+    ]
+    trains = max(means, default=0) / 2
+
     def merit(rate: float) -> tuple[float, float, float]:
         values = _values(groups[rate], column, by_seed=False)
         diverged = len(groups[rate]) - len(values)
         if largest:
-            return min(values, default=0) > 0.5 and not diverged, rate, 0
+            return min(values, default=0) > trains and not diverged, rate, 0
         return -diverged, statistics.mean(values or [-math.inf]), -rate  # the smallest of equals
 
     best = max(groups, key=merit)
