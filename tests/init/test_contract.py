@@ -71,7 +71,7 @@ def _tree(scheme, cast=jnp.asarray, seed=0, blocks=L):
     return {
         "stem": array(3, 3, 3, 2),
         "body": {str(b): block() for b in range(blocks)},
-        "head": array(8, 2),
+        "head": array(2, 8),
     }
 
 
