@@ -1,7 +1,7 @@
 """All benchmarks: a table of ratios, each of two things measured side by side in this run.
 
-``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in four to five minutes. Seconds depend
-on the machine and on what else it does; the ratios hardly do, since what is compared takes turns.
+``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in three minutes. Seconds depend on the
+machine and on what else it does; the ratios hardly do, since what is compared takes turns.
 On a rented GPU, ``python -m benchmarks --gpu`` makes in 25 minutes what is to be known of it first.
 """
 
