@@ -192,7 +192,8 @@ def in_one_line(
     row: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
 ) -> str:
     """The settings that all runs share, as far as they matter, on one line."""
-    budget = f"{row['steps']:,} steps" if row["steps"] else f"{row['epochs']:g} epoch{'' if row['epochs'] == 1 else 's'}"
+    epochs = f"{row['epochs']:g} epoch{'' if row['epochs'] == 1 else 's'}"
+    budget = f"{row['steps']:,} steps" if row["steps"] else epochs
     seeds = len(axes.get("seed", (0,)))
     words = [
         "" if "model" in axes else row["model"],
