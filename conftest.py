@@ -83,8 +83,8 @@ def no_keys_of_programs(request):
 def one_context(request):
     """Lowers the programs of a file in one MLIR context, in quick runs.
 
-    A context for each, as JAX makes them, is a seventh of the time of all tests. Other threads than
-    the main one keep to that.
+    A context for each, as JAX makes them, is about a tenth of the time of all tests. Other threads
+    than the main one keep to that.
     """
     from jax._src.interpreters import mlir
 
