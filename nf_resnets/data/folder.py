@@ -14,7 +14,7 @@ from nf_resnets import places
 from nf_resnets.data.dataset import Dataset, from_arrays
 from nf_resnets.data.pictures import decode, fitted
 
-ENDINGS = (".png", ".jpg", ".jpeg")
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 """Of the files that are images; others are passed over, and so are names that begin with a dot."""
 
 TESTS = ("test", "val", "valid", "validation")
@@ -28,12 +28,14 @@ LARGEST = 4096
 def from_folder(
     path: str | os.PathLike[str], *, size: int | tuple[int, int] | None = None
 ) -> Dataset:
-    """Reads a data set from a folder that has a folder of PNG and JPEG files for each class.
+    """Reads a data set from a folder that has a folder of image files for each class.
 
     The classes are the folders' names, in their order. Where ``train/`` and ``test/`` (or ``val/``,
     ``valid/``, ``validation/``) lie in the folder, they are the splits, and the classes lie in
     them; otherwise the images are split as :func:`from_arrays` does, in the order of classes and
-    file names. Images have one channel if all of them are grey, else three. All are held in memory.
+    file names. Image files end in ``.png``, ``.jpg``, ``.jpeg``, ``.webp``, ``.bmp``, ``.tif``,
+    ``.tiff``, ``.ppm`` or ``.pgm``; other files are passed over. Images have one channel if all of
+    them are grey, else three. All are held in memory.
 
     Args:
       path: of the folder; ``~`` is expanded.
@@ -146,7 +148,9 @@ def _files(folder: Path) -> dict[str, list[Path]]:
                 if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
             ]  # fmt: skip
             if not found[each.name]:
-                raise ValueError(f"{each} has no images; expected PNG or JPEG files.")
+                raise ValueError(
+                    f"{each} has no images; expected files that end in {', '.join(ENDINGS)}."
+                )
     return found
 
 

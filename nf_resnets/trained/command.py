@@ -43,7 +43,7 @@ Dataset = Annotated[
     str,
     tyro.conf.arg(
         help="digits, cifar10, cifar100, svhn_cropped, fashion_mnist; or PATH or PATH@SIZE of a "
-        "folder with a folder of PNG or JPEG files for each class."
+        "folder with a folder of image files for each class."
     ),
 ]
 DataDir = Annotated[

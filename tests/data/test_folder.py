@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from nf_resnets.data import Split, from_arrays, from_folder, from_splits, load
+from nf_resnets.data.folder import ENDINGS
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.pictures import read_picture
 
@@ -104,6 +105,14 @@ def test_grey_images_have_one_channel(tmp_path):
     assert from_folder(tmp_path).train.images.shape == (2, 6, 8, 1)
 
 
+def test_images_of_every_format_are_read(photos):
+    for ending in ENDINGS:
+        write(photos / "cat" / f"more{ending}", grey=ending == ".pgm")
+        write(photos / "dog" / f"more{ending.upper()}", grey=ending == ".pgm")
+    dataset = from_folder(photos)
+    assert len(dataset.train.labels) + len(dataset.test.labels) == 15 + 2 * len(ENDINGS)
+
+
 def test_other_files_are_passed_over(photos):
     (photos / "cat" / "Thumbs.db").write_bytes(b"x")
     (photos / "cat" / "._0.png").write_bytes(b"x")
@@ -128,7 +137,7 @@ def test_what_cannot_be_trained_on_is_refused_by_name(photos):
     (photos / "empty").mkdir()
     with refused(f"{photos / 'empty'} has no folder of images"):
         from_folder(photos / "empty")
-    with refused(f"{photos / 'empty'} has no images; expected PNG or JPEG files."):
+    with refused(f"{photos / 'empty'} has no images; expected files that end in .png, .jpg"):
         from_folder(photos)
     (photos / "empty").rmdir()
     with refused("size=0 found"):
