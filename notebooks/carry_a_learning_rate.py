@@ -14,12 +14,13 @@
 # %% [markdown]
 # # Carry a learning rate from a shallow network to a deep one
 #
-# You tune the learning rate of a small network, and train a large one with it. Whether that is the
-# best rate there, too, depends on how rates and branches follow the depth. Here you learn to
+# You tune the learning rate of a shallow network, and train a deep one with it. Is it the best rate
+# there? That depends on how branches and rates are scaled with the depth. Here you learn to
 #
-# 1. scale the rates of *your own* network leaf by leaf, with `optim.parametrized`,
-# 2. check in a few steps whether its activations move alike at all depths (the *coordinate check*),
-# 3. measure with a small sweep how far the best rate moves, and what the moved rate costs.
+# 1. scale the rates of *your own network* leaf by leaf, with `optim.parametrized`,
+# 2. check in a few steps whether the activations change equally at all depths (the *coordinate
+#    check*),
+# 3. measure with a small sweep how far the best rate moves, and what keeping the old rate costs.
 
 # %%
 # On Colab or Kaggle, upload the wheel that `make wheel` builds, or put it on Drive or into a data
@@ -77,9 +78,9 @@ FOLDER = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Your network
 #
-# Any tree of parameters and any function will do. This one is a residual MLP without normalization,
-# whose blocks are stacked and computed by a scan; `Rules` say what its leaves are. The function
-# returns what the branches see and give, too, which the check looks at.
+# Any parameter tree and any function will do. This one is a residual MLP without normalization,
+# whose blocks are stacked and computed by a scan. `Rules` say what its leaves are. The function
+# also returns the input and the sum of every block, for the check.
 
 # %%
 RULES = init.Rules(branch=r"(blocks)/linear_(\d)", stacked="^blocks/", stem="^stem", head="^head")
@@ -109,9 +110,9 @@ def network(factors, params, images):
 # ## Its rates
 #
 # A scheme says how large branches are, and how rates follow the depth. Depth-μP multiplies branches
-# by $L^{-1/2}$, and, with Adam, rates by $(L/L_0)^{-1/2}$. `optim.parametrized` scales those of any
-# optimizer, relative to the network that you tuned. A parametrisation is a value, and you can write
-# your own; here it is the branches of depth-μP without its rates.
+# by $L^{-1/2}$, and, with Adam, rates by $(L/L_0)^{-1/2}$. `optim.parametrized` scales the rates of
+# any optimizer, relative to the network that you tuned. A parametrisation is a value, and you can
+# write your own. `ONE_RATE` has the branches of depth-μP, and one rate for all depths.
 
 # %%
 ONE_RATE = dataclasses.replace(DEPTH_MUP, name="one_rate", factors=unscaled)
@@ -138,9 +139,9 @@ def optimizer(name, depth, rate):
 # %% [markdown]
 # ## The coordinate check
 #
-# Three small steps on one batch: how far does the sum after the last branch move? Where a rate
-# transfers, as far at every depth: the exponent of the growth is near 0. With one rate and Adam,
-# $L$ branches of $L^{-1/2}$ move it by $L^{1/2}$.
+# Take three small steps on one batch: how far does the sum after the last branch move? Where a rate
+# transfers it moves equally far at every depth, and the exponent of the growth is near 0. With one
+# rate and Adam, $L$ branches of size $L^{-1/2}$ move it by $L^{1/2}$.
 
 # %%
 digits = data.load("digits").train
@@ -168,8 +169,8 @@ Image(FOLDER / "check.png")
 # %% [markdown]
 # ## The sweep
 #
-# The check needs no tuning, but it is of the first steps only. The proof is a sweep: all rates at
-# all depths. Runs that differ in rate and seed share one compiled program.
+# The check needs no tuning, but covers the first steps only. A sweep of all rates at all depths
+# tests the rest. Runs that differ in rate and seed share one compiled program.
 
 
 # %%
@@ -214,8 +215,9 @@ print(f"{len(rows)} runs, {sum(row['state'] == 'diverged' for row in rows)} dive
 # %% [markdown]
 # ## How far the best rate moves
 #
-# `optima` finds the best rate of each network, with the range of rates as good; `moves` compares it
-# with that of the shallowest. `cost` is what you lose by taking the shallow network's rate.
+# `optima` finds the best rate of each network, with the range of rates as good. `moves` compares it
+# with that of the shallowest network. `cost` is the training loss that the shallow network's rate
+# adds.
 
 # %%
 best = sweep.optima(rows, by=("scheme", "depth"), metric="train_loss")
@@ -235,7 +237,9 @@ plotting.transfer_figure(
 Image(FOLDER / "transfer.png")
 
 # %% [markdown]
-# CompleteP is `completep`, with branches times $L^{-1}$. The same for width is `mup`, with a base
-# network of another width; see the how-to page on
-# transfer. `python -m experiments.rate_transfer` asks it of this library's schemes on Wide ResNets,
-# `python -m experiments.rate_transfer_transformer` on Transformers.
+# With one rate the best rate falls fourfold from 4 to 64 branches, with depth-μP twofold, and the
+# rate of 4 branches costs less there.
+#
+# `completep` is CompleteP, with branches times $L^{-1}$. `mup` does the same for width, with a base
+# network of another width; see the how-to page on transfer. `nf-resnets experiment rate_transfer`
+# compares this library's schemes on Wide ResNets, `rate_transfer_transformer` on Transformers.

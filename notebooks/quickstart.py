@@ -17,13 +17,12 @@
 # You have a deep residual network, and you want to train it **without normalisation**. Here you
 # learn
 #
-# 1. why it does not train as it is,
-# 2. the three lines that make it train: rules that say what each of *your* parameters is, and one
-#    pure function,
+# 1. why it does not train with a standard initialisation,
+# 2. the lines that make it train: rules that say what each of *your* parameters is, and one pure
+#    function,
 # 3. how to keep the trained network in one file, and use it.
 #
-# It takes about a minute on a laptop, and needs no download: the images are the handwritten digits
-# inside scikit-learn.
+# It takes about a minute on a laptop. The images are the handwritten digits inside scikit-learn.
 
 # %%
 # On Colab or Kaggle, upload the wheel that `make wheel` builds, or put it on Drive or into a data
@@ -75,10 +74,10 @@ FIGURES = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## A network of your own
 #
-# Fifty layers in plain Flax: a stem, 24 residual blocks of two convolutions in three stages, a
-# head. Nothing is from this library, and nothing is normalised. The blocks have the *scalars* that
-# the Fixup paper puts where BatchNorm had its biases and scales: a bias before each layer, and a
-# multiplier on the branch.
+# Fifty layers in plain Flax, without this library and without normalisation: a stem, 24 residual
+# blocks of two convolutions in three stages, a head. In place of BatchNorm's biases and scales the
+# blocks have the *scalars* of the Fixup paper: a bias before each layer, and a multiplier on the
+# branch.
 
 
 # %%
@@ -126,14 +125,13 @@ as_it_is = jax.jit(network.init)(jax.random.key(SEED), images[:1])["params"]
 # %% [markdown]
 # ## The three lines
 #
-# `init.Rules` says what the paths of your parameter tree mean, as regular expressions; `init.fixup`
-# takes the tree and returns another one. `depth` is $L$, the number of residual branches: if it is
-# not what the rules find, you are told, and a weight that no rule names is an error, never a silent
-# skip.
+# `init.Rules` gives the roles of your parameters, as regular expressions over their paths.
+# `init.fixup` takes the tree and returns another one. `depth` is $L$, the number of residual
+# branches. If the rules find another number, or if no rule names a weight, that is an error.
 #
-# What Fixup does (section 3 of the paper): the head and the last layer of every branch become 0;
-# the other layers of a branch of $m$ layers are multiplied by $L^{-1/(2m-2)}$, here
-# $24^{-1/2}\approx 0.2$.
+# Fixup (section 3 of the paper) sets the head and the last layer of every branch to 0. It
+# multiplies the other layers of a branch of $m$ layers by $L^{-1/(2m-2)}$, here $24^{-1/2}\approx
+# 0.2$.
 
 # %%
 rules = init.Rules(branch=r"block_(\d+)/conv_(\d+)/kernel", stem=r"^stem/",
@@ -142,9 +140,9 @@ rules = init.Rules(branch=r"block_(\d+)/conv_(\d+)/kernel", stem=r"^stem/",
 fixup = init.fixup(as_it_is, depth=3 * BLOCKS, rules=rules)
 
 # %% [markdown]
-# ## What difference it makes
+# ## The difference
 #
-# The same network, data, order and learning rate, from both trees. Any optimiser of optax will do;
+# Train from both trees, with the same data, order and learning rate. Any optimizer of optax works;
 # `optim.sgd` trains the scalars at a tenth of the rate, as Fixup's authors do.
 
 
@@ -200,21 +198,19 @@ plotting.curves_figure(
 Image(FIGURES / "runs.png", width=760)
 
 # %% [markdown]
-# With the usual initialisation each block adds a branch as large as what it was given, so the
-# signal grows by a constant factor a block: the first loss lies far above the plot, the first steps
-# throw the network out of its way, and it stays at chance. With Fixup all branches start at 0: the
-# first loss is exactly $\ln 10 = 2.30$, and a step moves the function by the same amount at any
-# depth.
+# With He's initialisation each branch is as large as its input, so that the signal grows by a
+# constant factor from block to block. The first loss lies far above the plot, the first steps are
+# too large, and the network stays at chance. With Fixup all branches start at 0. The first loss is
+# exactly $\ln 10 = 2.30$, and a step moves the function by the same amount at any depth.
 #
 # ## The library's own networks
 #
-# `models` has the networks of the papers with the parts that each scheme needs; the scheme is a
-# name. `trained` keeps a network with its settings in one safetensors file. The commands do the
-# same:
+# `models` has the networks of the papers, with the parts that each scheme needs. `trained` keeps a
+# network with its settings in one safetensors file. The command line does the same:
 #
 # ```
 # nf-resnets train --scheme fixup --model wrn-16-1 --out digits.safetensors
-# python -m nf_resnets.trained predict digits.safetensors my_digit.png
+# nf-resnets predict digits.safetensors my_digit.png
 # ```
 
 # %%
@@ -241,5 +237,5 @@ for label, share in zip(digits.test.labels, shares, strict=False):
 # ## Where to go
 #
 # - Other schemes: `init.skipinit`, `init.rescalenet`, ... take the same rules.
-# - Why it works, with measurements on the lines of the theory: `why_deep_residual_networks_train`.
+# - Why it works, with measurements beside the theory: `why_deep_residual_networks_train`.
 # - Which learning rate for which batch size: `sweep_learning_rate_and_batch_size`.

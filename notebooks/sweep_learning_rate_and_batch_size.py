@@ -14,15 +14,14 @@
 # %% [markdown]
 # # Which learning rate for which batch size
 #
-# You compare two networks, one with BatchNorm and one without. At one learning rate the one looks
-# better, at another the other. Here you learn to
+# You compare two networks, one with BatchNorm and one without. Which one is better depends on the
+# learning rate. Here you learn to
 #
-# 1. lay out a grid of runs, and let all runs that share a program train in one,
-# 2. find the best rate of each batch size, and *how sure* that is,
-# 3. read the figure: while the batch is small the best rate grows with it and BatchNorm is of no
-#    use; at large batches the rate of a network without BatchNorm stops growing.
+# 1. define a grid of runs, and train all runs that share a program together,
+# 2. find the best rate at each batch size, and *how sure* it is,
+# 3. read the figure: the best rate grows with the batch size, and BatchNorm can use larger rates.
 #
-# It is the protocol of De and Smith (NeurIPS 2020, section 3), at the size of a laptop.
+# This is the protocol of De and Smith (NeurIPS 2020, section 3), at the size of a laptop.
 
 # %%
 # On Colab or Kaggle, upload the wheel that `make wheel` builds, or put it on Drive or into a data
@@ -75,9 +74,8 @@ FOLDER = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## The grid
 #
-# Every setting of a run can be an axis. `make_sweep` checks each point before anything starts, and
-# knows which runs share a compiled program: those that differ in numbers alone, such as the
-# learning rate or the seed.
+# Every setting of a run can be an axis. `make_sweep` checks each point before anything starts. Runs
+# that differ in numbers only, such as the learning rate or the seed, share a compiled program.
 
 # %%
 grid = sweep.make_sweep(GRID, BASE)
@@ -86,14 +84,14 @@ print(f"{len(grid.runs)} runs, {len(grid.programs)} programs")
 # %% [markdown]
 # ## The runs
 #
-# What is done stands in a *ledger*, here an SQLite file. Stop this cell at any moment and run it
+# The *ledger*, here an SQLite file, records every run. Stop this cell at any moment and run it
 # again: it makes what is missing, and nothing twice. Several machines can work on one ledger. A run
-# that diverges is a result like any other, and gives its place to the next.
+# that diverges is a result like any other, and the next run takes its place.
 #
-# The command does the same, with a screen to look at:
+# The command does the same, and displays the progress:
 #
 # ```
-# python -m nf_resnets.sweep --model wrn-10-1 --epochs 4 --out runs/mine \
+# nf-resnets sweep --model wrn-10-1 --stem-channels 4 --epochs 4 --out runs/mine \
 #     --grid scheme=skipinit,batchnorm batch_size=32,256 peak_lr=2^-7:2^1
 # ```
 
@@ -108,9 +106,9 @@ print(", ".join(f"{count} {state}" for state, count in outcome.counts.items() if
 # ## The best rates
 #
 # `optima` groups the runs and chooses the best rate of each group, by test accuracy and by training
-# loss. A best rate at the edge of the grid is marked: the true one may lie outside. With several
-# seeds it also gives all rates that are as good within one standard deviation; with one seed, as
-# here, take differences of a percent or two for noise.
+# loss. It marks a best rate at the edge of the grid: the true one may lie outside. With several
+# seeds it also gives all rates within one standard deviation of the best. With one seed, as here,
+# differences of a percent or two are noise.
 
 # %%
 best = [
@@ -134,17 +132,17 @@ Image(FOLDER / "rates.png", width=820)
 # %% [markdown]
 # ## How to read it
 #
-# - **Left edge.** Rates that are too small: the run has not come far after four epochs. The larger
-#   batch makes fewer steps in them, so its curve lies lower and further right.
+# - **Left edge.** The rates are too small: four epochs are not enough. The larger batch has fewer
+#   steps, so that its curve lies lower and further right.
 # - **Peaks.** A larger batch wants a larger rate: SkipInit's best one moves from $2^{-3}$ to
-#   $2^{-1}$. BatchNorm's accuracy at batch 32 is flat over six rates, of which one seed cannot
-#   choose; its training loss moves as SkipInit's does, from $2^{-2}$ to $2^0$.
-# - **Right edge.** Runs that diverged stand in a band of their own. At batch 32 SkipInit diverges
-#   from $2^{-2}$ on, BatchNorm at none of these rates. Large rates pay where there are few steps:
-#   batch 256 makes 20 in these four epochs, and BatchNorm is far ahead there. With more epochs
-#   SkipInit comes close at the small batches (below), and not at the largest.
-# - **Both rows.** Look at training loss, too: a rate that is best for the test accuracy but not for
-#   the training loss is regularising.
+#   $2^{-1}$. BatchNorm's accuracy at batch 32 is flat over six rates, between which one seed cannot
+#   choose; its best rate by training loss moves from $2^{-2}$ to $2^0$.
+# - **Right edge.** Runs that diverged are in a band of their own. At batch 32 SkipInit diverges
+#   from $2^{-1}$ on, BatchNorm at none of these rates. Large rates help where there are few steps:
+#   batch 256 has 20 in these four epochs, and BatchNorm is far ahead there. With more epochs
+#   SkipInit comes close at small batches, but not at the largest (see the larger sweep below).
+# - **Both rows.** A rate that is best for the test accuracy but not for the training loss
+#   regularises.
 #
-# The figure with more batch sizes, two seeds and nine times as many runs is in
-# `results/skipinit_lr_batch-laptop`, and `python -m experiments.skipinit_lr_batch` makes it.
+# `nf-resnets experiment skipinit_lr_batch` makes a larger sweep, with more batch sizes, two seeds
+# and nine times as many runs. Its figures are in `results/skipinit_lr_batch-laptop`.

@@ -14,16 +14,15 @@
 # %% [markdown]
 # # Why deep residual networks train, or do not
 #
-# Three measurements on networks that have not made a single step, each next to what theory says:
+# Three measurements on untrained networks, each beside the theory:
 #
 # 1. **The signal**: how its variance grows from block to block.
-# 2. **The branch's share**: what BatchNorm really does for a residual network: it makes deep blocks
-#    almost the identity, and any initialisation that does the same can take its place.
-# 3. **The first step**: how far it moves the network as a function, and what depth has to do with
-#    it.
+# 2. **The branch's share**: BatchNorm makes deep blocks almost the identity. An initialisation that
+#    does the same can replace it.
+# 3. **The first step**: how far it moves the network as a function, and how that depends on depth.
 #
 # Everything is in `nf_resnets.analysis`, as pure functions of a network, its parameters and a
-# batch, for your own networks, too.
+# batch. They take your own networks, too.
 
 # %%
 # On Colab or Kaggle, upload the wheel that `make wheel` builds, or put it on Drive or into a data
@@ -97,20 +96,20 @@ def drawn(scheme, layers):
 # %% [markdown]
 # ## 1 The signal
 #
-# A block computes $x_k = x_{k-1} + F_k(x_{k-1})$. With He's initialisation a branch gives out as
-# much variance as it takes in, and since branch and skip path are uncorrelated, the variances add:
+# A block computes $x_k = x_{k-1} + F_k(x_{k-1})$. With He's initialisation the output of a branch
+# has the variance of its input. Branch and skip path are uncorrelated, so that the variances add:
 #
 # $$\mathrm{Var}\,x_k = 2\,\mathrm{Var}\,x_{k-1} = 2^k .$$
 #
-# Forty-eight blocks multiply the signal's variance by up to $2^{48}$, and its gradient as well; on
-# images as small as these, where zeros are padded around a large part of the pixels, by $2^{29}$.
-# A factor $\alpha = L^{-1/2}$ on the branches keeps the growth below $e$; BatchNorm in the branch
-# makes it linear, $\mathrm{Var}\,x_k = 1 + k$; with Fixup and SkipInit the branches are 0 at first,
-# and nothing grows.
+# Forty-eight blocks multiply the variance of the signal by up to $2^{48}$, and that of its gradient
+# as well. On images as small as these, where many windows contain padded zeros, the factor is about
+# $2^{29}$. A factor $\alpha = L^{-1/2}$ on the branches keeps the growth below $e$. BatchNorm in
+# the branch makes it linear, $\mathrm{Var}\,x_k = 1 + k$. With Fixup and SkipInit the branches
+# start at 0, and nothing grows.
 #
-# Dots are measured on a batch of digits in one drawn network of 100 layers, one dot a block; the
-# lines are the closed form with the padding and the sizes of the drawn weights. The vertical lines
-# are where a stage begins, with a convolution on the skip path.
+# Each dot is a block of one network of 100 layers, measured on a batch of digits. The lines are the
+# closed form with the padding and the sizes of the drawn weights. At the vertical lines a stage
+# begins, with a convolution on the skip path.
 
 # %%
 rows = []
@@ -144,17 +143,17 @@ Image(FIGURES / "signal.png", width=560)
 # %% [markdown]
 # ## 2 The branch's share
 #
-# De and Smith (NeurIPS 2020) ask what of BatchNorm it is that deep residual networks need. Their
-# answer: the *share* of the branch in the sum. In a network with BatchNorm the skip path has
-# accumulated a variance of $k$ when the branch adds its 1, so that the branch's share is
+# De and Smith (NeurIPS 2020) ask why BatchNorm helps deep residual networks. Their answer is the
+# *share* of the branch in the sum. With BatchNorm the skip path has accumulated a variance of $k$
+# when the branch adds its 1, so that the branch's share is
 #
 # $$\frac{\mathrm{Var}\,F_k}{\mathrm{Var}\,x_k} = \frac{1}{k+1}$$
 #
-# (counted anew where a stage begins): the deeper, the nearer a block is to the identity. Without
-# BatchNorm, $\alpha = 1$ leaves each branch half of its sum, at every depth (less on padded small
-# images, and scattered about it in a narrow network: a branch as large as its sum has cancelled a
-# part of the skip path). That is the difference, and a scalar $\alpha = 0$ at the end of each
-# branch (SkipInit), or Fixup's zeros, make up for it.
+# where $k$ starts again at every stage. The deeper a block, the nearer it is to the identity.
+# Without BatchNorm, $\alpha = 1$, each branch has half of its sum at every depth. (On small padded
+# images it has less. In a narrow network the shares scatter: where a branch cancels a part of the
+# skip path its share can be above 1.) A scalar $\alpha = 0$ at the end of each branch (SkipInit),
+# or Fixup's zeros, replace this effect of BatchNorm.
 
 # %%
 quantity = Quantity("share", "the branch's share of the sum", "form_share", scale="linear")
@@ -171,18 +170,18 @@ Image(FIGURES / "share.png", width=560)
 # ## 3 The first step
 #
 # A network can have a well-behaved signal and still not train: every layer of every branch takes a
-# step, and all of them add up in the output. Fixup (Zhang, Dauphin, Ma, ICLR 2019) asks that one
+# step, and the steps add up in the output. Fixup (Zhang, Dauphin, Ma, ICLR 2019) requires that one
 # step of gradient descent with the rate $\eta$ changes the function by $\Theta(\eta)$,
 # *independently of the depth*:
 #
 # $$\lVert \Delta f(x) \rVert / \eta \quad\text{does not grow with } L .$$
 #
 # So each of the $L$ branches may move the output by $\Theta(\eta/L)$ only. For branches of $m$
-# layers whose last one is 0 that gives the factor $L^{-1/(2m-2)}$ on the others. Without that
-# factor (rule 2 of the paper), zeros or no zeros, the update grows like $L$.
+# layers whose last one is 0 this gives the factor $L^{-1/(2m-2)}$ on the others (rule 2 of the
+# paper). Without it the branches' part of the update grows like $L$, even if the last layers are 0.
 #
-# Here the head is drawn at random, since Fixup's zero head would hide the branches in the very
-# first step. The update is the limit $\eta \to 0$, in one pass back and one through it.
+# Here the head is drawn at random, since with Fixup's zero head only the head moves in the first
+# step. The update is the limit $\eta \to 0$.
 
 
 # %%
@@ -235,11 +234,11 @@ Image(FIGURES / "updates.png", width=820)
 #
 # - A residual network without normalisation does not train when its branches start too large: the
 #   signal explodes, or the first step does.
-# - BatchNorm repairs that by downscaling deep branches by $1/\sqrt{k}$; SkipInit, Fixup and
+# - BatchNorm prevents this by downscaling deep branches by $1/\sqrt{k}$; SkipInit, Fixup and
 #   RescaleNet do it by construction.
-# - What is left of BatchNorm is that it allows larger learning rates at large batches, and that it
-#   regularises: see `sweep_learning_rate_and_batch_size`.
+# - BatchNorm has two more benefits: it allows larger learning rates at large batches, and it
+#   regularises. See `sweep_learning_rate_and_batch_size`.
 #
-# `python -m nf_resnets.analysis --model wrn-100-1 --scheme rescalenet` draws a page like this one
-# for any network of the library, and `python -m experiments.theory_signal`, `theory_updates`,
-# `theory_bounds` and `theory_stable_rate` measure the theorems with means over draws.
+# `nf-resnets analyze --model wrn-100-1 --scheme rescalenet` draws a page like this one for any
+# network of the library. `nf-resnets experiment theory_signal`, `theory_updates`, `theory_bounds`
+# and `theory_stable_rate` measure the theorems with means over draws.
