@@ -4,30 +4,28 @@ Claim (section 4.1): Fixup trains networks of up to 10,000 layers with the learn
 normalisation, while LSUV and scaling each block by sqrt(1/2) fail past 100 layers. The SkipInit
 paper (table 1) adds that `alpha = 0` trains at 1,000 layers and `alpha = 1` does not.
 
-Setting: WRN-n-1, momentum 0.9, weight decay 5e-4. `--scale paper` is the published one: CIFAR-10,
-one epoch, with crop and flip. Expected (read off the figure): Fixup and BatchNorm near 50% at every
-depth, of which others reproduced about 40% for Fixup; LSUV and sqrt(1/2) near chance past 100
-layers. It needs a GPU. `--scale cifar` is the same to 304 layers, with three seeds at 10 and 34,
-and to 1,000 for Fixup and SkipInit, about 15 hours on two idle cores, in pieces: an interrupted
-run goes on from where it was. Both have SkipInit twice, its alpha at the full rate, as its authors
-have it, and at a tenth, as Fixup's scalars have; and BatchNorm is tested twice, with its running
-statistics and with those of eight training batches at the final weights.
+Setting: WRN-n-1, momentum 0.9, weight decay 5e-4. `--scale paper` is the published one, for a GPU:
+CIFAR-10, one epoch, with crop and flip. Expected (read off the figure): Fixup and BatchNorm near
+50% at every depth (others reproduced about 40% for Fixup); LSUV and sqrt(1/2) near chance past 100
+layers. `--scale cifar` is the same to 304 layers, with three seeds at 10 and 34, and to 1,000 for
+Fixup and SkipInit: about 15 hours on two idle cores, which may be interrupted. In both, SkipInit's
+alpha trains at the full rate, as in its paper, and at a tenth, as Fixup's scalars do. BatchNorm is
+tested with its running statistics, and with those of eight training batches at the final weights.
 
-`--scale laptop` takes the same networks to the 8x8 digits inside scikit-learn: 44 steps (two
+`--scale laptop` trains the same networks on the 8x8 digits inside scikit-learn: 44 steps (two
 epochs), two to six minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above 70%,
-BatchNorm above 50%, `alpha = 1`, LSUV and sqrt(1/2) diverged or at chance, 10%; these fail from 34
-layers on here. `--scale demo` leaves out 34 layers, LSUV, and sqrt(1/2) at 1,000, whose runs
-show what others do; the rest are the runs of `laptop`. `--scale smoke` takes seconds a run and
-shows nothing.
+BatchNorm above 50%; `alpha = 1`, LSUV and sqrt(1/2) diverged or at chance, 10%, as from 34 layers
+on here. `--scale demo` leaves out the runs of 34 layers, of LSUV, and of sqrt(1/2) at 1,000.
+`--scale smoke` takes seconds a run and shows nothing.
 
-Not as published: all schemes but LSUV, which is a draw of its own, start from one draw, He
-(fan_in), which for a network of one grey input channel keeps the stem's signal four times as large
-as fan_out would; SkipInit and `alpha = 1` are added; crop and flip are the usual ones. In `laptop`
-and `smoke` SkipInit's alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1,
-the alphas of 150 branches or more swing so far in the first steps that some seeds diverge (its
-paper chose the best rate for each depth; here all schemes share one). And `laptop` tests BatchNorm
-with the statistics of four training batches at the final weights, since the running averages are
-out of date after 44 steps.
+Not as published: SkipInit and `alpha = 1` are added. All schemes but LSUV start from one draw, He
+(fan_in); with one grey input channel fan_in keeps the stem's signal four times
+as large as fan_out would. Crop and flip are the usual ones. In `laptop` and `smoke` SkipInit's
+alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1 the alphas of 150
+branches or more oscillate so much in the first steps that some seeds diverge (its paper uses the
+best rate for each depth; here all schemes share one). `laptop` tests BatchNorm with the statistics
+of four training batches at the final weights, since the running averages are out of date after 44
+steps.
 """
 
 from __future__ import annotations

@@ -7,29 +7,31 @@ training minibatches, a moving average over 10 steps, of BatchNorm, Fixup, and f
 bias; no bias and 0.1x or 10x the suggested scale of the branch layers that are not zero; no
 residual branches at all.
 
-Setting, `--scale paper`: ResNet-110 on CIFAR-10, the first three epochs, and from section 4.2
-learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip, scalars at a tenth of the rate.
-Expected order at the end, read off the figure: BatchNorm and Fixup first, then no bias, then 0.1x;
-no branches low, 10x at chance. It needs a GPU. `--scale cifar` trains a ResNet-20 (`--depth 56`:
-another) for one epoch with three seeds, and also rule 2 alone; about an hour on two idle cores.
+Setting, `--scale paper`, for a GPU: ResNet-110 on CIFAR-10, the first three epochs, and from
+section 4.2 learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip, scalars at a tenth of
+the rate. Expected order at the end, read off the figure: BatchNorm and Fixup first, then no bias,
+then 0.1x; no branches low, 10x at chance. `--scale cifar` trains a ResNet-20 (or another, `--depth
+56`) for one epoch with three seeds, with rule 2 alone as another variant: about an hour on two idle
+cores.
 
 `--scale rules` ablates the rules at 110 layers, which the figure does not. Claim (section 3):
 "using Rule 2 alone is sufficient and necessary for training extremely deep residual networks",
 while "Rule 1 and Rule 3 make further improvements". Rule 2 alone scales all `m` layers of a branch
-by `L**(-1/(2m-2))`; no layer is zero, nor is the head, and there are neither biases nor
+by `L**(-1/(2m-2))`. No layer is zero, nor is the head, and there are neither biases nor
 multipliers. This is the first option of Fixup's equation 5; Fixup is the second, `a_m = 0`. The
 other networks have the first option with rules 1 and 3 otherwise; rules 1 and 3 without rule 2;
 none of the rules. (SkipInit's authors hold that rule 2 is not necessary.) Expected, if the claim
-holds: rule 2 alone trains; without it nothing does. Both show at this one rate. That the other
-rules help does not show: rule 2 alone is faster than Fixup here, and the first option with the
-other rules as fast. A narrow ResNet-110 on the digits, two to five minutes on two cores.
+holds: rule 2 alone trains, and nothing trains without it. Both show at this one rate. That the
+other rules help does not show: rule 2 alone is faster than Fixup here, and the first option with
+the other rules is as fast as Fixup. A narrow ResNet-110 on the digits, two to five minutes on two
+cores.
 
-`--scale laptop` takes a ResNet-56 with half the channels to the 8x8 digits inside scikit-learn, the
-mean of three seeds, two to four minutes on two cores. The order of the last ten steps is that of
-the paper; between Fixup and no bias three seeds do not decide (94.5% and 93.6% on the training
-batches, 94.2% and 95.2% on the test set). `--scale smoke` takes seconds a run and shows nothing.
+`--scale laptop` trains a ResNet-56 with half the channels on the 8x8 digits inside scikit-learn,
+three seeds, two to four minutes on two cores. The order of the last ten steps is that of the paper,
+but three seeds do not separate Fixup and no bias (94.5% and 93.6% on the training batches, 94.2%
+and 95.2% on the test set). `--scale smoke` takes seconds a run and shows nothing.
 
-Not as published: without branches nothing is left for Fixup to rescale, so that network keeps a
+Not as published: without branches Fixup has nothing to rescale, so that this network keeps a
 standard head, as BatchNorm's does.
 """
 

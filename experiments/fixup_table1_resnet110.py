@@ -14,30 +14,30 @@ Published, test error in percent, mean or median of five runs:
 
 Setting, `--scale paper`: batch 128, 200 epochs, learning rate 0.1, a tenth of it from epoch 100
 and a hundredth from 150, momentum 0.9, weight decay 1e-4, crop and flip, Fixup's scalars at a tenth
-of the rate. Xavier is trained at a tenth of the rate, where it failed, and at a hundredth. Nobody
-here has run it yet; it needs a GPU.
+of the rate. Xavier is trained at a tenth of the rate, where it failed, and at a hundredth. It needs
+a GPU, and has not been run here.
 
-`--scale cifar` is a ResNet-20 on CIFAR-10 for 20 epochs, a tenth of the published 200, with the
-rate falling after the same parts of the run, 10 and 15 epochs; all else is as published. SkipInit,
+`--scale cifar` is a ResNet-20 on CIFAR-10 for 20 epochs, a tenth of the published 200. The rate
+falls after the same parts of the run, 10 and 15 epochs; all else is as published. SkipInit,
 RescaleNet and Fixup with mixup (alpha 1) train by the same recipe. He et al. publish 8.75% for
 BatchNorm after 64,000 steps, 8.2 times as many. Three seeds; a run takes about 50 minutes on one
 core.
 
-`--scale laptop` takes a ResNet-110 with half the channels to the 8x8 digits inside scikit-learn:
-220 steps (ten epochs), three seeds, three minutes on two cores. It can show which networks train
-and at which rate, the third column of the table, and no more: the errors on the digits say nothing
-about those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
+`--scale laptop` trains a ResNet-110 with half the channels on the 8x8 digits inside scikit-learn:
+220 steps (ten epochs), three seeds, three minutes on two cores. It can show only which networks
+train, and at which rate (the third column of the table): errors on the digits say nothing about
+those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
 
-Tried besides, one seed: at fewer layers BatchNorm is ahead early. With `--depth 20 --seeds 0
---variants batchnorm fixup` it has 96% of the training batches of steps 46 to 50, Fixup 39%, and
-test errors in the end are 0.83% and 1.94%; at `--depth 56` it is 69% and 40%, and in the end 4.17%
-and 0.83%. That Fixup is the faster one is what 110 layers show.
+Tried besides, one seed: with fewer layers BatchNorm is ahead early. With `--depth 20 --seeds 0
+--variants batchnorm fixup` it classifies 96% of the training batches of steps 46 to 50, Fixup 39%;
+the test errors at the end are 0.83% and 1.94%. At `--depth 56` it is 69% and 40%, at the end 4.17%
+and 0.83%. Fixup is the faster one at 110 layers only.
 
-Not as published: the pixels are divided by the standard deviation over all of the training images
-(0.25), the published code by a smaller one (0.20); an epoch has 390 steps, and the 80 images left
-over make none; the head's biases train at the full rate, there at a tenth as all biases. He et al.
-trained BatchNorm's network for 64,000 steps, which are 164 epochs, and began with a hundredth of a
-rate; Shang et al. do not say at what rate theirs was trained. `laptop` tests BatchNorm with the
+Not as published: the pixels are divided by the standard deviation over all training images (0.25),
+the published code has a smaller one (0.20); an epoch has 390 steps, without the last 80 images; the
+head's biases train at the full rate, in the published code all biases at a tenth. He et al. trained
+BatchNorm's network for 64,000 steps, which are 164 epochs, and warmed up at a tenth of the rate;
+Shang et al. do not say at what rate theirs was trained. `laptop` tests BatchNorm with the
 statistics of four training batches at the final weights.
 """
 

@@ -11,37 +11,37 @@ Published test errors (%), ResNet-50 / ResNet-101; nobody here has reproduced th
     BatchNorm + mixup   23.3 / 20.8      Fixup               27.6 / -
     GroupNorm + mixup   23.9 / 21.4      Fixup + mixup       24.0 / 21.4
 
-(BatchNorm's are those that the paper quotes from others.) Its figures 5 and 6 (appendix C.3) are
-the errors over the epochs: "without additional regularization Fixup fits the training set very
-well, but overfits significantly", and with mixup it "closely matches the final results yielded by
-the use of GroupNorm". `--tests` tests every run after each epoch and draws them; on the digits,
-with `--tests --depths 26 --epochs 8 --variants batchnorm fixup fixup_mixup`, neither shows, for
-Fixup is only on its way after so few steps.
+(BatchNorm's are quoted from others in the paper.) Its figures 5 and 6 (appendix C.3) have the
+errors over the epochs: "without additional regularization Fixup fits the training set very well,
+but overfits significantly", and with mixup it "closely matches the final results yielded by the use
+of GroupNorm". `--tests` tests every run after each epoch and draws them. On the digits, with
+`--tests --depths 26 --epochs 8 --variants batchnorm fixup fixup_mixup`, neither shows: after so few
+steps Fixup is still learning.
 
 Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), the usual crops of
 224 pixels; mixup of alpha 0.2 with BatchNorm, 0.1 with GroupNorm and 0.7 with Fixup, Fixup's
 scalars at a tenth of the rate, BatchNorm's statistics over slices of 32 (Goyal et al.'s batch on a
-GPU). ResNet-50: 100 epochs, the rate divided by 10 after 30, 60 and 90; ResNet-101: 200 epochs, for
-which the paper names no boundaries: twice those. It is 500,000 steps a run for ResNet-50: days on a
-GPU. Runs are saved once a minute, and the same command goes on with those that were cut.
+GPU). ResNet-50: 100 epochs, the rate divided by 10 after 30, 60 and 90. ResNet-101: 200 epochs; the
+paper names no boundaries, here twice those. A run of ResNet-50 is 500,000 steps, days on a GPU.
+Runs are saved every minute, and the same command continues those that were interrupted.
 
 Not as published, or not known: whether Fixup without mixup had its scalars at a tenth of the rate,
-too (the paper found that "beneficial [...] when additional large regularization is used"); how
-GroupNorm's groups were cut in layers of 64 channels, here 16 groups.
+too (the paper found that "beneficial [...] when additional large regularization is used"); the
+groups of GroupNorm in layers of 64 channels, here 16.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
-ResNet-50 with an eighth of the channels, for 15 epochs, whose rate falls after 70 and 90% of the
-steps, in seven minutes on two cores. It shows whether this bottleneck network trains without
-normalisation at BatchNorm's learning rate, with and without mixup; at batch 64 the rate of 0.05 is
-twice the published one. Xavier's initialisation is not told from the others by images as easy as
-these; the gap by overfitting, and that mixup closes it, take ImageNet. `--scale smoke` takes
-seconds a run and shows nothing.
+ResNet-50 with an eighth of the channels: 15 epochs, the rate falling after 70 and 90% of the steps,
+seven minutes on two cores. It shows whether this bottleneck network trains without normalisation at
+BatchNorm's learning rate, with and without mixup. At batch 64 the rate of 0.05 is twice the
+published one. These images are too easy to separate Xavier's initialisation from the others; a gap
+due to overfitting, which mixup closes, needs ImageNet. `--scale smoke` takes seconds a run and
+shows nothing.
 
 Tried first, and changed because Fixup did not learn. `--rate 0.1`, four times the published rate at
-this batch: after 130 steps Fixup fell back to chance, 92.5% test error, where BatchNorm had 5.8%,
+this batch: after 130 steps Fixup fell back to chance, 92.5% test error, while BatchNorm had 5.8%,
 Xavier 9.2% and Fixup with mixup 11.1%. Before that `--rate 0.1 --epochs 10 --drops 0.3 0.6 0.9`:
-Fixup 73.6% and, with mixup, 89.7%, BatchNorm 25.0%, Xavier 11.7%. Rate, epochs and drops are those
-at which Fixup learns; the rates of the other rows were not looked for.
+Fixup 73.6% and, with mixup, 89.7%, BatchNorm 25.0%, Xavier 11.7%. Rate, epochs and drops were
+chosen so that Fixup learns, and for no other row.
 """
 
 from __future__ import annotations

@@ -9,41 +9,40 @@ Adam(0.9, 0.98) with 4,000 steps of warm-up and the inverse square root after, 2
 5. TensorFlow Datasets does not have IWSLT'14: prepare it as `iwslt14_translate/de-en` with a
 `Translation` feature, or name another set by `--dataset`. `--scale paper_wmt`: WMT English-German,
 tested on newstest2014, the big Transformer of Ott et al. (2018), beam 4 with exponent 0.6; the size
-of a batch is not in the paper, 32,000 tokens here. Nobody here has run either; they need GPUs. The
-published BLEU is of tokenised text, ours sacrebleu's of whole sentences with the signature printed:
-the order is comparable, the second digit is not.
+of a batch is not in the paper, 32,000 tokens here. Both need GPUs, and have not been run here. The
+published BLEU is of tokenised text, ours sacrebleu's of detokenised text with the signature
+printed: the order is comparable, the second digit is not.
 
-`--scale laptop` shows three things in one figure, with 18 layers (9 + 9, 45 branches) of 64
-channels and the same recipe, shorter, in ten minutes: Fixup's loss ends where that of LayerNorm
-before each branch does, about 100 steps later, and so does its BLEU; LayerNorm after the sum, as
-published for 6 + 6 layers, has hardly begun at this depth and rate; without either, the standard
-initialisation gives a loss that is never below 5,000 nats a token, and the run diverges. These are
-ten minutes with sentences that the code makes. With `--data-dir` it takes Multi30k German-English
-(`multi30k_translate/de-en`, pairs of at most 32 tokens, translated greedily) from that folder, for
-about a quarter of an hour. It cannot show the published numbers. `--scale smoke` trains a
-Transformer of 2 + 2 layers on made sentences for a minute or so: enough for a BLEU that neither an
-untrained network nor a copy of the source has.
+`--scale laptop` trains 18 layers (9 + 9, 45 branches) of 64 channels on generated sentences with
+the same recipe, shorter, in ten minutes. It shows three things in one figure. Fixup reaches the
+loss and the BLEU of LayerNorm before each branch, about 100 steps later. LayerNorm after the sum,
+as published for 6 + 6 layers, has hardly begun to learn at this depth and rate. Without LayerNorm
+the standard initialisation has a loss that is never below 5,000 nats per token, and the run
+diverges. With `--data-dir` it trains on Multi30k German-English (`multi30k_translate/de-en`, pairs
+of at most 32 tokens, greedy translation) from that folder, in about a quarter of an hour. It cannot
+show the published numbers. `--scale smoke` trains a Transformer of 2 + 2 layers on generated
+sentences for a minute or so, which is enough for a BLEU above that of an untrained network and of a
+copy.
 
 Tried otherwise, one seed: with `--layers 6`, the published 6 + 6 layers, LayerNorm after the sum
-learns too, to a BLEU of 70.8 after 400 steps; Fixup has 99.8, LayerNorm before each branch 98.8,
-and without either the test loss is still 830 nats a token, without having diverged. The depth of
-9 + 9, at which three of these are further apart, was chosen for the figure.
+learns too, to a BLEU of 70.8 after 400 steps. Fixup has 99.8, LayerNorm before each branch 98.8.
+Without LayerNorm the test loss is 830 nats per token, and the run does not diverge. The depth of
+9 + 9 was chosen for the figure since three of these are further apart there.
 
-`--scale rivals` puts nine schemes side by side in about ten minutes, on made sentences with the
-recipe of `laptop`, shorter, at the published 6 + 6 layers: LayerNorm in both places, DeepNorm and
-Admin, and without LayerNorm Fixup, T-Fixup, ReZero, DyT and Derf. Rate and warm-up are laptop's,
-chosen for none of them, and the same for all: T-Fixup and ReZero were published to need no warm-up,
-DyT and Derf with rates of their own. The authors' own numbers, on other tasks and sizes, stand on
-the schemes' pages; none of them is reproduced here.
+`--scale rivals` compares nine schemes in about ten minutes, on generated sentences with a shorter
+recipe of `laptop`, at the published 6 + 6 layers: LayerNorm in both places, DeepNorm and Admin, and
+without LayerNorm Fixup, T-Fixup, ReZero, DyT and Derf. All have laptop's rate and warm-up, which
+were chosen for none of them: T-Fixup and ReZero were published to need no warm-up, DyT and Derf
+with rates of their own. The authors' own numbers, on other tasks and sizes, are on the schemes'
+pages; none of them is reproduced here.
 
 Not as published: `laptop` and `smoke` train the scalars at a tenth of the rate, as Fixup's networks
-for images have it; the paper does not speak of it in this place, and the authors' code for
-translation trains them at the full one, as `paper` and `paper_wmt` do; that code makes 226,000
-updates, the paper 200,000; WMT's training pairs are
-those of 2014, where the paper says 2016; its weight decay is not known, and 0 here; the vocabulary
-is SentencePiece's, of raw text, and joint, where the authors' has one table of merges and two
-dictionaries; published runs keep the rate of 5e-4 at every size, the small networks here learn at a
-higher one.
+for images do. The paper does not mention it for translation, and the authors' code for translation
+trains them at the full rate, as `paper` and `paper_wmt` do. That code makes 226,000 updates, the
+paper 200,000. For WMT the training pairs are those of 2014, where the paper says 2016, and the
+weight decay, which is not known, is 0. The vocabulary is SentencePiece's, of raw text, and joint;
+the authors' has one table of merges and two dictionaries. Published runs have the rate 5e-4 at
+every size; the small networks here learn at a higher one.
 """
 
 from __future__ import annotations

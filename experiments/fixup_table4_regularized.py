@@ -5,7 +5,7 @@ to overfitting"; with mixup and cutout "models trained with Fixup and strong reg
 competitive with state-of-the-art methods on CIFAR-10 and SVHN, as well as our baseline with batch
 normalization".
 
-Published, test error in percent; the other lines of the table are of other networks:
+Published, test error in percent (the other lines of the table are other networks):
 
     WRN-40-10 on CIFAR-10                         WRN-16-12 on SVHN
     BatchNorm (Zagoruyko, Komodakis 2016)   3.8   1.5
@@ -16,32 +16,33 @@ Setting, `--scale paper`: mixup with alpha 1, Fixup's scalars at a tenth of the 
 and flip, a square of 16 pixels cut out, 200 epochs, learning rate 0.1, a fifth of the rate before
 from epochs 60, 120 and 160 on. SVHN, with its 531,131 extra images: neither crop nor flip, a square
 of 20 pixels, 160 epochs, learning rate 0.01, a tenth from epochs 80 and 120 on. `--variants` adds
-the networks without mixup and cutout. Nobody here has run it yet; it needs a GPU. `--parts cifar10
+the networks without mixup and cutout. It needs a GPU, and has not been run here. `--parts cifar10
 --depth 16 --width 4 --steps 11700` is a smaller network for 30 epochs, in which the rate falls
 after the same parts of the run.
 
-`--scale laptop` takes a narrow WRN-16-2 to the 8x8 digits inside scikit-learn: 1,320 steps (60
-epochs), three seeds, each network with and without mixup and cutout, in ten minutes on two cores.
-It can show what mixup and cutout do to the training loss, and that Fixup trains under them as
-BatchNorm does, some hundred steps later; 360 test images, of which one is 0.28%, do not decide
-between errors that lie close together, and say nothing about overfitting on CIFAR-10 and SVHN.
-`--scale smoke` takes seconds a run and shows nothing.
+`--scale laptop` trains a narrow WRN-16-2 on the 8x8 digits inside scikit-learn: 1,320 steps (60
+epochs), three seeds, each network with and without mixup and cutout, ten minutes on two cores. It
+can show the effect of mixup and cutout on the training loss, and that Fixup trains under them as
+BatchNorm does, some hundred steps later. With 360 test images, of which one is 0.28%, it cannot
+separate similar errors, and it shows nothing about overfitting on CIFAR-10 and SVHN. `--scale
+smoke` takes seconds a run and shows nothing.
 
-Tried first, and changed because Fixup had only begun: `--epochs 20 --seeds 0 1 2 3 4`, 440 steps,
-with test errors of 0.94% with BatchNorm and 1.83% with mixup and cutout besides, 7.94% with Fixup
-and 42.33% with both. Fixup is the slower one at this size; three times the steps let it catch up.
+Tried first, and changed because Fixup had only begun to learn: `--epochs 20 --seeds 0 1 2 3 4`, 440
+steps. Test errors were 0.94% with BatchNorm and 1.83% with mixup and cutout as well, 7.94% with
+Fixup and 42.33% with mixup and cutout as well. Fixup is slower at this size, and catches up in
+three times the steps.
 
 The text on table 2 adds: "we find it is beneficial to reduce the learning rate of the scalar
-multiplier and bias by 10x when additional large regularization is used". So `laptop` has Fixup with
-its scalars at the full rate, too, with and without mixup and cutout; if it holds here, the tenth
-helps with them, and more than without. (It does by 0.37 and 0.18 points, which three seeds of 360
-test images do not decide.)
+multiplier and bias by 10x when additional large regularization is used". So `laptop` also has Fixup
+with its scalars at the full rate. If the remark holds here, a tenth of the rate helps more with
+mixup and cutout than without. (It helps by 0.37 and 0.18 points, which three seeds of 360 test
+images do not decide.)
 
-Not as published: the paper says no more than "default hyperparameters" of mixup, cutout and Wide
-ResNets; those here are of the papers it refers to, but for the momentum, which is Nesterov's in
-Wide ResNets and the usual one here, as in Fixup's published code; for dropout inside of the blocks,
-which cutout's code has (0.3 and 0.4) and this has not; and for the margins of the crop, zeros here.
-The pixels are divided by their standard deviation, as table 1 says.
+Not as published: the paper says only "default hyperparameters" of mixup, cutout and Wide ResNets.
+Those here are of the papers it refers to, with three exceptions: the momentum is Nesterov's in Wide
+ResNets and the usual one here, as in Fixup's published code; cutout's code has dropout inside the
+blocks (0.3 and 0.4), this has none; the margins of the crop are zeros here. The pixels are divided
+by their standard deviation, as in table 1.
 """
 
 from __future__ import annotations

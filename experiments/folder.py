@@ -1,7 +1,7 @@
 """A results folder: its settings, a row for each run that has ended, the curves of the runs.
 
-Files are written whole, through a second file and a rename, so that a process that is cut off at
-any moment leaves a folder that the next start goes on from.
+Files are written whole, through a second file and a rename, so that a process killed at any moment
+leaves a folder from which the next start continues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""ImageNet for the experiments: which images, how they are cut and read, and the options for it.
+"""ImageNet for the experiments: which images, how they are cropped and read, and the options.
 
-Where there is no ImageNet, the handwritten digits inside scikit-learn are written as JPEG files in
-a data set of ImageNet's format, so that the same files, decoding, crops and streams are passed
-through, only at 32 x 32 pixels.
+Without ImageNet the handwritten digits inside scikit-learn are written as JPEG files in a data set
+of ImageNet's format. They use the same decoding, crops and streams, at 32 x 32 pixels.
 """
 
 from __future__ import annotations

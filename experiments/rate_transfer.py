@@ -1,24 +1,23 @@
 r"""Whose best learning rate stays when the depth grows thirtyfold, or the width fourfold?
 
-A question of 2022 to 2025 put to the schemes of 2019 and 2020: is a rate that is tuned on a small
-network best for a large one? Depth-muP and CompleteP (`depth_mup`, `completep`) are made for that:
-branches are multiplied by `(L / L_0)**-a`, and rates follow width and depth
-(`nf_resnets.parametrization`). Fixup, SkipInit and `alpha = L**-0.5` are made to train deep
-networks at all. Nobody has published the comparison.
+Is a rate that is tuned on a small network best for a large one? Depth-muP and CompleteP
+(`depth_mup`, `completep`) are made for that: branches are multiplied by `(L / L_0)**-a`, and rates
+follow width and depth (`nf_resnets.parametrization`). Fixup, SkipInit and `alpha = L**-0.5` are
+made to train deep networks at all. We know of no published comparison.
 
 Expected by theory, with SGD: at `alpha = L**-0.5` and one layer in a branch the best rate stays
 (Bordelon et al., ICLR 2024); with two layers it stays for `1 / L` branches, whose rates grow by `L`
 (CompleteP, 2505.01618, for AdamW and Transformers). A plain network's signal doubles with every
-branch, so that its best rate falls until it does not train at all. BatchNorm mutes the question.
+branch, so that its best rate falls until it does not train at all. BatchNorm should keep its rate.
 
-Every scheme is trained at every size with rates a factor of two apart; where the best is the lowest
-or the highest tried, the next ones are tried too. The best rate has the least mean training loss
-over the last quarter of the steps; as good are rates within a standard deviation of it over the
-seeds, and a rate of which more seeds diverged stands behind. All schemes start from one draw, He
-(fan_in), have no weight decay, and a rate that is constant for half of the run, then halved ten
-times. Width 2 and the shallowest depth are the base network of muP's schemes.
+Every scheme is trained at every size with rates a factor of two apart; if the best is the lowest or
+the highest, further rates are tried. The best rate has the lowest mean training loss over the last
+quarter of the steps. Rates within a standard deviation over the seeds are as good; rates with more
+diverged seeds rank behind. All schemes start from one draw, He (fan_in), have no weight decay, and
+a rate that is constant for half of the run, then halved ten times. Width 2 and the shallowest depth
+are the base network of muP's schemes.
 
-`--scale laptop` takes 10 to 304 layers at width 1, and widths 1 to 4 at 10 layers, to the 8x8
+`--scale laptop` trains 10 to 304 layers at width 1, and widths 1 to 4 at 10 layers, on the 8x8
 digits inside scikit-learn: batch 64, 44 steps, five seeds; about 40 minutes on two idle cores.
 `--scale smoke` takes seconds a run and shows nothing.
 """

@@ -5,22 +5,22 @@ The question of `rate_transfer`, asked of Transformers with AdamW, for which Com
 `depth_mup` and `completep` are the same with branches times `(L / L_0)**-a`, and with rates and
 epsilon that follow width and depth. Fixup and ReZero have no LayerNorm.
 
-Expected by theory: AdamW's updates are of one size, so that at one rate every branch changes the
-sum by as much, `L` branches `L` times as much, and the best rate falls with the depth: in the
-standard network by less, for its LayerNorms divide by a sum that grows, too; in Fixup and ReZero,
-whose branches start at 0, from the first step on. Under depth-muP and CompleteP the change does
-not depend on `L`; under CompleteP every layer of a branch goes on learning, too. All three of the
-networks with LayerNorm are one at the smallest size; across widths the last two have muP's rates.
+Expected by theory: AdamW's updates have one size, so that at one rate every branch changes the sum
+equally, `L` branches change it `L` times as much, and the best rate falls with the depth. In the
+standard network it falls by less, since its LayerNorms divide by a sum that also grows; in Fixup
+and ReZero, whose branches start at 0, it does so from the first step on. Under depth-muP and
+CompleteP the change does not depend on `L`; under CompleteP every layer of a branch also keeps
+learning. The three networks with LayerNorm are equal at the smallest size; across widths the last
+two have muP's rates.
 
-Rates, their choice, the range of those as good and the schedule are those of `rate_transfer`;
-beta_2 is 0.98, and there is no weight decay, no warm-up and no label smoothing. The smallest
-network is the base of the others.
+Rates, their selection, ranges and schedule are those of `rate_transfer`; beta_2 is 0.98, and there
+is no weight decay, no warm-up and no label smoothing. The smallest network is the base network.
 
-`--scale laptop` takes 2 to 60 layers of 32 channels (encoder and decoder together, 5 to 150
-branches) and 32 to 128 channels at 2 layers, to the made sentences of the translation experiment's
-laptop scale, those of up to 12 tokens: batches of 32, 48 steps, five seeds; about 23 minutes on two
-idle cores, five of them for compiling 30 programs. `--scale smoke` takes seconds a run and shows
-nothing. With `--optimizer sgd` other rates are wanted, such as `--log2_rates -5 -4 -3 -2 -1`.
+`--scale laptop` trains 2 to 60 layers of 32 channels (encoder and decoder together, 5 to 150
+branches) and 32 to 128 channels at 2 layers, on the generated sentences of the translation
+experiment's laptop scale of up to 12 tokens: batches of 32, 48 steps, five seeds; about 23 minutes
+on two idle cores, five of them for compiling 30 programs. `--scale smoke` takes seconds a run and
+shows nothing. `--optimizer sgd` needs other rates, such as `--log2_rates -5 -4 -3 -2 -1`.
 """
 
 from __future__ import annotations

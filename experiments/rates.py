@@ -1,12 +1,12 @@
 """Tables of test accuracy at the best learning rate, after the SkipInit paper.
 
 Every line of a table is a scheme, trained at every depth with learning rates that are powers of
-two. A cell is the mean over the seeds at the best of these rates, which stands in brackets. The
-rate is constant for the first half of a run, then halved ten times. Of the paper's protocol are
-left out: the range of rates within a standard deviation of the best, the choice by training loss,
-other batch sizes. A best rate that is the lowest or highest tried is marked; where the settings say
-so, rates beyond it are tried first. A rate at which a larger share of the seeds diverged stands
-behind all others; `--best trimmed` compares those of which half finished by the seeds that did.
+two. A cell is the mean over the seeds at the best of these rates, which is in brackets. The rate is
+constant for the first half of a run, then halved ten times. The paper's protocol also has the range
+of rates within a standard deviation of the best, the choice by training loss, and other batch
+sizes; these are left out. A best rate that is the lowest or highest tried is marked; some settings
+try rates beyond it first. Rates with a larger fraction of diverged seeds rank behind all others;
+`--best trimmed` compares those at which half of the seeds finished, by these seeds.
 """
 
 from __future__ import annotations

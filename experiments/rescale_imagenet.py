@@ -5,7 +5,7 @@ each branch, and biases that are set once from a batch and then learned, deep ne
 normalisation as well as with it, those without shortcuts included.
 
 Published top-1 test accuracies of RescaleNet (%): ResNet-50 76.57 +- 0.084, ResNet-101 77.55 +-
-0.110 (six runs each); nobody here has reproduced them. Of VGG-19 none is at hand.
+0.110 (six runs each), not reproduced here. We have no published number for VGG-19.
 
 Setting, `--scale paper`, the paper's and its authors' scripts: ImageNet through TensorFlow Datasets
 (`--data-dir`), the usual crops of 224 pixels; 5 epochs of warm-up and 100 after it, weight decay in
@@ -20,24 +20,26 @@ images; six seeds. It is 131,355 steps a run: days on a GPU, for VGG-19 more.
   over (30, 60 and 90 with BatchNorm); dropout of 0.5 after the two hidden dense layers, none after
   convolutions; RescaleNet's weights are He (fan_out), the head's included.
 
-Not as published, or not known: the 128 images are cut in their middles, where the authors take the
-mean of the first eight training batches; the blocks are counted as in the author feedback, and the
-head's bias vector has no weight decay in RescaleNet (`rescalenet_published` has both as in the
-code); BatchNorm has its statistics over slices of 32 and starts from scales of 1 and He (fan_in)
-(there the last scale of a branch is 0; VGG's convolutions are He (fan_out), its dense layers
-N(0, 0.01^2)); the two rows that are ours (the same network with the biases left at 0; the plain one
-with He's weights) have the recipe of the network without normalisation.
+Not as published, or not known: the biases are set from 128 images, cropped in the middle; the
+authors take the mean of the first eight training batches. The blocks are counted as in the author
+feedback, and the head's bias vector has no weight decay in RescaleNet (`rescalenet_published` has
+both as in the code). BatchNorm has its statistics over slices of 32 and starts from scales of 1 and
+He (fan_in); in the authors' code the last scale of a branch is 0, VGG's convolutions are He
+(fan_out), and its dense layers N(0, 0.01^2). Two rows are ours (the same network with the biases
+left at 0; the plain one with He's weights); they have the recipe of the network without
+normalisation.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-50 and VGG-19 with an eighth of the channels, in six minutes on two cores. Both networks have
-the ResNets' recipe in 10 epochs, without the factor for dropout; the rows beside RescaleNet have no
-dropout, and weight decay where RescaleNet has it. It can show that RescaleNet trains both without
-normalisation where the plain networks do not, and what the calibration does for the first steps;
-accuracies of ImageNet it cannot. Its one seed, 0, is the best of six for calibrated biases:
-`--networks resnet50 --variants rescalenet uncalibrated --seeds 0 1 2 3 4 5` gives 47.0 +- 15.4%
-with them and 74.3 +- 16.3% without. With `--rate 0.4 --seeds 0 1 2` it is 71.1 +- 13.0% and 77.8 +-
-13.5%: calibrated biases have a fourth of the gradient at the start, and the rate falls after 66
-steps. `--scale smoke` takes seconds a run and shows nothing.
+the ResNets' recipe in 10 epochs, without the factor for dropout. BatchNorm and the plain networks
+have no dropout; all have weight decay on the leaves that RescaleNet has it on. It can show that
+RescaleNet trains both networks without normalisation while the plain ones do not train, and the
+effect of the calibration on the first steps, but nothing about accuracies on ImageNet. Its one
+seed, 0, is the best of six for calibrated biases: `--networks resnet50 --variants rescalenet
+uncalibrated --seeds 0 1 2 3 4 5` gives 47.0 +- 15.4% with them and 74.3 +- 16.3% without. With
+`--rate 0.4 --seeds 0 1 2` it is 71.1 +- 13.0% and 77.8 +- 13.5%: calibrated biases have a fourth of
+the gradient at the start, and the rate falls after 66 steps. `--scale smoke` takes seconds a run
+and shows nothing.
 """
 
 from __future__ import annotations

@@ -4,33 +4,33 @@ Claim (author feedback): a trained RescaleNet-50 has the multipliers, from the s
 deep ones, "11.073, 10.339, 10.310, 14.467, 10.082, 13.121, 14.276, 16.991, 12.647, 15.192, 15.548,
 17.261, 18.033, 27.445, 23.516, 27.258", for "the convolution weights shrink in the training due to
 weight decay [...], thus the large scalars can compensate for the shrink to keep the output
-variance", and the learned scalars give "deeper blocks" more weight. Those were trained on ImageNet
-for 100 epochs, at batch 1024 and weight decay on the weights only.
+variance", and the learned scalars give "deeper blocks" more weight. That network was trained on
+ImageNet for 100 epochs, at batch 1024, with weight decay on the weights only.
 
 "Experiments show that the variance of the last block output is always in a proper range in the
-final model": of this the feedback has no numbers.
+final model". The feedback has no numbers for this.
 
-Expected here: all multipliers start at 1 and grow; the norm of every block's weights falls below
-that of its start, with multipliers and without; what the two make of a branch's gain,
-`s_k * prod_j ||W_kj|| / ||W_kj(0)||`, falls less with multipliers than without; `Var` of the last
-block's sum (the channels' variance over images and positions, before the ReLU, of 128 test images)
-neither vanishes nor explodes: within a factor of 10 of its start, we expected. Numbers like the
-feedback's need its number of steps; that the deeper blocks get larger ones may need its network.
+Expected here: all multipliers start at 1 and grow. The norm of every block's weights falls below
+its start, with multipliers and without. The gain of a branch, `s_k * prod_j ||W_kj|| /
+||W_kj(0)||`, falls less with multipliers than without. `Var` of the last block's sum (the channels'
+variance over images and positions, before the ReLU, of 128 test images) stays within a factor of 10
+of its start. Multipliers as large as the feedback's need its number of steps; larger ones in deeper
+blocks may need its network.
 
 Setting, `--scale paper`: ResNet-110 on CIFAR-10, 200 epochs, learning rate 0.1 B / 256 = 0.05,
-weight decay 5e-4, crop and flip. On ImageNet, where the paper has it, `rescale_imagenet` trains the
-networks, and does not draw this. Nobody here has run it yet; it needs a GPU.
+weight decay 5e-4, crop and flip. It needs a GPU, and has not been run here. (On ImageNet, as in the
+paper, `rescale_imagenet` trains the networks, without this figure.)
 
 `--scale cifar` is a ResNet-32 on CIFAR-10 for ten epochs, a twentieth of the published 200, with a
 weight decay of 5e-3, ten times as large: an hour on two cores. All else is as in `paper`.
 
-`--scale laptop` takes a narrow ResNet-32 to the 8x8 digits inside scikit-learn: 1,200 steps, weight
-decay 5e-3, ten times as large, since its effect grows with the number of steps; two to four minutes
-on two cores. There the largest multipliers are those of the blocks that begin stages 2 and 3, not
-the deepest ones; `Var` of the last block starts at 0.003, grows 1,100-fold in the first 200 steps
-(550-fold without multipliers) and threefold more by the end, to 11 with multipliers and 5 without:
-the final model is in a proper range, but 3,500 and 1,600 times above its start, where we expected a
-factor of 10. `--scale smoke` takes seconds a run and shows nothing.
+`--scale laptop` trains a narrow ResNet-32 on the 8x8 digits inside scikit-learn: 1,200 steps,
+weight decay 5e-3, ten times as large, since its effect grows with the number of steps; two to four
+minutes on two cores. The largest multipliers are those of the first blocks of stages 2 and 3, not
+of the deepest blocks. `Var` of the last block starts at 0.003, grows 1,100-fold in the first 200
+steps (550-fold without multipliers) and threefold more by the end, to 11 with multipliers and 5
+without. The final model is in a proper range, but 3,500 and 1,600 times above its start; we
+expected a factor of 10. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: CIFAR-10, and its usual weight decay instead of 1e-4; basic blocks of two layers
 instead of bottlenecks of three; a constant rate, without warm-up; no dropout.

@@ -9,15 +9,15 @@ assuming skip and branch uncorrelated (figure b, equation 1),
 is small: "our assumptions are realistic". The feedback has no numbers beside its figures.
 
 `Var` is each channel's variance over images and positions, averaged over channels; `x_k` is the sum
-before the ReLU. Beside it stands the second moment, of which the recursion with the ReLU is drawn
+before the ReLU. The second moment is drawn as well, with its recursion through the ReLU
 (`nf_resnets.analysis.predicted`; it takes the skip path at a down-sampling block as measured).
 
-Setting of the feedback: RescaleNet-101 on ImageNet. `--scale paper` is RescaleNet-101 at full width
-on CIFAR-10 at 224 pixels, a GPU's work. `--scale laptop` has an eighth of the channels and the 8x8
-digits inside scikit-learn at 64 pixels, a minute on two cores; `--dataset cifar10` is closer to the
-claim, and what the committed results were made with: there eta_k is below 2.5% at every block, and
-Var falls at each down-sampling block, about threefold once more at the block after it (the ReLU),
-and slowly within a stage. `--scale smoke` takes seconds.
+Setting of the feedback: RescaleNet-101 on ImageNet. `--scale paper`, for a GPU, is RescaleNet-101
+at full width on CIFAR-10 at 224 pixels. `--scale laptop` has an eighth of the channels and the 8x8
+digits inside scikit-learn at 64 pixels, a minute on two cores. The committed results have
+`--dataset cifar10`, which is closer to the claim. There eta_k is below 2.5% at every block. Var
+falls at each down-sampling block, about threefold at the block after it (the ReLU), and slowly
+within a stage. `--scale smoke` takes seconds.
 """
 
 from __future__ import annotations

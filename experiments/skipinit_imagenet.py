@@ -1,34 +1,34 @@
 r"""SkipInit on ImageNet: ResNet-50 version 2 at batch sizes from 256 to 4,096.
 
-Claim: SkipInit trains ResNet-50 without normalisation as well as BatchNorm does at small batches,
-with some dropout better; at the largest batch BatchNorm keeps its accuracy and the others lose it,
-for what BatchNorm brings is that larger learning rates are stable.
+Claim: at small batches SkipInit trains ResNet-50 without normalisation as well as BatchNorm does,
+and better with some dropout. At the largest batch BatchNorm keeps its accuracy and the others lose
+it, since BatchNorm's benefit is that larger learning rates are stable.
 
 Published top-1 test accuracies (%, batch 256 / 1,024 / 4,096; the paper's first version, best
-learning rate of each); nobody here has reproduced them:
+learning rate of each), not reproduced here:
 
     BatchNorm              75.0 / 74.9 / 74.9      SkipInit with biases   74.9 / 74.6 / 70.8
     Fixup                  74.8 / 74.6 / 73.0      regularised SkipInit   75.6 / 75.5 / 72.7
 
 Setting, `--scale paper`: ImageNet through TensorFlow Datasets (`--data-dir`), the usual crops of
 224 pixels; ResNet-50 version 2 (pre-activation); three learning rates in proportion to the batch,
-of which the table takes the best by test accuracy; dropout of 0.2 before the head where SkipInit is
-regularised. It is 36 runs, each of them days on a GPU.
+and the table takes the best by test accuracy; dropout of 0.2 before the head for regularised
+SkipInit. It is 36 runs, each of them days on a GPU.
 
-Not as published, or not known: how long the networks were trained, with which schedule, momentum
-and weight decay, the text at hand does not say. Here it is what the same paper has for CIFAR:
-momentum 0.9, BatchNorm's statistics over slices of 64, and over 90 epochs a rate that is constant
-for the first half, then halved in ten equal parts, after 5 epochs of warm-up; weight decay 1e-4;
-Fixup's scalars at a tenth of the rate; and three rates are tried.
+Not as published, or not known: the text at hand does not give the number of epochs, the schedule,
+momentum and weight decay. Here momentum, schedule and slices are those of the same paper for CIFAR:
+momentum 0.9, a rate that is constant for the first half, then halved in ten equal parts, and
+BatchNorm's statistics over slices of 64. Epochs (90, the first 5 warm-up), weight decay (1e-4),
+Fixup's scalars at a tenth of the rate, and the number of rates are ours.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, four rates and, where
 the best is at an edge of them, one beyond, in about ten minutes on two cores. It shows that
 regularised SkipInit trains without normalisation at the smaller batch, and which rates are too
-large for whom: BatchNorm bears all of them, alpha = 1 the fewest; accuracies of ImageNet it cannot
-show. With `--variants fixup skipinit` SkipInit without dropout reaches 93.6% at batch 32, and
-Fixup, which begins to learn later, 76.9%; at batch 256 the 40 steps are too few for both (25.8% and
-11.7%). `--scale smoke` takes seconds a run and shows nothing.
+large for each scheme: BatchNorm diverges at none, alpha = 1 at the most. It shows nothing about
+accuracies on ImageNet. With `--variants fixup skipinit` SkipInit without dropout reaches 93.6% at
+batch 32, and Fixup, which starts to learn later, 76.9%; at batch 256 the 40 steps are too few for
+both (25.8% and 11.7%). `--scale smoke` takes seconds a run and shows nothing.
 """
 
 from __future__ import annotations

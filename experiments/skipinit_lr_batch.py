@@ -1,38 +1,38 @@
 r"""SkipInit's sweeps: the optimal learning rate and accuracy against the batch size.
 
 Claim (sections 4 and 5 of the paper, and its author feedback): for small batches the optimal
-learning rate grows in proportion to the batch size and lies far below the largest stable one, with
-and without BatchNorm; only for large batches is it close to that, and there BatchNorm, which raises
-the largest stable rate, can use more of it. So large rates are not what BatchNorm is good for at
-small batches; the small branches at initialisation are, which SkipInit and Fixup have as well.
+learning rate grows in proportion to the batch size and is far below the largest stable one, with
+and without BatchNorm. Only for large batches is it close to the largest stable rate, which
+BatchNorm raises. So at small batches BatchNorm's benefit is not large rates, but small branches at
+initialisation, which SkipInit and Fixup have as well.
 
-Protocol: learning rates are powers of two; for each batch size, several seeds; the best rate, with
-the range of rates whose mean lies within one standard deviation of the best, once by test accuracy
-and once by training loss; `eta` and `eta/B` against `B`, with the fit `min(slope B, largest)`, or
-without its corner where that predicts better. A rate at which more of the seeds diverged stands
-behind the others, and is marked if its mean over those that finished is better; `--best trimmed`
-compares all rates of which half of the seeds finished. BatchNorm takes its statistics over ghost
-batches of 64. The rate is constant for the first half of the run, then halved ten times. The budget
-is constant in epochs (`--budget epochs`) or in steps (`--budget steps`).
+Protocol: learning rates are powers of two, with several seeds for each batch size. The best rate
+has the range of rates whose mean is within one standard deviation of the best, once by test
+accuracy and once by training loss. `eta` and `eta/B` are drawn against `B`, with the fit `min(slope
+B, largest)`, or a smooth one where that predicts better. Rates with more diverged seeds rank behind
+the others, and are marked if their mean over finished seeds is better; `--best trimmed` compares
+all rates at which half of the seeds finished. BatchNorm has its statistics over ghost batches of
+64. The rate is constant for the first half of the run, then halved ten times. All batch sizes have
+the same number of epochs (`--budget epochs`) or of steps (`--budget steps`).
 
 `--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
-dropout of 0.6 before the head for Regularised SkipInit. The batch sizes and the rates are ours, the
-paper's lists are not at hand. `--scale reduced` is the same in 10 epochs, two seeds and four batch
-sizes. Nobody here has run either yet; they need a GPU or a TPU.
+dropout of 0.6 before the head for regularised SkipInit. The batch sizes and the rates are ours; the
+paper's lists are not at hand. `--scale reduced` is the same with 10 epochs, two seeds and four
+batch sizes. Both need a GPU or a TPU, and have not been run here.
 
 `--scale cifar` is for two cores: WRN-10-1 on CIFAR-10, one epoch, batch sizes 32 to 2,048 a factor
 of four apart, nine rates a factor of two apart, two seeds, BatchNorm, SkipInit and Fixup: 216 runs,
 about four hours. BatchNorm is tested with the statistics of eight training batches. The budget is a
-two-hundredth of the paper's, so that the largest batch has 24 steps. `--grid seed=0` makes the
-first half of it.
+two-hundredth of the paper's, so that the largest batch has 24 steps. `--grid seed=0` makes half of
+the runs.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
 sizes 8 to 512, 10 rates, two seeds, four schemes: 320 runs, about seven minutes on two cores.
 BatchNorm is tested with the statistics of four training batches at the tested weights, since its
-running averages are out of date; dropout is 0.1. Expected: a best rate that
-grows with the batch and flattens at the largest ones, where larger rates diverge or fail without
-BatchNorm; BatchNorm goes further there, and is ahead at the largest batch, where the budget of
-epochs leaves 20 steps. `--scale smoke` takes seconds and shows nothing.
+running averages are out of date; dropout is 0.1. Expected: the best rate grows with the batch and
+flattens at the largest batches, where larger rates diverge or fail without BatchNorm. With
+BatchNorm it grows further. BatchNorm is ahead at the largest batch, where ten epochs are 20 steps.
+`--scale smoke` takes seconds and shows nothing.
 
 Not as published: all schemes start from one draw, He (fan_in).
 """

@@ -1,9 +1,9 @@
 r"""SkipInit's table 1: test accuracy against depth, each scheme at its best learning rate.
 
-Claim (section 3 of the paper): what a deep residual network needs is branches that are small at
-the start. SkipInit (`alpha = 0`) and `alpha = L**-0.5` train at 1,000 layers like BatchNorm;
-`alpha = 1` fails from 100 layers on, and so, at 1,000, do branches and skips divided by sqrt(2),
-although they keep the variance of the activations.
+Claim (section 3 of the paper): a deep residual network needs branches that are small at the start.
+SkipInit (`alpha = 0`) and `alpha = L**-0.5` train at 1,000 layers like BatchNorm. `alpha = 1` fails
+from 100 layers on. So do sums divided by sqrt(2), at 1,000 layers, although they keep the variance
+of the activations.
 
 Expected, CIFAR-10 test accuracy in percent of WRN-n-2 at the best rate (first arXiv version):
 
@@ -17,18 +17,18 @@ Expected, CIFAR-10 test accuracy in percent of WRN-n-2 at the best rate (first a
 
 Setting, `--scale paper`: batch 128, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip;
 the rate constant for the first half, then halved every 10 epochs, and swept over powers of two;
-BatchNorm with ghost batches of 64. Alpha trains at the full rate. Nobody here has run it yet; it
-needs a GPU.
+BatchNorm with ghost batches of 64. Alpha trains at the full rate. It needs a GPU, and has not been
+run here.
 
-`--scale laptop` takes narrow networks of 16, 100 and 304 layers to the 8x8 digits inside scikit-
-learn: batch 64, 88 steps (four epochs), rates 2^-3 to 2^-5 and, where the best is at an edge of
-them, up to two octaves beyond, half an hour or less on two cores; too few steps for weight decay to
-matter. Of the 19 cells with a run that did not diverge, 15 have their best of the first three rates
-at an edge; with the rates beyond, all but one, of a network at chance, have it inside. `(x +
-F)/sqrt(2)` is at chance at 100 layers already. The feedback to reviewer 2 says that biases "ensure
-the expressivity of the model does not fall when BN is removed"; without them (ReZero's blocks)
-`alpha = 0` is behind at 16 layers and ahead at 100 and 304, 95.0, 95.0 and 94.2% against 96.4, 93.6
-and 91.1%, one seed. `--scale smoke` takes seconds a run and shows nothing.
+`--scale laptop` trains narrow networks of 16, 100 and 304 layers on the 8x8 digits inside
+scikit-learn: batch 64, 88 steps (four epochs), which are too few for weight decay to matter, rates
+2^-3 to 2^-5 and, where the best is at an edge of them, up to two octaves beyond; half an hour or
+less on two cores. Of the 19 cells with a finished run 15 have the best of the first three rates at
+an edge. With the rates beyond, all but one, of a network at chance, have it inside. `(x +
+F)/sqrt(2)` is at chance from 100 layers on. The feedback to reviewer 2 says that biases "ensure the
+expressivity of the model does not fall when BN is removed". Without them (ReZero's blocks) `alpha =
+0` is behind at 16 layers and ahead at 100 and 304: 95.0, 95.0 and 94.2% against 96.4, 93.6 and
+91.1%, one seed. `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: all schemes start from one draw, He (fan_in), and `laptop` tests BatchNorm with
 the statistics of four training batches at the final weights, since its running averages are out of

@@ -1,21 +1,21 @@
-r"""SkipInit's argument, backward: how small the gradient through a branch is against the skip's.
+r"""SkipInit's argument, backward: the gradient through a branch relative to that through its skip.
 
 Claim (author feedback): with BatchNorm "the backward propagated signal through the l-th residual
 branch will be downweighted by `O(sqrt(l))` relative to the skip path, and therefore the backward
 signal through the deep normalized residual block is also dominated by the skip path"; in the
 variants that do not train at 1,000 layers "the residual branch contributes equally".
 
-Expected at initialisation: the ratio of the two gradients at the input of block `l`, in root mean
-squares, falls as `l**-0.5` with BatchNorm in the branch; is constant, and near 1, if the block is
-multiplied by `sqrt(1/2)` or normalised after the sum, and if the only BatchNorm is the last;
-is constant and in proportion to `L**-0.5` with `alpha = L**-0.5`.
+Expected at initialisation, for the ratio of the two gradients (root mean squares) at the input of
+block `l`: with BatchNorm in the branch it falls as `l**-0.5`. It is constant and near 1 if the
+block is multiplied by `sqrt(1/2)` or normalised after the sum, or if the only BatchNorm is the
+last. It is constant and in proportion to `L**-0.5` with `alpha = L**-0.5`.
 
 Setting: one stage of `L` pre-activation blocks of two 3x3 convolutions, images of random signs, the
-gradient of a random direction of the logits; weights drawn anew for each draw. The gradient through
-the skip is that of the sum, times the skip's constant; through the branch, what that leaves of the
-gradient of the block's input. The slope is that of the ratio's logarithm against that of `l`, a
-least-squares fit from block 4 on. `--scale laptop` takes a minute on two cores, `--scale paper` is
-deep and wide, `--scale smoke` takes seconds.
+gradient of a random direction of the logits, new weights for each draw. The gradient through the
+skip is that of the sum, times the skip's constant. The gradient through the branch is the rest of
+the gradient of the block's input. The slope is a least-squares fit of the ratio's logarithm against
+that of `l`, from block 4 on. `--scale laptop` takes a minute on two cores, `--scale paper` is deep
+and wide, `--scale smoke` takes seconds.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ therefore make gradients blow up.
 Expected: no violation anywhere. Under He's initialisation the logits, and both sides, grow
 exponentially with the depth (the second moment doubles with every branch); Xavier's smaller layers
 do so later. LSUV scales its last layer until the logits are of order 1, and both sides stay of that
-order too. Fixup's are the same at every depth. Its zero head, with which both sides are 0, is drawn
-at random here.
+order. Fixup's sides are the same at every depth. With its zero head both would be 0, so the head is
+drawn at random here.
 
-Setting: WRN-n-1 on one batch of the 8x8 digits, means over the examples and several draws; ratios
-and violations over each of them. `--scale laptop` takes some two minutes on two cores, `--scale
-smoke` seconds; `--scale paper` is deeper.
+Setting: WRN-n-1 on one batch of the 8x8 digits. Gradients and bounds are means over examples and
+several draws; ratios and violations are of each example and draw. `--scale laptop` takes about two
+minutes on two cores, `--scale smoke` seconds; `--scale paper` is deeper.
 """
 
 from __future__ import annotations

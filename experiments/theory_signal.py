@@ -6,13 +6,13 @@ initialisation, grows to about `e` with `alpha = L**-0.5`, linearly with BatchNo
 and stays as it is under `(x + F)/sqrt(2)`, `alpha = 0`, Fixup and RescaleNet; and the branch's
 share of the k-th sum is 1/2, `1/(L + 1)`, `1/(k + 1)`, 1/2, 0, 0 and `1/(k + L)`.
 
-Setting: one stage of `L` blocks of two 3x3 convolutions, images of random signs, weights drawn anew
-for each of several draws; biases are 0, RescaleNet's too. Dots are means over draws, bars their
-standard errors; the lines are the recursion of `nf_resnets.analysis.closed_form` from the first
-block's input on, with the sizes of the drawn weights and the padding of these small images (for
-which BatchNorm's line before the activation is about 4% high: 16.2 for 15.5 at the last block). The
-lower panels have the ReLU after the sum, as CIFAR ResNets do; the dotted line is the recursion
-without that ReLU.
+Setting: one stage of `L` blocks of two 3x3 convolutions, images of random signs, new weights for
+each of several draws; all biases are 0, RescaleNet's too. Dots are means over draws, bars their
+standard errors. Lines are the recursion of `nf_resnets.analysis.closed_form` from the first block's
+input on, with the sizes of the drawn weights and the padding of these small images. (BatchNorm's
+line before the activation is about 4% too high: 16.2 for 15.5 at the last block.) The lower panels
+have the ReLU after the sum, as in CIFAR ResNets; the dotted line is the recursion without that
+ReLU.
 
 `--scale laptop` takes less than two minutes on two cores, `--scale paper` wider layers and more
 draws, a GPU; `--scale smoke` seconds.

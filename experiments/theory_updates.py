@@ -1,22 +1,26 @@
-r"""Fixup's section 3: how far one step moves the network, and what that asks of the branches.
+r"""Fixup's section 3: how far one step moves the network, and how that depends on the branches.
 
 Claim: with Fixup `||Delta f(x)|| / eta` does not depend on the depth; with rule 2 left out
 (branches not rescaled) it grows in proportion to `L`, since every branch adds a positive
 semi-definite term (Theorem 3). A branch moves the network by `Theta(eta / L)` if and only if the
 product of its layers but the smallest is `Theta(L**-0.5)` (Theorem 4).
 
-Expected: (1) update against depth: flat for Fixup, slope towards 1 without rule 2, exponential for
-`alpha = 1`, slowly growing for `alpha = L**-0.5` and `alpha = 0` (SkipInit); BatchNorm's grows
-faster than `L`; that of `(x + F)/sqrt(2)` falls. (2) against the rate: flat, until the step leaves
-the neighbourhood in which the network is linear. (3) Theorem 3's traces, summed over the branches
-of a fully-connected network: flat if both layers are scaled by `L**-0.5`, faster than linear if one
-is, exponential if none. (The paper's branches end in a ReLU: their outputs are positive and add up,
-so that the signal of the second kind grows with the depth too.) (4) the exponent of Theorem 4 is 1
-on the line `min(p_1, p_2) = 1/2`; Fixup's first layer lies on it for any `p_2 >= 1/2`.
+Expected:
 
-Setting: WRN-n-1 on a batch of the 8x8 digits, all heads drawn at random (Fixup's own zero head lets
-only the head move), biases 0; the update to first order, but for (2), where it is that of a step.
-`--scale laptop` takes some two minutes on two cores, `--scale smoke` seconds.
+1. Update against depth: flat for Fixup, slope towards 1 without rule 2, exponential for `alpha =
+   1`, slowly growing for `alpha = L**-0.5` and `alpha = 0` (SkipInit), faster than `L` for
+   BatchNorm, falling for `(x + F)/sqrt(2)`.
+2. Update against the rate: flat, until the step leaves the region in which the network is linear.
+3. Theorem 3's traces, summed over the branches of a fully-connected network: flat if both layers
+   are scaled by `L**-0.5`, faster than linear if one is, exponential if none is. (The paper's
+   branches end in a ReLU: their outputs are positive and add up, so that with one scaled layer the
+   signal also grows with the depth.)
+4. The exponent of Theorem 4 is 1 on the line `min(p_1, p_2) = 1/2`; Fixup's first layer is on it
+   for any `p_2 >= 1/2`.
+
+Setting: WRN-n-1 on a batch of the 8x8 digits, all heads drawn at random (with Fixup's zero head
+only the head moves), biases 0. The update is to first order, except in (2), where it is that of a
+step. `--scale laptop` takes about two minutes on two cores, `--scale smoke` seconds.
 """
 
 from __future__ import annotations

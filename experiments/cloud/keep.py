@@ -4,9 +4,9 @@
 
 A sweep needs a disk with locks and atomic renames of folders, which a mounted bucket does not have:
 after a kill, no checkpoint written through an rclone mount was whole. So the command works on the
-local disk. Before it starts, its folder is taken from ``/results/lr-sweep.tar`` if that is there.
-Every five minutes, and when the command ends, the folder is packed and replaces that file. The same
-line runs on every host of a slice: only the host whose folder changes, that of process 0, writes.
+local disk. If ``/results/lr-sweep.tar`` exists, it is unpacked first. Every five minutes, and when
+the command ends, the folder is packed into that file. The same line runs on every host of a slice:
+only the host whose folder changes, that of process 0, writes.
 """
 
 from __future__ import annotations
