@@ -14,18 +14,18 @@
 # %% [markdown]
 # # A Transformer without LayerNorm
 #
-# A Transformer has a LayerNorm after each of its residual branches, and without them deep ones do
-# not train. Here you learn
+# A deep Transformer without LayerNorm does not train from a standard initialisation. With Fixup it
+# does. Here you learn
 #
-# 1. that it is the *initialisation* that LayerNorm makes up for: three deep Transformers, one with
-#    LayerNorm, one without, one without but started by Fixup,
-# 2. how attention fits into Fixup's rule: the query, key, value and output layers of a branch are
-#    its $m = 4$ layers, the two feed-forward layers $m = 2$,
-# 3. how to translate with the result, and keep it in one file with its vocabulary.
+# 1. to train three Transformers of 18 layers: with LayerNorm, without it, and without it but
+#    initialised by Fixup,
+# 2. how attention fits into Fixup's rule: the query, key, value and output layers are the $m = 4$
+#    layers of a branch, the two feed-forward layers its $m = 2$,
+# 3. to translate with the result, and to keep it in one file with its vocabulary.
 #
-# The task is real, small and made on the spot: German sentences with numbers in words, to English.
-# It needs reordering (*dreiundzwanzig* is three-and-twenty; German verbs wait for the end), so that
-# copying gets a model nowhere. About two minutes on a laptop.
+# The data are generated: German sentences with numbers in words, and their English translations.
+# Word order differs (*dreiundzwanzig* is three-and-twenty; German verbs come last), so that a copy
+# of the source is no translation. It takes about two minutes on a laptop.
 
 # %%
 # On Colab or Kaggle, upload the wheel that `make wheel` builds, or put it on Drive or into a data
@@ -78,10 +78,10 @@ FIGURES = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Sentences and tokens
 #
-# `load_pairs("made")` makes the sentences; `"wmt16_translate/de-en"`, `"multi30k_translate/de-en"`
-# and others are read with TensorFlow Datasets. The vocabulary is trained on the spot, joint byte
-# pairs as in the published recipes. Batches hold sentences of similar length; here we keep one
-# length, so that everything compiles once.
+# `load_pairs("made")` generates the sentences; `"wmt16_translate/de-en"`,
+# `"multi30k_translate/de-en"` and others are read with TensorFlow Datasets. The vocabulary has
+# joint byte pairs, as in the published recipes. Batches hold sentences of similar length; here we
+# keep one length, so that everything compiles once.
 
 # %%
 pairs = translation.load_pairs("made", limit=PAIRS)
@@ -103,18 +103,14 @@ print(f"  {pairs.train.source[0]}\n  {pairs.train.target[0]}")
 # %% [markdown]
 # ## Three Transformers
 #
-# `models.Transformer` takes a scheme by name and contains what it needs: LayerNorm after each sum,
-# as published; Fixup's scalar biases and multipliers; or nothing. All three start from one Xavier
-# draw, and the scheme's function makes of it what the scheme is. With $L = 5N = 45$ residual
-# branches Fixup multiplies the attention's layers by $L^{-1/6} \approx 0.53$, the feed-forward's by
-# $L^{-1/2} \approx 0.15$, and sets each branch's last layer and the head to 0.
+# `models.Transformer` takes a scheme by name and contains the parts that it needs: LayerNorm after
+# each sum, as published; Fixup's scalar biases and multipliers; or nothing. All three start from
+# one Xavier draw, which the scheme's function changes. With $L = 5N = 45$ residual branches Fixup
+# multiplies the attention's layers by $L^{-1/6} \approx 0.53$ and the feed-forward layers by
+# $L^{-1/2} \approx 0.15$. It sets the last layer of each branch and the head to 0.
 
 # %%
-VARIANTS = {
-    "LayerNorm": "layernorm_post",
-    "Fixup, no LayerNorm": "fixup",
-    "plain residual, no LayerNorm": "plain",
-}
+VARIANTS = {"LayerNorm": "layernorm_post", "Fixup": "fixup", "no LayerNorm": "plain"}
 
 
 def network(scheme):
@@ -152,29 +148,32 @@ for title, (_, run) in runs.items():
     smooth = plotting.moving_average(losses, 5)
     diverged = run.status == "diverged"
     curves.append(plotting.Curve(title, range(1, len(smooth) + 1), smooth, diverged=diverged))
-ends = ", ".join(f"{curve.title} {curve.y[-1]:.1f}" for curve in curves)
+ends = ", ".join(f"{curve.title} {curve.y[-1]:,.1f}" for curve in curves)
 panel = plotting.Panel("step", "nats a token", curves, more_is_better=False, y_base=10)
 plotting.curves_figure(
     [panel],
     FIGURES / "loss.png",
-    title=f"The loss of {2 * LAYERS} layers ends at: {ends}",
-    subtitle=f"{CHANNELS} channels, {TOKENS} tokens a batch, Adam, rate 0.003, mean of 5 steps",
+    title=f"Loss after {STEPS} steps: {ends}",
+    subtitle=(
+        f"{2 * LAYERS} layers of {CHANNELS} channels, {TOKENS} tokens a batch, Adam, rate 0.003, "
+        "mean of 5 steps"
+    ),
 )  # fmt: skip
 Image(FIGURES / "loss.png", width=700)
 
 # %% [markdown]
-# Without LayerNorm and with the standard initialisation the loss is tens of thousands of nats from
-# the first steps on, and does not fall. Fixup, which has as little LayerNorm, learns; at this rate,
-# one for all three, and in so few steps faster than the network with LayerNorm after every sum.
+# Without LayerNorm and with the standard initialisation the loss stays at about 10,000 nats or
+# more. With Fixup the same network learns. At this rate, the same for all three, and in so few
+# steps it learns faster than the network with LayerNorm after every sum.
 #
 # ## Translating
 #
-# `translate` is a beam search in one compiled loop. The network is kept with its vocabulary in one
-# file, which the command line reads too:
-# `python -m nf_resnets.trained predict translator.safetensors --sentence "Anna hat drei Hüte."`
+# `translate` is a beam search in one compiled loop. One file keeps the network and its vocabulary,
+# and the command line reads it:
+# `nf-resnets predict translator.safetensors --sentence "Anna hat drei Hüte."`
 
 # %%
-model, run = runs["Fixup, no LayerNorm"]
+model, run = runs["Fixup"]
 path = trained.save(
     FIGURES / "translator.safetensors",
     model,
@@ -192,11 +191,10 @@ for source, target, words in zip(
     print(f"{source}\n  should be: {target}\n  is:        {words}")
 
 # %% [markdown]
-# The order of the words is there, the right words are not yet: so few steps are too few for that.
+# After so few steps the word order is right, but not yet all of the words.
 #
 # ## Where to go
 #
-# - `python -m experiments.fixup_table3_translation` trains these and the network with LayerNorm
-#   before each branch, for longer, and measures BLEU with its signature; with `--data-dir` on
-#   Multi30k.
-# - `--scale paper` is the published setting of the Fixup paper's table 3, for a GPU.
+# - `nf-resnets experiment fixup_table3_translation` trains these networks for longer, and one with
+#   LayerNorm before each branch, and measures BLEU. With `--data-dir` it takes Multi30k.
+# - `--scale paper` is the setting of table 3 of the Fixup paper, for a GPU.
