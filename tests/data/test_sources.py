@@ -3,30 +3,21 @@
 import ast
 import contextlib
 import hashlib
-import importlib.util
 import json
 import logging
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nf_resnets.data import DATASETS, Dataset, Split, from_splits, load
 from nf_resnets.data.prepared import open_builder
+from tests.shared_data import make_shared, needs_shared_data, shared_loader
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("NF_RESNETS_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
-needs_shared_data = pytest.mark.skipif(
-    not (SHARED / "make_tfds.py").exists(),
-    reason=f"{SHARED}/make_tfds.py is not there; NF_RESNETS_SHARED_DATA names its folder",
-)
 INFO = {  # dataset: image shape, classes
     "cifar10": ((32, 32, 3), 10),
     "cifar100": ((32, 32, 3), 100),
@@ -475,29 +466,13 @@ def test_bad_data_on_disk_is_refused_with_its_folder(tmp_path):
 # ---- the real data sets, where they are at hand
 
 
-def _make_shared(data_dir, name, file_format):
-    subprocess.run(
-        [sys.executable, SHARED / "make_tfds.py", data_dir, name, "--format", file_format],
-        check=True,
-        capture_output=True,
-    )
-    return data_dir / file_format
-
-
-def _shared_loader():
-    spec = importlib.util.spec_from_file_location("shared_load", SHARED / "load.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 @needs_shared_data
 def test_fashion_mnist_comes_through_unchanged(tmp_path):
-    dataset = load("fashion_mnist", _make_shared(tmp_path, "fashion_mnist", "array_record"))
+    dataset = load("fashion_mnist", make_shared(tmp_path, "fashion_mnist", "array_record"))
     assert dataset.class_names[9] == "Ankle boot"
     for name, size in (("train", 60_000), ("test", 10_000)):
-        images, labels = _shared_loader().fashion_mnist(name)
+        images, labels = shared_loader().fashion_mnist(name)
         split = getattr(dataset, name)
         assert split.images.shape == (size, 28, 28, 1)
         loaded = zip(split.images, split.labels.tolist(), strict=True)
@@ -528,12 +503,12 @@ def test_all_of_cifar10_comes_through_unchanged(tmp_path, file_format):
 
     if file_format == "tfrecord":
         pytest.importorskip("tensorflow")
-    data_dir = _make_shared(tmp_path, "cifar10", file_format)
+    data_dir = make_shared(tmp_path, "cifar10", file_format)
     records = data_dir
     if file_format == "tfrecord":
-        records = _make_shared(tmp_path, "cifar10", "array_record")
+        records = make_shared(tmp_path, "cifar10", "array_record")
     dataset = load("cifar10", data_dir)
-    assert dataset.class_names == tuple(_shared_loader().CIFAR10_LABELS)
+    assert dataset.class_names == tuple(shared_loader().CIFAR10_LABELS)
     np.testing.assert_allclose(np.divide(dataset.mean, 255), (0.4914, 0.4822, 0.4465), atol=5e-5)
     np.testing.assert_allclose(np.divide(dataset.std, 255), (0.2470, 0.2435, 0.2616), atol=5e-5)
     for name, (images_sha256, labels_sha256) in CIFAR10_SHA256.items():
