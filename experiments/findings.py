@@ -39,10 +39,10 @@ def who_trains(
 
     Args:
       rows: one for each run, with ``title``, ``status`` and the column.
-      chance: what guessing has in the column.
-      column: what is compared, of which more is better.
-      least: how far above chance a network that trains lies at least.
-      unit: what follows the means, which are shown in percent where it is ``"%"``.
+      chance: the value of guessing in the column.
+      column: the compared column, in which more is better.
+      least: the least distance above chance of a network that trains.
+      unit: follows the means; with ``"%"`` they are shown in percent.
       where: words such as ``" at 1,000 layers"``.
 
     Example:

@@ -133,7 +133,7 @@ class Command(experiment.Command):
 
 
 def check(settings: Settings, command: Command) -> Settings:
-    """Refuses depths and schemes of which there is no network."""
+    """Refuses depths and schemes without a network."""
     for depth in settings.depths:
         models.WideResNet(depth=depth)
     for scheme in settings.schemes:

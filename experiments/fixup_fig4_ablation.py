@@ -206,7 +206,7 @@ class Command(experiment.Command):
 
 
 def check(settings: Settings, command: Command) -> Settings:
-    """Refuses a depth of which there is no network."""
+    """Refuses a depth without a network."""
     models.CifarResNet(depth=settings.depth)
     return settings
 

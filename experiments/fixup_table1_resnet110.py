@@ -181,7 +181,7 @@ class Command(experiment.Command):
 
 
 def check(settings: Settings, command: Command) -> Settings:
-    """Refuses a depth of which there is no network."""
+    """Refuses a depth without a network."""
     if settings.depth < 8 or settings.depth % 6 != 2:
         raise ValueError(f"--depth {settings.depth} found; expected 6n + 2 layers, n >= 1.")
     return settings

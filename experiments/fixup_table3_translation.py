@@ -83,8 +83,8 @@ VARIANTS = {
     "deepnorm": ("DeepNorm", "deepnorm"),
     "admin": ("Admin", "admin"),
 }
-"""Of each variant its title and its scheme. The published LayerNorm stands after the sum; deep
-networks are easier to train with one before each branch."""
+"""The title and the scheme of each variant. The published LayerNorm is after the sum; deep networks
+are easier to train with one before each branch."""
 
 OF_THE_TABLE = ("layernorm", "layernorm_pre", "fixup", "plain")
 RIVALS = tuple(name for name in VARIANTS if name != "plain")

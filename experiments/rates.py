@@ -39,8 +39,8 @@ class Command(experiment.Command):
     """The options of such a table."""
 
     best: Rule = "strict"
-    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
-    behind. trimmed: as long as half of them finished, by the mean over those that did."""
+    """How rates with diverged seeds are compared. strict: rates with more of them rank behind.
+    trimmed: if half of the seeds finished, by the mean over those that did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def best_rate(
     Args:
       rows: those of one cell of a table, with ``seed``, ``status`` and the metric.
       rate: ``rate(row)`` is the learning rate of a row, above 0.
-      rule: how rates are compared of which some seeds diverged; see
+      rule: how rates with diverged seeds are compared; see
         :func:`nf_resnets.sweep.select.optimum`.
       metric: the column, one of :data:`nf_resnets.sweep.select.METRICS`.
 
@@ -215,8 +215,8 @@ def rows_at(best: float | None, rows: Sequence[Row], rate: Callable[[Row], float
 def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
     """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
 
-    A rate at the edge of those tried is marked, and one behind which a better one stands of which
-    more runs diverged. ``-`` stands for no runs, ``diverged`` for none that finished.
+    A rate at the edge of those tried is marked, and one that is best only because a better one had
+    more diverged runs. ``-`` means no runs, ``diverged`` that none finished.
     """
     if not rows:
         return "-"

@@ -80,7 +80,7 @@ VARIANTS = {
 
 
 def after_warmup(*epochs: int) -> tuple[float, ...]:
-    """What share of the run is over after so many of the 100 epochs that follow 5 of warm-up."""
+    """The fraction of a run of 5 + 100 epochs that is over so many epochs after the warm-up."""
     return tuple((5 + epoch) / 105 for epoch in epochs)
 
 

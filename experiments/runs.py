@@ -322,7 +322,7 @@ def make_runs(
     """Makes the missing runs, and those that the experiment asks for once it has their rows.
 
     Interrupted runs continue from their checkpoints. The folder holds ledger and checkpoints; it is
-    None on all processes but process 0, which writes. ``draw(points)`` draws what there is of them.
+    None on all processes but process 0, which writes. ``draw(points)`` draws those made so far.
     """
     out = Path() if folder is None else folder.path
     failures: dict[str, str] = {}

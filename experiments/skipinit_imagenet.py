@@ -107,8 +107,8 @@ class Command(imagenet.Command):
     """The options of the table."""
 
     best: Rule = "strict"
-    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
-    behind. trimmed: as long as half of them finished, by the mean over those that did."""
+    """How rates with diverged seeds are compared. strict: rates with more of them rank behind.
+    trimmed: if half of the seeds finished, by the mean over those that did."""
 
 
 def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:

@@ -163,7 +163,7 @@ def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
 
 
 def check(settings: Settings, command: Command) -> Settings:
-    """Refuses depths of which there is no network."""
+    """Refuses depths without a network."""
     for depth in settings.depths:
         models.WideResNet(depth=depth)
     return settings

@@ -3,7 +3,7 @@ r"""Signal propagation at initialisation against its closed forms, one line for 
 Claim (De, Smith 2020, section 2; Zhang, Dauphin, Ma 2019, section 2; Shao et al. 2020, section 4):
 in a pre-activation network the second moment `Var` of the sum doubles with every block under He's
 initialisation, grows to about `e` with `alpha = L**-0.5`, linearly with BatchNorm in the branch,
-and stays as it is under `(x + F)/sqrt(2)`, `alpha = 0`, Fixup and RescaleNet; and the branch's
+and is constant under `(x + F)/sqrt(2)`, `alpha = 0`, Fixup and RescaleNet; and the branch's
 share of the k-th sum is 1/2, `1/(L + 1)`, `1/(k + 1)`, 1/2, 0, 0 and `1/(k + L)`.
 
 Setting: one stage of `L` blocks of two 3x3 convolutions, images of random signs, new weights for

@@ -261,7 +261,7 @@ def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) ->
 
 
 def check(settings: Settings, command: Command) -> Settings:
-    """Refuses depths of which there is no network."""
+    """Refuses depths without a network."""
     for depth in settings.depths:
         models.WideResNet(depth=depth)
     return settings
@@ -338,7 +338,7 @@ def table(results: Results) -> str:
 
 
 def until_lost(losses: dict[float, float]) -> dict[float, float]:
-    """The losses up to the first octave of which a seed is lost, or which ends far beyond chance.
+    """The losses up to the first octave with a lost seed or an end far above chance.
 
     Example:
       >>> until_lost({0.5: 1.0, 1.0: 2.3, 4.0: 2.3})

@@ -49,7 +49,7 @@ def results_page(results: tuple[Result, ...]) -> str:
     parts = [
         "# All tables",
         "Every number on this page is read from a file in `results/` when the page is built. Each "
-        "table stands with the command that makes it again (it writes to `runs/`, and overwrites "
+        "table has the command that makes it again (it writes to `runs/`, and overwrites "
         "nothing here). Published numbers are on the pages of the {doc}`schemes </schemes/index>`.",
     ]
     for result in results:
@@ -67,7 +67,7 @@ def gallery_page(results: tuple[Result, ...]) -> str:
     """All figures, with what they claim and the command that draws them again."""
     parts = [
         "# Gallery",
-        "The committed figures, what they are to show, and the command that draws each again.",
+        "The committed figures, the claims that they test, and the commands that draw them again.",
     ]
     for result in results:
         if not result.figures:

@@ -102,7 +102,7 @@ def facts(name: str) -> str:
     if scheme.calibrate is not None:
         looks = _function(scheme.calibrate)
         link = f"{{func}}`{looks} <nf_resnets.init.{looks}>`" if looks else "a function of its own"
-        rows.append(("looks at a batch", link))
+        rows.append(("set from a batch by", link))
     rows.append(("in the network", "; ".join(anatomy_words(scheme.anatomy))))
     for group, words in (
         (scheme.scalars, f"learn at {scheme.scalar_factor:g} times the rate"),
@@ -111,7 +111,7 @@ def facts(name: str) -> str:
         if group:
             rows.append((words, "; ".join(group_words(group))))
     if scheme.needs:
-        rows.append(("without a part", "; ".join(need_words(scheme))))
+        rows.append(("if a part is missing", "; ".join(need_words(scheme))))
     fits = [words for family, words in FAMILIES.items() if family in scheme.fits]
     rows.append(("networks", "; ".join(fits)))
     rows.append(("source", scheme.reference))
@@ -136,7 +136,7 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
         (anatomy.alpha, "a learnable scalar on every branch"),
         (anatomy.conv_biases, "bias vectors in its layers"),
         (anatomy.standardized, "convolutions with standardised weights"),
-        (anatomy.same_padding, "padding as TensorFlow has it"),
+        (anatomy.same_padding, "TensorFlow's padding"),
         (anatomy.pooled_shortcut, "average-pooled shortcuts where the shape changes"),
         (anatomy.dropout, "dropout before the head"),
         (not anatomy.branches, "no residual branches"),
@@ -156,7 +156,7 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
             words.append(f"the constant {value:.4g} {where}")
     if callable(anatomy.beta) or anatomy.beta != 1.0:
         words.append("branch inputs divided by a constant")
-    return words or ["nothing beside its layers"]
+    return words or ["nothing beyond its layers"]
 
 
 def _activation_words(activation: Any) -> str:
@@ -168,7 +168,7 @@ def _activation_words(activation: Any) -> str:
 
 
 def need_words(scheme: schemes.Scheme) -> list[str]:
-    """What becomes of training without a part, in words."""
+    """The effect of a missing part, in words."""
     said = {"fails": "refused", "worse": "a warning", "differs": "another network"}
     return [f"`{need.part}`: {said[need.without]}" for need in scheme.needs]
 

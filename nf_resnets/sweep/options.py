@@ -40,8 +40,8 @@ class Options:
     """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
     on each side."""
     best: Rule = "strict"
-    """How rates are compared of which some seeds diverged. strict: the more diverged, the further
-    behind. trimmed: as long as half of them finished, by the mean over those that did."""
+    """How rates with diverged seeds are compared. strict: rates with more of them rank behind.
+    trimmed: if half of the seeds finished, by the mean over those that did."""
     target: str = ""
     """A metric and its value, such as train_loss=0.5 or test_accuracy=0.9, to which the steps are
     counted at each batch size; by default the lowest training loss that all batch sizes reach."""

@@ -94,7 +94,7 @@ def draw(
       result: the runs and their grid.
       folder: where to.
       title: what the sweep is.
-      rule: how rates are compared of which some seeds diverged.
+      rule: how rates with diverged seeds are compared.
       chance: the accuracy of guessing, 0 to 1.
       failed: called with the name of a file that cannot be made, and why; by default that is an
         error.

@@ -14,7 +14,7 @@ from nf_resnets.sweep.ledger import COLUMNS
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
 Rule = Literal["strict", "trimmed"]
-"""How rates are compared of which some seeds diverged; see :func:`optimum`."""
+"""How rates with diverged seeds are compared; see :func:`optimum`."""
 
 METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
 """1 where more is better, -1 where less is."""
