@@ -46,7 +46,7 @@ from .findings import RULE, how_deep, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
-from .table import accuracy_cell, counted, grouped, text_table
+from .table import accuracy_cell, counted, data_title, grouped, text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,8 +232,8 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=who_trains(deepest, results.chance, where=f" at {most:,} layers"),
         subtitle=(
-            f"Test accuracy after {after}: "
-            f"WRN-n-{settings.width} on {settings.dataset}, {settings.stem_channels} channels, "
+            f"Test accuracy after {after}: WRN-n-{settings.width} on "
+            f"{data_title(settings.dataset)}, {settings.stem_channels} channels, "
             f"learning rate {settings.learning_rate:g}, batch {settings.batch_size}, "
             f"{counted(settings.seeds, 'seed')}. {RULE.format(what='accuracy')}"
         ),

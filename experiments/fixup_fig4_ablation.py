@@ -65,7 +65,7 @@ from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
-from .table import accuracy_cell, grouped, seeds_shown, text_table
+from .table import accuracy_cell, data_title, grouped, seeds_shown, text_table
 
 # What the variants leave out is what the figure shows.
 warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
@@ -260,7 +260,7 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=who_trains(results.rows, results.chance),
         subtitle=(
-            f"Fixup's parts left out of ResNet-{settings.depth}: {settings.dataset}, "
+            f"Fixup's parts left out of ResNet-{settings.depth} on {data_title(settings.dataset)}, "
             f"{settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, batch {settings.batch_size}, "
             f"{seeds_shown(settings.seeds)}. {RULE.format(what='test accuracy')}"

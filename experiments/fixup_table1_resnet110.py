@@ -67,7 +67,7 @@ from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
-from .table import error_cells, grouped, published_cell, seeds_shown, text_table
+from .table import data_title, error_cells, grouped, published_cell, seeds_shown, text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +241,8 @@ def plot(results: Results, path: Path) -> None:
         path,
         title=who_trains(results.rows, results.chance, where=f" as ResNet-{settings.depth}"),
         subtitle=(
-            f"{settings.dataset.capitalize()}, {settings.stem_channels} channels, batch "
+            f"ResNet-{settings.depth} on {data_title(settings.dataset)}, "
+            f"{settings.stem_channels} channels, batch "
             f"{settings.recipe.batch_size}, {seeds_shown(settings.seeds)}. "
             + RULE.format(what="test accuracy")
         ),
@@ -275,7 +276,8 @@ EXPERIMENT = Experiment(
     row=lambda settings, point, run: {"learning_rate": f"{point.start.hyper['learning_rate']:g}"},
     lines={"curves.csv": CURVES},
     heading=lambda results: (
-        f"Test error (%) of ResNet-{results.settings.depth} on {results.settings.dataset}:"
+        f"Test error (%) of ResNet-{results.settings.depth} on "
+        f"{data_title(results.settings.dataset)}:"
     ),
     note=lambda results: SHOWS[results.command.scale],
 )  # fmt: skip

@@ -49,7 +49,7 @@ from .folder import Row
 from .images import image_setup, lengths
 from .main import run
 from .rates import rate_of, widened
-from .table import counted, edge_mark, grouped, text_table
+from .table import counted, data_title, edge_mark, grouped, text_table
 
 LINES = (
     "fixup", "skipinit", "alpha_rsqrt_depth", "depth_mup", "completep", "plain", "batchnorm"
@@ -96,7 +96,7 @@ class Settings:
         """The settings of a figure."""
         network = f"WRN-n-{self.widths[0]}" if by == "depth" else f"WRN-{self.depths[0]}-k"
         return (
-            f"{network} on {self.dataset}, {self.stem_channels} channels, batch "
+            f"{network} on {data_title(self.dataset)}, {self.stem_channels} channels, batch "
             f"{self.batch_size}, {self.steps} steps, {counted(self.seeds, 'seed')}"
         )
 

@@ -31,7 +31,7 @@ from .experiment import OUTCOME, Experiment, Point, Results, Setup
 from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
-from .table import counted, edge_mark, grouped, rate_table
+from .table import counted, data_title, edge_mark, grouped, rate_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +259,8 @@ def plot(results: Results, path: Path) -> None:
         title=who_trains(deepest, results.chance, where=f" at {most:,} layers"),
         subtitle=(
             f"Test accuracy at the best learning rate of {power_label(2.0 ** min(tried))} to "
-            f"{power_label(2.0 ** max(tried))}: WRN-n-{settings.width} on {settings.dataset}, "
+            f"{power_label(2.0 ** max(tried))}: WRN-n-{settings.width} on "
+            f"{data_title(settings.dataset)}, "
             f"{settings.stem_channels} channels, batch {settings.batch_size}, {settings.steps} "
             f"steps, {counted(settings.seeds, 'seed')}. " + RULE.format(what="accuracy")
         ),

@@ -56,7 +56,7 @@ from .experiment import OUTCOME, Experiment, Point, Results, Setup
 from .folder import ResultsFolder, Row
 from .images import image_setup, network
 from .main import run
-from .table import counted, spread_cell, text_table
+from .table import counted, data_title, spread_cell, text_table
 from .untrained import initial, normalized, quick_jit
 
 RESCALENET = schemes.get("rescalenet")
@@ -320,7 +320,7 @@ def plot(results: Results, path: Path) -> None:
             f"{max(dead[1:]):.2g}% with biases set from images"
         ),
         subtitle=(
-            f"{settings.dataset.capitalize()}, {settings.stem_channels} channels, batch "
+            f"On {data_title(settings.dataset)}, {settings.stem_channels} channels, batch "
             f"{settings.batch_size}; of the runs that did not diverge, of "
             f"{counted(settings.seeds, 'seed')}, the mean and the range"
         ),

@@ -60,7 +60,7 @@ from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
 from .folder import Row
 from .images import image_setup, network
 from .main import run
-from .table import counted, text_table
+from .table import counted, data_title, text_table
 from .untrained import normalized
 
 # What a variant leaves out is what the figure shows.
@@ -281,7 +281,7 @@ def plot(results: Results, path: Path) -> None:
         columns=3,
         title=f"In ResNet-{settings.depth} RescaleNet's {growth(rows)}",
         subtitle=(
-            f"{settings.dataset.capitalize()}, {settings.stem_channels} channels, learning rate "
+            f"On {data_title(settings.dataset)}, {settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, weight decay {settings.weight_decay:g}, batch "
             f"{settings.batch_size}, {counted(settings.seeds, 'seed')}"
         ),

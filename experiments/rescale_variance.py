@@ -37,7 +37,7 @@ from . import untrained
 from .experiment import Experiment, Results
 from .folder import ResultsFolder, Row
 from .main import run
-from .table import counted, text_table
+from .table import counted, data_title, text_table
 from .untrained import digits, fill, initial, normalized, quick_jit
 
 SCHEME = "rescalenet"
@@ -151,7 +151,8 @@ def plot(results: Results, path: Path) -> None:
         ),
         subtitle=(
             f"RescaleNet-{settings.depth} with calibrated biases, at initialisation: "
-            f"{settings.batch_size} images of {settings.dataset} at {settings.image_size} pixels, "
+            f"{settings.batch_size} images of {data_title(settings.dataset)} at "
+            f"{settings.image_size} pixels, "
             f"stem of {settings.stem_channels} channels, {counted(settings.seeds, 'seed')}; "
             "vertical lines: down-sampling"
         ),

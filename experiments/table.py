@@ -32,6 +32,15 @@ def counted(values: Sequence[Any], noun: str) -> str:
     return f"{len(values)} {noun}{'' if len(values) == 1 else 's'}"
 
 
+def data_title(name: str) -> str:
+    """What texts call a data set.
+
+    >>> data_title("cifar10"), data_title("digits")
+    ('CIFAR-10', 'the digits')
+    """
+    return {"cifar10": "CIFAR-10", "digits": "the digits"}.get(name, name)
+
+
 def seeds_shown(seeds: Sequence[Any]) -> str:
     """How many seeds a curve is the mean of, and what its band is.
 
@@ -108,6 +117,6 @@ def published_cell(value: float | None, digits: int = 1) -> str:
 
 
 __all__ = [
-    "accuracy_cell", "counted", "edge_mark", "error_cells", "grouped", "published_cell",
-    "rate_table", "seeds_shown", "spread_cell", "text_table",
+    "accuracy_cell", "counted", "data_title", "edge_mark", "error_cells", "grouped",
+    "published_cell", "rate_table", "seeds_shown", "spread_cell", "text_table",
 ]  # fmt: skip
