@@ -45,6 +45,8 @@ myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "
 myst_heading_anchors = 3
 nb_execution_mode = "off"
 nb_merge_streams = True
+# Plain blocks are tables and messages; code says its language.
+highlight_language = "text"
 
 # --- The reference -----------------------------------------------------------------------------
 
