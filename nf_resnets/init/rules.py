@@ -13,6 +13,7 @@ import dataclasses
 from typing import Any
 
 from nf_resnets import schemes
+from nf_resnets.init.ordered import ordered
 from nf_resnets.roles import OUR_RULES, Role, Rules
 from nf_resnets.schemes import Scheme
 
@@ -271,6 +272,6 @@ def _rules(norm: bool, *, norms: str = _NORM, **patterns: Any) -> Rules:
 
 
 __all__ = [
-    "flax_gpt", "flax_resnet", "flax_vit", "haiku_resnet", "nnx_resnet", "own", "scanned",
-    "torch_resnet", "with_parts",
+    "flax_gpt", "flax_resnet", "flax_vit", "haiku_resnet", "nnx_resnet", "ordered", "own",
+    "scanned", "torch_resnet", "with_parts",
 ]  # fmt: skip

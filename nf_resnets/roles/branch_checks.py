@@ -159,7 +159,7 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
             raise ValueError(
                 f"leaf {outputs[0].path!r} is the last layer of its branch by its name, and in the "
                 f"order of the names, {', '.join(names)}, it is not; expected rules.order to name "
-                "them from the first to the last."
+                "them from the first to the last, as init.rules.ordered finds them."
             )
         (taken, given), others = _ends(kind), _other_ends(kind)
         taken_there, given_there = before[kind] or around, after[kind] or around
@@ -172,7 +172,7 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
                 f"{', '.join(leaf.path for leaf in row)}, the layers of residual branch "
                 f"{name!r} do not take what those before "
                 "them give, and in another one they do; expected rules.order to name them from "
-                "the first to the last."
+                "the first to the last, as init.rules.ordered finds them."
             )
         there = taken_there | given_there
         if taken_there and given_there:
@@ -183,7 +183,8 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
                 f"{name!r} begins with {row[0].path!r}, "
                 f"which takes {taken} channels, and ends with {row[-1].path!r}, which gives "
                 f"{given}, and neither is a width of the network around it; expected "
-                "rules.order to name the layers from the first to the last."
+                "rules.order to name the layers from the first to the last, as init.rules.ordered "
+                "finds them."
             )
 
 
@@ -231,19 +232,26 @@ def orders_by_text(leaves: Sequence[Leaf], rules: Rules) -> list[tuple[str, ...]
 
 
 def refuse_unused_order(leaves: Sequence[Leaf], rules: Rules) -> None:
-    """Refuses texts of ``rules.order`` that no group of ``rules.branch`` finds."""
-    found = {
-        text
-        for leaf in leaves
-        if leaf.role is Role.BRANCH
-        for text in search(rules.branch, leaf.path)
-    }
+    """Refuses texts of ``rules.order`` that no group of ``rules.branch`` finds, or two of them."""
+    places: dict[str, set[int]] = {}
+    for leaf in leaves:
+        if leaf.role is Role.BRANCH:
+            for place, text in enumerate(search(rules.branch, leaf.path), start=1):
+                places.setdefault(text, set()).add(place)
+    found = set(places)
     unused = [name for name in rules.order if name not in found]
     if unused:
         raise ValueError(
             f"rules.order names {unused[0]!r}, which no group of rules.branch={rules.branch!r} "
             f"finds; expected texts that they find, such as {sorted(found)[:4]}."
         )
+    for name in rules.order:
+        if len(places[name]) > 1:
+            raise ValueError(
+                f"rules.order names {name!r}, which groups {' and '.join(map(str, places[name]))} "
+                f"of rules.branch={rules.branch!r} find, so that it would order both; expected a "
+                r"group that tells them apart, as (Dense_\d+) in place of Dense_(\d+)."
+            )
 
 
 __all__ = [

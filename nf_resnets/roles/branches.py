@@ -41,7 +41,7 @@ def number_branches(leaves: Sequence[Leaf], rules: Rules) -> tuple[list[Leaf], l
         _refuse_lengths(members, groups[-1].name)
         for at in layers.values():
             _refuse_ill_formed([leaves[position] for position in at])
-    groups.sort(key=lambda group: _natural(group.outer, rules.order))
+    groups.sort(key=lambda group: natural(group.outer, rules.order))
 
     branches: list[Branch] = []
     numbered = list(leaves)
@@ -49,7 +49,7 @@ def number_branches(leaves: Sequence[Leaf], rules: Rules) -> tuple[list[Leaf], l
         start = len(branches)
         for turn, (_, name, layers, first) in enumerate(scan):
             numbers = tuple(start + 1 + turn + len(scan) * at for at in range(first.count))
-            for j, layer in enumerate(_layer_order(layers, rules), start=1):
+            for j, layer in enumerate(layer_order(layers, rules), start=1):
                 for i in layers[layer]:
                     numbered[i] = dataclasses.replace(
                         leaves[i], branches=numbers, layer=j, m=len(layers)
@@ -78,7 +78,7 @@ def _branch_name(members: Sequence[Leaf], rules: Rules) -> str:
     return members[0].path
 
 
-def _natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
+def natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
     """Orders ``""`` before ``"2"`` before ``"10"`` before ``"b2"`` before ``"b10"``.
 
     Names in ``order`` stand before all others, as they stand there.
@@ -94,9 +94,9 @@ def _natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
     )
 
 
-def _layer_order(names: Iterable[str], rules: Rules) -> list[str]:
+def layer_order(names: Iterable[str], rules: Rules) -> list[str]:
     """The layers of a branch: those of an attention as it computes, unless ``order`` names one."""
-    in_order = sorted(names, key=lambda name: _natural((name,), rules.order))
+    in_order = sorted(names, key=lambda name: natural((name,), rules.order))
     if not set(in_order) & set(rules.order):
         in_order = list(attention_order(in_order) or in_order)
     return in_order
@@ -229,4 +229,4 @@ def rows(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
     ]
 
 
-__all__ = ["number_branches", "rows", "search"]
+__all__ = ["layer_order", "natural", "number_branches", "rows", "search"]

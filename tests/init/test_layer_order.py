@@ -210,3 +210,14 @@ def test_an_order_by_letters_alone_is_said(names, said):
     assert (line in str(found)) == said
     ordered = Rules(branch=r"Block_(\d+)/(\w+)", order=names[::-1])
     assert init.describe(tree, 2, rules=ordered).by_name == ()
+
+
+def test_a_text_of_two_groups_is_no_order():
+    """It would turn round the blocks, too."""
+    block = {"Dense_0": (8, 8), "Dense_1": (8, 8)}
+    tree = {f"Block_{k}": {name: np.ones(shape) for name, shape in block.items()}
+            for k in range(3)}  # fmt: skip
+    rules = Rules(branch=r"Block_(\d+)/Dense_(\d+)", order=("1", "0"))
+    with pytest.raises(ValueError, match=r"'1', which groups 1 and 2 of .*as \(Dense_"):
+        roles.assign(tree, rules)
+    assert _layers([block] * 3, order=("Dense_1", "Dense_0")) == ["Dense_1", "Dense_0"]
