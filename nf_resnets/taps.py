@@ -33,11 +33,20 @@ def tap(module: Any, name: str, value: jax.Array) -> jax.Array:
 
     Returns:
       The activation; but for a perturbation it is the one given.
+
+    Raises:
+      ValueError: if the name was recorded before in this call, as of a block that is applied twice.
     """
     if module.has_variable(PERTURBATIONS, name):
         value = value + module.get_variable(PERTURBATIONS, name)
     # Of `init` every collection is mutable, and its result is to hold parameters only.
     if module.is_mutable_collection(TAPS) and not module.is_initializing():
+        if module.has_variable(TAPS, name):
+            raise ValueError(
+                f"tap {'/'.join((*module.path, name))!r} is recorded twice in one call, as of a "
+                "block that is applied several times; expected a module for each application, such "
+                "as one without parameters that taps, merges and calls the block."
+            )
         module.put_variable(TAPS, name, value)
     return value
 

@@ -22,9 +22,10 @@ from nf_resnets.analysis.homogeneous import (
     homogeneous_sets,
     refuse_inhomogeneous,
 )
-from nf_resnets.analysis.loss import check_labels, cross_entropies
+from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import LogitsFn, ObservedFn, branches, no_perturbations
-from nf_resnets.init.tree import check_key
+from nf_resnets.init.data_dependent import check_labels
+from nf_resnets.init.tree import check_key, float_leaves
 from nf_resnets.roles import Rules
 
 
@@ -127,7 +128,7 @@ def block_bounds(
     gradients, (logits, taps) = jax.grad(total, has_aux=True)(nothing)
     excess = excess_loss(logits, labels)
     found = []
-    for gradient, block in zip(branches(gradients), branches(taps), strict=True):
+    for gradient, block in zip(branches(gradients), branches(taps, "input"), strict=True):
         x, slopes = (
             each["input"].reshape(len(labels), -1).astype(jnp.float32) for each in (block, gradient)
         )
@@ -178,16 +179,17 @@ def parameter_bounds(
       True
     """
     refuse_inhomogeneous(params, roles.assign(params, rules))
+    values, put = float_leaves(params)
 
     def average(at: Any) -> tuple[jax.Array, jax.Array]:
-        logits = logits_fn(at, images)
+        logits = logits_fn(put(at), images)
         loss = cross_entropies(logits, labels).mean()
         return loss, excess_loss(logits, labels).mean()
 
-    gradient, excess = jax.grad(average, has_aux=True)(params)
+    gradient, excess = jax.grad(average, has_aux=True)(values)
     bounds = {}
     for each in homogeneous_sets(params, rules=rules) if sets is None else sets:
-        weights, slopes = each.of(params), each.of(gradient)
+        weights, slopes = each.of(put(values)), each.of(put(gradient))
         norm = optax.tree.norm(weights)
         bounds[each.name] = Bound(
             gradient_norm=optax.tree.norm(slopes),

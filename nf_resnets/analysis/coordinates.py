@@ -81,7 +81,7 @@ def coordinates(
 
     def activations(params: Any) -> tuple[jax.Array, list[jax.Array]]:
         logits, taps = taps_of(observed, params, images)
-        found = branches(taps)
+        found = branches(taps, "input", "sum")
         return logits, [found[0]["input"], *(branch["sum"] for branch in found), logits]
 
     def loss(params: Any) -> jax.Array:

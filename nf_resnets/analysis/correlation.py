@@ -42,11 +42,13 @@ def eta(taps: Any) -> jax.Array:
         skip, branch, total = (moments(block[name]).variance for name in ("skip", "branch", "sum"))
         return 100 * jnp.abs((skip + branch - total) / total)
 
-    return jnp.stack([of(block) for block in branches(taps)])
+    return jnp.stack([of(block) for block in branches(taps, "skip", "branch", "sum")])
 
 
 def multipliers(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     r"""The learnable scalar of every residual branch, Fixup's and RescaleNet's or SkipInit's.
+
+    Of a branch that has several it is their product.
 
     Args:
       params: a parameter tree.
@@ -69,8 +71,8 @@ def multipliers(params: Any, *, rules: Rules | None = None) -> np.ndarray:
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA):
             values = np.ravel(np.asarray(value, np.float64))
-            own = role_map.branches_of(leaf, values.size)
-            found[[k - 1 for k in own]] = values
+            own = [k - 1 for k in role_map.branches_of(leaf, values.size)]
+            found[own] = np.where(np.isnan(found[own]), values, found[own] * values)
     return found
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from nf_resnets.init.tree import check_key
+from nf_resnets.init.tree import check_key, float_leaves
 
 
 class Eigenvalue(NamedTuple):
@@ -122,7 +122,8 @@ def largest_curvature(
 
     Args:
       loss: ``loss(params) -> []``, differentiable backwards twice.
-      params: where the Hessian is taken, a tree of float arrays.
+      params: where the Hessian is taken. Leaves that are no float arrays stay as they are; those of
+        half precision count as float32.
       key: a JAX PRNG key for Lanczos' start.
       steps: products with the Hessian, each about four times a forward pass and its gradient.
 
@@ -136,10 +137,11 @@ def largest_curvature(
       >>> round(float(found.value), 3)
       6.0
     """
-    flat, unravel = jax.flatten_util.ravel_pytree(params)
+    values, put = float_leaves(params)
+    flat, unravel = jax.flatten_util.ravel_pytree(values)
 
     def product(vector: jax.Array) -> jax.Array:
-        found = hessian_product(loss, params, unravel(vector))
+        found = hessian_product(lambda at: loss(put(at)), values, unravel(vector))
         return jax.flatten_util.ravel_pytree(found)[0]
 
     return lanczos(product, flat.size, key=key, steps=steps)

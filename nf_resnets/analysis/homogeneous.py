@@ -18,6 +18,7 @@ import jax
 from nf_resnets import roles
 from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.roles.axes import ends_in_bias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +145,8 @@ def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
                 "positively homogeneous, without normalisation or attention, as Theorems 1 and 2 "
                 "assume."
             )
-        vector = leaf.role in roles.LAYER_ROLES and not leaf.weight
-        bias = vector or leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS)
+        vector = leaf.role in roles.LAYER_ROLES or ends_in_bias(leaf.path)
+        bias = (vector and not leaf.weight) or leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS)
         if bias and is_concrete(value) and not all_zero(value):
             raise ValueError(
                 f"leaf {leaf.path!r} is a bias that is not 0; expected all biases to be 0, as at "

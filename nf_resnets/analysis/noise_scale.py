@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.analysis.loss import check_labels
 from nf_resnets.analysis.observe import LogitsFn
 from nf_resnets.analysis.updates import loss_gradient
+from nf_resnets.init.data_dependent import check_labels
+from nf_resnets.init.tree import float_leaves
 
 
 class GradientNoise(NamedTuple):
@@ -75,7 +76,7 @@ def gradient_noise(
     Args:
       logits_fn: the network.
       params: its parameters.
-      images: ``[B, H, W, C]``.
+      images: ``[B, H, W, C]``, or a dict or tuple of arrays of ``B`` examples.
       labels: int32 ``[B]``; the loss is the mean cross-entropy.
       parts: into how many equal parts the batch is cut, 2 or more. The estimates of more and
         smaller parts spread less, and with as many as examples they spread least.
@@ -92,20 +93,24 @@ def gradient_noise(
       >>> float(found.signal), float(found.noise)  # two gradients of norm 1/sqrt(2), orthogonal
       (0.0, 0.5)
     """
-    batch = images.shape[0]
+    batch = jax.tree.leaves(images)[0].shape[0]
     if parts < 2 or batch % parts:
         raise ValueError(
             f"parts={parts} found; expected a divisor of the batch of {batch}, 2 or more."
         )
-    check_labels(jax.eval_shape(logits_fn, params, images), labels)
-    arrays = (images, jnp.asarray(labels))
-    cut = [array.reshape(parts, batch // parts, *array.shape[1:]) for array in arrays]
+    check_labels(jax.eval_shape(lambda: logits_fn(params, images)), labels)
+    cut = jax.tree.map(
+        lambda array: array.reshape(parts, batch // parts, *array.shape[1:]),
+        (images, jnp.asarray(labels)),
+    )
 
     def add(total: Any, part: Any) -> tuple[Any, jax.Array]:
         gradient = loss_gradient(logits_fn, params, *part)
         return jax.tree.map(jnp.add, total, gradient), squared_norm(gradient)
 
-    total, squares = lax.scan(add, jax.tree.map(jnp.zeros_like, params), tuple(cut))
+    values, put = float_leaves(params)
+    nothing = put([jnp.zeros_like(value) for value in values], rest=False)
+    total, squares = lax.scan(add, nothing, cut)
     whole = squared_norm(total) / parts**2
     return pair_estimates(squares.mean(), whole, small_batch=batch // parts, large_batch=batch)
 

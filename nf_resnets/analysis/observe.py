@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -21,18 +22,23 @@ ObservedFn = Callable[..., tuple[jax.Array, Any]]
 """``observed(params, images, perturbations=None) -> (logits, taps)``."""
 
 
-def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -> ObservedFn:
+def observe(
+    model: Any, *, batch_stats: Any = None, train: bool | None = None, **options: Any
+) -> ObservedFn:
     """Makes the function by which the analyses call a Flax network that taps its activations.
 
     All residual networks and the Transformer of this library do; a network of one's own does with
-    the two lines of :mod:`nf_resnets.taps` in its blocks. For another library any function of this
-    signature works.
+    the two lines of :mod:`nf_resnets.taps` in its blocks. For another library any function of the
+    signature below works.
 
     Args:
-      model: a Flax module, called as ``model.apply(variables, images, train=train)``.
+      model: a Flax module (Linen), called as ``model.apply(variables, images, train=train)``; one
+        that has no ``train`` is called without it.
       batch_stats: BatchNorm's running statistics, where there are any.
       train: whether BatchNorm uses the batch's statistics (and there is dropout, which needs its
         own keys); by default where ``batch_stats`` are given.
+      **options: what else ``model.apply`` is to get, such as ``rngs={"dropout": key}``, or
+        ``deterministic=True``.
 
     Returns:
       ``observed(params, images, perturbations=None) -> (logits, taps)``: images are one array, or a
@@ -40,6 +46,11 @@ def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -
       tree of dicts that ends in the names ``input``, ``skip``, ``branch`` and ``sum``, each
       ``[B, H, W, C]``, or ``[n, B, H, W, C]`` for the ``n`` blocks of a scan; perturbations are
       such a tree, or a part of one, that is added to the activations.
+
+    Raises:
+      TypeError: if ``model`` is no Flax module.
+      ValueError: from the function, if the names of the blocks order them otherwise than the
+        network computes them.
 
     Example:
       >>> import jax.numpy as jnp
@@ -51,7 +62,15 @@ def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -
       >>> taps["stage_3"]["rest"]["branch"].shape
       (1, 2, 2, 2, 16)
     """
-    train = batch_stats is not None if train is None else train
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected a Flax module (Linen). For another "
+            "library pass a function of (params, images, perturbations=None) that returns logits "
+            "and taps in place of what analysis.observe makes."
+        )
+    takes_train = "train" in inspect.signature(type(model).__call__).parameters
+    if train is not None or takes_train:
+        options["train"] = batch_stats is not None if train is None else train
 
     def observed(params: Any, images: Any, perturbations: Any = None) -> tuple[Any, Any]:
         inputs = images if isinstance(images, tuple) else (images,)
@@ -59,13 +78,30 @@ def observe(model: Any, *, batch_stats: Any = None, train: bool | None = None) -
         mutable = [TAPS]
         if batch_stats is not None:
             variables["batch_stats"] = batch_stats
-            mutable += ["batch_stats"] if train else []
+            mutable += ["batch_stats"] if options.get("train", True) else []
         if perturbations is not None:
             variables[PERTURBATIONS] = perturbations
-        logits, found = model.apply(variables, *inputs, train=train, mutable=mutable)
+        logits, found = model.apply(variables, *inputs, mutable=mutable, **options)
+        _refuse_other_order(found.get(TAPS, {}))
         return logits, found.get(TAPS, {})
 
     return observed
+
+
+def _refuse_other_order(taps: Any) -> None:
+    """Refuses blocks whose names order them otherwise than they were computed.
+
+    Flax keeps the names as they came, but for those within a remat or a scan, which are sorted.
+    """
+    names = ["/".join(path[:-1]) for path in flax.traverse_util.flatten_dict(taps)]
+    computed = list(dict.fromkeys(name for name in names if not _STACKED.search(name)))
+    for before, after in itertools.pairwise(computed):
+        if _place(before) > _place(after):
+            raise ValueError(
+                f"block {after!r} is computed after {before!r}, and stands before it by its name; "
+                "expected names that order the blocks, such as 'block_1', 'block_2', or 'encoder' "
+                "and 'decoder'."
+            )
 
 
 def taps_of(observed: ObservedFn, params: Any, images: Any) -> tuple[Any, Any]:
@@ -86,7 +122,9 @@ def taps_of(observed: ObservedFn, params: Any, images: Any) -> tuple[Any, Any]:
     for branch in branches(taps):
         for name, tap in branch.items():
             shape: tuple[int, ...] = getattr(tap, "shape", ())
-            if name != "name" and len(shape) > 1 and shape[0] != count == shape[1]:
+            if name != "name" and len(shape) > 1 and shape[1] == count and (
+                shape[0] != count or _is_stacked(observed, params, images, branch["name"])
+            ):  # fmt: skip
                 raise ValueError(
                     f"tap {branch['name']}/{name} has shape {list(shape)} for {count} images; "
                     "expected the images' axis first: blocks of a scan that are not in "
@@ -95,30 +133,48 @@ def taps_of(observed: ObservedFn, params: Any, images: Any) -> tuple[Any, Any]:
     return logits, taps
 
 
+def _is_stacked(observed: ObservedFn, params: Any, images: Any, name: str) -> bool:
+    """Whether the first axis of a block's taps stays as long as it is for twice the images."""
+    twice = jax.tree.map(lambda of: jnp.concatenate([jnp.asarray(of)] * 2), images)
+    _, taps = jax.eval_shape(lambda: observed(params, twice))
+    block = next(each for each in branches(taps) if each["name"] == name)
+    return any(
+        tap.shape[0] < jax.tree.leaves(twice)[0].shape[0]
+        for part, tap in block.items()
+        if part != "name"
+    )
+
+
 def no_perturbations(observed: ObservedFn, params: Any, images: Any) -> Any:
     """Zeros to add to the input of every branch; a gradient by them is one by the input."""
-    _, shapes = jax.eval_shape(functools.partial(taps_of, observed), params, images)
+
+    def taps() -> Any:
+        _, found = taps_of(observed, params, images)
+        branches(found, "input")
+        return found
+
     return flax.traverse_util.unflatten_dict(
         {
             path: jnp.zeros(tap.shape, tap.dtype)
-            for path, tap in flax.traverse_util.flatten_dict(shapes).items()
+            for path, tap in flax.traverse_util.flatten_dict(jax.eval_shape(taps)).items()
             if path[-1] == "input"
         }
     )
 
 
-def branches(taps: Any) -> list[dict[str, Any]]:
+def branches(taps: Any, *parts: str) -> list[dict[str, Any]]:
     """The taps of each residual branch by itself, in order from the input.
 
     Args:
       taps: as ``observed`` returns them, or gradients of perturbations.
+      *parts: those that each branch must have.
 
     Returns:
       For each of ``k = 1..L`` the ``name`` of the branch and those that there are of its ``input``,
       ``skip``, ``branch`` and ``sum``, ``[B, H, W, C]``.
 
     Raises:
-      ValueError: if there is no tap in it.
+      ValueError: if there is no tap in it, or a part is missing.
 
     Example:
       >>> taps = {f"block_{k}": {"skip": float(k), "branch": 0.5} for k in (10, 2)}
@@ -133,6 +189,14 @@ def branches(taps: Any) -> list[dict[str, Any]]:
             "no activation found in taps; expected a network whose blocks call nf_resnets.taps.tap "
             "and merge."
         )
+    for path, values in blocks.items():
+        missing = [part for part in parts if part not in values]
+        if missing:
+            raise ValueError(
+                f"block {'/'.join(path)!r} has the taps {', '.join(sorted(values))} and no "
+                f"{missing[0]!r}; expected nf_resnets.taps.tap(self, 'input', x) as it begins and "
+                "merge where its paths meet."
+            )
     found: list[tuple[Any, dict[str, Any]]] = []
     for path, values in blocks.items():
         name = "/".join(path)

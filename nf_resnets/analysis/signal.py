@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from nf_resnets import random
 from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import ObservedFn, branches, no_perturbations, taps_of
+from nf_resnets.init.data_dependent import check_logits
 from nf_resnets.init.tree import check_key
 
 
@@ -99,7 +100,7 @@ def signal_of(taps: Any, *, interior: int = 0) -> Signal:
     """
     found = [
         Signal(*(moments(cropped(block[name], interior)) for name in Signal._fields))
-        for block in branches(taps)
+        for block in branches(taps, *Signal._fields)
     ]
     return jax.tree.map(lambda *values: jnp.stack(values), *found)
 
@@ -186,6 +187,7 @@ def gradient_norms(
         if labels is not None:
             return cross_entropies(logits, labels).mean()
         assert key is not None
+        check_logits(logits)
         return (random.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
 
     gradients = branches(jax.grad(loss)(no_perturbations(observed, params, images)))

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nf_resnets.init.tree import float_leaves
+
 
 class StableRate(NamedTuple):
     """Two learning rates that the largest stable one lies between.
@@ -38,7 +40,8 @@ def descend(
     Args:
       loss: ``loss(params, t) -> []``; the step's number ``t``, an int32 ``[]``, chooses the
         minibatch. A full-batch loss does not look at it.
-      params: where the descent starts, a tree of float arrays.
+      params: where the descent starts. Leaves that are no float arrays stay as they are; those of
+        half precision count as float32.
       learning_rate: ``eta``, ``[]``.
       steps: how many.
       momentum: ``mu``.
@@ -46,17 +49,21 @@ def descend(
     Returns:
       float32 ``[steps + 1]``.
     """
+    values, put = float_leaves(params)
+
+    def loss_at(values: Any, t: jax.Array) -> jax.Array:
+        return loss(put(values), t)
 
     def step(carry: tuple[Any, Any], t: jax.Array) -> tuple[tuple[Any, Any], jax.Array]:
         at, velocity = carry
-        value, gradient = jax.value_and_grad(loss)(at, t)
+        value, gradient = jax.value_and_grad(loss_at)(at, t)
         velocity = jax.tree.map(lambda v, g: momentum * v + g, velocity, gradient)
         at = jax.tree.map(lambda p, v: p - learning_rate * v, at, velocity)
         return (at, velocity), value
 
-    start = (params, jax.tree.map(jnp.zeros_like, params))
+    start = (values, jax.tree.map(jnp.zeros_like, values))
     (last, _), losses = lax.scan(step, start, jnp.arange(steps))
-    return jnp.append(losses, loss(last, jnp.asarray(steps)))
+    return jnp.append(losses, loss_at(last, jnp.asarray(steps)))
 
 
 def largest_stable_rate(

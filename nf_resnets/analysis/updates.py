@@ -18,22 +18,27 @@ import optax
 
 from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import LogitsFn
+from nf_resnets.init.tree import float_leaves
 
 
 def loss_gradient(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.Array) -> Any:
-    """The gradient of the loss, a tree like ``params``.
+    """The gradient of the loss, a tree like ``params``, None for leaves that are no float arrays.
+
+    Here and below the parameters may be an Equinox module or have integers among them; those of
+    half precision count as float32.
 
     Example:
       >>> logits_fn = lambda params, x: x @ params
       >>> loss_gradient(logits_fn, jnp.zeros((2, 2)), jnp.ones((1, 2)), jnp.array([1])).tolist()
       [[0.5, -0.5], [0.5, -0.5]]
     """
+    values, put = float_leaves(params)
 
     def loss(at: Any) -> jax.Array:
-        logits = logits_fn(at, images)
+        logits = logits_fn(put(at), images)
         return cross_entropies(logits, labels).mean()
 
-    return jax.grad(loss)(params)
+    return put(jax.grad(loss)(values), rest=False)
 
 
 def update(
@@ -60,9 +65,10 @@ def update(
       >>> update(logits_fn, jnp.zeros((2, 2)), jnp.ones((1, 2)), jnp.array([1]), 0.5).tolist()
       [[-0.5, 0.5]]
     """
-    gradient = loss_gradient(logits_fn, params, images, labels)
-    moved = jax.tree.map(lambda p, g: p - learning_rate * g, params, gradient)
-    return logits_fn(moved, images) - logits_fn(params, images)
+    gradient = jax.tree.leaves(loss_gradient(logits_fn, params, images, labels))
+    values, put = float_leaves(params)
+    moved = [p - learning_rate * g for p, g in zip(values, gradient, strict=True)]
+    return logits_fn(put(moved), images) - logits_fn(put(values), images)
 
 
 def first_order_update(
@@ -83,7 +89,8 @@ def first_order_update(
       >>> bool(jnp.allclose(found, -2 * (jax.nn.softmax(jnp.array([[4.0, 6.0]])) - jnp.eye(2)[1:])))
       True
     """
-    logits, backward = jax.vjp(lambda at: logits_fn(at, images), params)
+    values, put = float_leaves(params)
+    logits, backward = jax.vjp(lambda at: logits_fn(put(at), images), values)
     slope = jax.grad(lambda z: cross_entropies(z, labels).mean())(logits)
     # J^T is linear, so where its own derivative is taken does not matter.
     gradient, transposed = jax.vjp(lambda z: backward(z)[0], slope)
@@ -108,11 +115,12 @@ def small_rate(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.
       >>> 1e-5 < float(rate) < 1e-2
       True
     """
-    size = jnp.linalg.norm(logits_fn(params, images))
-    change = jnp.linalg.norm(first_order_update(logits_fn, params, images, labels))
     gradient = optax.tree.norm(loss_gradient(logits_fn, params, images, labels))
+    change = jnp.linalg.norm(first_order_update(logits_fn, params, images, labels))
+    values, put = float_leaves(params)
+    size = jnp.linalg.norm(logits_fn(put(values), images))
     by_logits = size / jnp.where(change > 0, change, 1.0)
-    by_params = optax.tree.norm(params) / jnp.where(gradient > 0, gradient, 1.0)
+    by_params = optax.tree.norm(values) / jnp.where(gradient > 0, gradient, 1.0)
     root = jnp.sqrt(jnp.finfo(jnp.float32).eps)
     return root * jnp.where((size > 0) & (change > 0), by_logits, by_params)
 
@@ -132,7 +140,7 @@ def update_size(
     With ``learning_rate=None`` it is the limit ``eta -> 0``, to first order.
 
     Returns:
-      float32 ``[B]``.
+      float32 ``[B]``; of a Transformer's tokens ``[B, T]``.
 
     Example:
       >>> logits_fn = lambda params, x: x @ params
@@ -140,9 +148,9 @@ def update_size(
       [1.4142]
     """
     if learning_rate is None:
-        return jnp.linalg.norm(first_order_update(logits_fn, params, images, labels), axis=1)
+        return jnp.linalg.norm(first_order_update(logits_fn, params, images, labels), axis=-1)
     change = update(logits_fn, params, images, labels, learning_rate)
-    return jnp.linalg.norm(change, axis=1) / learning_rate
+    return jnp.linalg.norm(change, axis=-1) / learning_rate
 
 
 __all__ = ["first_order_update", "loss_gradient", "small_rate", "update", "update_size"]

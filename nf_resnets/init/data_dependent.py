@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nf_resnets.init.tree import is_concrete, refuse_not_finite
 from nf_resnets.roles import path_name
@@ -34,6 +36,13 @@ def measuring(
       TypeError: if ``apply_fn`` is no function.
     """
     check_apply(apply_fn)
+    try:
+        inspect.signature(apply_fn).bind({}, batch, mutable=[collection])
+    except TypeError:
+        raise TypeError(
+            "apply_fn does not take (variables, images, mutable=[...]); expected model.apply of a "
+            "Flax network whose layers find the numbers, as those of nf_resnets.models do."
+        ) from None
     count = jnp.shape(batch)[0] if jnp.ndim(batch) else 0
     if count < 2:
         raise ValueError(f"a batch of {count} images found; expected at least 2, better 128.")
@@ -106,6 +115,40 @@ def check_finite(found: Mapping[str, jax.Array], what: str) -> None:
         )
 
 
+def check_labels(logits: Any, labels: Any) -> None:
+    """Refuses labels that are not one class for each example; traced values are not looked at.
+
+    Raises:
+      TypeError: if the logits are no array.
+      ValueError: if they are of another shape or dtype, as one-hot labels are, or out of range.
+    """
+    check_logits(logits)
+    shape, count = list(logits.shape[:-1]), logits.shape[-1]
+    found = labels if hasattr(labels, "dtype") else np.asarray(labels)
+    expected = f"expected one integer from 0 to {count - 1} for each example, of shape {shape}."
+    if list(found.shape) != shape or not jnp.issubdtype(found.dtype, jnp.integer):
+        raise ValueError(
+            f"labels of shape {list(found.shape)} and dtype {found.dtype} found; {expected}"
+        )
+    if is_concrete(found):
+        wrong = np.asarray(found)[(np.asarray(found) < 0) | (np.asarray(found) >= count)]
+        if wrong.size:
+            raise ValueError(f"labels has the value {wrong.flat[0]}; {expected}")
+
+
+def check_logits(logits: Any) -> None:
+    """Refuses what is not one array, as of a network of several heads.
+
+    Raises:
+      TypeError: if it is none.
+    """
+    if not hasattr(logits, "shape"):
+        raise TypeError(
+            f"the network gives a {type(logits).__name__}; expected one array of logits [B, c], so "
+            "pass a function that takes it out."
+        )
+
+
 def by_path(params: Any, change: Callable[[str, Any], Any]) -> Any:
     """Applies ``change(path, leaf)`` to every leaf and returns a tree of the same kind."""
     return jax.tree_util.tree_map_with_path(
@@ -113,4 +156,6 @@ def by_path(params: Any, change: Callable[[str, Any], Any]) -> Any:
     )
 
 
-__all__ = ["by_path", "check_apply", "check_finite", "measuring"]
+__all__ = [
+    "by_path", "check_apply", "check_finite", "check_labels", "check_logits", "measuring",
+]  # fmt: skip

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.init.data_dependent import check_apply, check_finite
+from nf_resnets.init.data_dependent import check_apply, check_finite, check_labels
 from nf_resnets.init.standard import standard
-from nf_resnets.init.tree import check_count, check_positive
+from nf_resnets.init.tree import check_count, check_positive, float_leaves
 from nf_resnets.init.tuned import is_tuned, times, tunable
 from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -49,8 +49,8 @@ def gradinit(
     Args:
       apply_fn: Flax's ``model.apply``. The steps are compiled anew in every call.
       params: the tree under ``"params"``, already drawn. It is not changed.
-      images: ``[B, H, W, C]``, 3 or more.
-      labels: int32 ``[B]``; the loss is the mean cross-entropy.
+      images: ``[B, H, W, C]``, 3 or more, or a dict or tuple of arrays of ``B`` examples.
+      labels: int32 ``[B]``, or ``[B, T]`` for tokens; the loss is the mean cross-entropy.
       steps: the number of steps on the scales, 1 or more.
       learning_rate: of Adam; the authors have 0.05 for a ResNet-110 without BatchNorm, 0.01 for
         VGG-19.
@@ -83,14 +83,17 @@ def gradinit(
     check_positive(learning_rate=learning_rate, eta=eta, gamma=gamma, least=least)
     check_apply(apply_fn)
     role_map = tunable(params, images, rules)
-    if jnp.shape(images)[0] < 3 or jnp.shape(labels) != jnp.shape(images)[:1]:
+    shape = jnp.shape(jax.tree.leaves(images)[0])
+    if shape[0] < 3 or jnp.shape(labels)[:1] != shape[:1]:
         raise ValueError(
-            f"images {list(jnp.shape(images))} and labels {list(jnp.shape(labels))} found; "
+            f"images {list(shape)} and labels {list(jnp.shape(labels))} found; "
             "expected 3 images or more, and a label for each."
         )
+    check_labels(jax.eval_shape(lambda: apply_fn({"params": params}, images)), labels)
     options = (steps, learning_rate, eta, gamma, least)
-    find = jax.jit(partial(_find_scales, apply_fn, role_map, options))
-    scales = find(params, jnp.asarray(images), jnp.asarray(labels))
+    values, put = float_leaves(params)
+    find = jax.jit(partial(_find_scales, apply_fn, role_map, options, put))
+    scales = find(values, jax.tree.map(jnp.asarray, images), jnp.asarray(labels))
     check_finite(scales, "tuned scales")
     return times(role_map, scales, params)
 
@@ -99,25 +102,30 @@ def _find_scales(
     apply_fn: Callable[..., Any],
     role_map: RoleMap,
     options: tuple[int, float, float, float, float],
-    params: Any,
-    images: jax.Array,
+    put: Callable[..., Any],
+    values: list[jax.Array],
+    images: Any,
     labels: jax.Array,
 ) -> dict[str, jax.Array]:
     """The steps: what each weight is to be multiplied by, by its path."""
     import optax
 
     steps, learning_rate, eta, gamma, least = options
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    third = images.shape[0] // 3
+    params = put(values)
+    third = labels.shape[0] // 3
     before = jnp.arange(2 * third)
     after = jnp.concatenate([jnp.arange(third), jnp.arange(2 * third, 3 * third)])
 
     def loss(at: Any, examples: jax.Array) -> jax.Array:
-        logits = apply_fn({"params": at}, images[examples]).astype(jnp.float32)
+        of = jax.tree.map(lambda each: each[examples], images)
+        logits = apply_fn({"params": put(at)}, of).astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels[examples]).mean()
 
+    def scaled_leaves(scales: Any) -> list[jax.Array]:
+        return float_leaves(times(role_map, scales, params))[0]
+
     def norm_and_gradient(scales: Any) -> tuple[jax.Array, Any]:
-        gradient = jax.grad(loss)(times(role_map, scales, params), before)
+        gradient = jax.grad(loss)(scaled_leaves(scales), before)
         return optax.tree.norm(gradient), gradient
 
     adam = optax.chain(optax.clip(1.0), optax.adam(learning_rate))
@@ -138,7 +146,7 @@ def _find_scales(
         length = eta / jnp.where(norm == 0, 1.0, norm)
 
         def loss_after(scales: Any) -> jax.Array:
-            at = times(role_map, scales, params)
+            at = scaled_leaves(scales)
             return loss(jax.tree.map(lambda p, g: p - length * g, at, gradient), after) / eta
 
         scales, state = descend(jax.grad(loss_after)(scales), scales, states[1])

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.init.data_dependent import check_apply, check_finite
+from nf_resnets.init.data_dependent import check_apply, check_finite, check_logits
 from nf_resnets.init.standard import standard
-from nf_resnets.init.tree import check_count, check_key, check_positive
+from nf_resnets.init.tree import check_count, check_key, check_positive, float_leaves
 from nf_resnets.init.tuned import is_tuned, times, tunable
 from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
@@ -91,7 +91,8 @@ def metainit(
       apply_fn: Flax's ``model.apply``. The meta-steps are compiled anew in every call: to set many
         networks, ``jax.jit`` the call.
       params: the tree under ``"params"``, already drawn. It is not changed.
-      batch: images ``[B, H, W, C]``; the authors draw theirs from N(0, 1), no data is needed.
+      batch: images ``[B, H, W, C]``, or what else the network takes; the authors draw theirs from
+        N(0, 1), no data is needed.
       key: a JAX PRNG key, of the labels.
       steps: the number of meta-steps, 1 or more. Each is a third derivative of the loss.
       learning_rate: the first step's change of a norm.
@@ -127,8 +128,9 @@ def metainit(
     check_apply(apply_fn)
     role_map = tunable(params, batch, rules)
     options = (steps, learning_rate, momentum, eps)
-    find = jax.jit(partial(_find_factors, apply_fn, role_map, options))
-    factors = find(params, batch, key)
+    values, put = float_leaves(params)
+    find = jax.jit(partial(_find_factors, apply_fn, role_map, options, put))
+    factors = find(values, batch, key)
     check_finite(factors, "tuned norms")
     return times(role_map, factors, params)
 
@@ -144,7 +146,8 @@ def _find_factors(
     apply_fn: Callable[..., Any],
     role_map: RoleMap,
     options: tuple[int, float, float, float],
-    params: Any,
+    put: Callable[..., Any],
+    values: list[jax.Array],
     images: Any,
     key: jax.Array,
 ) -> dict[str, jax.Array]:
@@ -152,19 +155,21 @@ def _find_factors(
     import optax  # an eighth of what importing the package costs, and nothing else in it needs it
 
     steps, learning_rate, momentum, eps = options
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    params = put(values)
     start = {
         leaf.path: _norm(leaf, value) for leaf, value in role_map.items(params) if is_tuned(leaf)
     }
 
     def quotient(norms: dict[str, jax.Array], key: jax.Array) -> jax.Array:
-        def loss(params: Any) -> jax.Array:
-            logits = apply_fn({"params": params}, images).astype(jnp.float32)
+        def loss(values: Any) -> jax.Array:
+            logits = apply_fn({"params": put(values)}, images)
+            check_logits(logits)
+            logits = logits.astype(jnp.float32)
             labels = jax.random.randint(key, logits.shape[:-1], 0, logits.shape[-1])
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         factors = {path: norms[path] / start[path] for path in norms}
-        return gradient_quotient(loss, times(role_map, factors, params), eps=eps)
+        return gradient_quotient(loss, float_leaves(times(role_map, factors, params))[0], eps=eps)
 
     def step(index: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         norms, velocity = state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -57,6 +57,45 @@ def scaled(old: Any, factor: Any) -> Any:
 
 def _at_least_float32(dtype: Any) -> Any:
     return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
+
+
+def float_leaves(params: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
+    """The leaves of a tree that have a derivative, and the function that makes a tree of others.
+
+    Half precision becomes float32.
+
+    Returns:
+      The leaves, and ``put(values, rest=True)``: the tree with these in their place. The rest, as
+      functions and integers of an Equinox module, stays as it is; without ``rest`` it is None.
+
+    Raises:
+      TypeError: if there is no floating-point array.
+
+    Example:
+      >>> values, put = float_leaves({"w": np.ones(2, np.float16), "steps": 7, "act": jax.nn.relu})
+      >>> values[0].dtype, put([2.0], rest=False)
+      (dtype('float32'), {'act': None, 'steps': None, 'w': 2.0})
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    at = [
+        place
+        for place, leaf in enumerate(leaves)
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    if not at:
+        raise TypeError(
+            f"params is a {type(params).__name__} without a floating-point array; expected a tree "
+            "of parameters."
+        )
+
+    def put(values: Sequence[Any], *, rest: bool = True) -> Any:
+        found = [*leaves] if rest else [None] * len(leaves)
+        for place, value in zip(at, values, strict=True):
+            found[place] = value
+        return jax.tree.unflatten(treedef, found)
+
+    arrays = [jnp.asarray(leaves[place]) for place in at]
+    return [array.astype(_at_least_float32(array.dtype)) for array in arrays], put
 
 
 def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
@@ -263,6 +302,6 @@ def check_key(key: Any) -> None:
 
 
 __all__ = [
-    "all_zero", "cast_like", "check_count", "check_key", "check_positive", "draw", "is_concrete",
-    "refuse_not_finite", "refuse_shapes", "scaled", "with_deviation", "zero_rows",
+    "all_zero", "cast_like", "check_count", "check_key", "check_positive", "draw", "float_leaves",
+    "is_concrete", "refuse_not_finite", "refuse_shapes", "scaled", "with_deviation", "zero_rows",
 ]  # fmt: skip

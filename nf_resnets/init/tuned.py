@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from nf_resnets import roles
@@ -19,8 +20,10 @@ def tunable(params: Any, batch: Any, rules: Rules | RoleMap | None) -> RoleMap:
       ValueError: if the batch has no image, the tree no weight or not finite ones, or it is the
         tree of all variables.
     """
-    if not jnp.ndim(batch) or not jnp.shape(batch)[0]:
-        raise ValueError(f"a batch of shape {jnp.shape(batch)} found; expected one image or more.")
+    shapes = [jnp.shape(of) for of in jax.tree.leaves(batch)]
+    if not shapes or not all(shape and shape[0] for shape in shapes):
+        shown = shapes[0] if len(shapes) == 1 else shapes
+        raise ValueError(f"a batch of shape {shown} found; expected one image or more.")
     if isinstance(params, Mapping) and "params" in params:
         raise ValueError("params has the key 'params'; expected the tree under it.")
     role_map = roles.assign(params, rules)

@@ -91,7 +91,8 @@ class RoleMap:
         found = self._location_of[leaf].branches
         if len(found) != 1 or len(found[0]) != count:
             raise ValueError(
-                f"leaf {leaf.path!r} ({leaf.role.value}) stands beside the branches "
+                f"leaf {leaf.path!r} {list(leaf.shape)} ({leaf.role.value}) stands beside the "
+                "branches "
                 f"{', '.join(map(str, sorted(found))) or 'none'}; expected {count} of one group."
             )
         return found[0]

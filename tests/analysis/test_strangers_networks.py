@@ -1,14 +1,20 @@
 """What the analyses and the training say to networks and arguments that are not what they take."""
 
+import functools
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from nf_resnets import analysis, data, models, schemes, training
+from nf_resnets.init import Rules
 from nf_resnets.taps import TAPS, merge, tap
+from tests.models.trees import quick_jit
 
 IMAGES = jnp.ones((4, 8, 8, 3))
 
@@ -20,18 +26,51 @@ class Block(nn.Module):
         return merge(self, x, nn.Dense(3)(nn.relu(x))), None
 
 
-class Scanned(nn.Module):
-    """Six blocks under a scan, which this library does not know by its name."""
+class Network(nn.Module):
+    """Blocks that another library would make, without ``train``, and its own form of a head."""
+
+    blocks: Callable[[jax.Array], jax.Array]
 
     @nn.compact
-    def __call__(self, x, train=False):
-        axes = {"params": 0, TAPS: 0}
-        blocks = nn.scan(Block, variable_axes=axes, split_rngs={"params": True}, length=6)
-        return nn.Dense(4)(blocks(name="blocks")(x, None)[0].mean((1, 2)))
+    def __call__(self, x):
+        return nn.Dense(4)(self.blocks(x).mean((1, 2)))
 
 
-def test_a_scan_of_another_library_is_no_single_block():
-    model = Scanned()
+def scanned(length):
+    axes = {"params": 0, TAPS: 0}
+    blocks = nn.scan(Block, variable_axes=axes, split_rngs={"params": True}, length=length)
+    return lambda x: blocks(name="blocks")(x, None)[0]
+
+
+def shared(x):
+    block = Block(name="block")
+    return block(block(x)[0])[0]
+
+
+def lettered(x):
+    return Block(name="deep")(Block(name="early")(x)[0])[0]
+
+
+class Untapped(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return merge(self, x, x)
+
+
+REFUSED = {
+    "scan of more": (scanned(6), r"tap blocks/\w+ has shape \[6, 4, 8, 8, 3\] for 4 images"),
+    "scan of as many": (scanned(4), r"tap blocks/\w+ has shape \[4, 4, 8, 8, 3\] for 4 images"),
+    "shared": (shared, "tap 'block/input' is recorded twice .* expected a module for each"),
+    "letters": (lettered, "block 'deep' is computed after 'early', and stands before it"),
+    "without an input": (
+        lambda x: Untapped(name="block")(x), "block 'block' has the taps .* and no 'input'; exp",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("blocks", "message"), REFUSED.values(), ids=REFUSED)
+def test_taps_that_are_not_each_of_one_block_in_order_are_refused(blocks, message):
+    model = Network(blocks)
     params = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
     for measure in (
         lambda params: analysis.signal(analysis.observe(model), params, IMAGES),
@@ -39,10 +78,26 @@ def test_a_scan_of_another_library_is_no_single_block():
             analysis.observe(model), params, IMAGES, labels=jnp.arange(4)
         ),
     ):
-        with pytest.raises(
-            ValueError, match=r"tap blocks/\w+ has shape \[6, 4, 8, 8, 3\] for 4 im"
-        ):
+        with pytest.raises(ValueError, match=message):
             jax.eval_shape(measure, params)
+
+
+class Dropping(nn.Module):
+    @nn.compact
+    def __call__(self, x, deterministic=False):
+        return nn.Dropout(0.5, deterministic=deterministic)(Block(name="block")(x)[0])
+
+
+def test_other_options_of_a_network_are_handed_on():
+    model = Dropping()
+    init = functools.partial(model.init, deterministic=True)
+    params = jax.eval_shape(init, jax.random.key(0), IMAGES)["params"]
+    for options in ({"deterministic": True}, {"rngs": {"dropout": jax.random.key(1)}}):
+        observed = analysis.observe(model, **options)
+        assert jax.eval_shape(analysis.signal_of, jax.eval_shape(observed, params, IMAGES)[1])
+    for other in ({}, nnx.Dropout(0.5)):
+        with pytest.raises(TypeError, match="expected a Flax module .*For another library"):
+            analysis.observe(other)
 
 
 def test_a_network_is_not_observed_by_itself():
@@ -163,3 +218,90 @@ def test_what_is_no_key_is_refused(key):
 def test_a_growth_that_is_no_number_is_refused(sizes, values, message):
     with pytest.raises(ValueError, match=message):
         analysis.growth(sizes, values)
+
+
+def test_several_heads_are_told_of():
+    images, labels = jnp.ones((4, 2)), jnp.arange(4)
+
+    def heads(params, images, perturbations=None):
+        return {"a": images @ params}, {"block_1": {"input": images}}
+
+    for measure in (
+        lambda params: analysis.loss_gradient(heads, params, images, labels),
+        lambda params: analysis.first_order_update(heads, params, images, labels),
+        lambda params: analysis.small_rate(heads, params, images, labels),
+        lambda params: analysis.gradient_noise(heads, params, images, labels, parts=2),
+        lambda params: analysis.gradient_norms(
+            lambda *of: (heads(*of)[0], heads(*of)[1]), params, images, key=jax.random.key(0)
+        ),
+    ):
+        with pytest.raises(TypeError, match="the network gives a (dict|tuple); expected one array"):
+            jax.eval_shape(measure, jnp.ones((2, 4)))
+
+
+def _everything(params):
+    """All measures of a linear network of dicts that move its parameters."""
+    inputs = {"x": jnp.array([[1.0, 2.0], [3.0, -1.0], [0.5, 1.0], [2.0, 2.0]])}
+    labels = jnp.array([0, 1, 2, 1])
+
+    def logits_fn(params, inputs):
+        return inputs["x"].astype(params["w"].dtype) @ params["w"]
+
+    def loss(params, _=None):
+        return optax.softmax_cross_entropy_with_integer_labels(
+            logits_fn(params, inputs).astype(jnp.float32), labels
+        ).mean()
+
+    of = (logits_fn, params, inputs, labels)
+    rules = Rules(head="^w$")
+    return {
+        "gradient": analysis.loss_gradient(*of)["w"],
+        "update": analysis.update(*of, 0.01),
+        "first order": analysis.first_order_update(*of),
+        "rate": analysis.small_rate(*of),
+        "size": analysis.update_size(*of, analysis.small_rate(*of)),
+        "noise": analysis.gradient_noise(*of, parts=2),
+        "bounds": analysis.parameter_bounds(*of, rules=rules),
+        "curvature": analysis.largest_curvature(loss, params, key=jax.random.key(0), steps=3),
+        "descent": analysis.descend(loss, params, jnp.float32(0.1), steps=2, momentum=0.9),
+    }
+
+
+def test_integers_functions_and_half_precision_change_nothing():
+    """As an Equinox module holds them; each weight is a number of bfloat16."""
+    w = jnp.array([[0.5, -1.0, 0.25], [1.5, 0.75, -0.5]])
+    other = {"act": jax.nn.relu, "w": w.astype(jnp.bfloat16), "steps": jnp.array(3)}
+    found, expected = quick_jit(lambda: [_everything(of) for of in (other, {"w": w})])()
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    gradient = analysis.loss_gradient(
+        lambda params, x: x @ params["w"], other, jnp.ones((1, 2)), [0]
+    )
+    assert gradient["steps"] is None is gradient["act"]
+    with pytest.raises(TypeError, match="params is a dict without a floating-point array"):
+        analysis.loss_gradient(_linear, {"steps": jnp.array(3)}, jnp.ones((1, 2)), [0])
+
+
+def test_the_update_of_a_token_is_a_norm_over_the_classes():
+    tokens, labels = jnp.ones((2, 5, 3)), jnp.zeros((2, 5), int)
+    matrix = jnp.arange(12.0).reshape(3, 4) / 10
+    measure = functools.partial(analysis.update_size, lambda params, x: x @ params, matrix)
+    found, one = quick_jit(
+        lambda: (measure(tokens, labels), measure(tokens[0, :1], labels[0, :1]))
+    )()
+    assert found.shape == (2, 5)
+    # All tokens are alike, so each moves as one of a batch of one would; float32, sums of 10.
+    np.testing.assert_allclose(found, np.broadcast_to(one, (2, 5)), rtol=1e-5)
+
+
+def test_a_bias_that_no_rule_names_is_no_homogeneous_one():
+    block = {"fc_1": {"w": np.ones((2, 2)), "b": np.ones(2)}}
+    tree = {"block_1": block, "head": np.ones((2, 4))}
+    rules = Rules(branch=r"block_(\d)/fc_(\d)/w", head="^head")
+    with pytest.raises(ValueError, match="'block_1/fc_1/b' is a bias that is not 0"):
+        analysis.parameter_bounds(_linear, tree, jnp.ones((4, 2)), jnp.arange(4), rules=rules)
+
+
+def test_two_multipliers_of_a_branch_are_multiplied():
+    block = {"fc_1": np.ones((2, 2)), "alpha": np.array([0.5]), "gain": np.array([3.0])}
+    rules = Rules(branch=r"block_(\d)/fc_(\d)", alpha="alpha", multiplier="gain")
+    assert analysis.multipliers({"block_1": block}, rules=rules).tolist() == [1.5]

@@ -153,6 +153,7 @@ def test_refusals():
         ({"gamma": 0.0}, "gamma=0.0 found; expected a finite number above 0"),
         ({"least": -1.0}, "least=-1.0 found; expected a finite number above 0"),
         ({"images": IMAGES[:2], "labels": LABELS[:2]}, "expected 3 images or more, and a label"),
+        ({"labels": BATCH[1] - 1}, "labels has the value -1; expected one integer"),
         ({"labels": LABELS[:29]}, r"labels \[29\] found; expected 3 images"),
         ({"images": IMAGES[:0]}, r"a batch of shape \(0, 2, 2, 3\) found"),
         ({"params": {"params": _linear_params()}}, "params has the key 'params'"),
@@ -161,3 +162,33 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=message):
             tune(**{"steps": 1, **options})
+
+
+def test_inputs_that_are_dicts_and_leaves_that_are_no_floats():
+    """Of an Equinox module, say; the network is called with them as they are."""
+    params = {"head": np.ones((2, 3), np.float32), "steps": np.int32(7), "act": jax.nn.relu}
+    rules = init.Rules(head="^head")
+
+    def apply_fn(variables, inputs):
+        of = variables["params"]
+        assert of["steps"] == 7 and of["act"] is jax.nn.relu
+        return inputs["x"] @ of["head"]
+
+    inputs, labels, key = {"x": np.eye(4, 2)}, np.arange(4) % 3, jax.random.key(0)
+
+    def tune(apply_fn, heads):
+        tree = {**params, "head": heads}
+        return (
+            init.gradinit(apply_fn, tree, inputs, labels, steps=1, rules=rules)["head"],
+            init.metainit(apply_fn, tree, inputs, key=key, steps=1, rules=rules)["head"],
+        )
+
+    found = jax.eval_shape(lambda head: tune(apply_fn, head), params["head"])
+    assert {(leaf.shape, leaf.dtype.name) for leaf in found} == {((2, 3), "float32")}
+    for of in (init.gradinit, init.metainit):
+        more = {"labels": labels} if of is init.gradinit else {"key": key}
+        with pytest.raises(TypeError, match="the network gives a tuple; expected one array"):
+            of(lambda *each: (apply_fn(*each),), params, inputs, **more, rules=rules)
+    for of in (init.lsuv, init.rescale_biases):
+        with pytest.raises(TypeError, match="apply_fn does not take .*mutable.*; expected model"):
+            of(apply_fn, params, np.ones((4, 2)))

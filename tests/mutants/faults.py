@@ -46,9 +46,19 @@ MUTANTS = [
         ("groups[leaf] = given // taken", "groups[leaf] = taken"),
     ),
     *_in(
-        "analysis/loss.py",
+        "init/data_dependent.py",
         "analysis/test_strangers_networks.py",
         ("np.asarray(found) >= count", "np.asarray(found) > count"),
+    ),
+    *_in(
+        "analysis/updates.py",
+        "analysis/test_strangers_networks.py",
+        ("images, labels), axis=-1)", "images, labels), axis=1)"),
+    ),
+    *_in(
+        "init/ordered.py",
+        "init/test_ordered.py",
+        ("if not inner and None in operands:", "if not inner:"),
     ),
     *_in(
         "roles/axes.py",
