@@ -212,10 +212,10 @@ code takes every parameter with "bias" in its name, and so the head's vector of 
 
 UNDECAYED = Group(
     (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM),
-    bias_vectors=LAYER_ROLES,
+    bias_vectors=(*LAYER_ROLES, Role.KEEP),
 )
 """The leaves that RescaleNet's recipe keeps from weight decay: biases, those of layers too, and
-multipliers."""
+multipliers. Vectors and scalars that no rule names are taken for such."""
 
 
 @dataclasses.dataclass(frozen=True)

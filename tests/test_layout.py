@@ -194,3 +194,14 @@ def test_other_containers_have_their_outputs_last(make):
     net = make.network()
     leaves = roles.assign(net.params, net.rules).leaves
     assert {leaf.axes for leaf in leaves if leaf.weight} <= {"HWIO", "IO"}
+
+
+def test_what_is_kept_in_an_equinox_layer_has_its_outputs_first():
+    """Clipping by units asks for them."""
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+    gate = eqx.filter_eval_shape(eqx.nn.Linear, 8, 4, key=jax.random.key(0))
+    tree = {"gate": gate, "other": np.ones((8, 4)), "block_1": {"fc_1": np.ones((8, 8))}}
+    found = roles.assign(tree, Rules(branch=r"block_(\d)/fc_(\d)", keep="^gate|^other"))
+    assert {leaf.path: leaf.axes for leaf in found.leaves if leaf.weight} == {
+        "block_1/fc_1": "IO", "gate/weight": "OI", "other": "IO"
+    }  # fmt: skip

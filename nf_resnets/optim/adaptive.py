@@ -115,12 +115,13 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
         role_map = roles.assign(params, rules)
         matrices = role_map.map(lambda leaf, _: _matrix(leaf), params)
         labels = role_map.labels(lambda leaf: "muon" if is_orthogonalized(leaf) else "adam")
-        parts = {
-            "muon": contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=matrices),
-            "adam": optax.scale_by_adam(momentum, b2, eps),
-        }
+        # Functions, for optax would call an Equinox module that can be called.
+        orthogonal = contrib.scale_by_muon(
+            beta=momentum, weight_dimension_numbers=lambda _: matrices
+        )
+        parts = {"muon": orthogonal, "adam": optax.scale_by_adam(momentum, b2, eps)}
         shapes = optax.stateless(lambda updates, _: role_map.map(_scaled, updates))
-        return optax.chain(optax.partition(parts, labels), shapes)
+        return optax.chain(optax.partition(parts, lambda _: labels), shapes)
 
     by_tree = optax.GradientTransformation(
         lambda params: rule(params).init(params),

@@ -19,7 +19,8 @@ def decay_mask(params: Any, rules: Rules | None = None, *, undecayed: Group = UN
     Args:
       params: a parameter tree.
       rules: what its paths mean; by default the names of this library's models.
-      undecayed: the leaves without weight decay; by default RescaleNet's.
+      undecayed: the leaves without weight decay; by default RescaleNet's, and vectors and scalars
+        that no rule names, which may be biases.
 
     Returns:
       A tree of the same structure with a bool for each leaf.
@@ -156,11 +157,25 @@ def keep_dtypes(*parts: optax.GradientTransformation) -> optax.GradientTransform
     """
     transformation = optax.chain(*parts)
 
+    def init(params: Any) -> Any:
+        refuse_functions(params)
+        return transformation.init(params)
+
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, new_state = transformation.update(updates, state, params)
         return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), new_state, state)
 
-    return optax.GradientTransformation(transformation.init, update)
+    return optax.GradientTransformation(init, update)
+
+
+def refuse_functions(params: Any) -> None:
+    """Refuses leaves that are no numbers, as the functions of a whole Equinox module."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
+            raise TypeError(
+                f"leaf {roles.path_name(path)!r} of params is a {type(leaf).__name__}; expected "
+                "arrays alone, as equinox.filter(network, equinox.is_inexact_array) gives them."
+            )
 
 
 def checked(name: str, value: Any, high: float = float("inf")) -> None:
@@ -185,5 +200,6 @@ __all__ = [
     "decay_mask",
     "keep_dtypes",
     "label_tree",
+    "refuse_functions",
     "scale_by_rates",
 ]

@@ -9,6 +9,7 @@ import jax
 import optax
 
 from nf_resnets import roles, schemes
+from nf_resnets.optim.groups import refuse_functions
 from nf_resnets.parametrization import STANDARD, Factors, Kind
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import Scheme
@@ -79,7 +80,7 @@ def parametrized(
     Raises:
       ValueError: if ``kind`` is none of the three, ``base`` lacks a leaf, or the trees do not fit
         the rules; from ``update``, if it is not given the parameters.
-      TypeError: if ``optimizer`` is none of optax.
+      TypeError: if ``optimizer`` is none of optax, or a leaf is no array.
 
     Source: see :mod:`nf_resnets.parametrization`.
 
@@ -95,6 +96,7 @@ def parametrized(
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}; expected one of optax or nf_resnets.optim."
         )
+    refuse_functions(params)
     if schemes.get(scheme).parametrization == STANDARD:
         return optimizer
     found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)

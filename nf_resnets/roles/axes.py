@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nf_resnets.roles.layout import by_layout, layouts
+from nf_resnets.roles.layout import by_layout, is_equinox_layer, layouts
 from nf_resnets.roles.leaf import LAYER_ROLES, WIDEST, Leaf, Role
 from nf_resnets.roles.rules import Rules
 
@@ -64,7 +64,8 @@ def with_axes(leaves: Sequence[Leaf], rules: Rules, params: Any, paths: Any) -> 
     found = layouts(plain, rules.layout, holders, own_key, values)
 
     def word(leaf: Leaf) -> str:
-        layout = found.get(leaf.path, rules.layout or "HWIO")
+        other = "OIHW" if is_equinox_layer(holders[leaf.path]) else "HWIO"
+        layout = found.get(leaf.path, rules.layout or other)
         known = words[leaf.path] or (layout and by_layout(len(leaf.own_shape), layout))
         return "N" * leaf.stacked + known if known else ""
 

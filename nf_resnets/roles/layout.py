@@ -45,8 +45,7 @@ def layouts(
     said, unsaid = [], []
     for leaf in leaves:
         holder = holders[leaf.path]
-        # Equinox's own layers have the outputs first.
-        if any(base.__module__.startswith("equinox.nn") for base in type(holder).__mro__):
+        if is_equinox_layer(holder):
             _refuse_unlike_equinox(leaf, type(holder).__name__, holder, stated)
             found[leaf.path] = "OIHW"
         elif stated is None and (holder is not None or own_key[leaf.path] == "weight"):
@@ -70,6 +69,11 @@ def layouts(
                 "say that it is meant."
             )
     return found
+
+
+def is_equinox_layer(holder: Any) -> bool:
+    """Whether what holds a leaf is one of Equinox's own layers, which have the outputs first."""
+    return any(base.__module__.startswith("equinox.nn") for base in type(holder).__mro__)
 
 
 def _refuse_unlike_equinox(leaf: Leaf, name: str, holder: Any, stated: str | None) -> None:
@@ -158,4 +162,4 @@ def _takes(leaf: Leaf, layout: str) -> int:
     return length(leaf.own_shape, _axes(leaf, layout), "I")
 
 
-__all__ = ["by_layout", "layouts", "refuse_broken_chain"]
+__all__ = ["by_layout", "is_equinox_layer", "layouts", "refuse_broken_chain"]

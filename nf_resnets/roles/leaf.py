@@ -97,7 +97,8 @@ class Group:
 
     Attributes:
       roles: the roles whose leaves are in it.
-      bias_vectors: the roles of layers whose bias vectors are in it, and not their weights.
+      bias_vectors: the roles of layers whose bias vectors are in it, and not their weights;
+        ``Role.KEEP`` for the vectors and scalars that no rule names.
 
     Raises:
       TypeError: if what is given is not a tuple of roles.
@@ -120,7 +121,8 @@ class Group:
                 raise TypeError(f"Group({name}={value!r}) found; expected a tuple of roles.")
 
     def __contains__(self, leaf: Leaf) -> bool:
-        bias = leaf.role in self.bias_vectors and leaf.role in LAYER_ROLES and not leaf.weight
+        vector = leaf.role in (*LAYER_ROLES, Role.KEEP) and not leaf.weight
+        bias = vector and leaf.role in self.bias_vectors
         return bias or leaf.role in self.roles
 
     def __or__(self, other: Group) -> Group:

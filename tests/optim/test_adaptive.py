@@ -186,3 +186,20 @@ def test_numbers_outside_their_range(name):
     ):
         with pytest.raises(ValueError, match=said):
             rule(**given)
+
+
+def test_muon_takes_a_module_that_can_be_called():
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+
+    class Block(eqx.Module):
+        fc_1: jax.Array
+        bias: jax.Array
+
+        def __call__(self, x):
+            raise AssertionError
+
+    params = Block(jnp.ones((2, 2)), jnp.ones(2))
+    optimizer = optim.muon(0.1, rules=Rules(branch=r"^fc_(\d)", layout="HWIO"))
+    state = jax.eval_shape(optimizer.init, params)
+    updates, _ = jax.eval_shape(optimizer.update, params, state, params)
+    assert jax.tree.structure(updates) == jax.tree.structure(params)

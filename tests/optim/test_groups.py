@@ -8,7 +8,7 @@ import pytest
 
 from nf_resnets import models
 from nf_resnets.init import Rules
-from nf_resnets.optim import decay_mask, label_tree
+from nf_resnets.optim import adamw, decay_mask, label_tree, muon, parametrized, sgd
 from nf_resnets.roles import Group, Role
 
 
@@ -97,3 +97,22 @@ def test_without_leaves_that_are_exempt_all_decay():
     assert one == {"head": {"kernel": True, "bias": False}, "bias_head": False}
     one = decay_mask(params, undecayed=Group((Role.SCALAR_BIAS,)))
     assert one == {"head": {"kernel": True, "bias": True}, "bias_head": False}
+
+
+def test_vectors_that_no_rule_names_are_taken_for_biases():
+    layer = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    params = {"block_1": {"fc_1": layer, "fc_2": layer}, "table": jnp.ones((3, 2))}
+    rules = Rules(branch=r"block_(\d+)/fc_(\d+)/kernel", keep="table")
+    decays = {"kernel": True, "bias": False}
+    expected = {"block_1": {"fc_1": decays, "fc_2": decays}, "table": True}
+    assert decay_mask(params, rules) == expected
+
+
+def test_a_function_among_the_parameters_is_told_of():
+    params = {"block_1": {"fc_1": jnp.ones((2, 2)), "act": jax.nn.relu}}
+    rules = Rules(branch=r"block_(\d+)/fc_(\d+)")
+    for make in (sgd, adamw, muon):
+        with pytest.raises(TypeError, match="leaf 'block_1/act' of params is a .*equinox.filter"):
+            make(0.1, rules=rules).init(params)
+    with pytest.raises(TypeError, match="leaf 'block_1/act' of params is a .*equinox.filter"):
+        parametrized(optax.sgd(0.1), params, "mup", base=params, kind="sgd", rules=rules)
