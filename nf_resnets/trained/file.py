@@ -34,6 +34,7 @@ from nf_resnets.trained.settings import build, from_json, to_json
 from nf_resnets.trained.tree import (
     as_array,
     flatten,
+    refuse_no_variables,
     refuse_other_leaves,
     tensors_of,
     unflatten,
@@ -104,7 +105,8 @@ def save(
       variables: ``{"params": ...}`` and ``"batch_stats"`` where there are any: nested dicts of
         arrays, of every dtype that they have.
       inputs: what it takes: :class:`Images` or :class:`Sentences`.
-      notes: what else is to be known about it, such as data set and accuracy: JSON values.
+      notes: what else is to be known about it, such as data set and accuracy: JSON values. Tuples
+        in them come back as lists, and numbers that are keys of dicts in them as text.
       overwrite: whether a file that is there may be replaced.
 
     Returns:
@@ -128,7 +130,9 @@ def save(
         path = places.expanded(path)
         places.refuse_taken(path, overwrite=overwrite)
         try:
-            settings, leaves = to_json(model), flatten(variables)
+            settings = to_json(model)
+            refuse_no_variables(variables)
+            leaves = flatten(variables)
             refuse_other_leaves(leaves, expected_leaves(model, inputs))
             data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
         except (TypeError, ValueError) as error:
@@ -204,13 +208,22 @@ def _packed(
         "versions": versions,
         "model": settings,
         "inputs": {"kind": kind, **plain},
-        "notes": dict(notes),
+        "notes": _json(notes),
         "leaves": {name: _digest(array) for name, array in tensors.items()},
     }
-    try:
-        return safetensors.numpy.save(tensors, {ENTRY: manifests.seal(manifest)})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"a note that is no JSON value found ({error}).") from None
+    return safetensors.numpy.save(tensors, {ENTRY: manifests.seal(manifest)})
+
+
+def _json(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes, if a file can hold them."""
+    if not isinstance(notes, Mapping) or not all(isinstance(name, str) for name in notes):
+        raise ValueError(f"notes={reprlib.repr(notes)} found; expected names and JSON values.")
+    for name, value in notes.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"notes[{name!r}] is no JSON value ({error}).") from None
+    return dict(notes)
 
 
 def _unpacked(data: bytes) -> Trained:

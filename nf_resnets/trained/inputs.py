@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
+from typing import Any
+
+import numpy as np
 
 from nf_resnets.data import Dataset
 
@@ -11,6 +15,8 @@ from nf_resnets.data import Dataset
 @dataclasses.dataclass(frozen=True)
 class Images:
     """Images as a network was trained on them, and what their classes are called.
+
+    Lists and NumPy's numbers become tuples of Python's, as a file gives them back.
 
     Attributes:
       shape: ``(H, W, C)``.
@@ -41,7 +47,14 @@ class Images:
             if not fits:
                 raise ValueError(f"{name}={getattr(self, name)!r} found; expected {expected}.")
 
-        sizes = len(self.shape) == 3 and all(isinstance(n, int) and n >= 1 for n in self.shape)
+        kinds: dict[str, Any] = {
+            "shape": operator.index, "mean": float, "std": float, "class_names": str
+        }  # fmt: skip
+        for name, kind in kinds.items():
+            given = getattr(self, name)
+            check(name, not isinstance(given, str) and np.iterable(given), "one value or more")
+            object.__setattr__(self, name, tuple(map(kind, given)))
+        sizes = len(self.shape) == 3 and min(self.shape) >= 1
         channels = self.shape[-1] if sizes else 0
         check("shape", channels in (1, 3), "(H, W, C) with 1 channel, or 3")
         for name in ("mean", "std"):

@@ -14,7 +14,7 @@ import numpy as np
 from nf_resnets import data, training
 from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.tree import refuse_other_leaves
+from nf_resnets.trained.tree import refuse_no_variables, refuse_other_leaves
 
 
 @functools.lru_cache(maxsize=16)
@@ -81,7 +81,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         raise TrainedError(f"batch_size={batch_size} found; expected at least 1.")
     if not len(pixels):
         return np.zeros((0, len(inputs.class_names)), np.float32)
-    _refuse_other_network(trained.model, inputs, trained.variables)
+    refuse_other_network(trained)
     size = min(batch_size, len(pixels))
     logits = logits_of(trained.model, inputs)
     variables = jax.device_put(trained.variables)
@@ -95,10 +95,16 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     return np.concatenate(found)
 
 
-def _refuse_other_network(model: Any, inputs: Images, variables: Any) -> None:
+def refuse_other_network(trained: Trained) -> None:
+    """Refuses variables that are not those of the network, and a network of another library.
+
+    Raises:
+      TrainedError: that says what was found and expected.
+    """
     try:
-        found = flax.traverse_util.flatten_dict(variables, sep="/")
-        refuse_other_leaves(found, expected_leaves(model, inputs))
+        refuse_no_variables(trained.variables)
+        found = flax.traverse_util.flatten_dict(trained.variables, sep="/")
+        refuse_other_leaves(found, expected_leaves(trained.model, trained.inputs))
     except ValueError as error:
         raise TrainedError(f"the variables do not fit the network: {error}") from None
 
@@ -132,4 +138,4 @@ def images_of(trained: Trained) -> Images:
     return trained.inputs
 
 
-__all__ = ["images_of", "logits_of", "predict", "ranked"]
+__all__ = ["images_of", "logits_of", "predict", "ranked", "refuse_other_network"]

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import optax
 
 from nf_resnets import roles, schemes
+from nf_resnets.init.tree import check_key
 from nf_resnets.roles import Leaf, Role
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.predict import images_of
+from nf_resnets.trained.predict import images_of, refuse_other_network
 from nf_resnets.training.program import quick_compile
 
 Learn = Literal["all", "small", "head"]
@@ -44,7 +45,9 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
       are those of the old one.
 
     Raises:
-      TrainedError: if the network is not for images, or not for images of that many channels.
+      TrainedError: if the network is not for images, not for images of that many channels, or not
+        one of this library with its variables.
+      TypeError: if ``key`` is not a PRNG key.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, for the head.
 
@@ -62,6 +65,10 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
       (2, (16, 2))
     """
     old = images_of(trained)
+    refuse_other_network(trained)
+    check_key(key)
+    if not isinstance(inputs, Images):
+        raise TrainedError(f"inputs is a {type(inputs).__name__}; expected trained.Images.")
     if inputs.shape[-1] != old.shape[-1]:
         raise TrainedError(
             f"images of {inputs.shape[-1]} channels found; expected {old.shape[-1]}, as the "

@@ -30,14 +30,19 @@ def flatten(variables: Any) -> dict[str, np.ndarray]:
       The leaves as NumPy arrays, in the order of their names; empty dicts are left out.
 
     Raises:
-      ValueError: as :func:`as_array`.
+      ValueError: as :func:`as_array`, and if two leaves have one name.
 
     Example:
       >>> list(flatten({"params": {"head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}}}))
       ['params/head/bias', 'params/head/kernel']
     """
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(variables))
-    named = {"/".join(map(str, path)): value for path, value in flat.items()}
+    named: dict[str, Any] = {}
+    for path, value in flat.items():
+        name = "/".join(map(str, path))
+        if name in named:
+            raise ValueError(f"two leaves have the name {name!r}; expected one.")
+        named[name] = value
     return {name: as_array(name, named[name]) for name in sorted(named)}
 
 
@@ -71,6 +76,20 @@ def as_array(name: str, value: Any) -> np.ndarray:
             "has that did not diverge."
         )
     return array
+
+
+def refuse_no_variables(variables: Any) -> None:
+    """Refuses what is no dict of collections, as the parameters alone.
+
+    Raises:
+      ValueError: if there are no ``"params"``.
+    """
+    if not isinstance(variables, Mapping) or "params" not in variables:
+        is_dict = isinstance(variables, Mapping)
+        keys = f" with the keys {', '.join(map(str, variables))}" if is_dict else ""
+        raise ValueError(
+            f"variables is a {type(variables).__name__}{keys}; expected {{'params': params}}."
+        )
 
 
 def refuse_other_leaves(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -111,4 +130,7 @@ def tensors_of(data: bytes) -> dict[str, np.ndarray]:
     return found
 
 
-__all__ = ["DTYPES", "as_array", "flatten", "refuse_other_leaves", "tensors_of", "unflatten"]
+__all__ = [
+    "DTYPES", "as_array", "flatten", "refuse_no_variables", "refuse_other_leaves", "tensors_of",
+    "unflatten",
+]  # fmt: skip

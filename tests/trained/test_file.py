@@ -1,5 +1,6 @@
 """One file for a network: what goes in comes back, and whatever is wrong is said in a sentence."""
 
+import dataclasses
 import json
 import os
 
@@ -148,9 +149,21 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path):
     with pytest.raises(TrainedError, match="of class Mine found; expected one of this library"):
         trained.save(tmp_path / "net", Mine(), {}, inputs=takes())
     made = network()
-    with pytest.raises(TrainedError, match=r"a note that is no JSON value .*set"):
+    with pytest.raises(TrainedError, match=r"notes\['a'\] is no JSON value .*set"):
         trained.save(tmp_path / "net", made.model, made.variables, inputs=made.inputs,
                      notes={"a": {1}})  # fmt: skip
+    for notes in ({1: "a"}, [1]):
+        with pytest.raises(TrainedError, match=r"notes=.*1.* found; expected names and JSON"):
+            trained.save(tmp_path / "net", made.model, made.variables, inputs=made.inputs,
+                         notes=notes)  # fmt: skip
+    for variables, message in (
+        (made.variables["params"], "variables is a dict with the keys .*head.*; expected {'par"),
+        ((made.variables,), "variables is a tuple; expected {'params'"),
+        ({"params": {**made.variables["params"], "head/bias": np.zeros(10, np.float32)}},
+         "two leaves have the name 'params/head/bias'"),
+    ):  # fmt: skip
+        with pytest.raises(TrainedError, match=message):
+            trained.save(tmp_path / "net", made.model, variables, inputs=made.inputs)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -326,3 +339,21 @@ def test_leaves_have_names_and_numbers():
     for bad in (None, [1.0], object(), np.array("a"), np.ones(1, complex)):
         with pytest.raises(ValueError, match="leaf 'a/1' is of .*; expected an array of real num"):
             flatten({"a": {1: bad}})
+
+
+def test_inputs_of_lists_and_of_numpy_come_back(tmp_path):
+    """A class name that is no text would make a file that cannot be read."""
+    made = network()
+    given = dataclasses.replace(
+        made.inputs,
+        shape=list(np.array(made.inputs.shape)),
+        mean=np.float32(made.inputs.mean),
+        std=np.array(made.inputs.std),
+        class_names=np.arange(10),
+    )
+    path = trained.save(tmp_path / "net", made.model, made.variables, inputs=given)
+    assert trained.load(path).inputs == given
+    assert given.class_names == tuple("0123456789") and type(given.mean[0]) is float
+    for name, value in (("mean", 0.5), ("class_names", "0123456789")):
+        with pytest.raises(ValueError, match=f"{name}={value!r} found; expected one value or mo"):
+            dataclasses.replace(made.inputs, **{name: value})

@@ -63,6 +63,9 @@ def test_variables_of_another_network_are_refused():
     """Flax leaves out of account what a network does not have."""
     made = network("fixup")
     more = {"params": {**made.variables["params"], "bias_other": np.zeros(())}}
-    for variables, leaf in ((more, "params/bias_other"), (made.variables["params"], "bias_head")):
-        with pytest.raises(TrainedError, match=rf"do not fit the network: leaf '{leaf}' found"):
+    for variables, message in (
+        (more, "leaf 'params/bias_other' found"),
+        (made.variables["params"], "variables is a dict with the keys .*bias_head"),
+    ):
+        with pytest.raises(TrainedError, match=rf"do not fit the network: {message}"):
             predict(dataclasses.replace(made, variables=variables), pixels(1))

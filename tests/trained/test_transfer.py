@@ -1,5 +1,8 @@
 """Another head on a trained network, and the leaves that stay as they are."""
 
+import dataclasses
+
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -51,6 +54,24 @@ def test_bfloat16_stays_bfloat16():
 def test_images_of_other_channels_are_refused():
     with pytest.raises(TrainedError, match="images of 3 channels found; expected 1"):
         transfer(network(), inputs=takes((8, 8, 3)), key=KEY)
+
+
+def test_what_is_no_network_of_this_library_is_refused():
+    old = network()
+    for field, message in (
+        (
+            {"variables": old.variables["params"]},
+            "variables is a dict .*head.*; expected {'params'",
+        ),
+        ({"variables": (1,)}, "variables is a tuple; expected {'params'"),
+        ({"model": nn.Dense(2)}, "a network of class Dense found; expected one of this library"),
+    ):
+        with pytest.raises(TrainedError, match=message):
+            transfer(dataclasses.replace(old, **field), inputs=takes(), key=KEY)
+    with pytest.raises(TrainedError, match="inputs is a dict; expected trained.Images"):
+        transfer(old, inputs={}, key=KEY)
+    with pytest.raises(TypeError, match="expected one PRNG key"):
+        transfer(old, inputs=takes(), key=0)
 
 
 def learning(params, learn):
