@@ -46,7 +46,7 @@ from .findings import RULE, how_deep, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network
 from .main import run
-from .table import accuracy_cell, counted, data_title, grouped, text_table
+from .table import data_title, grouped, seeds_counted, spread_cell, text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,17 +206,17 @@ def adapt(settings: Settings) -> dict[str, Any]:
 def table(results: Results) -> str:
     """The mean test accuracies in percent, schemes down, depths across.
 
-    A mean is that of the finished runs; the others are counted beside it. BatchNorm's second test
-    is a line of its own.
+    A mean is that of the finished runs, with their standard deviation; the others are counted
+    beside it. BatchNorm's second test is a line of its own.
     """
     of = grouped(results.rows, "scheme", "depth")
     cells = [["scheme", *(f"{depth:,}" for depth in results.settings.depths)]]
     for name in results.settings.schemes:
         line = [of.get((name, str(depth)), []) for depth in results.settings.depths]
-        cells.append([scheme_of(name).title, *map(accuracy_cell, line)])
+        cells.append([scheme_of(name).title, *map(spread_cell, line)])
         tested_twice = results.settings.second_test_batches and any(line)
         if tested_twice and scheme_of(name).anatomy.has_batch_norm:
-            second = (accuracy_cell(rows, SECOND) for rows in line)
+            second = (spread_cell(rows, SECOND) for rows in line)
             cells.append([f"{scheme_of(name).title}, estimated statistics", *second])
     return text_table(cells)
 
@@ -235,7 +235,7 @@ def plot(results: Results, path: Path) -> None:
             f"Test accuracy after {after}: WRN-n-{settings.width} on "
             f"{data_title(settings.dataset)}, {settings.stem_channels} channels, "
             f"learning rate {settings.learning_rate:g}, batch {settings.batch_size}, "
-            f"{counted(settings.seeds, 'seed')}. {RULE.format(what='accuracy')}"
+            f"{seeds_counted(results.rows, 'scheme', 'depth')}. {RULE.format(what='accuracy')}"
         ),
         chance=results.chance,
     )

@@ -52,6 +52,18 @@ def seeds_shown(seeds: Sequence[Any]) -> str:
     return f"means of {len(seeds)} seeds, bands from the lowest to the highest"
 
 
+def seeds_counted(rows: Iterable[Mapping[str, Any]], *columns: str) -> str:
+    """How many seeds each combination of some columns has.
+
+    >>> rows = [{"depth": 10, "seed": 0}, {"depth": 10, "seed": 1}, {"depth": 34, "seed": 0}]
+    >>> [seeds_counted(some, "depth") for some in (rows, rows[:2], rows[2:])]
+    ['1 to 2 seeds', '2 seeds', '1 seed']
+    """
+    counts = {len(of) for of in grouped(rows, *columns).values()}
+    most = counted(range(max(counts)), "seed")
+    return most if len(counts) == 1 else f"{min(counts)} to {most}"
+
+
 def edge_mark(best: float, tried: Iterable[float]) -> str:
     """The mark of a best rate that is the lowest or the highest tried; nothing of another.
 
@@ -118,5 +130,5 @@ def published_cell(value: float | None, digits: int = 1) -> str:
 
 __all__ = [
     "accuracy_cell", "counted", "data_title", "edge_mark", "error_cells", "grouped",
-    "published_cell", "rate_table", "seeds_shown", "spread_cell", "text_table",
+    "published_cell", "rate_table", "seeds_counted", "seeds_shown", "spread_cell", "text_table",
 ]  # fmt: skip

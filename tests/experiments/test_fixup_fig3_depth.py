@@ -72,7 +72,7 @@ def test_the_table_shows_means_gaps_and_divergence():
         row("alpha_one", 10, "nan", "diverged"),
     ]  # fmt: skip
     lines = fig3.table(Results(settings, None, rows)).splitlines()
-    assert lines[1].split() == ["Fixup", "60.0", "90.0"]
+    assert lines[1].split() == ["Fixup", "60.0", "±", "14.1", "(2", "runs)", "90.0"]
     assert lines[2].split() == ["α", "=", "1", "(1", "diverged)", "-"]
 
 
