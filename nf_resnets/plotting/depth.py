@@ -13,6 +13,9 @@ from nf_resnets.plotting.style import INK, LEVEL, axes_height, end_labels, saved
 
 Row = Mapping[str, Any]
 
+# Of the axis between the least and the greatest depth, what each curve is moved to the side.
+_ASIDE = 0.008
+
 
 def depth_figure(
     rows: Sequence[Row], path: str | os.PathLike[str], *, title: str, subtitle: str, chance: float
@@ -59,13 +62,16 @@ def depth_figure(
     foot = 0.2 if some else 0.0
     with saved_figure(path, (7.2, 4.4), title=title, subtitle=subtitle, foot=foot) as figure:
         axes = figure.subplots()
-        for above, (look, points) in enumerate(curves.values()):
-            for point in points:
-                if point.high > point.low:
-                    axes.vlines(point.depth, point.low, point.high, look.color, linewidth=1.2)
-            depths, means = [p.depth for p in points], [p.mean for p in points]
-            axes.plot(depths, means, **look.line | look.dots, zorder=3 + above - 9 * look.muted)
         all_depths = sorted({int(row["depth"]) for row in rows})
+        span = max(all_depths) / min(all_depths)
+        for above, (look, points) in enumerate(curves.values()):
+            # Curves that coincide lie beside each other.
+            aside = span ** (_ASIDE * (above - (len(curves) - 1) / 2))
+            depths, means = [p.depth * aside for p in points], [p.mean for p in points]
+            for depth, point in zip(depths, points, strict=True):
+                if point.high > point.low:
+                    axes.vlines(depth, point.low, point.high, look.color, linewidth=1.2)
+            axes.plot(depths, means, **look.line | look.dots, zorder=3 + above - 9 * look.muted)
         axes.set_xscale("log")
         axes.set_xticks(all_depths, [f"{depth:,}" for depth in all_depths])
         axes.minorticks_off()
