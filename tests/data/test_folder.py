@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from nf_resnets.data import Split, from_arrays, from_folder, from_splits, load
-from nf_resnets.data.folder import ENDINGS
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.pictures import read_picture
 
@@ -105,12 +104,13 @@ def test_grey_images_have_one_channel(tmp_path):
     assert from_folder(tmp_path).train.images.shape == (2, 6, 8, 1)
 
 
-def test_images_of_every_format_are_read(photos):
-    for ending in ENDINGS:
+def test_images_of_other_formats_are_read(photos):
+    endings = (".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+    for ending in endings:
         write(photos / "cat" / f"more{ending}", grey=ending == ".pgm")
         write(photos / "dog" / f"more{ending.upper()}", grey=ending == ".pgm")
     dataset = from_folder(photos)
-    assert len(dataset.train.labels) + len(dataset.test.labels) == 15 + 2 * len(ENDINGS)
+    assert len(dataset.train.labels) + len(dataset.test.labels) == 15 + 2 * len(endings)
 
 
 def test_other_files_are_passed_over(photos):
