@@ -103,6 +103,36 @@ def test_the_sum_is_the_first_order_of_the_update(num_branches, m):
     np.testing.assert_allclose(predicted, change, rtol=1e-4, atol=1e-4 * np.abs(change).max())
 
 
+def test_a_block_is_its_derivative_times_its_input():
+    """Equation 14, which a bias breaks."""
+    drawn, x = network(1, 2)
+
+    def block(at, bias):
+        h = at
+        for weight in drawn.branches[0]:
+            h = jax.nn.relu(weight @ h + bias)
+        return at + h
+
+    of_x = quick_jit(lambda bias: jax.jvp(lambda at: block(at, bias), (x,), (x,)))
+    value, along_x = of_x(0.0)
+    np.testing.assert_allclose(along_x, value, rtol=FLOAT32, atol=FLOAT32)
+    value, along_x = of_x(0.5)
+    assert np.abs(along_x - value).max() > 0.1
+
+
+@pytest.mark.parametrize(("num_branches", "m"), CASES)
+def test_the_expected_update_is_the_trace_to_within_a_root_of_the_classes(num_branches, m):
+    """Of a random unit ``dl/dz``, by the root of the mean square."""
+    J = np.sum(jax.tree.leaves(both(num_branches, m)[0]), axis=0, dtype=np.float64)
+    directions = np.random.default_rng(0).standard_normal((20_000, CLASSES))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    expected = np.sqrt(np.mean(np.sum((directions @ J) ** 2, axis=1)))
+    # 20,000 directions leave a mean uncertain by 1%.
+    np.testing.assert_allclose(expected, np.linalg.norm(J) / CLASSES**0.5, rtol=0.03)
+    # The ends are those of a multiple of the identity and of a matrix of rank one.
+    assert 1 < expected * CLASSES / np.trace(J) < CLASSES**0.5
+
+
 def numpy_logits(weights, x):
     for branch in weights.branches:
         h = x
