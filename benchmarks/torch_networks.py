@@ -140,17 +140,21 @@ def build(name: str, num_classes: int, params: Mapping[str, Any], device: str) -
       ValueError: if a parameter is there that the network does not have, or the other way round.
     """
     network = Network(name, num_classes)
-    given = {}
-    for stage, size in enumerate(network.sizes, start=1):
-        offset = sum(network.sizes[: stage - 1])
+    network.load_state_dict(leaves_of(params, network.sizes))
+    return network.to(device=device, memory_format=torch.channels_last)
+
+
+def leaves_of(params: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """This library's parameters by PyTorch's names, ``blocks.0.conv_1.weight``; blocks by stage."""
+    found = _flat({k: v for k, v in params.items() if not k.startswith("stage_")}, "")
+    for stage, size in enumerate(sizes, start=1):
+        offset = sum(sizes[: stage - 1])
         tree = params[f"stage_{stage}"]
-        given |= _flat(tree["first"], f"blocks.{offset}.")
+        found |= _flat(tree["first"], f"blocks.{offset}.")
         for index in range(size - 1):
             one = _map(tree["rest"], lambda leaf, index=index: leaf[index])
-            given |= _flat(one, f"blocks.{offset + 1 + index}.")
-    given |= _flat({k: v for k, v in params.items() if not k.startswith("stage_")}, "")
-    network.load_state_dict(given)
-    return network.to(device=device, memory_format=torch.channels_last)
+            found |= _flat(one, f"blocks.{offset + 1 + index}.")
+    return found
 
 
 def _map(tree: Any, function: Any) -> Any:
