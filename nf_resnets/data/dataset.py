@@ -6,6 +6,7 @@ crops, flips and normalises there.
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def from_arrays(
     labels: np.ndarray,
     *,
     test: tuple[np.ndarray, np.ndarray] | None = None,
-    class_names: tuple[str, ...] | None = None,
+    class_names: Sequence[str] | None = None,
     max_value: float | None = None,
     name: str = "arrays",
 ) -> Dataset:
@@ -167,14 +168,16 @@ def from_arrays(
     """
     if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
         raise ValueError(f"test is a {type(test).__name__}; expected (images, labels).")
+    names: Any = () if class_names is None else class_names
+    names = names if isinstance(names, str) else tuple(names)
     given = [_split_of(images, labels)] + ([] if test is None else [_split_of(*test)])
     most = 0
     for split in given:
         _check_shapes(name, split)
-        _check_labels(name, split.labels, len(class_names) if class_names else sys.maxsize)
+        _check_labels(name, split.labels, len(names) if names else sys.maxsize)
         most = max(most, int(split.labels.max()))
     labels = given[0].labels
-    if not class_names:
+    if not names:
         missing = np.setdiff1d(np.arange(min(most, len(labels)) + 1), labels)
         if missing.size:
             raise ValueError(
@@ -182,7 +185,7 @@ def from_arrays(
                 f"{most}; expected labels from 0 without a gap, as np.unique(labels, "
                 "return_inverse=True)[1] numbers them, or class_names."
             )
-        class_names = tuple(map(str, range(most + 1)))
+        names = tuple(map(str, range(most + 1)))
     order = np.random.default_rng(0).permutation(len(labels))
     if test is None:
         is_test = np.zeros(len(labels), bool)
@@ -190,7 +193,7 @@ def from_arrays(
             rows = order[labels[order] == label]
             if len(rows) == 1:
                 raise ValueError(
-                    f"{name}: class {class_names[label]!r} has one image; expected two or more, "
+                    f"{name}: class {names[label]!r} has one image; expected two or more, "
                     "some to train on and some to test on."
                 )
             is_test[rows[: max(1, round(len(rows) / 5))]] = True
@@ -198,8 +201,6 @@ def from_arrays(
         order = order[~is_test[order]]
     if max_value is None:
         max_value = 255.0 if given[0].images.dtype == np.uint8 else 1.0
-    names: Any = class_names
-    names = names if isinstance(names, str) else tuple(names)
     return from_splits(name, _rows_of(given[0], order), given[1], names, max_value)
 
 
@@ -248,9 +249,11 @@ def _check_shapes(where: str, split: Split) -> None:
 
 
 def _check_pixels(where: str, images: np.ndarray, max_value: float) -> None:
-    floating = np.issubdtype(images.dtype, np.floating)
+    floating = images.dtype in (np.float16, np.float32, np.float64)
     if not floating and images.dtype != np.uint8:
-        raise ValueError(f"{where}: images must be uint8 or floating point, got {images.dtype}.")
+        raise ValueError(
+            f"{where}: images must be uint8, float16, float32 or float64, got {images.dtype}."
+        )
     fits: list[tuple[str, np.ndarray]] = [(f"at most max_value={max_value}", images <= max_value)]
     if floating:
         fits = [("a finite value", np.isfinite(images)), ("0 or more", images >= 0), *fits]

@@ -168,6 +168,8 @@ def test_arrays_become_a_data_set():
     assert dataset.train.images.shape == (16, 4, 4, 1) and dataset.max_value == 1
     assert dataset.class_names == ("0", "1") and dataset.train.labels.dtype == np.int32
     given = from_arrays(images, labels, test=(images[:3], labels[:3]), class_names=("a", "b"))
+    of_array = from_arrays(images, labels, class_names=np.array(["a", "b"]))  # as sklearn has them
+    assert of_array.class_names == given.class_names
     assert len(given.train.labels) == 20 and given.test.labels.tolist() == [0, 1, 0]
     order = np.random.default_rng(0).permutation(20)
     np.testing.assert_array_equal(given.train.images[..., 0], images[order])

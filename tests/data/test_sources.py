@@ -129,7 +129,11 @@ BYTES = np.zeros((4, 2, 2, 3), np.uint8)
 REFUSED = {
     "dtype of images": (
         {"train_images": BYTES.astype(np.int64)},
-        "mine, train split: images must be uint8 or floating point, got int64.",
+        "mine, train split: images must be uint8, float16, float32 or float64, got int64.",
+    ),
+    "order of bytes": (  # which JAX does not take
+        {"train_images": FLOATS.astype(">f4")},
+        "mine, train split: images must be uint8, float16, float32 or float64, got >f4.",
     ),
     "no array": (
         {"test_images": [[0]]},
@@ -219,7 +223,7 @@ def test_from_splits_refuses_before_it_computes_statistics():
     good = Split(FLOATS, labels)
     with pytest.raises(ValueError, match=r"train split: pixel \(0, 0, 0, 0\) is nan, expected a"):
         from_splits("mine", Split(_with(FLOATS, (0, 0, 0, 0), np.nan), labels), good, ("a", "b"))
-    with pytest.raises(ValueError, match=r"images must be uint8 or floating point, got <U3\.$"):
+    with pytest.raises(ValueError, match=r"images must be uint8, float.* or float64, got <U3\.$"):
         from_splits("mine", Split(FLOATS.astype("U3"), labels), good, ("a", "b"))
     with pytest.raises(ValueError, match=r"got \(4, 2, 2\)\.$"):
         from_splits("mine", Split(FLOATS[..., 0], labels), good, ("a", "b"))

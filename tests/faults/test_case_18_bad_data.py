@@ -68,7 +68,7 @@ CASES = {
     ),
     "one class": (one_class, {}, "train split: all 200 labels are 3"),
     "a wrong dtype": (
-        wrong_dtype, {}, "train split: images must be uint8 or floating point, got int64"
+        wrong_dtype, {}, "train split: images must be uint8, float16, float32 or float64, got int64"
     ),
 }  # fmt: skip
 
