@@ -296,7 +296,7 @@ def _power(text: str) -> tuple[int, int] | None:
 
 
 def _exact(base: int, exponent: int) -> float | int:
-    if abs(exponent) * math.log2(max(base, 2)) > 1000:
+    if abs(exponent) * math.log2(max(base, 2)) > 1000 or (base == 0 and exponent < 0):
         raise ValueError(f"the power {base}^{exponent} found; expected one that fits a number.")
     return base**exponent
 

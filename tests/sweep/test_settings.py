@@ -143,6 +143,7 @@ def test_axes_are_read_as_they_are_written():
         ("peak_lr=2^2:2^-3", "peak_lr=2^2:2^-3 has no values; expected a range that rises."),
         ("peak_lr=0.1:0.5", "peak_lr=0.1:0.5 found; expected a range of powers of one base"),
         ("peak_lr=2^-3:10^0", "expected a range of powers of one base"),
+        ("peak_lr=0^-1", "the power 0^-1 found; expected one that fits a number."),
         ("peak_lr=2^99999", "the power 2^99999 found; expected one that fits a number."),
         ("peak_lr=0.1:", "peak_lr='' found; expected a number."),
         ("batch_size=2.5", "batch_size=2.5 found; expected a whole number."),
