@@ -7,9 +7,10 @@ uninterrupted run would have seen, whatever was prefetched and however many devi
     index = batch_indices(order, step, batch_size, axis_name="data")         # inside the step
 """
 
+import operator
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 
@@ -21,15 +22,31 @@ def seed_key(seed: ArrayLike) -> jax.Array:
 
     Raises:
       ValueError: if a concrete seed lies outside [0, 2**32).
+      TypeError: if it is no whole number.
 
     Example:
       >>> str(jax.random.key_impl(seed_key(0)))
       'threefry2x32'
     """
-    if isinstance(seed, (int, np.integer)) and not 0 <= seed < 2**32:
-        # JAX keeps the low 32 bits only, so that two such seeds would silently be one run.
-        raise ValueError(f"seed must be in [0, 2**32), got {seed}.")
+    check_seed(seed)
     return jax.random.key(seed, impl="threefry2x32")
+
+
+def check_seed(seed: ArrayLike) -> None:
+    """Refuses a seed that is not one, of which JAX would keep the low 32 bits; not a traced one.
+
+    Raises:
+      ValueError: if it lies outside [0, 2**32).
+      TypeError: if it is no whole number.
+    """
+    if isinstance(seed, jax.core.Tracer):
+        return
+    try:
+        whole = operator.index(seed)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"seed={seed!r} found; expected a whole number in [0, 2**32).") from None
+    if not 0 <= whole < 2**32:
+        raise ValueError(f"seed must be in [0, 2**32), got {whole}.")
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -142,4 +159,6 @@ def batch_indices(
     return jax.lax.dynamic_slice_in_dim(order, start, positions.shape[0])
 
 
-__all__ = ["batch_indices", "epoch_order", "local_positions", "seed_key", "steps_per_epoch"]
+__all__ = [
+    "batch_indices", "check_seed", "epoch_order", "local_positions", "seed_key", "steps_per_epoch",
+]  # fmt: skip

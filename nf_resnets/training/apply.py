@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from nf_resnets import schemes
@@ -27,10 +28,11 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
     Raises:
       ValueError: if ``model.bn_groups`` does not divide over the replicas; from the function, if
         the network has BatchNorm and ``batch_stats`` is empty.
-      TypeError: if ``model`` is neither a module nor a function.
+      TypeError: if ``model`` is neither such a module nor a function.
     """
     if not _is_module(model):
         return _function(model)
+    _refuse_other_module(model)
     if has_batch_norm(model):
         if model.bn_groups % shards:
             raise ValueError(
@@ -71,6 +73,7 @@ def eval_apply(model: Any) -> ApplyFn:
     """
     if not _is_module(model):
         return _function(model)
+    _refuse_other_module(model)
 
     def apply(
         params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
@@ -83,6 +86,26 @@ def eval_apply(model: Any) -> ApplyFn:
     return apply
 
 
+def called(apply_fn: ApplyFn, params: Any, batch_stats: Any, images: Any, keys: Any) -> Any:
+    """Calls a network, and refuses what is not logits ``[b, c]`` with statistics.
+
+    Raises:
+      TypeError: if it is not two values.
+      ValueError: if there are not logits for every image, which would be broadcast.
+    """
+    found = apply_fn(params, batch_stats, images, keys)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise TypeError(
+            f"apply returned a {type(found).__name__}; expected two values, (logits, batch_stats)."
+        )
+    shape, count = jnp.shape(found[0]), images.shape[0]
+    if shape[:-1] != (count,):
+        raise ValueError(
+            f"logits of shape {list(shape)} found for {count} images; expected [{count}, classes]."
+        )
+    return found
+
+
 def has_batch_norm(model: Any) -> bool:
     """Whether a model of this library has BatchNorm, and so running statistics."""
     return _is_module(model) and schemes.get(model.scheme).anatomy.has_batch_norm
@@ -90,6 +113,14 @@ def has_batch_norm(model: Any) -> bool:
 
 def _is_module(model: Any) -> bool:
     return isinstance(model, nn.Module)
+
+
+def _refuse_other_module(model: Any) -> None:
+    if not hasattr(model, "scheme"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, no network of nf_resnets.models; expected one, or "
+            "a function apply(params, batch_stats, images, keys) that calls yours."
+        )
 
 
 def _function(model: Any) -> ApplyFn:

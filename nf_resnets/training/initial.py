@@ -105,6 +105,11 @@ def make_initial(
     def initial(
         scheme: schemes.Scheme, seed: Any, hyper: Any, alpha: Any, branch_scale: Any, batch: Any
     ) -> TrainState:
+        if not hasattr(model, "init"):
+            raise TypeError(
+                f"a training.Start found with a {type(model).__name__} for a model; expected a "
+                "state, as training.create_state makes it."
+            )
         key = jax.random.key(seed)
         variables = model.init(key, *example)
         params = draw_params(model, scheme, variables["params"], key, draw)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
+
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 from nf_resnets.training.preemption import Preemption
@@ -100,7 +102,7 @@ def train(
         )
     if program.slots != 1:
         raise ValueError(f"a program of {program.slots} slots found; expected one of 1.")
-    if save_every < 0:
+    if not save_every >= 0:
         raise ValueError(f"save_every={save_every} found; expected at least 0.")
     states, run = _begin(program, start, checkpoints)
     saver = _Saver(checkpoints, save_every, save_failed)
@@ -146,8 +148,8 @@ class _Saver:
 
     def __init__(self, checkpoints: Any, every: int | float, failed: Any) -> None:
         self._checkpoints, self._failed = checkpoints, failed
-        self._steps = every if isinstance(every, int) else 0
-        self._seconds = every if isinstance(every, float) else 0.0
+        whole = isinstance(every, int | np.integer)
+        self._steps, self._seconds = (int(every), 0.0) if whole else (0, float(every))
         self._last = time.monotonic()
 
     def steps_left(self, step: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import schemes
+from nf_resnets.data.order import check_seed
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import SWEEP
 from nf_resnets.training.sharding import unstack
@@ -33,6 +34,10 @@ class Start:
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
       branch_scale: what the weights inside the branches are multiplied by after initialisation.
 
+    Raises:
+      ValueError: if there is no such scheme, or the seed lies outside ``[0, 2**32)``.
+      TypeError: if the seed is no whole number.
+
     Example:
       >>> from nf_resnets import init
       >>> start = Start(schemes.get("fixup"), seed=0, hyper={"learning_rate": 0.1})
@@ -48,6 +53,7 @@ class Start:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scheme", schemes.get(self.scheme))
+        check_seed(self.seed)
 
 
 class Steps(NamedTuple):
@@ -140,10 +146,10 @@ def build(
       **fields: the other attributes of the program.
 
     Raises:
-      ValueError: if ``num_steps`` is below 1.
+      ValueError: if ``num_steps`` is no whole number or below 1.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps={num_steps} found; expected at least 1.")
+    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
+        raise ValueError(f"num_steps={num_steps!r} found; expected at least 1, a whole number.")
     per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
     stacked = state_shapes(mesh, initial, example, slots)
     # These functions are called once a run: compiling them takes longer than running them.

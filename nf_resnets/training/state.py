@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import flax.struct
@@ -9,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from nf_resnets import roles
+from nf_resnets.data.order import check_seed
 from nf_resnets.training.average import Average, start_average
 
 OptimizerFn = Any
@@ -63,13 +66,14 @@ def create_state(
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       hyper: the numbers of the run.
       batch_stats: BatchNorm's running statistics, if there are any.
-      seed: from which data order and augmentation follow.
+      seed: from which data order and augmentation follow, in ``[0, 2**32)``; it may be traced.
       average_decay: how much of the parameters' moving average a step keeps, in ``[0, 1)``
         (:func:`nf_resnets.training.moved_average`); None for no average.
 
     Raises:
-      ValueError: if ``average_decay`` is outside its range.
-      TypeError: if ``optimizer`` is no function.
+      ValueError: if ``average_decay`` or ``seed`` is outside its range.
+      TypeError: if ``optimizer`` is no function, ``seed`` no whole number, or a leaf no array of
+        numbers; it is named.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -82,28 +86,37 @@ def create_state(
             f"optimizer is a {type(optimizer).__name__}; expected a function of the run's numbers, "
             "such as lambda hyper: optax.adam(hyper['learning_rate'])."
         )
+    check_seed(seed)
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
-    params = _strong(params)
+    params = _strong(params, "params")
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
         params=params,
-        batch_stats={} if batch_stats is None else _strong(batch_stats),
-        opt_state=_strong(transformation.init(params)),
+        batch_stats={} if batch_stats is None else _strong(batch_stats, "batch_stats"),
+        opt_state=_strong(transformation.init(params), "the optimizer's state"),
         hyper=numbers,
         average=None if average_decay is None else start_average(params, average_decay),
     )
 
 
-def _strong(tree: Any) -> Any:
+def _strong(tree: Any, name: str) -> Any:
     """Makes JAX arrays of all leaves, of fixed dtypes: the first step would change weak ones."""
 
-    def strong(leaf: Any) -> jax.Array:
-        array = jnp.asarray(leaf)
-        return array.astype(array.dtype)
+    def strong(path: Any, leaf: Any) -> jax.Array:
+        # Of typed keys JAX makes no zeros, nor does a checkpoint hold them.
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        with contextlib.suppress(TypeError):
+            if not is_key:
+                array = jnp.asarray(leaf)
+                return array.astype(array.dtype)
+        what = leaf.dtype if is_key else type(leaf).__name__
+        raise TypeError(
+            f"leaf {roles.path_name(path)!r} of {name} is a {what}; expected an array of numbers."
+        )
 
-    return jax.tree.map(strong, tree)
+    return jax.tree_util.tree_map_with_path(strong, tree)
 
 
 __all__ = ["OptimizerFn", "TrainState", "create_state"]

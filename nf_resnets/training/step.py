@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
-from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.apply import ApplyFn, called
 from nf_resnets.training.average import moved_average
 from nf_resnets.training.loss import correct, cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
@@ -64,7 +64,9 @@ def replica_step(
 
     Raises:
       ValueError: if the batch does not divide into the micro-batches, or is one for all that
-        ``gradient_noise`` is to be estimated, or ``label_smoothing`` is not in ``[0, 1)``.
+        ``gradient_noise`` is to be estimated, ``label_smoothing`` is not in ``[0, 1)``, or what
+        ``apply_fn`` returns has other logits than ``[b, c]`` or other statistics than it was given.
+      TypeError: if ``apply_fn`` does not return two values.
 
     Example:
       >>> import optax
@@ -83,7 +85,8 @@ def replica_step(
     """
 
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
+        found = called(apply_fn, params, state.batch_stats, part["image"], part.get("keys"))
+        logits, batch_stats = found
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
         return losses.mean(), (_correct(logits, part).mean(), batch_stats)
 
@@ -156,8 +159,8 @@ def update(
         state,
         step=state.step + 1,
         params=params,
-        batch_stats=_as_before(batch_stats, state.batch_stats),
-        opt_state=_as_before(opt_state, state.opt_state),
+        batch_stats=_as_before(batch_stats, state.batch_stats, "batch_stats"),
+        opt_state=_as_before(opt_state, state.opt_state, "the optimizer's state"),
         average=None if state.average is None else moved_average(state.average, params),
     )
     return new_state, {"grad_norm": _norm(grads), "update_norm": _norm(updates)}
@@ -213,10 +216,20 @@ def _norm(tree: Any) -> jax.Array:
     return optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree))
 
 
-def _as_before(new: Any, old: Any) -> Any:
+def _as_before(new: Any, old: Any, name: str) -> Any:
     """Casts a tree to the containers and dtypes it had, so that nothing is compiled again."""
-    pairs = zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
-    leaves = [value.astype(before.dtype) for value, before in pairs]
+
+    def cast(value: Any, before: Any) -> jax.Array:
+        # Some leaves are constants, as of Adafactor's state; a loop wants them to vary as before.
+        axes = jax.typeof(before).manual_axis_type.varying
+        return varying(value.astype(before.dtype), *axes)
+
+    found, expected = jax.tree.leaves(new), jax.tree.leaves(old)
+    if len(found) != len(expected):
+        raise ValueError(
+            f"{name} has {len(found)} leaves after a step; expected {len(expected)}, as before it."
+        )
+    leaves = [cast(*pair) for pair in zip(found, expected, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(old), leaves)
 
 

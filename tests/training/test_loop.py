@@ -135,8 +135,9 @@ def test_checkpoints_by_time_and_those_that_fail(whole, tmp_path, one_step_a_cal
     found = train(checkpoints=Full(tmp_path, {}), save_every=1e-9, save_failed=failed.append)
     assert_same(found, whole)
     assert len(failed) == STEPS
-    with pytest.raises(CheckpointError, match="full at step 4"):
-        train(checkpoints=Full(tmp_path, {}), save_every=4)
+    for every, step in ((4, 4), (np.int64(4), 4), (np.float32(1e-9), 1)):
+        with pytest.raises(CheckpointError, match=f"full at step {step}"):
+            train(checkpoints=Full(tmp_path, {}), save_every=every)
 
 
 def test_a_state_that_is_not_finite_is_never_saved(tmp_path):
@@ -162,8 +163,11 @@ def test_a_label_that_is_no_class_is_an_error_and_no_divergence():
 def test_what_is_out_of_range_is_refused():
     with pytest.raises(ValueError, match="^num_steps=0 found; expected at least 1"):
         program(steps=0)
-    with pytest.raises(ValueError, match="^save_every=-1 found; expected at least 0"):
-        train(save_every=-1)
+    with pytest.raises(ValueError, match="^num_steps=2.5 found; expected .* a whole number"):
+        program(steps=2.5)
+    for wrong in (-1, math.nan):
+        with pytest.raises(ValueError, match=f"^save_every={wrong} found; expected at least 0"):
+            train(save_every=wrong)
     with pytest.raises(ValueError, match="^num_steps=14 found; expected at least the 15 made"):
         train(begin(step=15))
     with pytest.raises(ValueError, match="^a program of 2 slots found; expected one of 1"):

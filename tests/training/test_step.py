@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 
 from nf_resnets import init, optim, training
 from nf_resnets.data.batch import Augmentation
@@ -360,6 +361,66 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
     )
     assert abstract(new) == abstract(state)
     assert {leaf.dtype for leaf in metrics.values()} == {np.dtype(np.float32)}
+
+
+def test_state_that_an_optimizer_makes_of_constants_goes_through_the_loop():
+    def optimizer(hyper):
+        return optax.adafactor(hyper["learning_rate"])  # of small matrices it has zeros
+
+    steps = training.make_train_steps(network, optimizer, small.mesh_of(), batch_size=BATCH)
+    states = training.stack([small.state_of({"params": parameters()}, optimizer=optimizer)])
+    made = jax.eval_shape(steps, states, SPLIT, np.array([1], np.int32))
+    assert abstract(made.states) == abstract(states)
+
+
+def test_a_state_of_what_cannot_be_trained_is_refused_by_its_name():
+    def state(params=None, optimizer=small.sgd, seed=0):
+        params = params or {"head": {"kernel": jnp.ones((4, 2))}}
+        training.create_state(params, optimizer, small.HYPER, seed=seed)
+
+    with pytest.raises(TypeError, match="^leaf 'act' of params is a custom_jvp; expected an arr"):
+        state({"act": jax.nn.relu})
+    with pytest.raises(TypeError, match="^leaf '0/rng_key' of the optimizer's state is a key<fry>"):
+        state(optimizer=lambda hyper: optax.chain(optax.add_noise(0.1, 0.5, 0), optax.sgd(0.1)))
+    for seed in (-1, 2**32, np.int64(2**32 + 1)):
+        message = rf"^seed must be in \[0, 2\*\*32\), got {seed}\.$"
+        with pytest.raises(ValueError, match=message):
+            state(seed=seed)
+        with pytest.raises(ValueError, match=message):
+            training.Start("fixup", seed, {})
+    with pytest.raises(TypeError, match=r"^seed=1.5 found; expected a whole number in \[0, 2"):
+        state(seed=1.5)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (lambda z, s: z, TypeError, "apply returned a .*Tracer; expected two values"),
+        (lambda z, s: (z[:1], s), ValueError, r"logits of shape \[1, 10\] found for 4 images; exp"),
+        (lambda z, s: (z[:, None], s), ValueError, r"logits of shape \[4, 1, 10\] found for 4"),
+        (lambda z, s: (z, {"mean": z}), ValueError, "batch_stats has 1 leaves after a step; .* 0,"),
+    ],
+)
+def test_what_a_function_must_not_return_is_said(returned, error, message):
+    def apply(params, batch_stats, images, keys):
+        return returned(*network(params, batch_stats, images, keys))
+
+    step = functools.partial(training.replica_step, apply_fn=apply, optimizer=small.sgd)
+    batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
+    with pytest.raises(error, match=f"^{message}"):
+        jax.eval_shape(step, state_of(), batch)
+
+
+def test_a_network_of_ones_own_that_is_no_function_is_refused():
+    class Own(nn.Module):
+        pass
+
+    for make in (training.train_apply, training.eval_apply):
+        with pytest.raises(TypeError, match="^model is a Own, no network of nf_resnets.models; ex"):
+            make(Own())
+    initial = training.make_initial(network, (jnp.ones((1, 8, 8, 1)),), small.sgd)
+    with pytest.raises(TypeError, match="^a training.Start found with a function for a model; ex"):
+        initial(None, 0, small.HYPER, 0.0, 1.0, None)
 
 
 def test_refusals():
