@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from experiments import rescale_calibration as calibration
+from experiments.experiment import Results
 from experiments.untrained import normalized
 from nf_resnets import data, models
 from tests.experiments.as_a_user import lines_of, make
@@ -76,3 +77,21 @@ def test_the_images_that_the_biases_are_set_from_are_the_first_ones(network):
     np.testing.assert_allclose(few[first]["vector"], stem[first]["vector"], rtol=1e-5, atol=1e-7)
     assert not np.allclose(few[first]["vector"], many[first]["vector"], rtol=1e-3)
     assert calibration.calibrated_on(0).calibrate is None
+
+
+def test_what_has_not_run_is_not_drawn_as_diverged(monkeypatch):
+    settings = calibration.SCALES["cifar"]
+    start = [
+        {"part": "start", "images": str(images), "rate": "", "dead": str(0.01 * (not images))}
+        for images in settings.start_images
+    ]
+    training = {"part": "training", "images": "0", "rate": "0.025"}
+    training |= {"status": "finished", "test_accuracy": "0.4"}
+    drawn = {}
+    monkeypatch.setattr(
+        calibration, "curves_figure", lambda panels, path, **words: drawn.update(words, all=panels)
+    )
+    calibration.plot(Results(settings, None, [*start, training]), None)
+    (curve,) = drawn["all"][1].curves
+    assert (curve.x, curve.y, curve.diverged) == ([0.025], [40.0], False)
+    assert drawn["title"].endswith("and none with biases set from images")
