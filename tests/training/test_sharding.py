@@ -74,7 +74,7 @@ def test_a_fresh_state():
     }
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
     for seed in (-1, 2**32):
-        with pytest.raises(OverflowError):
+        with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*32\), got"):
             small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, seed=seed)
     with pytest.raises(ValueError, match="^learning_rate=-0.1 found"):
         small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, learning_rate=-0.1)
