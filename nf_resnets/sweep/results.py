@@ -113,7 +113,7 @@ def draw(
     falls = knees(reached)
     found = plotting.SweepResults(
         title=title,
-        subtitle=in_one_line(rows[0], axes, result.base),
+        subtitle=in_one_line(rows, axes, result.base),
         rows=rows,
         optima=[dataclasses.asdict(one) for one in best],
         regimes=[dataclasses.asdict(fit) for fit in fits],
@@ -189,17 +189,23 @@ def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> st
 
 
 def in_one_line(
-    row: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
+    rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
 ) -> str:
-    """The settings that all runs share, as far as they matter, on one line."""
+    """The settings that all runs share, as far as they matter, on one line.
+
+    The seeds are those that each point has a row of, which are fewer where a sweep is made in part.
+    """
+    row = rows[0]
     epochs = f"{row['epochs']:g} epoch{'' if row['epochs'] == 1 else 's'}"
     budget = f"{row['steps']:,} steps" if row["steps"] else epochs
-    seeds = len(axes.get("seed", (0,)))
+    points = grouped(rows, [name for name in axes if name != "seed"]).values()
+    seeds = sorted({len(point) for point in points})
     words = [
         "" if "model" in axes else row["model"],
         "" if "dataset" in axes else f"on {row['dataset']}",
         "" if {"epochs", "steps"} & set(axes) else budget,
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        + f" seed{'s' if seeds[-1] > 1 else ''}",
     ]
     shown = ("model", "dataset", "epochs", "steps", "seed", "batch_size", "peak_lr", "scheme")
     words += [

@@ -70,6 +70,14 @@ def test_best_rates_are_chosen_by_the_rule_of_the_options(
     assert ("stands behind the others" in page) == (rule == "strict")
 
 
+@pytest.mark.parametrize(("missing", "seeds"), [(3, "1 seed"), (1, "1 to 2 seeds"), (0, "2 seeds")])
+def test_seeds_of_a_sweep_in_part_are_those_that_were_made(missing, seeds):
+    rows = [{**row, "seed": seed} for seed in (0, 1) for row in made().rows]
+    axes = {**AXES, "seed": (0, 1)}
+    line = results.in_one_line(rows[: len(rows) - missing], axes, {"padding": 4})
+    assert line == f"wrn-10-1, on digits, 1 epoch, {seeds}, padding 4"
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_where_a_folder_is_in_the_way_the_others_are_made(quick_figures, tmp_path, capsys, name):
     (tmp_path / name).mkdir()
