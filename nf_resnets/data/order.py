@@ -8,9 +8,11 @@ uninterrupted run would have seen, whatever was prefetched and however many devi
 """
 
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 
@@ -49,6 +51,17 @@ def check_seed(seed: ArrayLike) -> None:
         raise ValueError(f"seed must be in [0, 2**32), got {whole}.")
 
 
+def check_whole(**numbers: Any) -> None:
+    """Refuses numbers that are not whole, of which JAX would say what it cannot index by.
+
+    Raises:
+      TypeError: if a value is no Python or NumPy integer.
+    """
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"{name}={value!r} found; expected a whole number.")
+
+
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
     """Returns the number of full batches in an epoch; the remainder is dropped.
 
@@ -56,11 +69,13 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
     Raises:
       ValueError: if the batch is smaller than one or larger than the split.
+      TypeError: if it is no whole number.
 
     Example:
       >>> steps_per_epoch(50_000, 128)
       390
     """
+    check_whole(batch_size=batch_size)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     if batch_size > num_examples:

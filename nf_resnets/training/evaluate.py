@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData
+from nf_resnets.data.order import check_whole
 from nf_resnets.training.apply import ApplyFn, called
 from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
@@ -40,6 +41,7 @@ def make_evaluate(
     Raises:
       ValueError: if ``batch_size`` is below 1; from the function, if ``R`` is no multiple of the
         mesh's ``sweep`` axis.
+      TypeError: if ``batch_size`` is no whole number.
 
     Example:
       >>> import numpy as np
@@ -55,6 +57,7 @@ def make_evaluate(
       >>> {name: each.shape for name, each in found.items()}
       {'accuracy': (1,), 'loss': (1,)}
     """
+    check_whole(batch_size=batch_size)
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
     devices = mesh.shape[DATA]

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data
+from nf_resnets.data.order import check_whole
 from nf_resnets.training import hosts
 from nf_resnets.training.apply import ApplyFn, eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_evaluate
@@ -61,6 +62,9 @@ class ImageTraining:
         step.
       gradient_noise: whether the curve has the gradient's signal and noise as well, estimated in
         every step from the micro-batches of all devices.
+
+    Raises:
+      TypeError: if a number of examples, parts or batches is not whole.
     """
 
     batch_size: int
@@ -74,6 +78,15 @@ class ImageTraining:
     average_decay: float | None = None
     calibration_examples: int = CALIBRATION_EXAMPLES
     gradient_noise: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole(
+            batch_size=self.batch_size,
+            micro_batches=self.micro_batches,
+            bn_estimate_batches=self.bn_estimate_batches,
+            eval_batch_size=self.eval_batch_size,
+            calibration_examples=self.calibration_examples,
+        )
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import DeviceData, training_batch
+from nf_resnets.data.order import check_whole
 from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
@@ -40,6 +41,7 @@ def make_estimate_batch_stats(
     Raises:
       ValueError: if ``batches`` is below 1; from the function, if ``R`` is no multiple of the
         mesh's ``sweep`` axis or the batch does not fit the split.
+      TypeError: if ``batches`` or ``batch_size`` is no whole number.
 
     Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
 
@@ -52,6 +54,7 @@ def make_estimate_batch_stats(
       >>> split = data.DeviceData.of(dataset, dataset.train)  # doctest: +SKIP
       >>> batch_stats = estimate(states, split, orders)  # doctest: +SKIP
     """
+    check_whole(batches=batches, batch_size=batch_size)
     if batches < 1:
         raise ValueError(f"batches={batches} found; expected at least 1.")
 

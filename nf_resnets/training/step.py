@@ -13,6 +13,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
+from nf_resnets.data.order import check_whole
 from nf_resnets.training.apply import ApplyFn, called
 from nf_resnets.training.average import moved_average
 from nf_resnets.training.loss import correct, cross_entropy
@@ -281,7 +282,9 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
 
     Raises:
       ValueError: if it does not, or there is no micro-batch.
+      TypeError: if a number is not whole.
     """
+    check_whole(batch_size=batch_size, micro_batches=micro_batches)
     devices = mesh.shape[DATA]
     if batch_size % devices:
         raise ValueError(

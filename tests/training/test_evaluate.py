@@ -163,6 +163,9 @@ def test_refusals():
     mesh = training.make_mesh(2, 4)
     with pytest.raises(ValueError, match=r"^batch_size=0 found; expected at least 1\.$"):
         training.make_evaluate(linear, mesh, batch_size=0)
+    for wrong in (2.5, 2.0, "2", None):
+        with pytest.raises(TypeError, match=f"^batch_size={wrong!r} found; expected a whole num"):
+            training.make_evaluate(linear, mesh, batch_size=wrong)
     compiled = training.make_evaluate(linear, mesh, batch_size=16)
     with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2"):
         compiled(parameters(3), {}, SPLIT)

@@ -438,6 +438,9 @@ def test_refusals():
     refused(r"^batch_size=16 does not divide .* micro_batches=3 on each", one, micro_batches=3)
     refused(r"^vectorize='pmap' found; expected 'auto', 'vmap' or", one, vectorize="pmap")
     refused(r"^longest=0 found; expected at least 1", one, longest=0)
+    for name in ("batch_size", "micro_batches", "longest"):
+        with pytest.raises(TypeError, match=f"^{name}=2.0 found; expected a whole number"):
+            training.make_train_steps(network, small.sgd, one, **{"batch_size": 4, name: 2.0})
     refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", two, runs=3)
     refused(r"^1 runs found; expected a multiple of 2", two, runs=1)
     refused(
