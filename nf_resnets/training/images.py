@@ -123,9 +123,17 @@ def image_program(
       vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
 
     Raises:
-      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, or the
-        parameters of a state are those of another network.
+      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, the
+        parameters of a state are those of another network, or the state has no average and
+        ``training.average_decay`` asks for one.
+      TypeError: if ``dataset`` or ``example`` is none, or ``runs_per_device`` no whole number.
     """
+    check_whole(runs_per_device=runs_per_device)
+    if training.average_decay is not None and getattr(example, "average", 0) is None:
+        raise ValueError(
+            f"average_decay={training.average_decay} found with a state that has no average; "
+            "expected training.create_state(..., average_decay=...) to start it."
+        )
     train_split, test_split = splits or device_splits(dataset, mesh)
     if isinstance(example, TrainState) and isinstance(model, nn.Module):
         refuse_other_params(model, _images(dataset), example.params)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets import schemes
+from nf_resnets import roles, schemes
 from nf_resnets.data.order import check_seed
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import SWEEP
@@ -93,7 +93,8 @@ class Program:
       like: shapes and dtypes of one run's state.
       empty: ``empty()`` makes the states of empty slots, zeros ``[R, ...]``.
       begin: ``begin(states, slot, start)`` initialises a run in a slot.
-      put: ``put(states, slot, state)`` puts a run's state into a slot.
+      put: ``put(states, slot, state)`` puts a run's state into a slot; one of other leaves than
+        ``like`` is refused.
       take: ``take(states, slot)`` returns the state of the run in a slot, as NumPy arrays.
       steps: ``steps(states, counts) -> Steps`` makes ``counts[r]`` steps of run ``r``, fewer where
         an epoch ends or the run diverges. The states are donated.
@@ -170,9 +171,11 @@ def build(
         write_initial, static_argnums=0, donate_argnums=1, out_shardings=per_run
     )
     put_one = quick_jit(write, donate_argnums=0)
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
     take_one = jax.jit(unstack, compiler_options=options, out_shardings=shared)
 
     def put(states: TrainState, slot: int, state: Any) -> TrainState:
+        refuse_other_state(state, like)
         return put_one(states, np.int32(slot), state)
 
     def take(states: TrainState, slot: int) -> Any:
@@ -181,6 +184,7 @@ def build(
     def begin(states: TrainState, slot: int, start: Start | TrainState) -> TrainState:
         if isinstance(start, TrainState):
             return put(states, slot, start)
+        _refuse_no_start("start", start)
         values = (start.scheme, states, np.int32(slot), *_numbers(start))
         if start.scheme.calibrate is None:
             return begin_plain(*values, None)
@@ -197,7 +201,7 @@ def build(
         mesh=mesh,
         slots=slots,
         num_steps=num_steps,
-        like=jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked),
+        like=like,
         empty=empty,
         begin=begin,
         put=put,
@@ -215,11 +219,7 @@ def state_shapes(
 
     The mesh may be of a topology, whose devices this machine does not have.
     """
-    if not isinstance(example, Start | TrainState):
-        raise TypeError(
-            f"example is a {type(example).__name__}; expected a training.Start, or a state as "
-            "training.create_state makes it."
-        )
+    _refuse_no_start("example", example)
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
     else:
@@ -228,6 +228,38 @@ def state_shapes(
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=sharding), like
     )
+
+
+def _refuse_no_start(name: str, found: Any) -> None:
+    if not isinstance(found, Start | TrainState):
+        raise TypeError(
+            f"{name} is a {type(found).__name__}; expected a training.Start, or a state as "
+            "training.create_state makes it."
+        )
+
+
+def refuse_other_state(state: Any, like: TrainState) -> None:
+    """Refuses a state of other leaves than a program was compiled for.
+
+    Written into its slot, an array of another shape would be broadcast and one of another dtype
+    cast.
+
+    Raises:
+      ValueError: that names the first leaf in which they differ.
+    """
+    found, expected = (
+        {
+            roles.path_name(path): f"{list(leaf.shape)} {leaf.dtype}"
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        }
+        for tree in (state, like)
+    )
+    for name in [*expected, *found]:
+        if found.get(name) != expected.get(name):
+            raise ValueError(
+                f"leaf {name!r} of the state is {found.get(name, 'not there')}; expected "
+                f"{expected.get(name, 'none')}, as in the state that the program was compiled for."
+            )
 
 
 def quick_compile(device: jax.Device) -> dict[str, Any] | None:

@@ -174,6 +174,62 @@ def test_what_is_out_of_range_is_refused():
         training.train(program(runs=2), begin())
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["batch_size", "micro_batches", "bn_estimate_batches", "eval_batch_size",
+     "calibration_examples"],
+)  # fmt: skip
+def test_a_number_of_examples_that_is_not_whole_is_refused(name):
+    for wrong in (2.5, 2.0, "2", True):
+        with pytest.raises(TypeError, match=f"^{name}={wrong!r} found; expected a whole number"):
+            training.ImageTraining(**{"batch_size": BATCH, "num_steps": STEPS, name: wrong})
+    settings = {"batch_size": BATCH, "num_steps": STEPS, name: np.int64(2)}
+    assert training.ImageTraining(**settings).metrics
+    with pytest.raises(TypeError, match="^runs_per_device=1.5 found; expected a whole number"):
+        program(runs=1.5)
+
+
+def kernel_of(value, **hyper):
+    return training.create_state({"head": {"kernel": value}}, small.sgd, dict(small.HYPER, **hyper))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            kernel_of(jnp.ones((1, 10))),
+            r"params/head/kernel' of the state is \[1, 10\] float32; ex",
+        ),
+        (
+            kernel_of(jnp.ones((64, 10), jnp.bfloat16)),
+            r"\S+ of the state is \[64, 10\] bfloat16; ex",
+        ),
+        (
+            kernel_of(jnp.ones((64, 10)), more=1.0),
+            r"hyper/more' of the state is \[\] float32; .* non",
+        ),
+    ],
+    ids=["shape", "dtype", "leaf"],
+)
+def test_a_state_of_another_program_is_refused_and_not_broadcast(state, message):
+    with pytest.raises(ValueError, match=f"^leaf '{message}"):
+        train(state)
+    with pytest.raises(ValueError, match=f"^leaf '{message}"):
+        program().put(program().empty(), 0, state)
+
+
+def test_a_start_that_is_none_is_refused():
+    for wrong in (begin().params, "fixup"):
+        with pytest.raises(TypeError, match=r"^start is a \w+; expected a training.Start, or a st"):
+            train(wrong)
+
+
+def test_an_average_that_the_state_does_not_have_is_refused():
+    settings = training.ImageTraining(BATCH, STEPS, average_decay=0.5)
+    with pytest.raises(ValueError, match=r"^average_decay=0.5 found with a state that has no aver"):
+        training.image_program(linear, dataset(), small.sgd, small.mesh_of(), settings, begin())
+
+
 def test_runs_of_a_model_begin_with_their_scheme_and_seed():
     model = small.wide_resnet("fixup")
     start = training.Start(schemes.get("fixup"), 5, dict(small.HYPER), branch_scale=0.5)
