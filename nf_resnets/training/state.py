@@ -72,8 +72,9 @@ def create_state(
 
     Raises:
       ValueError: if ``average_decay`` or ``seed`` is outside its range.
-      TypeError: if ``optimizer`` is no function, ``seed`` no whole number, or a leaf no array of
-        numbers; it is named.
+      TypeError: if ``optimizer`` is no function that returns a transformation, ``seed`` no whole
+        number, one of ``hyper`` no number, or a leaf no array of numbers, of ``params`` of
+        floating-point ones; it is named.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -87,9 +88,20 @@ def create_state(
             "such as lambda hyper: optax.adam(hyper['learning_rate'])."
         )
     check_seed(seed)
-    numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
+    numbers = {name: _number(name, value) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
+    if not hasattr(transformation, "init"):
+        raise TypeError(
+            f"optimizer(hyper) is a {type(transformation).__name__}; expected an optax "
+            "transformation, as lambda hyper: optax.adam(hyper['learning_rate']) returns it."
+        )
     params = _strong(params, "params")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise TypeError(
+                f"leaf {roles.path_name(path)!r} of params has dtype {leaf.dtype}; expected a "
+                "floating-point one, for a step trains every leaf (batch_stats may hold counters)."
+            )
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
@@ -99,6 +111,15 @@ def create_state(
         hyper=numbers,
         average=None if average_decay is None else start_average(params, average_decay),
     )
+
+
+def _number(name: str, value: Any) -> jax.Array:
+    """A number of the run, float32 []."""
+    with contextlib.suppress(TypeError, ValueError):
+        found = jnp.asarray(value, jnp.float32)
+        if not found.shape and not isinstance(value, str):
+            return found
+    raise TypeError(f"hyper[{name!r}]={value!r} found; expected one number.")
 
 
 def _strong(tree: Any, name: str) -> Any:

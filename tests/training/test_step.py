@@ -390,6 +390,17 @@ def test_a_state_of_what_cannot_be_trained_is_refused_by_its_name():
             training.Start("fixup", seed, {})
     with pytest.raises(TypeError, match=r"^seed=1.5 found; expected a whole number in \[0, 2"):
         state(seed=1.5)
+    for counter in (3, np.ones(3, bool), np.int64(3), np.complex64(1)):
+        with pytest.raises(TypeError, match=r"^leaf 'a/seen' of params has dtype \w+; expect"):
+            state({"a": {"seen": counter, "kernel": jnp.ones((4, 2))}})
+    with pytest.raises(TypeError, match=r"^optimizer\(hyper\) is a NoneType; expected an optax tr"):
+        state(optimizer=lambda hyper: None)
+
+
+@pytest.mark.parametrize("number", [None, "0.1", "a", np.ones(2), optax.constant_schedule(0.1)])
+def test_what_is_no_number_of_a_run_is_refused_by_its_name(number):
+    with pytest.raises(TypeError, match=r"^hyper\['rate'\]=.* found; expected one number"):
+        training.create_state({"w": jnp.ones(2)}, lambda hyper: optax.sgd(0.1), {"rate": number})
 
 
 @pytest.mark.parametrize(
