@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from nf_resnets import roles, schemes
@@ -158,7 +159,7 @@ def keep_dtypes(*parts: optax.GradientTransformation) -> optax.GradientTransform
     transformation = optax.chain(*parts)
 
     def init(params: Any) -> Any:
-        refuse_functions(params)
+        refuse_untrainable(params)
         return transformation.init(params)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -168,14 +169,23 @@ def keep_dtypes(*parts: optax.GradientTransformation) -> optax.GradientTransform
     return optax.GradientTransformation(init, update)
 
 
-def refuse_functions(params: Any) -> None:
-    """Refuses leaves that are no numbers, as the functions of a whole Equinox module."""
+def refuse_untrainable(params: Any) -> None:
+    """Refuses leaves that have no gradient: functions, and counters, which would decay.
+
+    A whole Equinox module has such leaves, and so has all of an NNX network's state.
+    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
-            raise TypeError(
-                f"leaf {roles.path_name(path)!r} of params is a {type(leaf).__name__}; expected "
-                "arrays alone, as equinox.filter(network, equinox.is_inexact_array) gives them."
-            )
+            found = type(leaf).__name__
+        elif jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            continue
+        else:
+            found = f"{jnp.result_type(leaf)}"
+        raise TypeError(
+            f"leaf {roles.path_name(path)!r} of params is a {found}; expected floating-point "
+            "arrays alone, as equinox.filter(network, equinox.is_inexact_array) or "
+            "nnx.state(network, nnx.Param) gives them."
+        )
 
 
 def checked(name: str, value: Any, high: float = float("inf")) -> None:
@@ -200,6 +210,6 @@ __all__ = [
     "decay_mask",
     "keep_dtypes",
     "label_tree",
-    "refuse_functions",
+    "refuse_untrainable",
     "scale_by_rates",
 ]

@@ -9,7 +9,7 @@ import jax
 import optax
 
 from nf_resnets import roles, schemes
-from nf_resnets.optim.groups import refuse_functions
+from nf_resnets.optim.groups import refuse_untrainable
 from nf_resnets.parametrization import STANDARD, Factors, Kind
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import Scheme
@@ -96,7 +96,7 @@ def parametrized(
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}; expected one of optax or nf_resnets.optim."
         )
-    refuse_functions(params)
+    refuse_untrainable(params)
     if schemes.get(scheme).parametrization == STANDARD:
         return optimizer
     found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)

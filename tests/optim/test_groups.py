@@ -108,8 +108,10 @@ def test_vectors_that_no_rule_names_are_taken_for_biases():
     assert decay_mask(params, rules) == expected
 
 
-def test_a_function_among_the_parameters_is_told_of():
-    params = {"block_1": {"fc_1": jnp.ones((2, 2)), "act": jax.nn.relu}}
+@pytest.mark.parametrize("leaf", [jax.nn.relu, jnp.int32(3), np.zeros(2, bool), jax.random.key(0)])
+def test_what_has_no_gradient_is_told_of(leaf):
+    """An integer without a gradient would still decay."""
+    params = {"block_1": {"fc_1": jnp.ones((2, 2)), "act": leaf}}
     rules = Rules(branch=r"block_(\d+)/fc_(\d+)")
     for make in (sgd, adamw, muon):
         with pytest.raises(TypeError, match="leaf 'block_1/act' of params is a .*equinox.filter"):
