@@ -275,24 +275,24 @@ def _folded(key: jax.Array, words: jax.Array) -> jax.Array:
 def check_positive(**numbers: Any) -> None:
     """Refuses numbers that are not finite and above 0."""
     for name, value in numbers.items():
-        if not (isinstance(value, int | float) and 0 < value < math.inf):
+        if not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
             raise ValueError(f"{name}={value!r} found; expected a finite number above 0.")
 
 
 def check_count(**numbers: Any) -> None:
     """Refuses numbers that are no integers from 1 on."""
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name}={value!r} found; expected 1 or more.")
 
 
 def check_key(key: Any) -> None:
     """Refuses what is not one JAX PRNG key (typed, or the raw uint32 numbers of one)."""
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
-    if dtype is None or shape is None:
+    if not isinstance(key, jax.Array | np.ndarray):  # as NNX's Rngs, which make up any attribute
         shown = f"{key!r} " if isinstance(key, bool | int | float | str | None) else ""
         found = f"key={shown}({type(key).__name__})"
     else:
+        dtype, shape = key.dtype, key.shape
         if jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
             return
         if dtype == np.uint32 and shape == jax.eval_shape(jax.random.PRNGKey, 0).shape:

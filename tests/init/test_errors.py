@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from nf_resnets import init, models, roles, schemes
 from nf_resnets.init import Rules
@@ -302,6 +303,11 @@ TYPE_ERRORS = {
         "rules is a str ... nf_resnets.init.Rules",
     ),
     "key is a seed": (lambda: _fixup(key=0), "key=0 (int) found ... jax.random.key(0)"),
+    "NNX's streams of keys": (lambda: _fixup(key=nnx.Rngs(0)), "key=(Rngs) found"),
+    "an NNX variable that holds a key": (
+        lambda: _fixup(key=nnx.Rngs(0).params.key),
+        "key=(RngKey) found ... expected one PRNG key",
+    ),
     "no key": (lambda: init.he(TREE, None, rules=RULES), "key=None (NoneType) found"),
     "a batch of keys": (
         lambda: _fixup(key=jax.random.split(KEY, 3)),
@@ -385,6 +391,11 @@ def test_what_no_rule_needs_to_name():
     }
     result = _fixup(_blocks(2, **rest), key=KEY)
     assert all(result[name] is value for name, value in rest.items())
+
+
+def test_numbers_of_numpy_are_numbers():
+    found, expected = (_fixup(scale=scale) for scale in (np.float32(0.5), 0.5))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_non_arrays_of_a_layer_s_name_stay():
