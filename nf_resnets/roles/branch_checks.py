@@ -58,13 +58,15 @@ def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rul
             (row[-1], row[:-1], row[-2:-1]), (row[0], row[1:], row[1:2]),
         ):  # fmt: skip
             # Two layers that do not fit may be two halves of something else.
-            if len(rest) < 2 or _taps(beside) > 1:
+            if len(rest) < 2:
                 continue
             if (_widths(rest[0])[0], _widths(rest[-1])[1]) != _widths(beside):
                 continue
             given, taken = sorted((beside, neighbour[0]), key=lambda leaf: leaf.layer)
             own = tuple(map(_taps, rest))
-            if _widths(given)[1] != _widths(taken)[0] or (max(own) > 1 and own in taps):
+            signs = _widths(given)[1] != _widths(taken)[0], max(own) > 1 and own in taps
+            # With taps it may be the gate of another layer, of which every branch has one.
+            if all(signs) if _taps(beside) > 1 else any(signs):
                 raise ValueError(
                     f"leaf {beside.path!r} {list(beside.shape)} takes what residual branch "
                     f"{name!r} takes and gives what it gives, as a shortcut beside the other "

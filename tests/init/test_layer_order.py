@@ -44,6 +44,8 @@ _WIDER = {
     "Conv_3": (1, 1, 16, 64),
 }  # fmt: skip
 _ALIKE = {"Conv_0": (3, 3, 32, 32), "Conv_1": (3, 3, 32, 32), "Conv_2": (1, 1, 32, 32)}
+_TAPS = {"Conv_0": (3, 3, 16, 32), "Conv_1": (3, 3, 16, 32), "Conv_2": (3, 3, 32, 32)}
+_TWO = {"Conv_0": (3, 3, 16, 32), "Conv_1": (3, 3, 32, 32), "Conv_2": (2, 2, 16, 32)}
 _DENSE = {"Dense_0": (8, 32), "Dense_1": (32, 16), "Dense_2": (8, 16)}
 _PLAIN = {"Conv_0": (3, 3, 32, 32), "Conv_1": (3, 3, 32, 32)}
 
@@ -51,8 +53,8 @@ _PLAIN = {"Conv_0": (3, 3, 32, 32), "Conv_1": (3, 3, 32, 32)}
 @pytest.mark.parametrize(
     ("shapes", "leaf"),
     [(_LAST, "Conv_2"), (_FIRST, "Conv_0"), (_WIDER, "Conv_3"), (_ALIKE, "Conv_2"),
-     (_DENSE, "Dense_2")],
-    ids=["last", "first", "bottleneck", "of equal widths", "dense"],
+     (_DENSE, "Dense_2"), (_TAPS, "Conv_0"), (_TWO, "Conv_2")],
+    ids=["last", "first", "bottleneck", "of equal widths", "dense", "first, 3x3", "last, 2x2"],
 )  # fmt: skip
 def test_a_shortcut_among_the_layers_is_refused(shapes, leaf):
     with pytest.raises(ValueError, match=f"leaf 'Block_0/{leaf}/kernel'.*rules.shortcut"):
@@ -64,7 +66,10 @@ def test_branches_of_unequal_length_are_no_shortcuts():
     inverted = {"conv_1": (1, 1, 8, 48), "conv_2": (3, 3, 1, 48), "conv_3": (1, 1, 48, 8)}
     first = {"conv_1": (3, 3, 1, 8), "conv_2": (1, 1, 8, 8)}
     dense = {f"fc_{j}": (8, 8) for j in (1, 2, 3)}
-    for longer, shorter in ((inverted, first), (dense, {"fc_1": (8, 8), "fc_2": (8, 8)})):
+    gated = {"a_gate": (3, 3, 8, 16), "b_conv": (3, 3, 8, 16), "c_conv": (3, 3, 16, 16)}
+    for longer, shorter in (
+        (inverted, first), (dense, {"fc_1": (8, 8), "fc_2": (8, 8)}), (gated, gated),
+    ):  # fmt: skip
         assert _layers([longer, shorter]) == list(longer)
 
 
