@@ -32,8 +32,8 @@ def cross_entropy(
       float32 [b].
 
     Raises:
-      ValueError: if ``label_smoothing`` is outside its range, or the batch has only one of
-        ``other_label`` and ``fraction``.
+      ValueError: if ``label_smoothing`` is outside its range, the batch has only one of
+        ``other_label`` and ``fraction``, or labels are not one integer for each example.
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
     Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
@@ -56,7 +56,15 @@ def cross_entropy(
         )
     logits = logits.astype(jnp.float32)
 
-    def of(labels: jax.Array) -> jax.Array:
+    def of(name: str) -> jax.Array:
+        labels = jnp.asarray(batch[name])
+        expected = logits.shape[:-1]
+        # One label alone would be broadcast to all examples.
+        if labels.shape != expected or not jnp.issubdtype(labels.dtype, jnp.integer):
+            raise ValueError(
+                f"{name} of shape {list(labels.shape)} and dtype {labels.dtype} found; expected "
+                f"one integer for each example, of shape {list(expected)}."
+            )
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         if not label_smoothing:
             return losses
@@ -64,9 +72,9 @@ def cross_entropy(
         return (1 - label_smoothing) * losses + label_smoothing * uniform
 
     if "fraction" not in batch:
-        return of(batch["label"])
+        return of("label")
     fraction = batch["fraction"]
-    return fraction * of(batch["label"]) + (1 - fraction) * of(batch["other_label"])
+    return fraction * of("label") + (1 - fraction) * of("other_label")
 
 
 def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:

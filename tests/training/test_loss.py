@@ -69,3 +69,16 @@ def test_half_of_a_mixture_is_refused():
         ValueError, match="a batch of fraction, label found; expected other_label and"
     ):
         cross_entropy(LOGITS, {"label": LABELS, "fraction": SHARE})
+
+
+@pytest.mark.parametrize("name", ["label", "other_label"])
+@pytest.mark.parametrize(
+    "labels",
+    [LABELS[:1], LABELS[:, None], LABELS[:5], one_hot(LABELS), LABELS.astype(float), LABELS > 2],
+    ids=["one", "a column", "fewer", "one-hot", "floats", "bools"],
+)
+def test_labels_that_are_not_one_integer_each_are_refused(name, labels):
+    """One label alone was broadcast to all examples."""
+    batch = {"label": LABELS, "other_label": OTHERS, "fraction": SHARE, name: labels}
+    with pytest.raises(ValueError, match=rf"^{name} of shape .* found; expected .* shape \[12\]"):
+        cross_entropy(LOGITS, batch)
