@@ -16,6 +16,8 @@ import optax
 
 from nf_resnets.analysis.loss import cross_entropies
 from nf_resnets.analysis.observe import ObservedFn, branches, taps_of
+from nf_resnets.data.order import check_whole
+from nf_resnets.init.tree import float_leaves
 
 
 class Coordinates(NamedTuple):
@@ -51,7 +53,8 @@ def coordinates(
     Args:
       observed: the network, as :func:`nf_resnets.analysis.observe` makes it; a function of one's
         own gives taps whose names sort the branches as :func:`nf_resnets.analysis.branches` says.
-      params: its parameters, as they are initialised.
+      params: its parameters, as they are initialised. Leaves that are no float arrays stay as they
+        are; those of half precision count as float32.
       images: a batch ``[B, H, W, C]``, or a tuple of what the network takes.
       labels: int32 ``[B]``, or ``[B, T]`` for a Transformer's tokens.
       optimizer: any of optax, with parameters in its ``update``; see
@@ -63,6 +66,7 @@ def coordinates(
 
     Raises:
       ValueError: if a label is no class.
+      TypeError: if ``steps`` is no whole number.
 
     Source: Yang et al., *Tensor Programs V*, 2021, appendix D.1, and github.com/microsoft/mup; for
     the depth Dey et al., 2025, figure 7.
@@ -78,17 +82,23 @@ def coordinates(
       >>> found.size.shape, float(found.size[0, -1])  # doctest: +SKIP
       ((2, 5), 0.0)
     """
+    check_whole(steps=steps)
+    values, put = float_leaves(params)
+    start_from = put(values, rest=False)  # what moves, at the paths that rules know
+
+    def whole(moved: Any) -> Any:
+        return put(jax.tree.leaves(moved))
 
     def activations(params: Any) -> tuple[jax.Array, list[jax.Array]]:
-        logits, taps = taps_of(observed, params, images)
+        logits, taps = taps_of(observed, whole(params), images)
         found = branches(taps, "input", "sum")
         return logits, [found[0]["input"], *(branch["sum"] for branch in found), logits]
 
     def loss(params: Any) -> jax.Array:
-        logits, _ = observed(params, images)
+        logits, _ = observed(whole(params), images)
         return cross_entropies(logits, labels).mean()
 
-    _, start = activations(params)
+    _, start = activations(start_from)
 
     def measured(params: Any) -> Coordinates:
         _, now = activations(params)
@@ -101,9 +111,9 @@ def coordinates(
         params = optax.apply_updates(params, updates)
         return (params, state), measured(params)
 
-    _, later = jax.lax.scan(step, (params, optimizer.init(params)), None, length=steps)
+    _, later = jax.lax.scan(step, (start_from, optimizer.init(start_from)), None, length=steps)
     return jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]),
-                        measured(params), later)  # fmt: skip
+                        measured(start_from), later)  # fmt: skip
 
 
 def rms(x: jax.Array) -> jax.Array:

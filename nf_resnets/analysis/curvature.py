@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from nf_resnets.data.order import check_whole
 from nf_resnets.init.tree import check_key, float_leaves
 
 
@@ -77,6 +78,7 @@ def lanczos(
       >>> round(float(found.value), 3)
       5.0
     """
+    check_whole(steps=steps, size=size)
     if steps < 1 or size < 1:
         raise ValueError(f"steps={steps}, size={size} found; expected at least 1 of both.")
     steps = min(steps, size)

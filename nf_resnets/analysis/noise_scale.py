@@ -14,6 +14,7 @@ from jax import lax
 
 from nf_resnets.analysis.observe import LogitsFn
 from nf_resnets.analysis.updates import loss_gradient
+from nf_resnets.data.order import check_whole
 from nf_resnets.init.data_dependent import check_labels
 from nf_resnets.init.tree import float_leaves
 
@@ -94,6 +95,7 @@ def gradient_noise(
       (0.0, 0.5)
     """
     batch = jax.tree.leaves(images)[0].shape[0]
+    check_whole(parts=parts)
     if parts < 2 or batch % parts:
         raise ValueError(
             f"parts={parts} found; expected a divisor of the batch of {batch}, 2 or more."

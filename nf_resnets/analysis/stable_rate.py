@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nf_resnets.data.order import check_whole
 from nf_resnets.init.tree import float_leaves
 
 
@@ -49,6 +50,7 @@ def descend(
     Returns:
       float32 ``[steps + 1]``.
     """
+    check_whole(steps=steps)
     values, put = float_leaves(params)
 
     def loss_at(values: Any, t: jax.Array) -> jax.Array:

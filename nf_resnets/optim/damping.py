@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from nf_resnets import roles
@@ -57,8 +58,8 @@ def damped(
     """
     if not 0 <= factor < float("inf"):
         raise ValueError(f"factor={factor} found; expected a finite number, 0 or more.")
-    if steps < 0:
-        raise ValueError(f"steps={steps} found; expected 0 or more.")
+    if not isinstance(steps, int | np.integer) or steps < 0:  # the count would become a float
+        raise ValueError(f"steps={steps} found; expected a whole number, 0 or more.")
 
     def update(updates: Any, count: jax.Array, params: Any = None) -> tuple[Any, jax.Array]:
         scale = jnp.where(count < steps, factor, 1.0)

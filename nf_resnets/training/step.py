@@ -182,6 +182,7 @@ def _mean_over_parts(
     """The mean of a function over the equal parts of a batch, computed one after another."""
     if parts == 1:
         return function(batch)
+    check_whole(micro_batches=parts)
     examples = batch["label"].shape[0]
     if parts < 1 or examples % parts:
         raise ValueError(

@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
-from nf_resnets import analysis, data, models, schemes, training
+from nf_resnets import analysis, data, models, optim, schemes, training
 from nf_resnets.init import Rules
 from nf_resnets.taps import TAPS, merge, tap
 from tests.models.trees import quick_jit
@@ -279,6 +279,36 @@ def test_integers_functions_and_half_precision_change_nothing():
     assert gradient["steps"] is None is gradient["act"]
     with pytest.raises(TypeError, match="params is a dict without a floating-point array"):
         analysis.loss_gradient(_linear, {"steps": jnp.array(3)}, jnp.ones((1, 2)), [0])
+
+
+def test_coordinates_of_what_is_no_float_array_too():
+    """As an Equinox module holds it; each weight is a number of bfloat16."""
+    images = jnp.array([[1.0, 2.0], [3.0, -1.0]])
+
+    def observed(params, images, perturbations=None):
+        logits = images @ params["w"]
+        return logits, {"block_1": {"input": images, "sum": logits}}
+
+    w = jnp.array([[0.5, -1.0], [1.5, 0.75]])
+    trees = {"act": jax.nn.relu, "w": w.astype(jnp.bfloat16), "steps": jnp.array(3)}, {"w": w}
+    optimizer = optim.sgd(0.1, rules=Rules(head="^w$"))
+    found, expected = (
+        analysis.coordinates(observed, tree, images, [0, 1], optimizer, steps=1) for tree in trees
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert found.change[1].any()
+
+
+def test_numbers_of_steps_and_parts_are_whole():
+    images, params, key = jnp.ones((4, 2)), jnp.ones((2, 4)), jax.random.key(0)
+    for measure in (
+        lambda: analysis.coordinates(_linear, params, images, [0] * 4, None, steps=2.0),
+        lambda: analysis.descend(lambda p, t: p.sum(), params, jnp.float32(1), steps=2.5),
+        lambda: analysis.largest_curvature(jnp.sum, params, key=key, steps=2.0),
+        lambda: analysis.gradient_noise(_linear, params, images, [0] * 4, parts=2.0),
+    ):
+        with pytest.raises(TypeError, match=r"^(steps|parts)=2\.\d found; expected a whole number"):
+            measure()
 
 
 def test_the_update_of_a_token_is_a_norm_over_the_classes():

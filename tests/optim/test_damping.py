@@ -46,6 +46,7 @@ def test_the_published_bias_in_numpy():
         ({"factor": -1}, "factor=-1"),
         ({"factor": float("nan")}, "factor=nan"),
         ({"steps": -1}, "steps=-1"),
+        ({"steps": 2.5}, "steps=2.5"),
     ],
 )
 def test_what_is_out_of_range(options, named):

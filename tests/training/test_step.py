@@ -452,6 +452,10 @@ def test_refusals():
     for name in ("batch_size", "micro_batches", "longest"):
         with pytest.raises(TypeError, match=f"^{name}=2.0 found; expected a whole number"):
             training.make_train_steps(network, small.sgd, one, **{"batch_size": 4, name: 2.0})
+    with pytest.raises(TypeError, match="^micro_batches=2.0 found; expected a whole number"):
+        training.replica_step(
+            state_of(), {}, apply_fn=network, optimizer=small.sgd, micro_batches=2.0
+        )
     refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", two, runs=3)
     refused(r"^1 runs found; expected a multiple of 2", two, runs=1)
     refused(
