@@ -46,7 +46,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,9 +54,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from nf_resnets import analysis, data, models, roles, schemes
+from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
-from nf_resnets.roles import Role
 from nf_resnets.training import Start
 
 from . import experiment
@@ -130,27 +128,18 @@ def blocks_of(params: Any) -> list[dict[str, float]]:
     For each branch its ``multiplier``, 1 if it has none, its ``weight_norm``, the Frobenius norm of
     its weights together, and its ``gain``, the multiplier times the product of their norms.
     """
-    role_map = roles.assign(params)
-    blocks = [
-        {"block": branch.k, "multiplier": 1.0, "weight_norm": 0.0, "gain": 1.0}
-        for branch in role_map.branches
+    multipliers = np.nan_to_num(analysis.multipliers(params), nan=1.0)
+    return [
+        {
+            "block": k,
+            "multiplier": float(multiplier),
+            "weight_norm": float(np.sqrt(np.nansum(norms**2))),
+            "gain": float(multiplier * np.nanprod(norms)),
+        }
+        for k, (multiplier, norms) in enumerate(
+            zip(multipliers, analysis.weight_norms(params), strict=True), start=1
+        )
     ]
-    number = {branch.name: branch.k for branch in role_map.branches}
-    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
-        values = np.asarray(value, np.float64) if leaf.stacked else np.asarray(value)[None]
-        if leaf.role is Role.BRANCH and leaf.weight:
-            for k, kernel in zip(leaf.branches, values, strict=True):
-                norm = float(np.linalg.norm(kernel))
-                blocks[k - 1]["weight_norm"] = math.hypot(blocks[k - 1]["weight_norm"], norm)
-                blocks[k - 1]["gain"] *= norm
-        elif leaf.role is Role.MULTIPLIER:
-            place = leaf.path.rpartition("/")[0]
-            for index, multiplier in enumerate(values):
-                k = number[f"{place}[{index}]" if leaf.stacked else place]
-                blocks[k - 1]["multiplier"] = float(multiplier)
-    for block in blocks:
-        block["gain"] *= block["multiplier"]
-    return blocks
 
 
 @functools.cache

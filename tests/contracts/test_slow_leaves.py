@@ -20,6 +20,7 @@ import pytest
 from experiments import (
     fixup_fig3_depth,
     fixup_fig4_ablation,
+    fixup_multipliers,
     fixup_table1_resnet110,
     fixup_table2_imagenet,
     fixup_table3_translation,
@@ -116,6 +117,7 @@ ENTRIES = {
     "fixup_table1_resnet110": (of_experiment(fixup_table1_resnet110), SCHEMES),
     "fixup_fig3_depth": (of_experiment(fixup_fig3_depth, slow_alpha=lambda _: False), SCHEMES),
     "fixup_fig4_ablation": (of_experiment(fixup_fig4_ablation, variants=only), ("fixup",)),
+    "fixup_multipliers": (of_experiment(fixup_multipliers, variants=only), ("fixup",)),
     "fixup_table2_imagenet": (
         of_experiment(fixup_table2_imagenet, STREAMED, variants=only),
         ("fixup",),
