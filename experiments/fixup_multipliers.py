@@ -16,7 +16,13 @@ multipliers fall by about as much as BatchNorm's, those of Fixup without by less
 Setting: ResNet-20, momentum 0.9, rate 0.1 and from one half of the steps on a tenth of it, weight
 decay on the weights only. `--scale laptop` trains 8 channels at the stem on the 8x8 digits for
 2,400 steps of 64 images, weight decay 5e-3, three seeds. The published 1e-4 has its effect within
-200 epochs, which are 33 times as many steps. `--scale smoke` takes seconds a run and shows nothing.
+200 epochs, which are 33 times as many steps. It takes minutes on two cores. The cosine is 0.005
+with BatchNorm, whose loss does not depend on the size of a weight, and 0.19 with Fixup, with
+multipliers or without; we expected less than 0.1. The norms of weights fall to 0.67 (BatchNorm),
+0.76 (Fixup) and 0.80 (Fixup without multipliers) of those before the drop. So the multipliers bring
+Fixup nearer to BatchNorm, but not near. They themselves grow by 1%. A gradient falls more than its
+weight, to 0.14, 0.48 and 0.26 of the quotient before the drop, since by then the networks fit their
+training images. `--scale smoke` takes seconds a run and shows nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ import jax
 import numpy as np
 
 from nf_resnets import analysis, data, models, optim, schemes
-from nf_resnets.plotting.curves import Panel, curves_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.training import Start
 
 from . import experiment
@@ -210,27 +216,35 @@ def table(results: Results) -> str:
     return text_table(cells)
 
 
+def shown(results: Results, name: str) -> list[Curve]:
+    """A column's curves, without multipliers that stay 1 and gradients of zero at the start."""
+    first = 1 if name == "slope" else 0
+    return [
+        Curve(each.title, each.x[first:], each.y[first:], each.diverged,
+              low=each.low[first:], high=each.high[first:])
+        for each in mean_curves(results, "variant", of=name)
+        if name != "multiplier" or set(each.y) != {1.0}
+    ]  # fmt: skip
+
+
 def plot(results: Results, path: Path) -> None:
     """Draws what was looked at over the steps, the mean over the seeds."""
     settings = results.settings
     panels = [
-        Panel(
-            "step",
-            label,
-            mean_curves(results, "variant", of=name),
-            y_base=10 if name in ("weight_norm", "slope") else 0,
-        )
+        Panel("step", label, curves, y_base=10 if name in ("weight_norm", "slope") else 0)
         for name, label in LOOKED_AT.items()
+        if (curves := shown(results, name))
     ]
-    shrunk = [
-        f"{rows[0]['title']}'s to {np.mean([float(row['norm_ratio']) for row in rows]):.2f}"
+    fallen = [
+        f"{np.mean([float(row['norm_ratio']) for row in rows]):.2f} ({rows[0]['title']})"
         for rows in grouped(results.rows, "variant").values()
     ]
     curves_figure(
         panels,
         path,
         columns=2,
-        title=f"Norms of weights after the rate's drop, of those before: {', '.join(shrunk)}",
+        title="Norms of weights after the drop of the rate, relative to those before it: "
+        + ", ".join(fallen),
         subtitle=(
             f"ResNet-{settings.depth} on {data_title(settings.dataset)}, {settings.stem_channels} "
             f"channels, learning rate {settings.learning_rate:g}, a tenth of it from step "
