@@ -24,7 +24,8 @@ from 1,024 images, one epoch at batch 128, crop and flip, two seeds: over an hou
 units are counted on the first 360 test images, as many as the digits have.
 
 Found on CIFAR-10: at the start 0.3% of the units are dead with biases at 0, and none with biases
-set from two images or more.
+set from two images or more. At the smallest rate biases set from 128 images are ahead, 39.5%
+against 35.5%. At the larger rates only biases at 0 have been trained.
 
 Found on the digits: two images are enough, and the gradient is a fourth to a sixth of that with
 biases at 0. In the second part calibrated biases are ahead even at the smallest rate; at 0.1 one of
