@@ -387,8 +387,8 @@ MUTANTS = [
             "uniform = -jax.nn.log_softmax(logits).sum(axis=-1)",
         ),
         (
-            'return fraction * of(batch["label"]) + (1 - fraction)',
-            'return (1 - fraction) * of(batch["label"]) + fraction',
+            'return fraction * of("label") + (1 - fraction)',
+            'return (1 - fraction) * of("label") + fraction',
         ),
     ),
     *_in(
