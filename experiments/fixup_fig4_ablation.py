@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +48,6 @@ from nf_resnets import data, init, models, roles, schemes
 from nf_resnets.looks import LOOKS, Look
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.roles import Role
-from nf_resnets.training import Start
 
 from . import experiment
 from .experiment import (
@@ -63,7 +61,7 @@ from .experiment import (
 )
 from .findings import RULE, who_trains
 from .folder import Row
-from .images import image_setup, lengths, network
+from .images import image_setup, lengths, network, variant_points
 from .main import run
 from .table import accuracy_cell, data_title, grouped, seeds_shown, text_table
 
@@ -213,16 +211,8 @@ def check(settings: Settings, command: Command) -> Settings:
 
 def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
     """The runs; those of variants that compile alike share a program."""
-    return [
-        Point(
-            key={"variant": name, "seed": seed},
-            title=VARIANTS[name].title,
-            start=Start(VARIANTS[name], seed, {"learning_rate": settings.learning_rate}),
-            program=VARIANTS[name].compiles_as,
-            **lengths(dataset, settings.batch_size, settings.steps),
-        )
-        for name, seed in itertools.product(settings.variants, settings.seeds)
-    ]
+    every = lengths(dataset, settings.batch_size, settings.steps)
+    return variant_points(VARIANTS, settings, every)
 
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,12 +39,11 @@ import numpy as np
 
 from nf_resnets import analysis, data, models, optim, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
-from nf_resnets.training import Start
 
 from . import experiment
 from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup, mean_curves
 from .folder import Row
-from .images import image_setup, network
+from .images import image_setup, lengths, network, variant_points
 from .main import run
 from .table import data_title, grouped, seeds_shown, spread_cell, text_table
 from .untrained import normalized
@@ -160,23 +158,16 @@ def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict
     return [
         {"step": epoch["step"], **{name: epoch["measures"][name] for name in LOOKED_AT}}
         for epoch in run["epochs"]
+        if epoch["measures"]  # none where a run diverged before the step of a look
     ]
 
 
 def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
     """The runs of the figure."""
-    return [
-        Point(
-            key={"variant": name, "seed": seed},
-            title=VARIANTS[name].title,
-            start=Start(VARIANTS[name], seed, {"learning_rate": settings.learning_rate}),
-            program=name,
-            num_steps=settings.steps,
-            batch_size=settings.batch_size,
-            steps_per_epoch=settings.look_every,
-        )
-        for name, seed in itertools.product(settings.variants, settings.seeds)
-    ]
+    every = lengths(dataset, settings.batch_size, settings.steps) | {
+        "steps_per_epoch": settings.look_every
+    }
+    return variant_points(VARIANTS, settings, every)
 
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:

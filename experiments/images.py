@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nf_resnets import data, optim
-from nf_resnets.training import ImageTraining, Relative
+from nf_resnets.schemes import Scheme
+from nf_resnets.training import ImageTraining, Relative, Start
 from nf_resnets.training.initial import Draw
 
 from .experiment import Point, Setup
@@ -20,6 +22,28 @@ def lengths(dataset: data.Dataset, batch_size: int, num_steps: int | None = None
     """The lengths of a :class:`Point`: its steps, by default an epoch's, those and its batch."""
     epoch = data.steps_per_epoch(len(dataset.train.labels), batch_size)
     return {"num_steps": num_steps or epoch, "steps_per_epoch": epoch, "batch_size": batch_size}
+
+
+def variant_points(
+    variants: Mapping[str, Scheme], settings: Any, every: Mapping[str, int]
+) -> list[Point]:
+    """A run of every variant and seed; those of variants that compile alike share a program.
+
+    Args:
+      variants: the scheme of each of the settings' ``variants``.
+      settings: ``variants``, ``seeds`` and ``learning_rate``.
+      every: the lengths of every run, as :func:`lengths` gives them.
+    """
+    return [
+        Point(
+            key={"variant": name, "seed": seed},
+            title=variants[name].title,
+            start=Start(variants[name], seed, {"learning_rate": settings.learning_rate}),
+            program=variants[name].compiles_as,
+            **every,
+        )
+        for name, seed in itertools.product(settings.variants, settings.seeds)
+    ]
 
 
 def network(of: Callable[..., Any], settings: Any, dataset: Any, point: Point, **more: Any) -> Any:
@@ -76,4 +100,4 @@ def image_setup(
     return Setup(model, optimizer, training, dataset)
 
 
-__all__ = ["image_setup", "lengths", "network"]
+__all__ = ["image_setup", "lengths", "network", "variant_points"]

@@ -24,6 +24,7 @@ from nf_resnets.training.checkpoint import CheckpointError
 from .experiment import FIGURE, Command, Experiment, Point, Results
 from .folder import CurvesFile, ResultsFolder, Row
 from .runs import ExperimentTask, Result, make_runs
+from .table import counted
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
 
@@ -164,7 +165,7 @@ def say_what_is_made(
     experiment: Experiment, command: Any, settings: Any, points: Sequence[Point], folder: Any
 ) -> None:
     """Prints what is going to be made, on what, and where it goes."""
-    devices, words = jax.devices(), [f"{len(points)} runs"] if points else []
+    devices, words = jax.devices(), [counted(points, "run")] if points else []
     if hasattr(settings, "dataset"):
         words.insert(0, settings.dataset)
     about = f"{', '.join(words)} on " if words else ""

@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,12 +55,11 @@ import numpy as np
 
 from nf_resnets import analysis, data, models, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
-from nf_resnets.training import Start
 
 from . import experiment
 from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
 from .folder import Row
-from .images import image_setup, network
+from .images import image_setup, lengths, network, variant_points
 from .main import run
 from .table import counted, data_title, text_table
 from .untrained import normalized
@@ -170,18 +168,10 @@ def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict
 
 def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
     """The runs of the figure."""
-    return [
-        Point(
-            key={"variant": name, "seed": seed},
-            title=VARIANTS[name].title,
-            start=Start(VARIANTS[name], seed, {"learning_rate": settings.learning_rate}),
-            program=name,
-            num_steps=settings.steps,
-            batch_size=settings.batch_size,
-            steps_per_epoch=settings.look_every,
-        )
-        for name, seed in itertools.product(settings.variants, settings.seeds)
-    ]
+    every = lengths(dataset, settings.batch_size, settings.steps) | {
+        "steps_per_epoch": settings.look_every
+    }
+    return variant_points(VARIANTS, settings, every)
 
 
 def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:

@@ -34,6 +34,7 @@ from nf_resnets.training.wandb import WandB
 
 from .experiment import FIGURE, Experiment, Point, Setup, standard_columns
 from .folder import CurvesFile, ResultsFolder, Row
+from .table import counted
 
 NEVER = 10**9
 """``evaluate_every`` of a run that is tested at its end only."""
@@ -352,7 +353,8 @@ def make_runs(
             if writer is not None:
                 failures = _failures(task, writer.ledger, runs) | writer.failures
         if folder is not None and writer is None:
-            print(f"All {len(points)} runs are there already.")
+            are = "is" if len(points) == 1 else "are"
+            print(f"{counted(points, 'run')} {are} there already.")
     if folder is not None and not failures:
         for place in ("checkpoints", "compiled"):
             shutil.rmtree(out / place, ignore_errors=True)

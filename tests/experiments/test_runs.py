@@ -184,7 +184,7 @@ def test_what_failed_is_tried_again_and_what_is_there_is_not(
     shutil.copytree(out, tmp_path / "old", ignore=shutil.ignore_patterns("ledger.db*"))
     only = dataclasses.replace(command, schemes=("fixup",), out=tmp_path / "old")
     assert main(experiment, only) == 0
-    assert "All 1 runs are there already." in capsys.readouterr().out
+    assert "1 run is there already." in capsys.readouterr().out
     assert not (tmp_path / "old" / "failures.txt").exists()
 
     # A row that was not written before the process ended is made of the ledger.
