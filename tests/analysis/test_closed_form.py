@@ -1,5 +1,7 @@
 """The recursions against what is written in closed form, and against simulations of their own."""
 
+import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 
@@ -90,6 +92,18 @@ def test_centring_takes_1_over_pi_from_every_layers_input_and_nothing_from_gradi
     left = (1 - 1 / np.pi) ** 2
     np.testing.assert_allclose(centered.sum, [1 + left, (1 + left) ** 2])
     np.testing.assert_allclose(centered.backward, plain.backward)
+
+
+@pytest.mark.parametrize("batch", [2, 8, 128])
+def test_the_fourth_moment_behind_batch_norm_nears_a_gaussians_with_the_batch(batch):
+    """Of Gaussians BatchNorm makes coordinates on a sphere: ``E z**4 = 3 (B - 1) / (B + 1)``."""
+    inputs = np.random.default_rng(0).standard_normal((batch, 2**18 // batch))
+    norm = nn.BatchNorm(use_running_average=False, epsilon=0.0, use_fast_variance=False)
+    outputs = norm.init_with_output(jax.random.key(0), inputs, mutable=True)[0]
+    fourth = np.mean(np.asarray(outputs, np.float64) ** 4, axis=0)  # independent, one a channel
+    error = np.std(fourth) / fourth.size**0.5
+    # Five standard errors; two numbers become -1 and 1, but for the rounding of float32.
+    assert abs(np.mean(fourth) - 3 * (batch - 1) / (batch + 1)) < 5 * error + 1e-3
 
 
 def test_padding_is_that_of_a_convolution_of_ones():
