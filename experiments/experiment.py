@@ -232,6 +232,8 @@ def mean_curves(results: Results, *columns: str, of: str = "accuracy") -> list[C
     found = []
     for rows in grouped(results.rows, *columns).values():
         steps, values = results.curves["curves.csv"].values(rows, of)
+        if not steps:  # one of them diverged before its first line
+            continue
         seeds = len(rows) > 1
         found.append(
             Curve(
@@ -251,17 +253,24 @@ def number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def thinned(curve: Mapping[str, Sequence[float]], points: int) -> list[dict[str, float]]:
+def thinned(
+    curve: Mapping[str, Sequence[float]], points: int, num_steps: int
+) -> list[dict[str, float]]:
     """A curve as lines, at most so many, each the mean of as many points, but for the last.
 
-    The ``step`` of a line is the last one of those that it is the mean of.
+    The ``step`` of a line is the last one of those that it is the mean of. ``num_steps`` are those
+    of a run that finishes: the lines of one that diverged are at the same steps.
 
     Example:
       >>> curve = {"step": [1, 2, 3, 4, 5], "loss": [0.0, 1.0, 2.0, 3.0, 4.0]}
-      >>> [(point["step"], point["loss"]) for point in thinned(curve, 3)]
+      >>> [(point["step"], point["loss"]) for point in thinned(curve, 3, num_steps=5)]
       [(2, 0.5), (4, 2.5), (5, 4.0)]
+      >>> [(point["step"], point["loss"]) for point in thinned(curve, 3, num_steps=9)]
+      [(3, 1.0), (5, 3.5)]
     """
-    length = max(1, -(-len(curve["step"]) // points))
+    # A point of the ledger's curve may be the mean of several steps already.
+    whole = -(-num_steps // curve["step"][0]) if curve["step"] else 0
+    length = max(1, -(-whole // points))
     found = []
     for start in range(0, len(curve["step"]), length):
         part = {name: values[start : start + length] for name, values in curve.items()}
@@ -274,7 +283,9 @@ def curve_lines(of: Callable[[Any], int]) -> Lines:
     """Loss and accuracy on the training batches, as at most ``of(settings)`` lines of a run."""
     return Lines(
         ("step", "loss", "accuracy"),
-        lambda settings, point, run: thinned(run["measures"]["curve"], of(settings)),
+        lambda settings, point, run: thinned(
+            run["measures"]["curve"], of(settings), point.num_steps
+        ),
     )
 
 

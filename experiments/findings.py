@@ -34,6 +34,7 @@ def who_trains(
     least: float = LEAST,
     unit: str = "%",
     where: str = "",
+    guess: str = "chance",
 ) -> str:
     """Which networks train, with their means, and which do not.
 
@@ -44,6 +45,7 @@ def who_trains(
       least: the least distance above chance of a network that trains.
       unit: follows the means; with ``"%"`` they are shown in percent.
       where: words such as ``" at 1,000 layers"``.
+      guess: what ``chance`` is.
 
     Example:
       >>> rows = [{"title": "Fixup", "status": "finished", "test_accuracy": "0.939"},
@@ -57,9 +59,11 @@ def who_trains(
     bad = [title for title in means if title not in good]
     for titles in (good, bad):  # whatever the order of the rows
         titles.sort(key=lambda title: (-means[title][0], title))
+    if not good and all(row["status"] == "diverged" for row in rows):
+        return f"No network trains{where}: every run diverged"
     if not good:
         best = max(mean for mean, _ in means.values())
-        shown = f"the best has {factor * best:.1f}{unit}, chance is {factor * chance:.1f}{unit}"
+        shown = f"the best has {factor * best:.1f}{unit}, {guess} is {factor * chance:.1f}{unit}"
         return f"No network trains{where}: {shown}"
     shown = [f"{factor * means[title][0]:.1f}" for title in good]
     ends = f"{shown[-1]} to {shown[0]}{unit}" if len(good) > _FEW else f"{listed(shown)}{unit}"

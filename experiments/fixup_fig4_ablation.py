@@ -253,7 +253,7 @@ def plot(results: Results, path: Path) -> None:
             f"Fixup's parts left out of ResNet-{settings.depth} on {data_title(settings.dataset)}, "
             f"{settings.stem_channels} channels, learning rate "
             f"{settings.learning_rate:g}, batch {settings.batch_size}, "
-            f"{seeds_shown(settings.seeds)}. {RULE.format(what='test accuracy')}"
+            f"{seeds_shown(results.rows, 'variant')}. {RULE.format(what='test accuracy')}"
         ),
     )
 

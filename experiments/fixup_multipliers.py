@@ -105,6 +105,16 @@ class Command(experiment.Command):
     """smoke: seconds a run; laptop: digits, minutes on two cores."""
 
 
+def check(settings: Settings, command: Command) -> Settings:
+    """Refuses runs whose quarters have no look each."""
+    least = 4 * settings.look_every
+    if settings.steps < least:
+        raise ValueError(
+            f"steps={settings.steps} found; expected {least}, which are four looks, or more."
+        )
+    return settings
+
+
 @functools.cache
 def gradient_of(model: Any) -> Callable[..., Any]:
     """``of(params, batch_stats, images, labels)``: the loss's gradient in training."""
@@ -226,10 +236,11 @@ def plot(results: Results, path: Path) -> None:
         for name, label in LOOKED_AT.items()
         if (curves := shown(results, name))
     ]
-    fallen = [
-        f"{np.mean([float(row['norm_ratio']) for row in rows]):.2f} ({rows[0]['title']})"
-        for rows in grouped(results.rows, "variant").values()
-    ]
+    fallen = []
+    for rows in grouped(results.rows, "variant").values():
+        ratios = [float(row["norm_ratio"]) for row in rows if row["status"] == "finished"]
+        mean = f"{np.mean(ratios):.2f}" if ratios else "diverged"
+        fallen.append(f"{mean} ({rows[0]['title']})")
     curves_figure(
         panels,
         path,
@@ -240,7 +251,7 @@ def plot(results: Results, path: Path) -> None:
             f"ResNet-{settings.depth} on {data_title(settings.dataset)}, {settings.stem_channels} "
             f"channels, learning rate {settings.learning_rate:g}, a tenth of it from step "
             f"{settings.steps // 2:,}, weight decay {settings.weight_decay:g}, batch "
-            f"{settings.batch_size}, {seeds_shown(settings.seeds)}"
+            f"{settings.batch_size}, {seeds_shown(results.rows, 'variant')}"
         ),
     )
 
@@ -249,7 +260,7 @@ EXPERIMENT = Experiment(
     name="fixup_multipliers",
     title="Fixup's multipliers",
     description="Fixup's multipliers and the norms of weights, beside BatchNorm's.",
-    scales=SCALES, command=Command,
+    scales=SCALES, command=Command, check=check,
     grid=("variants", "seeds"),
     key=("variant", "seed"),
     columns=("variant", "title", "depth", "branches", "seed", *MEASURED, *OUTCOME),

@@ -20,7 +20,7 @@ a GPU, and has not been run here.
 `--scale cifar` is a ResNet-20 on CIFAR-10 for 20 epochs, a tenth of the published 200. The rate
 falls after the same parts of the run, 10 and 15 epochs; all else is as published. SkipInit,
 RescaleNet and Fixup with mixup (alpha 1) train by the same recipe. He et al. publish 8.75% for
-BatchNorm after 64,000 steps, 8.2 times as many. Three seeds; a run takes 50 to 80 minutes on one
+BatchNorm after 64,000 steps, 8.2 times as many. Three seeds; a run takes 80 to 150 minutes on one
 core. With one seed the test errors are 12.79% (BatchNorm), 12.82% (RescaleNet), 14.37% (Fixup) and
 18.31% (SkipInit); Fixup with mixup has not been run.
 
@@ -244,7 +244,7 @@ def plot(results: Results, path: Path) -> None:
         subtitle=(
             f"ResNet-{settings.depth} on {data_title(settings.dataset)}, "
             f"{settings.stem_channels} channels, batch "
-            f"{settings.recipe.batch_size}, {seeds_shown(settings.seeds)}. "
+            f"{settings.recipe.batch_size}, {seeds_shown(results.rows, 'variant')}. "
             + RULE.format(what="test accuracy")
         ),
     )

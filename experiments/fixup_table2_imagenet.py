@@ -239,7 +239,10 @@ def plot(results: Results, path: Path) -> None:
 def gaps(rows: Sequence[Row]) -> str:
     """The last errors without mixup, in training and in the test, from the means of the seeds."""
     said = []
-    for (title,), own in grouped([row for row in rows if not float(row["mixup"])], "title").items():
+    plain = [row for row in rows if not float(row["mixup"])]
+    depths = grouped(plain, "depth")
+    for (depth, title), own in grouped(plain, "depth", "title").items():
+        title += f" (ResNet-{depth})" * (len(depths) > 1)
         if any(row["status"] == "diverged" for row in own):
             said.append(f"{title} diverges")
             continue
@@ -248,7 +251,7 @@ def gaps(rows: Sequence[Row]) -> str:
             for of in ("train", "test")
         )
         said.append(f"{title} ends at {train:.1f}% training and {test:.1f}% test error")
-    return "; ".join(said)
+    return "; ".join(said) or "Test errors with mixup"
 
 
 def plot_tests(results: Results, path: Path) -> None:

@@ -31,10 +31,10 @@ Without LayerNorm the test loss is 830 nats per token, and the run does not dive
 
 `--scale rivals` compares nine schemes in about ten minutes, on generated sentences with a shorter
 recipe of `laptop`, at the published 6 + 6 layers: LayerNorm in both places, DeepNorm and Admin, and
-without LayerNorm Fixup, T-Fixup, ReZero, DyT and Derf. All have laptop's rate and warm-up, which
-were chosen for none of them: T-Fixup and ReZero were published to need no warm-up, DyT and Derf
-with rates of their own. The authors' own numbers, on other tasks and sizes, are on the schemes'
-pages; none of them is reproduced here.
+without LayerNorm Fixup, T-Fixup, ReZero, DyT and Derf. All have laptop's rate, and 60 steps of
+warm-up, which were chosen for none of them: T-Fixup and ReZero were published to need no warm-up,
+DyT and Derf with rates of their own. The authors' own numbers, on other tasks and sizes, are on the
+schemes' pages; none of them is reproduced here.
 
 Not as published: `laptop` and `smoke` train the scalars at a tenth of the rate, as Fixup's networks
 for images do. The paper does not mention it for translation, and the authors' code for translation
@@ -345,7 +345,7 @@ def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict
     """The curve of a run from step 0 on, and BLEU where it was looked at."""
     names = ("loss", "likelihood", "grad_norm", "bleu")
     found: dict[int, dict[str, Any]] = {0: {}}
-    for line in thinned(run["measures"]["curve"], settings.steps):
+    for line in thinned(run["measures"]["curve"], settings.steps, settings.steps):
         found[int(line["step"])] = {name: line[name] for name in names[:3]}
     for epoch in run["epochs"]:
         found.setdefault(epoch["step"], {})["bleu"] = epoch["measures"].get("bleu", "")
@@ -383,6 +383,7 @@ def plot(results: Results, path: Path) -> None:
         title=who_trains(
             results.rows,
             max(float(row["copy_bleu"]) for row in results.rows),
+            guess="a copy of the source",
             column="bleu",
             least=LEAST,
             unit=" BLEU",

@@ -263,23 +263,24 @@ def table(results: Results) -> str:
 
 def plot(results: Results, path: Path) -> None:
     """Draws the training loss of each part, the mean over the seeds as far as all of them went."""
-    panels = []
+    panels, names = [], {}
     parts = {part: rows for (part,), rows in grouped(results.rows, "part").items()}
     for part, rows in parts.items():
         of_part = dataclasses.replace(results, rows=rows)
-        label = f"step ({part}, {network_name(results.settings.networks[part])})"
+        names[part] = f"{network_name(results.settings.networks[part])} on {part}"
+        label = f"step ({names[part]})"
         panels.append(Panel(label, "training loss", mean_curves(of_part, "variant", of="loss"),
                             more_is_better=False))  # fmt: skip
     curves_figure(
         panels,
         path,
         title=who_trains_where(
-            {network_name(results.settings.networks[part]): rows for part, rows in parts.items()},
+            {names[part]: rows for part, rows in parts.items()},
             0.1,  # of digits, of CIFAR-10 and of SVHN
             at="as",
         ),
         subtitle=(
-            f"With and without mixup and cutout; {seeds_shown(results.settings.seeds)}. "
+            f"With and without mixup and cutout; {seeds_shown(results.rows, 'part', 'variant')}. "
             + RULE.format(what="test accuracy")
         ),
     )

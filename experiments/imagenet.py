@@ -285,14 +285,14 @@ def plot_panels(
                 heading=name if len(panels) > 1 else "",
             )
         )
-    seeds = {row["seed"] for rows in panels.values() for row in rows}
+    shown = [{**row, "panel": name} for name, rows in panels.items() for row in rows]
     curves_figure(
         drawn,
         path,
         title=who_trains_where(panels, results.chance, at=at),
         subtitle=(
-            f"{named(results.data.name)}, {subtitle}; {seeds_shown(sorted(seeds))}; curves are "
-            f"means of a twentieth of the run. {RULE.format(what='test accuracy')}"
+            f"{named(results.data.name)}, {subtitle}; {seeds_shown(shown, 'panel', 'title')}; "
+            f"curves are means of a twentieth of the run. {RULE.format(what='test accuracy')}"
         ),
     )
 

@@ -239,10 +239,11 @@ def table(results: Results) -> str:
         sizes = sorted({int(move.size) for move in found})
         cells = [["scheme", *(f"{by} {size:,}" for size in sizes), f"rate ~ {by}^"]]
         for title in dict.fromkeys(move.group["scheme"] for move in found):
-            own = [move for move in found if move.group["scheme"] == title]
-            power = exponent(own)
+            own = {int(move.size): move for move in found if move.group["scheme"] == title}
+            power = exponent(list(own.values()))
             cells.append([
-                title, *(cell(move, tried[title, move.size]) for move in own),
+                title,
+                *(cell(own[size], tried[title, size]) if size in own else "-" for size in sizes),
                 "-" if power is None else f"{power:.2f}",
             ])  # fmt: skip
         texts.append(text_table(cells))

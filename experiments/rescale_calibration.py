@@ -281,8 +281,9 @@ def training_table(results: Results) -> str:
         found = [row for own in by_rate for row in own]
         if found:
             gradient, dead = mean(found, "gradient")[0], mean(found, "dead", 100)[0]
-            after = mean(by_rate[0], "dead_after", 100)[0]
-            shown = (f"{gradient:.3g}", f"{dead:.1f}", f"{after:.1f}")
+            after = [row for row in by_rate[0] if row["status"] == "finished"]
+            last = f"{mean(after, 'dead_after', 100)[0]:.1f}" if after else "-"
+            shown = (f"{gradient:.3g}", f"{dead:.1f}", last)
             cells.append([biases_of(images), *map(spread_cell, by_rate), *shown])
     return text_table(cells)
 

@@ -52,6 +52,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import init, models, optim, schemes
+from nf_resnets.plotting.answers import listed
 from nf_resnets.training import Start
 
 from . import imagenet
@@ -278,8 +279,12 @@ def table(results: Results) -> str:
 def plot(results: Results, path: Path) -> None:
     """Draws the training accuracy of every run, a panel for each network."""
     settings = results.settings
-    rates = {rate_of(settings, network): NETWORKS[network] for network in settings.networks}
-    words = [f"{rate:g}" + f" ({name})" * (len(rates) > 1) for rate, name in rates.items()]
+    rates: dict[float, list[str]] = {}
+    for network in settings.networks:
+        rates.setdefault(rate_of(settings, network), []).append(NETWORKS[network])
+    words = [
+        f"{rate:g}" + f" ({listed(names)})" * (len(rates) > 1) for rate, names in rates.items()
+    ]
     of_network = grouped(results.rows, "network").items()
     imagenet.plot_panels(
         results,

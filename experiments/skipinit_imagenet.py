@@ -192,9 +192,10 @@ def table(results: Results) -> str:
         if not rows:
             continue
         chosen, tried = best(rows, settings.best), set(map(rate_of, rows))
+        found = best_rate(rows, rate_of, settings.best)
         rate = f"{float(chosen[0]['learning_rate']):g}" + edge_mark(rate_of(chosen[0]), tried)
-        if best_rate(rows, rate_of, settings.best).passed_over:
-            rate += PASSED
+        rate += PASSED if found.passed_over else ""
+        rate = "-" if found.best is None else rate
         gone = {row["rate"] for row in rows if row["status"] == "diverged"}
         diverged = f"{len(gone)} of {len(tried)}"
         published = published_cell(PUBLISHED.get(name, {}).get(batch))

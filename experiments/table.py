@@ -41,15 +41,15 @@ def data_title(name: str) -> str:
     return {"cifar10": "CIFAR-10", "digits": "the digits"}.get(name, name)
 
 
-def seeds_shown(seeds: Sequence[Any]) -> str:
-    """How many seeds a curve is the mean of, and what its band is.
+def seeds_shown(rows: Iterable[Mapping[str, Any]], *columns: str) -> str:
+    """How many seeds the curve of each combination is the mean of, and what its band is.
 
-    >>> seeds_shown((0,)), seeds_shown((0, 1))
+    >>> rows = [{"depth": 10, "seed": 0}, {"depth": 10, "seed": 1}]
+    >>> seeds_shown(rows[:1], "depth"), seeds_shown(rows, "depth")
     ('1 seed', 'means of 2 seeds, bands from the lowest to the highest')
     """
-    if len(seeds) == 1:
-        return "1 seed"
-    return f"means of {len(seeds)} seeds, bands from the lowest to the highest"
+    seeds = seeds_counted(rows, *columns)
+    return seeds if seeds == "1 seed" else f"means of {seeds}, bands from the lowest to the highest"
 
 
 def seeds_counted(rows: Iterable[Mapping[str, Any]], *columns: str) -> str:

@@ -356,6 +356,8 @@ def lead(lines: Sequence[Mapping[str, Any]]) -> str:
     """The two schemes that train at the largest rates in the deepest network, and these rates."""
     depth = max(line["depth"] for line in lines)
     own = [line for line in lines if line["depth"] == depth and line["largest"]]
+    if not own:
+        return f"At {depth} layers no scheme trains at any rate"
     first, *others = sorted(own, key=lambda line: -line["largest"])
     said = (
         f"At {depth} layers {quoted(first['title'])} trains at rates up to {first['largest']:.2g}"

@@ -49,7 +49,7 @@ class Number:
     value: float  # in per cent if so asked; NaN if every run diverged
     text: str  # as the page has it
     spread: float = 0.0
-    steps: tuple[int, ...] = ()  # of the runs, where the rows say it
+    steps: tuple[int, ...] = ()  # of the runs, or of the curves' last line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Claim:
     published: str = ""
     experiment: str = ""  # of `experiments`, which carries it
     folder: str = ""  # in `results/`
-    network: str = ""  # that was run here; data and steps are read from the folder
+    network: str = ""  # that was run here; by default those of its folders
     smaller: tuple[str, ...] = ()  # folders that are linked as well
     what: str = ""  # was measured, where the names of the numbers do not say it
     ours: dict[str, str] = dataclasses.field(default_factory=dict)  # terms, by name
@@ -81,7 +81,11 @@ class Claim:
 
 
 def load(file: Path = LIST) -> dict[str, list[Claim]]:
-    """The claims by section; what a section says holds for all of its claims that do not say it."""
+    """The claims by section; what a section says holds for all of its claims that do not say it.
+
+    Raises:
+      ValueError: if nothing says which network a folder has.
+    """
     content = tomllib.loads(file.read_text())
     found: dict[str, list[Claim]] = {}
     for section in content["section"]:
@@ -90,11 +94,17 @@ def load(file: Path = LIST) -> dict[str, list[Claim]]:
         for entry in section["claim"]:
             fields: dict[str, Any] = {**defaults, **entry}
             if "ours" in fields and "experiment" in fields:
-                folder, network, *smaller = content["folders"][fields["experiment"]]
-                given = {"folder": folder, "network": network, "smaller": tuple(smaller)}
-                fields = given | fields
+                folder, *smaller = content["folders"][fields["experiment"]]
+                fields = {"folder": folder, "smaller": tuple(smaller)} | fields
             fields["tests"] = tuple(fields.get("tests", ()))
-            claims.append(Claim(**fields))
+            claim = Claim(**fields)
+            unknown = [each for each in claim.folders if each not in content["networks"]]
+            if unknown and not claim.network:
+                raise ValueError(f"[networks] has no {unknown[0]}, which {claim.where} reads.")
+            if not claim.network:
+                found_in = dict.fromkeys(content["networks"][each] for each in claim.folders)
+                claim = dataclasses.replace(claim, network="; ".join(found_in))
+            claims.append(claim)
     return found
 
 
@@ -282,6 +292,8 @@ def _at_rate(
         return -diverged, statistics.mean(values or [-math.inf]), -rate  # the smallest of equals
 
     best = max(groups, key=merit)
+    if largest and not merit(best)[0]:
+        raise ValueError(f"no {axis} trains all runs of {rows[0]}.")
     return groups[best] if merit(best)[1] > -math.inf else rows, best
 
 
@@ -295,7 +307,9 @@ def _values(rows: list[dict[str, str]], column: str, *, by_seed: bool) -> list[f
 
 
 def _steps(rows: list[dict[str, str]]) -> tuple[int, ...]:
-    """Of the runs that did not diverge."""
+    """Of the runs that did not diverge, or the last step of the lines of curves."""
+    if "step" in rows[0]:
+        return (max(int(row["step"]) for row in rows),)
     done = [row for row in rows if row.get("status", row.get("state")) == "finished"]
     return tuple(int(row.get("steps_done", row["steps"])) for row in done)
 

@@ -25,6 +25,32 @@ from experiments.main import open_curves, open_folder, settings_of, show, wanted
 from nf_resnets.sweep import results
 from nf_resnets.sweep.claims import Clock
 
+CURVE_LINES = "points"
+"""The setting that says how many lines of a run ``curves.csv`` has, which changes no number."""
+
+
+def as_made(result: Result) -> tuple[Any, Any]:
+    """The options in the command of a result, and the settings that it makes its rows with.
+
+    Raises:
+      ValueError: if the rows were made with other settings than these, but for the grid.
+    """
+    experiment = importlib.import_module(result.module).EXPERIMENT
+    wanted = tyro.cli(experiment.command, args=shlex.split(result.command)[3:])
+    settings = settings_of(experiment, wanted)
+    now = json.loads(json.dumps(dataclasses.asdict(settings)))
+    made = json.loads((result.folder / "settings.json").read_text())["settings"]
+    other = [
+        f"{name}={made[name]}, and not {now[name]}"
+        for name in made.keys() & now.keys() - {*experiment.grid, CURVE_LINES}
+        if made[name] != now[name]
+    ]
+    if other:
+        raise ValueError(
+            f"results/{result.name} was made with {'; '.join(other)}, as {result.command} has it."
+        )
+    return wanted, settings
+
 
 def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
     """Makes table and figures of a result in a copy of its folder.
@@ -35,16 +61,16 @@ def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
       data_dir: where tensorflow-datasets keeps its data.
 
     Raises:
-      ValueError: if a figure cannot be drawn, or the table is not the committed one.
+      ValueError: if the command in the folder's name has other settings, a figure cannot be drawn,
+        or the table is not the committed one.
     """
+    wanted, settings = as_made(result)
     shutil.copytree(result.folder, out)
-    experiment = importlib.import_module(result.module).EXPERIMENT
-    options = [*shlex.split(result.command)[3:], "--out", str(out)]
-    wanted = tyro.cli(experiment.command, args=options)
+    wanted = dataclasses.replace(wanted, out=out)
     if hasattr(wanted, "data_dir"):
         wanted = dataclasses.replace(wanted, data_dir=data_dir)
+    experiment = importlib.import_module(result.module).EXPERIMENT
     kept = json.loads((out / "settings.json").read_text())
-    settings = settings_of(experiment, wanted)
     with open(out / "rows.csv", newline="") as stream:
         there = list(csv.DictReader(stream))
     # Only the runs that were made, with settings that came later as they are now.

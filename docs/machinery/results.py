@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SCALES = ("smoke", "laptop", "rules", "cifar", "reduced", "paper")
+SCALES = (
+    "smoke", "demo", "laptop", "rules", "rivals", "cifar", "reduced", "paper", "paper_wmt",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +191,9 @@ def _options(name: str, source: str) -> str:
 def _experiment(folder: Path, root: Path) -> tuple[Path, str]:
     """The experiment whose name begins a folder's, and what follows it."""
     for source in (root / "experiments").glob("*.py"):
-        if folder.name.startswith(f"{source.stem}-"):
-            return source, folder.name.removeprefix(f"{source.stem}-")
+        rest = folder.name.removeprefix(f"{source.stem}-")
+        if rest != folder.name and rest.split("-")[0] in SCALES:
+            return source, rest
     raise ValueError(
         f"results/{folder.name} found; expected the name of an experiment and a scale, as in "
         "fixup_fig3_depth-laptop."

@@ -134,16 +134,20 @@ def bearable(
     *,
     power: Callable[[float], str] = power_label,
 ) -> list[str]:
-    """For each curve the largest rate tried at which no run diverged, with any batch size."""
-    curves: dict[str, dict[float, int]] = {}
+    """For each curve the largest rate at which runs finished and none diverged, with any batch."""
+    curves: dict[str, dict[float, list[Row]]] = {}
     for one in optima:
-        gone = curves.setdefault(called(one["group"]), {})
+        rates = curves.setdefault(called(one["group"]), {})
         for rate in one["rates"]:
-            gone[rate["rate"]] = gone.get(rate["rate"], 0) + rate["diverged"]
+            rates.setdefault(rate["rate"], []).append(rate)
     borne = {
-        name: max((rate for rate, count in gone.items() if not count), default=None)
-        for name, gone in curves.items()
-    }
+        name: max(
+            (rate for rate, of in rates.items()
+             if any(each["n"] for each in of) and not any(each["diverged"] for each in of)),
+            default=None,
+        )
+        for name, rates in curves.items()
+    }  # fmt: skip
     return [f"{name} {'none' if rate is None else power(rate)}" for name, rate in borne.items()]
 
 

@@ -85,12 +85,14 @@ class Progress:
         """The curve with at most that many points, each the mean of as many steps.
 
         Args:
-          points: how many, at most.
+          points: how many a run that finishes has, at most.
 
         Returns:
           ``step``, the last of the steps that a point is the mean of, and each metric.
         """
-        length = max(1, -(-self.step // points))
+        # By the steps of the whole run, so that the points of runs that diverged are at the same
+        # steps as those of the others.
+        length = max(1, -(-len(self.curve) // points))
         starts = range(0, self.step, length)
         found: dict[str, list[float]] = {
             "step": [min(start + length, self.step) for start in starts]

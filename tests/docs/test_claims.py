@@ -44,7 +44,7 @@ def test_every_folder_of_results_is_behind_a_claim():
     committed = {each.name for each in results.committed() if each.module != "benchmarks"}
     named = {folder for claim in LEDGER for folder in [*claim.folders, *claim.smaller]}
     beyond = {
-        "fixup_fig3_depth-initialisers",
+        "fixup_fig3_depth-laptop-depths-10-34-100-schemes-fixup-zero-zero_published-idinit-gradinit",
         "rate_transfer_transformer-laptop",
     }  # of other papers
     assert named | beyond == committed
@@ -134,6 +134,25 @@ def test_a_verdict_without_a_ground_is_refused(changes, message):
     assert claims.numbers(CLAIM)["fixup"].value == pytest.approx(93.9, abs=0.05)
     with pytest.raises(ValueError, match=message):
         claims.numbers(dataclasses.replace(CLAIM, **changes))
+
+
+def test_a_folder_without_a_network_is_refused(tmp_path):
+    text = claims.LIST.read_text()
+    listed = re.sub(r'^"fixup_fig4_ablation-laptop" = .*\n', "", text, flags=re.M)
+    assert listed != text
+    (tmp_path / "claims.toml").write_text(listed)
+    with pytest.raises(
+        ValueError, match=r"^\[networks\] has no fixup_fig4_ablation-laptop, which "
+    ):
+        claims.load(tmp_path / "claims.toml")
+
+
+def test_a_largest_rate_at_which_not_all_runs_train_is_refused():
+    with pytest.raises(ValueError, match="no log2_rate trains all runs"):
+        claims.read(
+            "test_accuracy largest/log2_rate line=alpha_one depth=304",
+            "skipinit_table1_depth-laptop",
+        )
 
 
 def test_what_fails():

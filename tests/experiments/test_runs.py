@@ -142,12 +142,25 @@ def test_a_thinned_curve_keeps_the_mean():
     losses = np.random.default_rng(0).uniform(size=60)
     curve = {"step": list(range(1, 61)), "loss": losses.tolist()}
     for points in (1, 7, 20, 60, 100):
-        found = thinned(curve, points)
+        found = thinned(curve, points, 60)
         assert len(found) <= points and found[-1]["step"] == 60
         weights = np.diff([0, *(line["step"] for line in found)])
         means = [line["loss"] for line in found]
         np.testing.assert_allclose(np.average(means, weights=weights), losses.mean(), rtol=1e-12)
-    assert thinned({"step": [], "loss": []}, 5) == []
+    assert thinned({"step": [], "loss": []}, 5, 60) == []
+
+
+@pytest.mark.parametrize("spacing", [1, 4])
+@pytest.mark.parametrize("made", [3, 46, 59])
+def test_the_curve_of_a_run_that_diverged_is_thinned_as_a_whole_one(made, spacing):
+    def curve(steps):
+        ends = [min(start + spacing, steps) for start in range(0, steps, spacing)]
+        return {"step": ends, "loss": [0.5] * len(ends)}
+
+    whole, part = (
+        [line["step"] for line in thinned(curve(steps), 7, num_steps=60)] for steps in (60, made)
+    )
+    assert part == [*[step for step in whole if step < made], made]
 
 
 def test_what_failed_is_tried_again_and_what_is_there_is_not(

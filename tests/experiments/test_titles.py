@@ -1,6 +1,7 @@
 """The committed figures' titles: drawn again from their rows, and some counted by hand."""
 
 import csv
+import dataclasses
 import html
 import math
 import re
@@ -9,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from docs.machinery.figures import redraw, redraw_sweep
+from docs.machinery.figures import as_made, redraw, redraw_sweep
 from docs.machinery.results import ROOT, committed
 from experiments.findings import who_trains
 from nf_resnets import schemes
@@ -33,6 +34,30 @@ def by(rows, *names):
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
     return groups
+
+
+@pytest.mark.parametrize("name", sorted(DRAWN))
+def test_the_command_of_a_result_has_the_settings_that_it_was_made_with(name):
+    if DRAWN[name].module == "experiments.skipinit_lr_batch":
+        pytest.skip("a sweep, whose settings are those of its rows")
+    as_made(DRAWN[name])
+
+
+def test_a_command_with_other_settings_is_refused():
+    result = DRAWN["fixup_fig3_depth-laptop"]
+    with pytest.raises(
+        ValueError, match=r"laptop was made with steps=44, and not 43, as .* 43 has"
+    ):
+        as_made(dataclasses.replace(result, command=f"{result.command} --steps 43"))
+
+
+def test_a_folder_whose_name_has_no_scale_is_refused(tmp_path):
+    for name in ("results/fixup_fig3_depth-moon", "experiments"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "results/fixup_fig3_depth-moon/table.txt").touch()
+    (tmp_path / "experiments/fixup_fig3_depth.py").touch()
+    with pytest.raises(ValueError, match=r"moon found; expected the name of an experiment and a "):
+        committed(tmp_path)
 
 
 @pytest.mark.slow

@@ -132,3 +132,8 @@ def test_the_largest_networks_and_the_settings_that_move_most():
         "40.0 points with the learning rate"
     )
     assert largest_effects([alone("peak_lr", None)]) == "No run finished"
+
+
+def test_a_rate_at_which_no_run_finished_is_not_borne():
+    failed = group("Fixup", 8, [rate(0.25, 0.5), rate(1.0, None)])
+    assert bearable([failed], called, power=power) == ["Fixup 0.25"]
