@@ -149,6 +149,22 @@ def check_logits(logits: Any) -> None:
         )
 
 
+def check_paths(found: Mapping[str, Any], params: Any) -> None:
+    """Refuses what was measured at paths that the tree does not have.
+
+    Raises:
+      ValueError: that names one of them.
+    """
+    there = {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    counts = {f"{path}_count" for path in found}  # of the passes, which are no parameters
+    for path in found:
+        if path not in there | counts:
+            raise ValueError(
+                f"the network has {path!r}, and params has no such leaf; expected params as "
+                "apply_fn passes them on, without another level of names."
+            )
+
+
 def by_path(params: Any, change: Callable[[str, Any], Any]) -> Any:
     """Applies ``change(path, leaf)`` to every leaf and returns a tree of the same kind."""
     return jax.tree_util.tree_map_with_path(
@@ -157,5 +173,6 @@ def by_path(params: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 __all__ = [
-    "by_path", "check_apply", "check_finite", "check_labels", "check_logits", "measuring",
+    "by_path", "check_apply", "check_finite", "check_labels", "check_logits", "check_paths",
+    "measuring",
 ]  # fmt: skip

@@ -24,8 +24,9 @@ def he(
 
     With ``fan_in = H W C_in`` the forward signal keeps its second moment through a convolution and
     a ReLU, with ``fan_out = H W C_out`` the backward one does. The head, which no ReLU follows, has
-    the standard deviation ``fan_in**-0.5`` in either mode. Bias vectors become 0. Scalars,
-    multipliers, norms and whatever ``rules.keep`` names stay as they are.
+    the standard deviation ``fan_in**-0.5`` in either mode. Bias vectors that the rules name become
+    0. Scalars, multipliers, norms, whatever ``rules.keep`` names and vectors that no rule names
+    stay as they are.
     Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)``.
 
     Args:

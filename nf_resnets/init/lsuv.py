@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets.calibration import UNIT_VARIANCE
-from nf_resnets.init.data_dependent import by_path, check_finite, measuring
+from nf_resnets.init.data_dependent import by_path, check_finite, check_paths, measuring
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_count, check_positive, is_concrete, scaled
@@ -73,6 +73,7 @@ def lsuv(
                 "no layer with a weight to scale found in the network; expected one of "
                 "nf_resnets.models, for images."
             )
+        check_paths(factors, params)
         deviations = {path: 1 / factor for path, factor in factors.items()}
         check_finite(deviations, "standard deviations")
         off = jnp.stack([jnp.abs(std - 1).max() for std in deviations.values()]).max()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nf_resnets.calibration import CENTERING
-from nf_resnets.init.data_dependent import by_path, check_finite, measuring
+from nf_resnets.init.data_dependent import by_path, check_finite, check_paths, measuring
 from nf_resnets.init.tree import cast_like
 
 
@@ -34,8 +34,8 @@ def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, par
       nothing can be said of values, and no means are refused.
 
     Raises:
-      ValueError: if the network has no channel bias, the batch fewer than 2 images in each part or
-        no equal parts, or a mean is not finite.
+      ValueError: if the network has no channel bias or other names than ``params``, the batch
+        fewer than 2 images in each part or no equal parts, or a mean is not finite.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
     networks?*, NeurIPS 2020, and its author feedback.
@@ -56,6 +56,7 @@ def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, par
             "no channel bias found in the network; expected one whose scheme has them, such as "
             "scheme='rescalenet'."
         )
+    check_paths(biases, params)
     check_finite(biases, "channel means")
     return by_path(
         params, lambda path, leaf: cast_like(leaf, biases[path]) if path in biases else leaf

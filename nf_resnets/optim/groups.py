@@ -28,6 +28,7 @@ def decay_mask(params: Any, rules: Rules | None = None, *, undecayed: Group = UN
 
     Raises:
       ValueError: if the tree does not fit the rules (see :func:`nf_resnets.roles.assign`).
+      TypeError: if ``undecayed`` is no group.
 
     Source: Shao et al., *Is Normalization Indispensable for Training Deep Neural Networks?*,
     NeurIPS 2020, section 4, and its published code.
@@ -37,6 +38,7 @@ def decay_mask(params: Any, rules: Rules | None = None, *, undecayed: Group = UN
       >>> decay_mask({"head": {"kernel": jnp.ones((16, 10)), "bias": jnp.zeros(10)}})
       {'head': {'bias': False, 'kernel': True}}
     """
+    _refuse_no_group(undecayed=undecayed)
     return roles.assign(params, rules).map(lambda leaf, _: leaf not in undecayed, params)
 
 
@@ -64,12 +66,14 @@ def label_tree(
       ValueError: if the tree does not fit the rules (see :func:`nf_resnets.roles.assign`), or
         neither ``scheme`` nor ``scalars`` is given and the tree is not Fixup's: it has RescaleNet's
         channel biases, or multipliers without scalar biases.
+      TypeError: if ``scalars`` is no group.
 
     Example:
       >>> import jax.numpy as jnp
       >>> label_tree({"stem": {"kernel": jnp.ones((3, 3, 3, 16))}, "bias_stem": jnp.zeros(())})
       {'bias_stem': 'scalar', 'stem': {'kernel': 'weight'}}
     """
+    _refuse_no_group(scalars=scalars)
     role_map = roles.assign(params, rules)
     if scalars is None:
         if scheme is None:
@@ -77,6 +81,16 @@ def label_tree(
         scalars = SCALARS if scheme is None else schemes.get(scheme).scalars
     slow = scalars
     return role_map.labels(lambda leaf: "scalar" if leaf in slow else "weight")
+
+
+def _refuse_no_group(**groups: Any) -> None:
+    """Refuses a tuple of roles, in which no leaf is."""
+    for name, group in groups.items():
+        if group is not None and not isinstance(group, Group):
+            raise TypeError(
+                f"{name} is a {type(group).__name__}; expected an optim.Group, such as "
+                "Group((Role.ALPHA,))."
+            )
 
 
 def _refuse_others_than_fixup(role_map: RoleMap) -> None:

@@ -27,6 +27,7 @@ def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> 
     Raises:
       ValueError: if the boundaries are not whole numbers above 0 in order, or the factor is not
         above 0 and up to 1.
+      TypeError: if the boundaries are no sequence.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2 (a tenth of the
     rate at two boundaries); Zagoruyko, Komodakis, BMVC 2016, section 3 (a fifth, at three).
@@ -36,6 +37,8 @@ def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> 
       >>> [round(float(schedule(step)), 4) for step in range(7)]
       [0.5, 0.5, 0.05, 0.05, 0.05, 0.005, 0.005]
     """
+    if not hasattr(boundaries, "__len__"):
+        raise TypeError(f"boundaries={boundaries!r} found; expected a sequence of steps.")
     steps = [int(step) for step in boundaries]
     if steps != sorted(boundaries) or not all(1 <= step < 2**31 for step in steps):
         raise ValueError(
@@ -149,6 +152,7 @@ def warmup(schedule: optax.Schedule, warmup_steps: int, num_steps: int) -> optax
 
     Raises:
       ValueError: if ``warmup_steps`` is negative or longer than the run.
+      TypeError: if ``schedule`` is no function of the step.
 
     Source: Goyal et al., *Accurate, Large Minibatch SGD*, 2017, section 2.2.
 
@@ -157,6 +161,11 @@ def warmup(schedule: optax.Schedule, warmup_steps: int, num_steps: int) -> optax
       >>> [round(float(schedule(step)), 4) for step in range(4)]
       [0.2, 0.4, 0.6, 0.8]
     """
+    if not callable(schedule):
+        raise TypeError(
+            f"schedule={schedule!r} found; expected a function of the step, such as "
+            "optax.constant_schedule(rate)."
+        )
     if not 0 <= warmup_steps <= num_steps:
         raise ValueError(
             f"warmup_steps={warmup_steps} found; expected at least 0 and no more than the run's "

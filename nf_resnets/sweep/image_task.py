@@ -184,6 +184,7 @@ class ImageTask:
 def _unit_schedule(kind: str, num_steps: int, warmup_steps: int) -> tuple[tuple[int, float], ...]:
     """The factors of a peak rate and the steps from which they hold; no more than 100 of them."""
     factors = np.asarray(_schedule(kind, 1.0, num_steps, warmup_steps)(np.arange(num_steps)))
+    factors = np.broadcast_to(factors, (num_steps,))  # a constant one is one number
     changes = [0, *(np.flatnonzero(np.diff(factors)) + 1).tolist()]
     # Of a long warm-up every step is a change: a hundred of them show it.
     changes = changes[:: -(-len(changes) // 100)]
@@ -230,10 +231,10 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
             )
         bn_groups = batch_size // ghost
     image = dataset.train.images.shape[1:]
-    if settings.padding > max(image):
+    if settings.padding >= min(image[:-1]):
         raise ValueError(
-            f"padding={settings.padding} found; expected no more than the {max(image[:-1])} pixels "
-            "of an image's side."
+            f"padding={settings.padding} found; expected less than the {min(image[:-1])} pixels of "
+            "an image's side."
         )
     found = Kind(
         settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings)
@@ -454,7 +455,7 @@ def make_sweep(
     task = ImageTask(load, tuple(swept(axes)) or SINGLE)
     found = points(others, {**base, **first})
     kinds = [task.kind(settings) for settings in found]
-    for name in ("alpha", "dropout"):
+    for name in ("alpha", "dropout", "scalar_factor"):
         _refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
     return Sweep(axes, base, tuple(kinds), task)
 
@@ -466,10 +467,16 @@ def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
     """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
+
+    def reads(scheme: schemes.Scheme) -> bool:
+        has = scheme.scalars if name == "scalar_factor" else getattr(scheme.anatomy, name)
+        return bool(has)
+
     given = [value for value in values if value is not None]
-    if given and not any(getattr(schemes.get(point.scheme).anatomy, name) for point in points):
+    if given and not any(reads(schemes.get(point.scheme)) for point in points):
+        what = "leaves that learn slowly" if name == "scalar_factor" else name
         raise ValueError(
-            f"{name}={given[0]:g} found, but scheme={points[0].scheme!r} has no {name}, nor has "
+            f"{name}={given[0]:g} found, but scheme={points[0].scheme!r} has no {what}, nor has "
             "another scheme of the grid; expected none."
         )
 

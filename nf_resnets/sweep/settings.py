@@ -319,8 +319,13 @@ def checked(
     Raises:
       ValueError: if an axis has no values or is given besides, a value is not one for its field, or
         there are too many points; the sentence names the field and the value.
+      TypeError: if an axis is no sequence.
     """
     for name, values in axes.items():
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+            raise TypeError(
+                f"the axis {name} is a {type(values).__name__}; expected a sequence of values."
+            )
         if not len(values):
             raise ValueError(f"the axis {name} has no values; expected at least one.")
     count = math.prod(len(values) for values in axes.values())

@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from nf_resnets.data.order import check_whole
 from nf_resnets.training import checkpoint_files as files
 from nf_resnets.training import folder_lock
 from nf_resnets.training.folder_lock import LOCK, READ_ONLY
@@ -75,6 +76,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, identity: Mapping[str, Any], *, keep: int = 2) -> None:
+        check_whole(keep=keep)
         if keep < 1:
             raise ValueError(f"keep={keep} found; expected at least 1 checkpoint.")
         self.folder = Path(folder)

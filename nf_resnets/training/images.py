@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data
 from nf_resnets.data.order import check_whole
+from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training import hosts
 from nf_resnets.training.apply import ApplyFn, eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_evaluate
@@ -64,7 +65,9 @@ class ImageTraining:
         every step from the micro-batches of all devices.
 
     Raises:
-      TypeError: if a number of examples, parts or batches is not whole.
+      TypeError: if a number of examples, parts or batches is not whole, or the augmentation is
+        none.
+      ValueError: if ``bn_estimate_batches`` is below 0.
     """
 
     batch_size: int
@@ -87,6 +90,15 @@ class ImageTraining:
             eval_batch_size=self.eval_batch_size,
             calibration_examples=self.calibration_examples,
         )
+        if self.bn_estimate_batches < 0:
+            raise ValueError(
+                f"bn_estimate_batches={self.bn_estimate_batches} found; expected at least 0."
+            )
+        if not isinstance(self.augmentation, data.Augmentation):
+            raise TypeError(
+                f"augmentation is a {type(self.augmentation).__name__}; expected a "
+                "data.Augmentation."
+            )
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -306,12 +318,14 @@ def image_test(
     train_split, test_split = splits or device_splits(dataset, mesh)
     evaluate = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
     estimate: Any = None
-    if training.bn_estimate_batches and has_batch_norm(model):
+    # A function of a user's may have statistics: its state tells.
+    if training.bn_estimate_batches and (has_batch_norm(model) or not hasattr(model, "init")):
         estimate = make_estimate_batch_stats(
             _train_apply(model, mesh, training),
             mesh,
             batch_size=training.batch_size // training.micro_batches,
             batches=training.bn_estimate_batches * training.micro_batches,
+            momentum=GhostBatchNorm.momentum if has_batch_norm(model) else None,
         )
         examples = train_split.labels.shape[0]
         orders = jax.jit(
@@ -322,7 +336,7 @@ def image_test(
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
         states = dataclasses.replace(states, params=states.tested_params)
         batch_stats = states.batch_stats
-        if estimate is not None:
+        if estimate is not None and jax.tree.leaves(batch_stats):
             batch_stats = estimate(states, train_split, orders(states.seed))
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 

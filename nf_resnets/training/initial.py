@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -35,6 +36,23 @@ def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw:
     if draw == "model":
         return scheme.init(params, model.num_branches)
     return scheme.init(init.he(params, key, mode=draw), model.num_branches)
+
+
+def refuse_other_anatomy(model: Any, scheme: schemes.Scheme) -> None:
+    """Refuses a scheme whose networks have other parts than this one.
+
+    Raises:
+      ValueError: that names both schemes and a part.
+    """
+    own = schemes.get(model.scheme)
+    for field in dataclasses.fields(schemes.Anatomy):
+        here, there = (getattr(each.anatomy, field.name) for each in (own, scheme))
+        # Two functions of the branches may give the same constants.
+        if here != there and not (callable(here) and callable(there)):
+            raise ValueError(
+                f"the scheme {scheme.name!r} has {field.name}={there}, and the network's, "
+                f"{own.name!r}, has {here}; expected a scheme with the network's anatomy."
+            )
 
 
 def refuse_other_params(model: Any, example: tuple[Any, ...], params: Any) -> None:
@@ -110,6 +128,7 @@ def make_initial(
                 f"a training.Start found with a {type(model).__name__} for a model; expected a "
                 "state, as training.create_state makes it."
             )
+        refuse_other_anatomy(model, scheme)
         key = jax.random.key(seed)
         variables = model.init(key, *example)
         params = draw_params(model, scheme, variables["params"], key, draw)

@@ -12,14 +12,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import DeviceData, training_batch
 from nf_resnets.data.order import check_whole
-from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import TrainState
 
 
 def make_estimate_batch_stats(
-    apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int
+    apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int, momentum: float | None = None
 ) -> Callable[[TrainState, DeviceData, jax.Array], Any]:
     r"""Compiles the estimation of BatchNorm's statistics at the parameters that a run ended with.
 
@@ -33,6 +32,8 @@ def make_estimate_batch_stats(
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: examples in a batch over all devices of a run.
       batches: how many batches, the first ones of the order given.
+      momentum: what a step keeps of the running statistics. None finds it for each of them, from
+        two updates.
 
     Returns:
       ``estimate(states, data, orders) -> batch_stats``, with a leading axis ``[R, ...]`` on states
@@ -67,8 +68,11 @@ def make_estimate_batch_stats(
             )
             _, updated = apply_fn(state.params, nothing, batch["image"], batch["keys"])
             # From 0, an update of the running statistics adds this fraction of the batch's.
-            fraction = 1 - GhostBatchNorm.momentum
-            return jax.tree.map(lambda value: value / fraction, updated)
+            if momentum is not None:
+                return jax.tree.map(lambda value: value / (1 - momentum), updated)
+            ones = jax.tree.map(jnp.ones_like, nothing)
+            _, of_ones = apply_fn(state.params, ones, batch["image"], batch["keys"])
+            return jax.tree.map(lambda new, one: new / (1 - (one - new)), updated, of_ones)
 
         found = lax.map(one_batch, jnp.arange(batches))
         return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)

@@ -26,7 +26,7 @@ NINES = "9" * 400
         (("--stem-channels", "100000000"), "stem_channels=1e+08 found; expected at most 1,000,000"),
         (("--stem-channels", "999999"), "parameters; expected at most"),
         (("--stem-channels", NINES), "stem_channels=9999"),
-        (("--padding", "1000000000"), "padding=1000000000 found; expected no more than"),
+        (("--padding", "1000000000"), "padding=1000000000 found; expected less than the"),
         (("--epochs", "1e300"), "epochs=1e+300 found; expected less than"),
         (("--warmup-epochs", "1e308"), "warmup_epochs=1e+308 found"),
         (("--steps", NINES), "steps=9999"),

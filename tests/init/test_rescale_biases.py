@@ -232,3 +232,18 @@ def test_parts_that_are_none(parts):
     model, params, images = _setting("small")
     with pytest.raises(ValueError, match=f"parts={parts} found; expected a batch of 6 images"):
         init.rescale_biases(model.apply, params, images, parts=parts)
+
+
+@pytest.mark.parametrize("name", ["rescale_biases", "lsuv"])
+def test_params_of_other_names_than_the_networks_are_refused(name):
+    model = models.ARCHITECTURES["cifar-resnet"].smallest(
+        "rescalenet" if name == "rescale_biases" else "lsuv"
+    )
+    images = jnp.ones((4, 8, 8, 3))
+    params = quick_jit(model.init)(jax.random.key(0), images)["params"]
+
+    def apply(variables, x, **options):
+        return model.apply({**variables, "params": variables["params"]["net"]}, x, **options)
+
+    with pytest.raises(ValueError, match=r"^the network has '.*', and params has no such leaf"):
+        getattr(init, name)(apply, {"net": params}, images)

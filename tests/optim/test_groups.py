@@ -118,3 +118,14 @@ def test_what_has_no_gradient_is_told_of(leaf):
             make(0.1, rules=rules).init(params)
     with pytest.raises(TypeError, match="leaf 'block_1/act' of params is a .*equinox.filter"):
         parametrized(optax.sgd(0.1), params, "mup", base=params, kind="sgd", rules=rules)
+
+
+@pytest.mark.parametrize("wrong", [(Role.ALPHA,), [Role.ALPHA], Role.ALPHA])
+def test_what_is_no_group_of_leaves_is_refused(wrong):
+    params = {"stem": {"kernel": jnp.ones((3, 3, 3, 4))}}
+    with pytest.raises(TypeError, match=r"^scalars is a \w+; expected an optim.Group, such as"):
+        label_tree(params, scalars=wrong)
+    with pytest.raises(TypeError, match=r"^undecayed is a \w+; expected an optim.Group"):
+        decay_mask(params, undecayed=wrong)
+    with pytest.raises(TypeError, match="scalars is a"):
+        sgd(0.1, scheme="fixup", scalars=wrong).init(params)

@@ -154,3 +154,10 @@ def test_the_rate_may_be_traced(make):
 def test_bad_numbers_of_the_other_schedules_are_refused(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_what_is_no_schedule_and_no_sequence_is_refused():
+    with pytest.raises(TypeError, match=r"^schedule=0.1 found; expected a function of the step"):
+        warmup(0.1, 5, 10)
+    with pytest.raises(TypeError, match=r"^boundaries=30 found; expected a sequence of steps"):
+        step_decay(0.1, 30, 0.1)

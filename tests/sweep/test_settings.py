@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.settings import FIELDS, RunSettings, make, parse, points, typed
+from nf_resnets.sweep.settings import FIELDS, RunSettings, checked, make, parse, points, typed
 from nf_resnets.sweep.task import LATER, Resolved, filled
 from tests.sweep.small import key
 
@@ -182,3 +182,9 @@ def test_a_grid_that_cannot_be_is_refused():
         points({"seed": (0,)}, {"seed": 1})
     with pytest.raises(ValueError, match=r"a grid of 1,000,002 points found; expected at most"):
         points({"seed": range(500_001), "peak_lr": (0.1, 0.2)})
+
+
+@pytest.mark.parametrize("values", [0.1, "fixup", None, (rate for rate in (0.1, 0.2))])
+def test_an_axis_that_is_no_sequence_is_refused(values):
+    with pytest.raises(TypeError, match=r"^the axis scheme is a \w+; expected a sequence of"):
+        checked({"scheme": values})

@@ -207,6 +207,11 @@ def test_what_follows_from_the_settings_is_kept(four):
         ({"dataset": "digit"}, "digits"),
         ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),
         ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
+        (
+            {"scheme": "skipinit", "scalar_factor": 0.1},
+            "scalar_factor=0.1 found, but scheme='skipinit' has no leaves that learn slowly",
+        ),
+        ({"padding": 8}, "padding=8 found; expected less than the 8 pixels of an image's side"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):
@@ -320,3 +325,8 @@ def test_programs_give_their_memory_back(tmp_path):
     small.run(tmp_path, small.make(axes, model="wrn-10-1", epochs=0.1), callback=Counting())
     # A program of this network has about 900.
     assert len(found) == 3 and found[2] < found[1] + 450
+
+
+def test_a_run_may_have_one_step():
+    sweep = small.make({"seed": (0,)}, steps=1, epochs=0.0)
+    assert [kind.num_steps for kind in sweep.kinds] == [1]

@@ -209,6 +209,8 @@ def test_a_step_that_is_no_count_is_refused(tmp_path, step):
 def test_keeping_none_is_refused(tmp_path, keep):
     with pytest.raises(ValueError, match=f"keep={keep} found"):
         Checkpoints(tmp_path, {}, keep=keep)
+    with pytest.raises(TypeError, match=r"keep=2.5 found; expected a whole number"):
+        Checkpoints(tmp_path, {}, keep=2.5)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

@@ -230,6 +230,20 @@ def test_an_average_that_the_state_does_not_have_is_refused():
         training.image_program(linear, dataset(), small.sgd, small.mesh_of(), settings, begin())
 
 
+def test_a_scheme_of_other_parts_than_the_networks_is_refused():
+    model = small.wide_resnet("skipinit")
+    initial = training.make_initial(model, (jnp.zeros((1, 8, 8, 1)),), small.sgd)
+    with pytest.raises(ValueError, match=r"^the scheme 'plain' has alpha=False, and the network"):
+        initial(schemes.get("plain"), 0, dict(small.HYPER), None, None, None)
+
+
+def test_what_is_no_augmentation_is_refused():
+    with pytest.raises(TypeError, match=r"^augmentation is a dict; expected a data.Augmentation"):
+        training.ImageTraining(BATCH, STEPS, augmentation={"flip": True})
+    with pytest.raises(ValueError, match=r"^bn_estimate_batches=-1 found; expected at least 0"):
+        training.ImageTraining(BATCH, STEPS, bn_estimate_batches=-1)
+
+
 def test_runs_of_a_model_begin_with_their_scheme_and_seed():
     model = small.wide_resnet("fixup")
     start = training.Start(schemes.get("fixup"), 5, dict(small.HYPER), branch_scale=0.5)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import training
+from nf_resnets import data, training
 from nf_resnets.data import normalize
 from nf_resnets.models.layers import GhostBatchNorm
 from tests.training import small
@@ -14,9 +14,9 @@ COUNT, BATCH, BATCHES = 48, 16, 2
 SPLIT = small.split(COUNT)
 
 
-def apply_of(shards):
+def apply_of(shards, momentum=GhostBatchNorm.momentum):
     """Two norms with a ReLU between; 8 slices of the batch, as many as devices."""
-    norm = GhostBatchNorm(groups=8 // shards)
+    norm = GhostBatchNorm(groups=8 // shards, momentum=momentum)
 
     def apply(params, batch_stats, images, keys=None):
         updated = {}
@@ -40,10 +40,10 @@ def state():
     )
 
 
-def estimated(devices):
+def estimated(devices, *, given=GhostBatchNorm.momentum, **options):
     mesh = small.mesh_of(1, devices)
     estimate = training.make_estimate_batch_stats(
-        apply_of(devices), mesh, batch_size=BATCH, batches=BATCHES
+        apply_of(devices, **options), mesh, batch_size=BATCH, batches=BATCHES, momentum=given
     )
     states = training.shard_runs(training.stack([state()]), mesh)
     orders = training.shard_runs(small.order(3, 0, COUNT)[None], mesh)
@@ -74,6 +74,35 @@ def test_they_are_the_same_on_eight_devices():
     small.assert_close(estimated(8), estimated(1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.9, 0.99])
+def test_the_momentum_of_a_network_is_found(momentum):
+    # It is the difference of two float32 numbers, of which 1% is left at 0.99.
+    small.assert_close(
+        estimated(1, given=None, momentum=momentum), estimated(1), rtol=1e-4, atol=1e-5
+    )
+
+
 def test_no_batches_are_refused():
     with pytest.raises(ValueError, match="batches=0 found"):
         training.make_estimate_batch_stats(apply_of(1), small.mesh_of(), batch_size=16, batches=0)
+
+
+def test_those_of_a_users_function_are_estimated_before_a_test():
+    def apply(params, batch_stats, images, keys):
+        mean = images.mean()
+        if keys is None:
+            mean = batch_stats["mean"]
+        new = {"mean": 0.99 * batch_stats["mean"] + 0.01 * mean}
+        return (images - mean).reshape(images.shape[0], -1) @ params["head"]["kernel"], new
+
+    params = {"head": {"kernel": 0.1 * jax.random.normal(jax.random.key(0), (64, 10))}}
+    state = small.state_of({"params": params, "batch_stats": {"mean": jnp.float32(30.0)}})
+    splits = [data.Split(part.images, part.labels) for part in (SPLIT, small.split(20, seed=1))]
+    dataset = data.from_splits("noise", *splits, class_names=tuple("abcdefghij"))
+    losses = []
+    for batches in (0, BATCHES):
+        how = training.ImageTraining(BATCH, 1, bn_estimate_batches=batches)
+        mesh = small.mesh_of()
+        test = training.images.image_test(apply, dataset, mesh, how)
+        losses.append(float(test(training.shard_runs(training.stack([state]), mesh))["loss"][0]))
+    assert losses[1] < 0.5 * losses[0]
