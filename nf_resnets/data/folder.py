@@ -72,6 +72,8 @@ def from_folder(
         _refuse_splits(folder)
     train = _files(folder / "train" if has_splits else folder)
     test = _files(tests[0]) if has_splits else {}
+    if has_splits and not test:
+        raise ValueError(f"{tests[0]} has no folder; expected one for each class, as in train.")
     names = list(train)
     if len(names) < 2:
         found = f"one class only, {names[0]!r}" if names else "no folder of images"
@@ -118,7 +120,7 @@ def _sides(size: Any) -> tuple[int, int] | None:
 
 
 def _refuse_splits(folder: Path) -> None:
-    """Refuses folders that are splits by what is in them: the same folders, and no images."""
+    """Refuses folders that are splits by their names, or by what is in them: the same folders."""
     inside = {each.name: sorted(below.name for below in each.iterdir() if below.is_dir())
               for each in sorted(folder.iterdir())
               if each.is_dir() and not each.name.startswith(".")}  # fmt: skip
@@ -136,6 +138,12 @@ def _refuse_splits(folder: Path) -> None:
             f"in it; expected a folder for each class, or splits called train and {TESTS[0]} "
             f"(or {', '.join(TESTS[1:])})."
         )
+    for name, below in inside.items():
+        if below and name.lower() in ("train", "training", *TESTS):
+            raise ValueError(
+                f"{folder / name} has the folders {', '.join(below)}, as a split has; expected "
+                f"splits called train and {TESTS[0]} (or {', '.join(TESTS[1:])}), or none."
+            )
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:

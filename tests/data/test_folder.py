@@ -200,6 +200,24 @@ def test_splits_of_other_names_are_no_classes(tmp_path):
     assert from_folder(tmp_path).class_names == ("cat", "dog")
 
 
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (("cat/1", "dog/1", "test/cat/1", "test/dog/1"), "test has the folders cat, dog, as a"),
+        (
+            ("training/cat/1", "training/dog/1", "test/cat/1"),
+            "test has the folders cat, as a",
+        ),
+        (("train/cat/1", "train/dog/1", "test/1"), "test has no folder; expected one for each cl"),
+    ],
+)
+def test_a_split_is_no_class_and_has_classes(tmp_path, files, sentence):
+    for seed, file in enumerate(files):
+        write(tmp_path / f"{file}.png", seed=seed)
+    with pytest.raises(ValueError, match=sentence):
+        from_folder(tmp_path)
+
+
 @pytest.mark.parametrize("size", ["8", 8.0, (8, 8, 3), 0, (8, 5000)])
 def test_a_size_that_is_none_is_named(photos, size):
     with pytest.raises(ValueError, match=rf"size={re.escape(repr(size))} found; expected 1 to"):
