@@ -22,7 +22,6 @@ from nf_resnets.init.tree import (
     scaled,
 )
 from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
-from nf_resnets.roles.axes import ends_in_bias, layer_of
 from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
 
 PUBLISHED_CROSS = 12
@@ -80,9 +79,8 @@ def fixup(
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero), ``scale`` is not finite and above 0, or the tree is
         initialised already, has no residual branch, holds shapes or numbers that are not finite,
-        has a norm in a branch that ``rules.norm`` does not name, a second factor of zeros in a
-        branch or a bias of a last layer that is not 0 and that no rule names, or does not fit the
-        rules (see :func:`nf_resnets.roles.assign`).
+        has a norm in a branch that ``rules.norm`` does not name or a second factor of zeros in a
+        branch, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
@@ -105,7 +103,6 @@ def fixup(
     _refuse_single_layers(role_map)
     needs.check_parts(SCHEME, role_map)
     check_positive(scale=scale)
-    _refuse_kept_biases(params, role_map)
     if key is None:
         _refuse_initialised(params, role_map)
     else:
@@ -174,26 +171,6 @@ def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
                 f"leaf {leaf.path!r}, the last layer of a residual branch, is already zero; "
                 "expected a standard initialisation, not one that Fixup was applied to before, or "
                 "key= to draw the weights afresh."
-            )
-
-
-def _refuse_kept_biases(params: Any, role_map: RoleMap) -> None:
-    """Refuses bias vectors of last layers that no rule names: a branch would not start at 0."""
-    last = {
-        layer_of(leaf.path)
-        for leaf in role_map.leaves
-        if leaf.role is Role.BRANCH and leaf.layer == leaf.m and leaf.weight
-    }
-    keep = role_map.rules.keep or "(?!)"
-    for leaf, value in role_map.items(params):
-        unnamed = leaf.role is Role.KEEP and not re.search(keep, leaf.path)
-        if not unnamed or not ends_in_bias(leaf.path):
-            continue
-        if layer_of(leaf.path) in last and is_concrete(value) and not all_zero(value):
-            raise ValueError(
-                f"leaf {leaf.path!r}, the bias of the last layer of a residual branch, is not 0, "
-                "and no rule names it; expected rules.branch to match it, which makes it 0, or "
-                "rules.keep."
             )
 
 

@@ -195,12 +195,6 @@ def fans(leaf: Leaf) -> tuple[int, int]:
             f"leaf {leaf.path!r} {list(shape)} looks stacked over {shape[0]} branches; expected "
             "rules.stacked to match it, or rules.axes to say that it is a convolution ('WWWIO')."
         )
-    if leaf.role is Role.BRANCH and axes == "WIO" and shape[0] > WIDEST:
-        raise ValueError(
-            f"leaf {leaf.path!r} {list(shape)} looks like dense layers stacked over {shape[0]} "
-            "branches; expected rules.stacked to match it, or rules.axes to say that it is a "
-            "convolution ('DIO')."
-        )
     # What would be a convolution along a line has too many taps for a head.
     if leaf.role is Role.HEAD and axes == "WIO" and shape[0] > WIDEST:
         raise ValueError(

@@ -455,8 +455,9 @@ def make_sweep(
     task = ImageTask(load, tuple(swept(axes)) or SINGLE)
     found = points(others, {**base, **first})
     kinds = [task.kind(settings) for settings in found]
-    for name in ("alpha", "dropout", "scalar_factor"):
+    for name in ("alpha", "dropout"):
         _refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
+    _refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), found)
     return Sweep(axes, base, tuple(kinds), task)
 
 

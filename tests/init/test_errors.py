@@ -412,33 +412,3 @@ def test_an_optimiser_state_is_no_parameter_tree():
     params = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((1, 4, 4, 3)))["params"]
     with pytest.raises(ValueError, match=r"'momentum/.* are two weights of one layer"):
         roles.assign({"momentum": params, "params": params})
-
-
-def test_a_bias_that_would_keep_a_branch_from_starting_at_zero_is_refused():
-    """A convolution of Equinox or PyTorch has one, drawn at random."""
-    conv = {"weight": CONV, "bias": jnp.full(4, 0.1)}
-    tree = {f"block_{k}": {"conv_1": conv, "conv_2": conv} for k in (1, 2)}
-    tree |= {"dense": jnp.ones((4, 5))}
-    last = r"^leaf 'block_1/conv_2/bias', the bias of the last layer of a residual branch, is not 0"
-    weights = r"block_(\d+)/conv_(\d+)/weight"
-    for key in (None, KEY):
-        with pytest.raises(ValueError, match=last):
-            _fixup(tree, rules=Rules(branch=weights, head="^dense$"), key=key)
-    named = _fixup(tree, rules=Rules(branch=weights.replace("weight", "(?:weight|bias)"),
-                                     head="^dense$"))  # fmt: skip
-    assert not np.any(named["block_2"]["conv_2"]["bias"])
-    kept = _fixup(tree, rules=Rules(branch=weights, head="^dense$", keep="bias$"))
-    np.testing.assert_array_equal(kept["block_2"]["conv_2"]["bias"], conv["bias"])
-    zeros = jax.tree.map(lambda leaf: leaf * (leaf.ndim > 1), tree)
-    _fixup(zeros, rules=Rules(branch=weights, head="^dense$"))
-
-
-def test_dense_layers_of_many_branches_in_one_leaf_are_refused_unless_stacked_names_them():
-    tree = {"layers": {"fc_1": jnp.ones((12, 16, 64)), "fc_2": jnp.ones((12, 64, 16))}}
-    rules = Rules(branch=r"(layers)/fc_(\d)")
-    with pytest.raises(ValueError, match=r"looks like dense layers stacked over 12 branches; "):
-        init.he(tree, KEY, rules=rules)
-    drawn = init.he(tree, KEY, rules=Rules(branch=rules.branch, stacked="^layers/"))
-    # Five standard errors of the deviation of 12,288 numbers.
-    std = float(drawn["layers"]["fc_1"].std())
-    assert abs(std / (2 / 16) ** 0.5 - 1) < 5 / (2 * 12_288) ** 0.5

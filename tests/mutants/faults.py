@@ -399,7 +399,7 @@ MUTANTS = [
     *_in(
         "training/statistics.py",
         "training/test_statistics.py",
-        ("fraction = 1 - GhostBatchNorm.momentum", "fraction = GhostBatchNorm.momentum"),
+        ("value / (1 - momentum)", "value / momentum"),
     ),
     *_in(
         "training/step.py",
@@ -538,7 +538,7 @@ MUTANTS = [
     *_in(
         "plotting/answers.py",
         "plotting/test_answers.py",
-        ('gone.get(rate["rate"], 0) + rate["diverged"]', 'rate["diverged"]'),
+        ('not any(each["diverged"] for each in of)', 'not of[-1]["diverged"]'),
     ),
     # Data sets of the user's own.
     *_in(
