@@ -29,8 +29,8 @@ CURVE_LINES = "points"
 """The setting that says how many lines of a run ``curves.csv`` has, which changes no number."""
 
 
-def as_made(result: Result) -> tuple[Any, Any]:
-    """The options in the command of a result, and the settings that it makes its rows with.
+def as_made(result: Result) -> tuple[Any, Any, Any]:
+    """The experiment of a result, the options in its command, and the settings of its rows.
 
     Raises:
       ValueError: if the rows were made with other settings than these, but for the grid.
@@ -49,7 +49,7 @@ def as_made(result: Result) -> tuple[Any, Any]:
         raise ValueError(
             f"results/{result.name} was made with {'; '.join(other)}, as {result.command} has it."
         )
-    return wanted, settings
+    return experiment, wanted, settings
 
 
 def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
@@ -64,12 +64,11 @@ def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
       ValueError: if the command in the folder's name has other settings, a figure cannot be drawn,
         or the table is not the committed one.
     """
-    wanted, settings = as_made(result)
+    experiment, wanted, settings = as_made(result)
     shutil.copytree(result.folder, out)
     wanted = dataclasses.replace(wanted, out=out)
     if hasattr(wanted, "data_dir"):
         wanted = dataclasses.replace(wanted, data_dir=data_dir)
-    experiment = importlib.import_module(result.module).EXPERIMENT
     kept = json.loads((out / "settings.json").read_text())
     with open(out / "rows.csv", newline="") as stream:
         there = list(csv.DictReader(stream))

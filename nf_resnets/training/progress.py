@@ -92,7 +92,7 @@ class Progress:
         """
         # By the steps of the whole run, so that the points of runs that diverged are at the same
         # steps as those of the others.
-        length = max(1, -(-len(self.curve) // points))
+        length = max(1, -(-self.num_steps // points))
         starts = range(0, self.step, length)
         found: dict[str, list[float]] = {
             "step": [min(start + length, self.step) for start in starts]

@@ -325,7 +325,7 @@ def test_programs_give_their_memory_back(tmp_path):
 
 def test_a_run_may_have_one_step():
     sweep = small.make({"seed": (0,)}, steps=1, epochs=0.0)
-    assert [kind.num_steps for kind in sweep.kinds] == [1]
+    assert [run.num_steps for run in sweep.runs] == [1]
 
 
 def test_an_axis_that_makes_the_same_runs_twice_is_refused():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import data, schemes, training
-from nf_resnets.training import loop
+from nf_resnets.training import loop, progress
 from nf_resnets.training.checkpoint import CheckpointError, Checkpoints
 from nf_resnets.training.program import build
 from tests.training import small
@@ -261,3 +261,12 @@ def test_runs_of_a_model_begin_with_their_scheme_and_seed():
     assert kernel.std() > 0 and ours.slots == 2 and ours.take(states, 0).seed == 5
     put = ours.put(states, 0, ours.take(states, 1))
     jax.tree.map(np.testing.assert_array_equal, ours.take(put, 0), ours.take(put, 1))
+
+
+def test_the_curve_of_a_run_that_diverged_has_the_points_of_a_whole_one():
+    def points(step):
+        curve = np.full((60, 1), 0.5, np.float32)
+        return progress.Progress(("loss",), 60, step, curve).thinned(7)["step"]
+
+    assert points(60) == [9, 18, 27, 36, 45, 54, 60]
+    assert points(40) == [9, 18, 27, 36, 40] and points(3) == [3]
