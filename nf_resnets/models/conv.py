@@ -11,7 +11,9 @@ program that is compiled on a CPU for a TPU has the TPU's form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,6 +27,20 @@ FORMS = ("auto", "plain", "canonical", "onednn")
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 _TINY_IMAGE = 4  # pixels; measured: up to 2 x 2 the matrix form is several times faster
+_NEVER_STORED = contextvars.ContextVar("never_stored", default=False)
+
+
+@contextlib.contextmanager
+def never_stored() -> Iterator[None]:
+    """In here ``form="auto"`` calls oneDNN in convolutions that are not differentiated, too.
+
+    For programs that are neither exported nor stored, such as the test of a run.
+    """
+    token = _NEVER_STORED.set(True)
+    try:
+        yield
+    finally:
+        _NEVER_STORED.reset(token)
 
 
 def conv(
@@ -48,9 +64,10 @@ def conv(
         forward-mode derivatives (``jax.jvp``) cannot be taken unless it is a matrix product;
         ``"onednn"`` the same with oneDNN's kernels in forward and backward pass of what is
         differentiated, in float32 with stride 1 or 2; ``"auto"`` is plain in programs for other
-        platforms than CPUs, and in those for CPUs oneDNN's, or canonical where it is not available
-        or where ``jax_compilation_cache_dir`` asks for programs to be stored, which these cannot
-        be. Of ``"auto"``, too, forward-mode derivatives cannot be taken, on any platform.
+        platforms than CPUs, and in those for CPUs oneDNN's (inside :func:`never_stored` also where
+        nothing is differentiated), or canonical where it is not available or where
+        ``jax_compilation_cache_dir`` asks for programs to be stored, which these cannot be. Of
+        ``"auto"``, too, forward-mode derivatives cannot be taken, on any platform.
 
     Returns:
       ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
@@ -91,7 +108,7 @@ def conv(
     called = form == "onednn" or (form == "auto" and onednn.available() and not _are_stored())
     called = called and onednn.fits(x, kernel, stride)
     if form == "auto":
-        return _by_platform(x, kernel, stride, called)
+        return _by_platform(x, kernel, stride, called, called and _NEVER_STORED.get())
     return (_by_onednn if called else _canonical)(x, kernel, stride)
 
 
@@ -274,28 +291,39 @@ _called_grad_kernel = _with_derivatives_of(
 )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _by_platform(x: jax.Array, kernel: jax.Array, stride: int, called: bool) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _by_platform(
+    x: jax.Array, kernel: jax.Array, stride: int, called: bool, called_alone: bool
+) -> jax.Array:
     """On a CPU the canonical form or, if ``called``, oneDNN's; elsewhere the plain one.
+
+    If ``called_alone``, also where it is not differentiated.
 
     The choice stands inside the two passes: were it differentiated itself, each of its branches
     would have the other's residuals as zeros, in memory and, inside a scan, once a block.
     """
-    return _convolve(x, kernel, stride)
+    return _forward(x, kernel, stride, called_alone)
+
+
+def _forward(x: jax.Array, kernel: jax.Array, stride: int, called: bool) -> jax.Array:
+    plain = partial(_convolve, stride=stride)
+    if not called:
+        return plain(x, kernel)
+    return lax.platform_dependent(x, kernel, cpu=partial(_called, stride=stride), default=plain)
 
 
 def _by_platform_fwd(
-    x: jax.Array, kernel: jax.Array, stride: int, called: bool
+    x: jax.Array, kernel: jax.Array, stride: int, called: bool, called_alone: bool
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    plain = partial(_convolve, stride=stride)
-    if not called:
-        return plain(x, kernel), (x, kernel)
-    on_cpu = partial(_called, stride=stride)
-    return lax.platform_dependent(x, kernel, cpu=on_cpu, default=plain), (x, kernel)
+    return _forward(x, kernel, stride, called), (x, kernel)
 
 
 def _by_platform_bwd(
-    stride: int, called: bool, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+    stride: int,
+    called: bool,
+    called_alone: bool,
+    saved: tuple[jax.Array, jax.Array],
+    grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     def on_cpu(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
         return (_by_onednn_bwd if called else _canonical_bwd)(stride, (x, kernel), grad)
@@ -308,4 +336,4 @@ def _by_platform_bwd(
 
 _by_platform.defvjp(_by_platform_fwd, _by_platform_bwd)
 
-__all__ = ["FORMS", "conv"]
+__all__ = ["FORMS", "conv", "never_stored"]

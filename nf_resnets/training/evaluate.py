@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData
 from nf_resnets.data.order import check_whole
+from nf_resnets.models.conv import never_stored
 from nf_resnets.training.apply import ApplyFn, called
 from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
@@ -110,7 +111,8 @@ def batch_sums(
 
     ``counts`` is 0 for an example that only fills the batch.
     """
-    logits, _ = called(apply_fn, params, batch_stats, images, None)
+    with never_stored():
+        logits, _ = called(apply_fn, params, batch_stats, images, None)
     logits = logits.astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     # where, not a product: an example that does not count may have an infinite loss.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -161,23 +161,20 @@ def image_program(
 
         return steps
 
-    program = build(
+    splits = (train_split, test_split)
+    return build(
         mesh,
         _initial(model, dataset, optimizer, training),
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
         batch=lambda: first_images(dataset, training.calibration_examples),
         compile_steps=compile_steps,
+        make_test=functools.partial(image_test, model, dataset, mesh, training, splits=splits),
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(len(dataset.train.labels), training.batch_size),
         metrics=training.metrics,
-        test=image_test(model, dataset, mesh, training, splits=(train_split, test_split)),
     )
-    started = time.perf_counter()
-    program.test(program.empty())  # compiles it, before a run is timed
-    test_seconds = time.perf_counter() - started
-    return dataclasses.replace(program, compile_seconds=program.compile_seconds + test_seconds)
 
 
 def lower_image_steps(
@@ -305,18 +302,20 @@ def image_test(
     dataset: data.Dataset,
     mesh: Mesh,
     training: ImageTraining,
+    states: TrainState | None = None,
     *,
     splits: tuple[data.DeviceData, data.DeviceData] | None = None,
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
     """Makes the ``test`` of :func:`image_program`; the arguments are the same.
 
-    Called with another ``bn_estimate_batches``, it makes a second test for the runs of a program.
+    It is compiled for ``states`` at once, or else by its first call. With another
+    ``bn_estimate_batches`` it is a second test for the runs of a program.
 
     Returns:
       ``test(states)`` gives ``accuracy`` and ``loss`` on the test split, float32 [R].
     """
     train_split, test_split = splits or device_splits(dataset, mesh)
-    evaluate = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
+    evaluate: Any = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
     estimate: Any = None
     # A function of a user's may have statistics: its state tells.
     if training.bn_estimate_batches and (has_batch_norm(model) or not hasattr(model, "init")):
@@ -333,10 +332,22 @@ def image_test(
             compiler_options=quick_compile(mesh.devices.flat[0]),
         )
 
+    def tested(states: TrainState) -> TrainState:
+        return dataclasses.replace(states, params=states.tested_params)
+
+    def has_estimate(states: TrainState) -> bool:
+        return estimate is not None and bool(jax.tree.leaves(states.batch_stats))
+
+    if states is not None:
+        states = tested(states)
+        if has_estimate(states):
+            estimate = estimate.lower(states, train_split, orders(states.seed)).compile()
+        evaluate = evaluate.lower(states.params, states.batch_stats, test_split).compile()
+
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
-        states = dataclasses.replace(states, params=states.tested_params)
+        states = tested(states)
         batch_stats = states.batch_stats
-        if estimate is not None and jax.tree.leaves(batch_stats):
+        if has_estimate(states):
             batch_stats = estimate(states, train_split, orders(states.seed))
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 

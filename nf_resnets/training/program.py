@@ -131,6 +131,7 @@ def build(
     slots: int,
     batch: Callable[[], Any],
     compile_steps: Callable[[Any], Callable[[TrainState, np.ndarray], Steps]],
+    make_test: Callable[[TrainState], Callable[[TrainState], Mapping[str, np.ndarray]]],
     num_steps: int,
     **fields: Any,
 ) -> Program:
@@ -143,6 +144,7 @@ def build(
       slots: how many runs there is room for, a multiple of the mesh's ``sweep`` axis.
       batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
       compile_steps: ``compile_steps(states)`` compiles ``steps`` for states of these shapes.
+      make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
       num_steps: steps of a run.
       **fields: the other attributes of the program.
 
@@ -196,7 +198,7 @@ def build(
     states = empty()
     if isinstance(example, TrainState) or example.scheme.calibrate is None:
         states = begin(states, 0, example)
-    put(states, 0, take(states, 0))
+    test = make_test(put(states, 0, take(states, 0)))
     return Program(
         mesh=mesh,
         slots=slots,
@@ -207,6 +209,7 @@ def build(
         put=put,
         take=take,
         steps=steps,
+        test=test,
         compile_seconds=time.perf_counter() - started,
         **fields,
     )

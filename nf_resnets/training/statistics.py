@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import DeviceData, training_batch
 from nf_resnets.data.order import check_whole
+from nf_resnets.models.conv import never_stored
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.state import TrainState
@@ -62,6 +63,7 @@ def make_estimate_batch_stats(
     def one_run(state: TrainState, data: DeviceData, order: jax.Array) -> Any:
         nothing = jax.tree.map(jnp.zeros_like, state.batch_stats)
 
+        @never_stored()
         def one_batch(index: jax.Array) -> Any:
             batch = training_batch(
                 data, order, state.seed, index, batch_size=batch_size, axis_name=DATA

@@ -130,11 +130,11 @@ def streamed_program(
         slots=1,
         batch=first_images,
         compile_steps=lambda stacked: host_steps,
+        make_test=lambda states: _test(model, dataset.split("validation"), mesh, training, colours),
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(train_split.num_examples, training.batch_size),
         metrics=METRICS,
-        test=_test(model, dataset.split("validation"), mesh, training, colours),
         input_seconds=lambda: host_steps.seconds_waited,
         close=host_steps.close,
     )

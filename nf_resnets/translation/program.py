@@ -104,11 +104,11 @@ def token_program(
         slots=1,
         batch=lambda: None,
         compile_steps=lambda stacked: host_steps,
+        make_test=lambda states: test,
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=steps_per_epoch,
         metrics=METRICS,
-        test=test,
         input_seconds=lambda: host_steps.seconds_waited,
         close=host_steps.close,
     )

@@ -18,6 +18,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from nf_resnets.models import CifarResNet, WideResNet, conv, onednn
+from nf_resnets.models.conv import never_stored
 from tests.models.trees import assert_close, images, quick_jit, random_variables
 
 FLOAT32 = 1e-5
@@ -149,6 +150,32 @@ def test_only_what_is_differentiated_calls_onednn(monkeypatch):
     assert not calls_onednn("onednn", differentiated=True, dtype=jnp.bfloat16)
     for form in ("canonical", "plain"):
         assert not calls_onednn(form, differentiated=True)
+
+
+def test_a_program_that_is_never_stored_calls_onednn_in_every_convolution(monkeypatch):
+    monkeypatch.setattr(onednn, "available", lambda: True)
+    x, kernel = jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 2))
+
+    def calls(platform):
+        traced = jax.jit(lambda x: conv(x, kernel)).trace(x)
+        return "__onednn$" in traced.lower(lowering_platforms=(platform,)).as_text()
+
+    assert not calls("cpu")
+    with never_stored():
+        assert calls("cpu") and not calls("cuda")
+        monkeypatch.setattr(onednn, "available", lambda: False)
+        assert not calls("cpu")
+    monkeypatch.setattr(onednn, "available", lambda: True)
+    assert not calls("cpu")
+
+
+@pytest.mark.parametrize("form", WRITTEN_OUT[1:])
+def test_what_is_never_stored_has_the_same_numbers(form):
+    rng = np.random.default_rng(0)
+    x, kernel = random_case(rng, 9, 16, 3)
+    with never_stored():
+        found = jax.jit(lambda x: conv(x, kernel, 2))(x)
+    assert_close(found, naive(x, kernel, 2), FLOAT32)
 
 
 def test_refuses_onednn_where_it_is_not_available(monkeypatch):

@@ -46,7 +46,9 @@ def test_files_and_pixels_have_the_same_classes(home):
     # Pixels of files are rounded to 256 levels.
     chances = [[chance for _, chance in each] for each in (of_pixels, found)]
     np.testing.assert_allclose(*chances, atol=0.02)
-    assert nf_resnets.predict(network, files[3]) == found[3:4]
+    [(name, chance)] = nf_resnets.predict(network, files[3])
+    # On some processors a batch of one is summed in another order: float32, 1e-7 a rounding.
+    assert name == found[3][0] and chance == pytest.approx(found[3][1], rel=1e-5)
     assert nf_resnets.predict(network, []) == []
     every = predict(network, images)
     assert [int(name) for name, _ in of_pixels] == every.argmax(-1).tolist()

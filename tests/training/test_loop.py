@@ -160,6 +160,24 @@ def test_a_label_that_is_no_class_is_an_error_and_no_divergence():
         training.train(ours, begin())
 
 
+def test_the_test_is_compiled_with_the_program_and_first_computed_when_called(monkeypatch):
+    traces, computed = [], []
+
+    def counted(params, batch_stats, images, keys):
+        traces.append(images.shape)
+        jax.debug.callback(lambda: computed.append(keys is None))
+        return linear(params, batch_stats, images, keys)
+
+    settings = training.ImageTraining(batch_size=BATCH, num_steps=STEPS)
+    ours = training.image_program(counted, dataset(), small.sgd, small.mesh_of(), settings, begin())
+    before = len(traces)
+    jax.effects_barrier()
+    assert before and not computed
+    ours.test(ours.put(ours.empty(), 0, begin()))
+    jax.effects_barrier()
+    assert len(traces) == before and all(computed) and computed
+
+
 def test_what_is_out_of_range_is_refused():
     with pytest.raises(ValueError, match="^num_steps=0 found; expected at least 1"):
         program(steps=0)
@@ -250,8 +268,8 @@ def test_runs_of_a_model_begin_with_their_scheme_and_seed():
     other = training.Start(schemes.get("fixup"), 5, dict(small.HYPER))
     ours = build(
         small.mesh_of(), training.make_initial(model, (jnp.zeros((1, 8, 8, 1)),), small.sgd), start,
-        slots=2, batch=lambda: None, compile_steps=lambda states: None, num_steps=1, model=model,
-        steps_per_epoch=1, metrics=(), test=None,
+        slots=2, batch=lambda: None, compile_steps=lambda states: None,
+        make_test=lambda states: None, num_steps=1, model=model, steps_per_epoch=1, metrics=(),
     )  # fmt: skip
     states = ours.begin(ours.begin(ours.empty(), 0, start), 1, other)
     half, whole = (ours.take(states, slot).params for slot in (0, 1))
