@@ -84,7 +84,8 @@ def fixup(
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
-      SchemeWarning: if the tree has no scalar biases or multipliers.
+      SchemeWarning: if the tree has no scalar biases or multipliers, or the last layer of a branch
+        has a bias vector that ``rules.branch`` does not match and that is not 0.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
     ICLR 2019; its published code, hongyi-zhang/Fixup.
@@ -120,6 +121,7 @@ def fixup(
             return scaled(value, scale * _factor(leaf, role_map, published=published))
         return value
 
+    needs.warn_of_last_biases(SCHEME, role_map, params)
     return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
 
 

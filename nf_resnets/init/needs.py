@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -16,8 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from nf_resnets.init.norms import is_gain, refuse_norms
+from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.init.zeros import refuse_two_zeros
 from nf_resnets.roles import Role, RoleMap
+from nf_resnets.roles.axes import ends_in_bias, layer_of
 from nf_resnets.schemes import BranchConstants, Need, Scheme, SchemeWarning
 
 # What a tree shows of a network: the part of the anatomy, what to call it, the rule that names it.
@@ -86,6 +89,39 @@ def check_parts(
             raise ValueError(missing.sentence)
         if missing.without == "worse":
             warnings.warn(f"{scheme.title}: {missing.sentence}", SchemeWarning, stacklevel=3)
+
+
+def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:
+    """Warns of a bias vector beside the last layer of a branch that no rule names and is not 0.
+
+    Layers of Equinox and PyTorch draw theirs at random.
+    """
+    if _SILENT.get():
+        return
+    last = {
+        layer_of(leaf.path)
+        for leaf in role_map.leaves
+        if leaf.role is Role.BRANCH and leaf.weight and leaf.layer == leaf.m
+    }
+    found = [
+        leaf.path
+        for leaf, value in role_map.items(params)
+        if leaf.role is Role.KEEP
+        and ends_in_bias(leaf.path)
+        and layer_of(leaf.path) in last
+        and not re.search(role_map.rules.keep or "(?!)", leaf.path)
+        and is_concrete(value)
+        and not all_zero(value)
+    ]
+    if found:
+        others = f" and {len(found) - 1} more" if found[1:] else ""
+        warnings.warn(
+            f"{scheme.title}: bias vector {found[0]!r}{others}, of the last layer of a residual "
+            "branch, is not 0, so that the branch does not start at 0; expected rules.branch to "
+            "match it, then it becomes 0, or rules.keep.",
+            SchemeWarning,
+            stacklevel=3,
+        )
 
 
 def check_zeros(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:
@@ -184,4 +220,7 @@ def _check_constants(scheme: Scheme, depth: int, constants: Any) -> None:
             )
 
 
-__all__ = ["MissingPart", "check_parts", "check_zeros", "missing_parts", "without_checks"]
+__all__ = [
+    "MissingPart", "check_parts", "check_zeros", "missing_parts", "warn_of_last_biases",
+    "without_checks",
+]  # fmt: skip

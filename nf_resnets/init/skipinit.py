@@ -83,6 +83,7 @@ def with_alphas(
             f"{found} alphas found in params for {depth} residual branches; {scheme.title} needs "
             "one for each (rules.alpha names them)."
         )
+    _refuse_two_alphas(scheme, role_map)
     _check_alpha(alpha)
     needs.check_parts(scheme, role_map)
     if key is not None:
@@ -94,6 +95,22 @@ def with_alphas(
         return cast_like(value, alpha) if leaf.role is Role.ALPHA else value
 
     return needs.check_zeros(scheme, role_map, role_map.map(fill, params))
+
+
+def _refuse_two_alphas(scheme: Scheme, role_map: RoleMap) -> None:
+    """Refuses a branch with several alphas, where another has none."""
+    beside: dict[int, str] = {}
+    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
+        # One beside several branches belongs to one of them, and its path does not say to which.
+        if leaf.role is not Role.ALPHA or len(location.branches) != 1:
+            continue
+        for k in location.branches[0]:
+            if k in beside:
+                raise ValueError(
+                    f"alphas {beside[k]!r} and {leaf.path!r} found beside the residual branch "
+                    f"{role_map.branches[k - 1].name!r}; {scheme.title} needs one for each branch."
+                )
+            beside[k] = leaf.path
 
 
 def _check_alpha(alpha: Any) -> None:

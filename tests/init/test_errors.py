@@ -36,6 +36,10 @@ def _skipinit(alpha=0.0, depth=2, params=None, **options):
     return init.skipinit(tree, depth, alpha=alpha, rules=rules, **options)
 
 
+def _in_two_blocks(first):
+    return {"block_1": {"conv_1": CONV, **first}, "block_2": {"conv_1": CONV}}
+
+
 def _in_block(value, leaf="conv_1"):
     return {**TREE, "block_2": {**TREE["block_2"], leaf: value}}
 
@@ -226,6 +230,14 @@ VALUE_ERRORS = {
             params={"block_1": {"conv_1": CONV, "alpha": jnp.ones(())}, "block_2": {"conv_1": CONV}}
         ),
         "1 alphas found in params for 2 residual branches",
+    ),
+    "two alphas in a branch": (
+        lambda: init.skipinit(
+            _in_two_blocks({"alpha": jnp.ones(()), "gate_alpha": jnp.ones(())}),
+            2,
+            rules=Rules(branch=RULES.branch, alpha="alpha$"),
+        ),
+        "alphas 'block_1/alpha' and 'block_1/gate_alpha' found beside ... branch 'block_1'",
     ),
     "alpha is NaN": (lambda: _skipinit(NAN), "alpha=nan found ... finite"),
     "alpha is infinite": (lambda: _skipinit(-np.inf), "alpha=-inf found ... finite"),

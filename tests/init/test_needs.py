@@ -249,3 +249,43 @@ def test_describe_takes_empty_vectors_and_floats_of_eight_bits():
     assert (rows["block_0/conv_1"], rows["state"]) == ("times", "kept")
     after = init.fixup(tree, 4, rules=rules)["block_3"]["conv_1"]
     assert after.dtype == conv.dtype and np.all(np.asarray(after, np.float32) == 0.5)
+
+
+def biased(kernel, bias):
+    layer = {"kernel": jnp.ones((32, 32)), "bias": bias}
+    block = {"conv_1": {**layer, "bias": jnp.ones(32)}, "conv_2": layer}
+    tree = {"block_1": block, "block_2": block, "head": jnp.ones((32, 5))}
+    rules = Rules(branch=rf"block_(\d+)/conv_(\d+)/{kernel}", head="^head$", optional=("keep",))
+    return tree, rules
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bias", "keep", "warned"),
+    [
+        ("kernel", jnp.ones(32), None, True),
+        ("kernel", jnp.zeros(32), None, False),  # there is nothing to say
+        ("", jnp.ones(32), None, False),  # it becomes 0
+        ("kernel", jnp.ones(32), "conv_./bias", False),  # it is to stay
+    ],
+)
+def test_fixup_warns_of_a_bias_that_keeps_a_branch_from_starting_at_zero(
+    kernel, bias, keep, warned
+):
+    tree, rules = biased(kernel, bias)
+    rules = dataclasses.replace(rules, keep=keep)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = init.fixup(tree, 2, rules=rules)
+        jax.jit(lambda tree: init.fixup(tree, 2, rules=rules))(tree)  # values are not known
+    said = [str(each.message) for each in caught if "bias vector" in str(each.message)]
+    assert len(said) == warned
+    assert all("'block_1/conv_2/bias' and 1 more" in sentence for sentence in said)
+    kept = bias if kernel else 0
+    np.testing.assert_array_equal(found["block_1"]["conv_2"]["bias"], kept)
+
+
+def test_asking_what_fixup_does_says_nothing():
+    tree, rules = biased("kernel", jnp.ones(32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert init.describe(tree, 2, rules=rules, scheme="fixup")

@@ -111,6 +111,13 @@ MUTANTS = [
         "init/skipinit.py",
         "init/test_contract.py init/test_errors.py",
         ("int(depth) ** -0.5 if rootable", "int(depth) ** -1.0 if rootable"),
+        ("            beside[k] = leaf.path", "            beside[-k] = leaf.path"),
+    ),
+    *_in(
+        "init/needs.py",
+        "init/test_needs.py",
+        ("leaf.weight and leaf.layer == leaf.m", "leaf.weight and leaf.layer == 1"),
+        ("        and not all_zero(value)", "        and all_zero(value)"),
     ),
     *_in(
         "init/xavier.py",
