@@ -99,18 +99,18 @@ def with_alphas(
 
 def _refuse_two_alphas(scheme: Scheme, role_map: RoleMap) -> None:
     """Refuses a branch with several alphas, where another has none."""
-    beside: dict[int, str] = {}
+    alpha_of: dict[int, str] = {}
     for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
         # One beside several branches belongs to one of them, and its path does not say to which.
         if leaf.role is not Role.ALPHA or len(location.branches) != 1:
             continue
         for k in location.branches[0]:
-            if k in beside:
+            if k in alpha_of:
                 raise ValueError(
-                    f"alphas {beside[k]!r} and {leaf.path!r} found beside the residual branch "
+                    f"alphas {alpha_of[k]!r} and {leaf.path!r} found beside the residual branch "
                     f"{role_map.branches[k - 1].name!r}; {scheme.title} needs one for each branch."
                 )
-            beside[k] = leaf.path
+            alpha_of[k] = leaf.path
 
 
 def _check_alpha(alpha: Any) -> None:

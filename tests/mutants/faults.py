@@ -111,7 +111,7 @@ MUTANTS = [
         "init/skipinit.py",
         "init/test_contract.py init/test_errors.py",
         ("int(depth) ** -0.5 if rootable", "int(depth) ** -1.0 if rootable"),
-        ("            beside[k] = leaf.path", "            beside[-k] = leaf.path"),
+        ("            alpha_of[k] = leaf.path", "            alpha_of[-k] = leaf.path"),
     ),
     *_in(
         "init/needs.py",
