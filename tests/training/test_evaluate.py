@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import training
+from nf_resnets.models import onednn
 from tests.training import small
 
 COUNT = 53  # a prime, so that no batch divides it
@@ -169,3 +170,12 @@ def test_refusals():
     compiled = training.make_evaluate(linear, mesh, batch_size=16)
     with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2"):
         compiled(parameters(3), {}, SPLIT)
+
+
+def test_its_convolutions_call_onednn_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(onednn, "available", lambda: True)
+    model, mesh = small.wide_resnet("fixup"), training.make_mesh(devices=jax.devices()[:1])
+    params = training.stack([small.he_variables(model)["params"]])
+    compiled = training.make_evaluate(training.eval_apply(model), mesh, batch_size=16)
+    text = compiled.trace(params, {}, SPLIT).lower(lowering_platforms=("cpu",)).as_text()
+    assert "__onednn$" in text
