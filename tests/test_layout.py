@@ -8,6 +8,7 @@ import pytest
 
 from nf_resnets import init, optim, roles
 from nf_resnets.init import Rules
+from nf_resnets.roles import Leaf, Role
 from tests.trees import equinox_tree, haiku_tree, linen_tree, nnx_tree
 from tests.trees.network import by_path
 
@@ -182,11 +183,20 @@ def test_layers_that_do_not_fit_one_another():
         roles.assign(tree, Rules(branch=BRANCH, embedding="table"))
 
 
-def test_a_stack_taken_for_a_convolution_in_space_is_not_drawn():
-    tree = {"block_1": {"conv_1": np.ones((20, 3, 3, 8, 8))}}
-    with pytest.raises(ValueError, match="looks stacked over 20 branches; expected rules.stacked"):
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((20, 3, 3, 8, 8), "WWWIO"), ((20, 8, 8), "DIO")], ids=["space", "line"]
+)
+def test_a_stack_taken_for_a_convolution_is_not_drawn(shape, axes):
+    tree = {"block_1": {"conv_1": np.ones(shape)}}
+    match = f"looks stacked over 20 branches; expected rules.stacked.*'{axes}'"
+    with pytest.raises(ValueError, match=match):
         init.he(tree, KEY, rules=Rules(branch=BRANCH))
-    init.he(tree, KEY, rules=Rules(branch=BRANCH, axes={"conv": "WWWIO"}))
+    init.he(tree, KEY, rules=Rules(branch=BRANCH, axes={"conv": axes}))
+
+
+def test_a_depthwise_convolution_of_many_taps_is_no_stack():
+    leaf = Leaf("conv", Role.BRANCH, (31, 1, 8), weight=True, axes="WIO", groups=8)
+    assert roles.fans(leaf) == (31, 31)
 
 
 @pytest.mark.parametrize("make", [linen_tree, nnx_tree, haiku_tree])

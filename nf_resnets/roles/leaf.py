@@ -188,12 +188,15 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       (512, 512)
     """
     axes, shape = axes_of(leaf), leaf.shape
-    # What would be a convolution in space looks like a stack of those in a plane.
+    # What would be a convolution in space looks like a stack of those in a plane; what would be one
+    # along a line, of many taps, like a stack of dense layers.
     in_plane = axes == "DHWIO" and shape[0] > WIDEST and shape[1] == shape[2] <= WIDEST
-    if leaf.role is Role.BRANCH and in_plane:
+    on_line = axes == "WIO" and shape[0] > WIDEST and shape[1] > 1
+    if leaf.role is Role.BRANCH and (in_plane or on_line):
         raise ValueError(
             f"leaf {leaf.path!r} {list(shape)} looks stacked over {shape[0]} branches; expected "
-            "rules.stacked to match it, or rules.axes to say that it is a convolution ('WWWIO')."
+            "rules.stacked to match it, or rules.axes to say that it is a convolution "
+            f"({'WWWIO' if in_plane else 'DIO'!r})."
         )
     # What would be a convolution along a line has too many taps for a head.
     if leaf.role is Role.HEAD and axes == "WIO" and shape[0] > WIDEST:
