@@ -132,7 +132,7 @@ HWIO = {
     "grouped": [(1, 1, 64, 128), (3, 3, 4, 128), (1, 1, 128, 64)],
     "asymmetric": [(1, 7, 64, 48), (7, 1, 48, 64)],
     "dense connections": [(3, 3, 64, 32), (3, 3, 96, 32)],
-    "along time": [(31, 64, 64), (3, 64, 64)],
+    "along time": [(11, 64, 64), (3, 64, 64)],  # of more taps: taken for a stack
     "feed-forward": [(12, 20), (20, 12)],
     "gated": [(12, 40), (20, 12)],
     "fused attention": [(12, 36), (12, 12)],
