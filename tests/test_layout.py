@@ -132,7 +132,7 @@ HWIO = {
     "grouped": [(1, 1, 64, 128), (3, 3, 4, 128), (1, 1, 128, 64)],
     "asymmetric": [(1, 7, 64, 48), (7, 1, 48, 64)],
     "dense connections": [(3, 3, 64, 32), (3, 3, 96, 32)],
-    "along time": [(11, 64, 64), (3, 64, 64)],  # of more taps: taken for a stack
+    "along time": [(31, 64, 64), (3, 64, 64)],
     "feed-forward": [(12, 20), (20, 12)],
     "gated": [(12, 40), (20, 12)],
     "fused attention": [(12, 36), (12, 12)],
@@ -192,6 +192,13 @@ def test_a_stack_taken_for_a_convolution_is_not_drawn(shape, axes):
     with pytest.raises(ValueError, match=match):
         init.he(tree, KEY, rules=Rules(branch=BRANCH))
     init.he(tree, KEY, rules=Rules(branch=BRANCH, axes={"conv": axes}))
+
+
+@pytest.mark.parametrize("bias", [(20, 8), (1,), ()])
+def test_no_bias_but_one_of_all_outputs_makes_a_stack_a_convolution(bias):
+    layer = {"kernel": np.ones((20, 8, 8)), "bias": np.ones(bias)}
+    with pytest.raises(ValueError, match="expected rules.stacked|rules.stacked to match"):
+        init.he({"block_1": {"conv_1": layer}}, KEY, rules=Rules(branch=BRANCH))
 
 
 def test_a_depthwise_convolution_of_many_taps_is_no_stack():

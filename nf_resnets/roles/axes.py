@@ -67,6 +67,10 @@ def with_axes(leaves: Sequence[Leaf], rules: Rules, params: Any, paths: Any) -> 
         other = "OIHW" if is_equinox_layer(holders[leaf.path]) else "HWIO"
         layout = found.get(leaf.path, rules.layout or other)
         known = words[leaf.path] or (layout and by_layout(len(leaf.own_shape), layout))
+        # Along a line, unless stacked: a stack would have a bias vector for each of its layers.
+        own_bias = values.get(leaf.path) == leaf.own_shape[-1]
+        if known == "WIO" and leaf.role is Role.BRANCH and own_bias:
+            known = "DIO"
         return "N" * leaf.stacked + known if known else ""
 
     return [dataclasses.replace(leaf, axes=word(leaf)) if leaf.weight else leaf for leaf in leaves]
