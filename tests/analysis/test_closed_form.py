@@ -106,6 +106,41 @@ def test_the_fourth_moment_behind_batch_norm_nears_a_gaussians_with_the_batch(ba
     assert abs(np.mean(fourth) - 3 * (batch - 1) / (batch + 1)) < 5 * error + 1e-3
 
 
+def errors_of_squares(width, form, *, normalized):
+    """By how many standard errors ``x_k**2`` is above the form, after dense branches of He's."""
+    rng, draws, batch = np.random.default_rng(width), 100_000, 3 if normalized else 1
+    x = rng.standard_normal((draws, width, batch))
+
+    def layer(h):
+        if normalized:
+            h = h - h.mean(axis=-1, keepdims=True)
+            h = h / np.sqrt((h**2).mean(axis=-1, keepdims=True))
+        weight = rng.standard_normal((draws, width, width)) * (2 / width) ** 0.5
+        return weight @ np.maximum(h, 0)
+
+    found = []
+    for expected in form.sum:
+        x = x + layer(layer(x))
+        squares = (x**2).mean(axis=(1, 2))
+        found.append((squares.mean() - expected) / (squares.std() / draws**0.5))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_with_batch_norm_var_is_the_closed_form_at_any_width(width):
+    """A layer with symmetric weights gives every ReLU but a branch's first a symmetric input."""
+    assert np.abs(errors_of_squares(width, cf.batch_norm(3), normalized=True)).max() < 4
+    wrong = cf.propagate(1.03 * np.ones(3), normalized=True)
+    assert np.abs(errors_of_squares(width, wrong, normalized=True)).max() > 4
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_at_small_width_var_more_than_doubles_after_the_first_block(width):
+    """A sum is skewed: the branch is large where its input is positive. The form has no skew."""
+    first, _, third = errors_of_squares(width, cf.alpha_one(3), normalized=False)
+    assert abs(first) < 4 < third
+
+
 def test_padding_is_that_of_a_convolution_of_ones():
     # One He layer on ones, with the mean over the 3x3 window; by hand for 2 x 3 positions.
     form = cf.propagate([1.0], size=(2, 3), kernels=(3,))

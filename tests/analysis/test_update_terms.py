@@ -133,13 +133,40 @@ def test_the_expected_update_is_the_trace_to_within_a_root_of_the_classes(num_br
     assert 1 < expected * CLASSES / np.trace(J) < CLASSES**0.5
 
 
-def numpy_logits(weights, x):
+def numpy_logits(weights, x, relu=lambda h: np.maximum(h, 0)):
     for branch in weights.branches:
         h = x
         for weight in branch:
-            h = np.maximum(weight @ h, 0)
+            h = relu(weight @ h)
         x = x + h
     return weights.head @ x
+
+
+def test_a_relu_is_a_diagonal_matrix_also_after_a_small_step():
+    """Appendix B.1's first insight: same logits, same gradient, same logits after the step."""
+    drawn, x = network(3, 2)
+    at = np.asarray(x, np.float64)
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), drawn)
+    active: list[np.ndarray] = []
+    logits = numpy_logits(weights, at, lambda h: active.append(np.diag(h > 0)) or active[-1] @ h)
+    np.testing.assert_array_equal(logits, numpy_logits(weights, at))
+
+    def fixed(weights):
+        diagonals = iter(active)
+        return numpy_logits(weights, at, lambda h: next(diagonals) @ h)
+
+    def slopes(logits_of):
+        return quick_jit(jax.grad(lambda weights: jnp.sum(logits_of(weights))))(drawn)
+
+    gradient = slopes(lambda weights: network_logits(weights, x))
+    for one, other in zip(*map(jax.tree.leaves, (gradient, slopes(fixed))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=FLOAT32, atol=FLOAT32)
+
+    def stepped(eta):
+        return jax.tree.map(lambda p, g: p - eta * np.asarray(g, np.float64), weights, gradient)
+
+    np.testing.assert_array_equal(fixed(stepped(1e-4)), numpy_logits(stepped(1e-4), at))
+    assert np.abs(fixed(stepped(1.0)) - numpy_logits(stepped(1.0), at)).max() > 0.1
 
 
 def test_a_zero_layer_under_a_relu_never_moves():
