@@ -1,10 +1,10 @@
 r"""SkipInit's sweeps: the optimal learning rate and accuracy against the batch size.
 
-Claim (sections 4 and 5 of the paper, and its author feedback): for small batches the optimal
-learning rate grows in proportion to the batch size and is far below the largest stable one, with
-and without BatchNorm. Only for large batches is it close to the largest stable rate, which
-BatchNorm raises. So at small batches BatchNorm's benefit is not large rates, but small branches at
-initialisation, which SkipInit and Fixup have as well.
+Claim (the abstract and the author feedback): for small batches the optimal learning rate grows in
+proportion to the batch size and is far below the largest stable one, with and without BatchNorm.
+Only for large batches is it close to the largest stable rate, which BatchNorm raises. So at small
+batches BatchNorm's benefit is not large rates, but small branches at initialisation, which SkipInit
+and Fixup have as well.
 
 Protocol: learning rates are powers of two, with several seeds for each batch size. The best rate
 has the range of rates whose mean is within one standard deviation of the best, once by test

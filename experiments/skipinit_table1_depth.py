@@ -1,9 +1,9 @@
 r"""SkipInit's table 1: test accuracy against depth, each scheme at its best learning rate.
 
-Claim (section 3 of the paper): a deep residual network needs branches that are small at the start.
-SkipInit (`alpha = 0`) and `alpha = L**-0.5` train at 1,000 layers like BatchNorm. `alpha = 1` fails
-from 100 layers on. So do sums divided by sqrt(2), at 1,000 layers, although they keep the variance
-of the activations.
+Claim (the abstract and the reviews): a deep residual network needs branches that are small at the
+start. SkipInit (`alpha = 0`) and `alpha = L**-0.5` train at 1,000 layers like BatchNorm. `alpha =
+1` fails from 100 layers on. So do sums divided by sqrt(2), at 1,000 layers, although they keep the
+variance of the activations.
 
 Expected, CIFAR-10 test accuracy in percent of WRN-n-2 at the best rate (first arXiv version):
 

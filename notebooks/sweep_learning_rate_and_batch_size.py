@@ -21,7 +21,7 @@
 # 2. find the best rate at each batch size, and *how sure* it is,
 # 3. read the figure: the best rate grows with the batch size, and BatchNorm can use larger rates.
 #
-# This is the protocol of De and Smith (NeurIPS 2020, section 3), at the size of a laptop.
+# This is the protocol of De and Smith (NeurIPS 2020), at the size of a laptop.
 
 # %%
 # On Colab or Kaggle, upload the wheel that `make wheel` builds, or put it on Drive or into a data

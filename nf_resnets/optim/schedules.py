@@ -69,8 +69,8 @@ def halving(learning_rate: Any, num_steps: int, *, halvings: int = 10) -> optax.
     Raises:
       ValueError: if ``num_steps`` or ``halvings`` is below 1.
 
-    Source: De, Smith, *Batch Normalization Biases Residual Blocks*, NeurIPS 2020, section 3 (the
-    rate is constant for 100 epochs, then halved every 10).
+    Source: De, Smith, *Batch Normalization Biases Residual Blocks*, NeurIPS 2020 (the rate is
+    constant for 100 epochs, then halved every 10).
 
     Example:
       >>> schedule = halving(0.8, num_steps=8, halvings=2)
