@@ -14,8 +14,8 @@ Every scheme is trained at every size with rates a factor of two apart; if the b
 the highest, further rates are tried. The best rate has the lowest mean training loss over the last
 quarter of the steps. Rates within a standard deviation over the seeds are as good; rates with more
 diverged seeds rank behind. All schemes start from one draw, He (fan_in), have no weight decay, and
-a rate that is constant for half of the run, then halved ten times. Width 2 and the shallowest depth
-are the base network of muP's schemes.
+a rate that is constant for half of the run, then halved ten times. 10 layers of width 2 are
+the base network of muP's schemes, whichever sizes are trained.
 
 `--scale laptop` trains 10 to 304 layers at width 1, and widths 1 to 4 at 10 layers, on the 8x8
 digits inside scikit-learn: batch 64, 44 steps, five seeds; about 40 minutes on two idle cores.
@@ -66,7 +66,7 @@ class Command(experiment.Command):
     lines: tuple[str, ...] = ()
     """Some of fixup, skipinit, alpha_rsqrt_depth, depth_mup, completep, plain, batchnorm."""
     depths: tuple[int, ...] = ()
-    """Layers, with spaces between; by default those of the scale. The first is the base's."""
+    """Layers, with spaces between; by default those of the scale."""
     widths: tuple[int, ...] = ()
     """Widths, at the first of the depths."""
     log2_rates: tuple[int, ...] = ()
@@ -81,6 +81,7 @@ class Settings:
     lines: tuple[str, ...] = LINES
     depths: tuple[int, ...] = (10, 34, 100, 304)  # layers, at the first of the widths
     widths: tuple[int, ...] = (1, 2, 4)  # at the first of the depths
+    base_depth: int = 10  # of the network that the schemes of muP carry rates from
     base_width: int = 2  # the least that has all leaves of wider networks
     log2_rates: tuple[int, ...] = (-5, -4, -3, -2, -1)
     extend: int = 6  # rates beyond each end, at most
@@ -127,7 +128,7 @@ def relative(
 def relative_at(settings: Settings, dataset: Any, key: Row) -> training.Relative:
     """The network of a run; see :func:`relative`."""
     size = key["line"], key["depth"], key["width"]
-    base = settings.depths[0], settings.base_width
+    base = settings.base_depth, settings.base_width
     return relative(*size, settings.stem_channels, base, dataset.num_classes)
 
 

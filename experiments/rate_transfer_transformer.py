@@ -14,7 +14,8 @@ learning. The three networks with LayerNorm are equal at the smallest size; acro
 two have muP's rates.
 
 Rates, their selection, ranges and schedule are those of `rate_transfer`; beta_2 is 0.98, and there
-is no weight decay, no warm-up and no label smoothing. The smallest network is the base network.
+is no weight decay, no warm-up and no label smoothing. The smallest network of the scale is the
+base network, whichever sizes are trained.
 
 `--scale laptop` trains 2 to 60 layers of 32 channels (encoder and decoder together, 5 to 150
 branches) and 32 to 128 channels at 2 layers, on the generated sentences of the translation
@@ -63,10 +64,9 @@ class Command(rate_transfer.Command):
     lines: tuple[str, ...] = ()
     """Some of layernorm_pre, depth_mup, completep, fixup, rezero."""
     depths: tuple[int, ...] = ()
-    """Layers, of encoder and decoder together; by default those of the scale. The first is the
-    base's."""
+    """Layers, of encoder and decoder together; by default those of the scale."""
     widths: tuple[int, ...] = ()
-    """Channels, at the first of the depths; the first is the base's."""
+    """Channels, at the first of the depths."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Settings:
     lines: tuple[str, ...] = tuple(LINES)
     depths: tuple[int, ...] = (2, 6, 20, 60)  # layers, at the first of the widths
     widths: tuple[int, ...] = (32, 64, 128)  # channels, at the first of the depths
+    base_depth: int = 2  # of the network that the schemes of muP carry rates from
+    base_width: int = 32
     log2_rates: tuple[int, ...] = (-8, -7, -6, -5, -4)
     extend: int = 6  # rates beyond each end, at most
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -98,8 +100,8 @@ class Settings:
 
 SCALES = {
     "smoke": Settings(
-        lines=("layernorm_pre", "completep"), depths=(2, 4), widths=(16, 32), log2_rates=(-8, -6),
-        extend=0, seeds=(0,), max_tokens=128, steps=4,
+        lines=("layernorm_pre", "completep"), depths=(2, 4), widths=(16, 32), base_width=16,
+        log2_rates=(-8, -6), extend=0, seeds=(0,), max_tokens=128, steps=4,
     ),
     "laptop": Settings(),
 }  # fmt: skip
@@ -142,7 +144,7 @@ def relative(
         )
 
     tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    base = network(settings.depths[0], settings.widths[0])
+    base = network(settings.base_depth, settings.base_width)
     return training.relative_to(network(depth, width), base, tokens, tokens)
 
 

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 import shutil
 import signal
 import threading
@@ -58,6 +59,7 @@ class ExperimentTask:
         self._dtype, self._optimizer = dtype, optimizer
         self.points: dict[str, Point] = {}
         self.runs: dict[str, Resolved] = {}
+        self._programs: dict[str, Any] = {}  # by name
         values = dataclasses.asdict(settings)
         fixed = {name: of for name, of in values.items() if name not in experiment.grid}
         self._fixed = json.dumps(fixed, sort_keys=True)
@@ -76,11 +78,15 @@ class ExperimentTask:
 
         found = []
         for group in sorted(programs.values(), key=order):
-            # The same in every process, whatever else there is to be made.
-            words = [self.experiment.name, self._fixed, repr(group[0].program)]
+            # The same in every process, whatever else there is to be made: without the addresses of
+            # functions, of which a scheme's constants may be made.
+            program = re.sub(r" at 0x[0-9a-f]+", "", repr(group[0].program))
+            words = [self.experiment.name, self._fixed, program]
             words += [self._dtype] if self._dtype != DTYPES[0] else []
             words += [self._optimizer] if self._optimizer else []
-            name = json.dumps(words)
+            name = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+            if self._programs.setdefault(name, group[0].program) != group[0].program:
+                raise ValueError(f"two programs are {program}; expected functions of other names.")
             step_cost = self._step_cost(group[0])
             for point in group:
                 named = {
@@ -93,7 +99,7 @@ class ExperimentTask:
                 run = Resolved(
                     settings={**named, **point.key},
                     label=point.name,
-                    program=hashlib.sha256(name.encode()).hexdigest()[:12],
+                    program=name,
                     num_steps=point.num_steps,
                     steps_per_epoch=point.steps_per_epoch,
                     step_cost=step_cost,

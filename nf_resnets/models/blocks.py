@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.models.dtypes import kept_small, scaled
-from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm
+from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm, relu
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
 from nf_resnets.models.parts import learnt_scalar, shifted, times
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
@@ -198,7 +198,7 @@ class Layers:
         """The anatomy's activation, a ReLU where it names none."""
         activation = self.anatomy.activation
         if activation == "relu":
-            return nn.relu(x)
+            return relu(x)
         return kept_small(activation, x)(x)
 
     def center(self, x: jax.Array, name: str) -> jax.Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets.models.branch import Linear, begin, end, shift
+from nf_resnets.models.layers import relu
 from nf_resnets.schemes import Anatomy, BranchConstants
 from nf_resnets.taps import tap
 
@@ -46,7 +47,7 @@ class FeedForward(nn.Module):
         linear = partial(Linear, use_bias=self.anatomy.conv_biases, dtype=self.dtype)
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_1")
         h = linear(self.d_ff, name="linear_1")(h)
-        h = nn.relu(shift(self, self.anatomy, h, "bias_relu"))
+        h = relu(shift(self, self.anatomy, h, "bias_relu"))
         h = linear(x.shape[-1], name="linear_2")(shift(self, self.anatomy, h, "bias_2"))
         return end(self, x, h, constants, train=train)
 

@@ -57,6 +57,19 @@ def lecun_fan_in(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return shape[0] ** -0.5 * random.normal(key, shape, jnp.float32)
 
 
+def relu(x: jax.Array) -> jax.Array:
+    """``max(x, 0)``, with a slope of 0 at 0; NaN stays NaN.
+
+    XLA turns the NaN of a ``jax.nn.relu`` into 0 where it fuses it into a sum on a CPU, as in the
+    mean before a head, so that a network that has overflowed has a finite loss.
+
+    Example:
+      >>> jax.jit(lambda x: relu(x).mean(axis=1))(jnp.array([[-1.0, 2.0], [jnp.nan, 1.0]])).tolist()
+      [1.0, nan]
+    """
+    return jnp.where(x <= 0, jnp.zeros((), x.dtype), x)
+
+
 class Conv(nn.Module):
     """A convolution of odd size, padded alike on all sides.
 
@@ -351,5 +364,6 @@ __all__ = [
     "lecun_fan_in",
     "max_pool",
     "missing_keys",
+    "relu",
     "standardized_kernel",
 ]

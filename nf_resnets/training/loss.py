@@ -81,7 +81,7 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Whether each prediction is right, 1 or 0; NaN where the label is no class, and nowhere else.
 
     The mean over a batch is its accuracy, which so tells labels that are no class from logits that
-    are not finite: of these the prediction is wrong.
+    are NaN: of these the prediction is wrong.
 
     Args:
       logits: ``[b, c]``.
@@ -93,8 +93,11 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Example:
       >>> [float(each) for each in correct(jnp.eye(3), jnp.array([0, 0, 3]))]
       [1.0, 0.0, nan]
+      >>> correct(jnp.full((1, 3), jnp.nan), jnp.array([0])).tolist()
+      [0.0]
     """
     right = jnp.argmax(logits.astype(jnp.float32), axis=-1) == labels
+    right &= ~jnp.isnan(logits).any(axis=-1)  # argmax would take the first NaN for the largest
     is_class = (labels >= 0) & (labels < logits.shape[-1])
     return jnp.where(is_class, right.astype(jnp.float32), jnp.nan)
 

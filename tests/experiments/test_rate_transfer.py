@@ -46,14 +46,16 @@ def test_rates_go_on_until_the_best_is_inside(digits):
     }
 
 
-def test_networks_know_their_base(digits):
+@pytest.mark.parametrize("depths", [(10, 28), (28, 16)])
+def test_networks_know_their_base(digits, depths):
     """CompleteP's branches and rates at 28 layers, as those of 10 layers and width 2 say."""
+    settings = dataclasses.replace(SETTINGS, depths=depths)
     by_line = {
         point.key["line"]: point
-        for point in rate_transfer.points(SETTINGS, digits, [])
-        if point.key["depth"] == 28
+        for point in rate_transfer.points(settings, digits, [])
+        if (point.key["depth"], point.key["width"]) == (28, 1)
     }
-    model, optimizer, _, _ = rate_transfer.setup(SETTINGS, digits, by_line["completep"])
+    model, optimizer, _, _ = rate_transfer.setup(settings, digits, by_line["completep"])
     np.testing.assert_allclose(model.scheme.constants(12).residual, 3 / 12)
     assert by_line["completep"].start.scheme is model.scheme
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 8, 8, 1)))["params"]
@@ -61,7 +63,7 @@ def test_networks_know_their_base(digits):
     assert ones["head"]["kernel"].shape == (16, 10)  # 4 stem channels, width 1, stage 3
     rule = optimizer({"learning_rate": 1.0}).init(shapes)
     assert jax.tree.structure(rule)  # all leaves have a counterpart in the base
-    plain = rate_transfer.setup(SETTINGS, digits, by_line["skipinit"]).model
+    plain = rate_transfer.setup(settings, digits, by_line["skipinit"]).model
     assert plain.scheme == "skipinit"
 
 

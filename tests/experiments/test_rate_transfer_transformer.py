@@ -14,13 +14,14 @@ SMOKE = rate_transfer_transformer.SCALES["smoke"]
 SENTENCES = types.SimpleNamespace(vocabulary=types.SimpleNamespace(target_size=20), train=None)
 
 
-def test_networks_know_their_base():
+@pytest.mark.parametrize("depths", [(2, 4), (4,)])
+def test_networks_know_their_base(depths):
     """CompleteP's branches at 4 layers, as those of 2 layers say."""
     settings = dataclasses.replace(
-        SMOKE, lines=("completep",), depths=(2, 4), widths=(16,), log2_rates=(-6,)
+        SMOKE, lines=("completep",), depths=depths, widths=(16,), log2_rates=(-6,)
     )
     points = rate_transfer_transformer.EXPERIMENT.points(settings, SENTENCES, [])
-    assert [(p.key["line"], p.key["depth"]) for p in points] == [("completep", 2), ("completep", 4)]
+    assert [(p.key["line"], p.key["depth"]) for p in points] == [("completep", d) for d in depths]
     deep = rate_transfer_transformer.setup(settings, SENTENCES, points[-1]).model
     assert (deep.num_branches, deep.scheme.title) == (10, "CompleteP with LayerNorm")
     np.testing.assert_allclose(deep.scheme.constants(10).residual, 1 / 2)

@@ -60,6 +60,28 @@ def test_a_run_is_named_by_its_settings_and_not_by_the_grid():
     assert task.resolve(dict(run.settings)) is run and task.start(run).scheme.name == "fixup"
 
 
+def test_a_programs_name_is_that_of_every_process():
+    """Schemes such as RescaleNet have functions, whose addresses differ."""
+
+    def made_anew():
+        def constant(k, L):
+            return k / L
+
+        return functools.partial(constant, L=3)
+
+    one, other = made_anew(), made_anew()
+    assert repr(one) != repr(other)
+    named = [
+        ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits()).add([point("run", program)])[0].program
+        for program in (one, other, functools.partial(one.func, L=4))
+    ]
+    assert named[0] == named[1] != named[2]
+    with pytest.raises(ValueError, match="two programs are .*constant.*; expected functions of"):
+        ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits()).add(
+            [point("run", one), point("run 2", other)]
+        )
+
+
 def test_a_run_has_as_many_devices_as_divide_its_batch_and_its_slices():
     mesh = training.make_mesh(devices=jax.devices()[:8])
 

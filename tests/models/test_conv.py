@@ -388,3 +388,16 @@ def test_an_image_of_nan_spoils_no_other(network):
     forward = quick_jit(lambda v, x: model.apply(v, x, train=True))
     logits = forward(random_variables(model, 0), x)
     assert np.isfinite(np.asarray(logits)).all(axis=1).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
+@pytest.mark.parametrize("scheme", ["skipinit", "batchnorm"])
+def test_features_of_nan_have_logits_of_nan_in_a_compiled_network(network, scheme):
+    """Not with ``jax.nn.relu``, whose NaN the CPU's compiler turns into 0 within a mean."""
+    model = network(depth=8 if network is CifarResNet else 10, scheme=scheme, stem_channels=4)
+    variables = random_variables(model, 0)
+    head = variables["params"]["head"]
+    variables = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), variables)
+    variables["params"]["head"] = head
+    logits = jax.jit(lambda v, x: model.apply(v, x))(variables, images(0, 64, 8, 8, 3))
+    assert np.isnan(np.asarray(logits)).all()
