@@ -65,6 +65,7 @@ from .findings import RULE, who_trains
 from .folder import Row
 from .images import image_setup, lengths, network, variant_points
 from .main import run
+from .runs import CURVE_POINTS
 from .table import accuracy_cell, data_title, grouped, seeds_shown, text_table
 
 # What the variants leave out is what the figure shows.
@@ -206,8 +207,13 @@ class Command(experiment.Command):
 
 
 def check(settings: Settings, command: Command) -> Settings:
-    """Refuses a depth without a network."""
+    """Refuses a depth without a network, and more steps than a curve has points."""
     models.CifarResNet(depth=settings.depth)
+    if settings.steps > CURVE_POINTS:
+        raise ValueError(
+            f"--steps {settings.steps} found; expected at most {CURVE_POINTS}, since the averages "
+            "of the figure and the table are of single steps."
+        )
     return settings
 
 

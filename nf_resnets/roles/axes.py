@@ -23,9 +23,7 @@ _OWN_KEY = re.compile(r"(?:^|[/_.])(kernel|weight|w|bias|b)(?:/(?:raw_)?value)?$
 _ENDING = r"(?:_?(?:proj\w*|linear|lin|dense|net|conv\w*))?"
 # What attention's layers are called: Flax, Haiku, Equinox, PyTorch, and the letters of the paper.
 _QUERY, _KEY, _VALUE = (
-    re.compile(
-        rf"(?:w_?|to_|in_)?(?:{short}|{long})(?:_?(?:proj\w*|linear|lin|dense|net|conv\w*))?", re.I
-    )
+    re.compile(rf"(?:w_?|to_|in_)?(?:{short}|{long}){_ENDING}", re.I)
     for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
 )
 _FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)

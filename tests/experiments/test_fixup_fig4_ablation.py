@@ -46,6 +46,12 @@ def test_a_variant_that_there_is_not_is_refused():
         settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", variants=("rule_4",)))
 
 
+def test_more_steps_than_a_curve_has_points_are_refused():
+    with pytest.raises(SystemExit, match="--steps 2001 found; expected at most 2000, since"):
+        settings_of(fig4.EXPERIMENT, fig4.Command(steps=2001))
+    assert settings_of(fig4.EXPERIMENT, fig4.Command(steps=2000)).steps == 2000
+
+
 def test_a_depth_that_there_is_not_is_refused():
     with pytest.raises(SystemExit, match="depth=21 found"):
         settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", depth=21))
