@@ -190,6 +190,11 @@ MUTANTS = [
     ),
     *_in(
         "models/layers.py",
+        "models/test_conv.py",
+        ("return jnp.where(x <= 0, jnp.zeros((), x.dtype), x)", "return nn.relu(x)"),
+    ),
+    *_in(
+        "models/layers.py",
         "models/test_batchnorm.py models/test_dropout.py",
         ("jnp.where(keep, x / (1 - rate), 0)", "jnp.where(keep, x, 0)"),
         ("momentum: float = 0.9", "momentum: float = 0.99"),
@@ -295,6 +300,12 @@ MUTANTS = [
             "SCALARS = Group((Role.SCALAR_BIAS,))",
         ),
     ),
+    # What a run is called.
+    *_in(
+        "experiments/runs.py",
+        "experiments/test_runs.py",
+        ('re.sub(r" at 0x[0-9a-f]+", "", repr(group[0].program))', "repr(group[0].program)"),
+    ),
     # The recipes of the papers.
     *_in(
         "experiments/fixup_table1_resnet110.py",
@@ -389,6 +400,7 @@ MUTANTS = [
     *_in(
         "training/loss.py",
         "training/test_loss.py",
+        ("right &= ~jnp.isnan(logits).any(axis=-1)", "right &= True"),
         (
             "uniform = -jax.nn.log_softmax(logits).mean(axis=-1)",
             "uniform = -jax.nn.log_softmax(logits).sum(axis=-1)",

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from nf_resnets.training import cross_entropy
+from nf_resnets.training.loss import correct
 
 RNG = np.random.default_rng(0)
 LOGITS = (3 * RNG.standard_normal((12, 7))).astype(np.float32)
@@ -82,3 +83,8 @@ def test_labels_that_are_not_one_integer_each_are_refused(name, labels):
     batch = {"label": LABELS, "other_label": OTHERS, "fraction": SHARE, name: labels}
     with pytest.raises(ValueError, match=rf"^{name} of shape .* found; expected .* shape \[12\]"):
         cross_entropy(LOGITS, batch)
+
+
+def test_predictions_from_nan_are_wrong_whatever_the_label():
+    logits = jnp.array([[jnp.nan] * 3, [0.0, jnp.nan, 5.0], [0.0, 1.0, -jnp.inf]])
+    assert correct(logits, jnp.array([0, 1, 1])).tolist() == [0.0, 0.0, 1.0]
