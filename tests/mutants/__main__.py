@@ -57,7 +57,7 @@ def main() -> int:
         copies: queue.Queue[Path] = queue.Queue()
         for number in range(arguments.workers):
             copy = Path(folder) / str(number)
-            names = ("nf_resnets", "experiments", "tests")
+            names = ("nf_resnets", "experiments", "tests", "docs/machinery")
             for name in names:
                 shutil.copytree(
                     ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
