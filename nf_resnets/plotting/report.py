@@ -480,8 +480,9 @@ def _targets(
     metric, value = targets[0]["metric"], targets[0]["target"]
     yield (
         f"<h2>Steps to a {_by(metric)} of {_metric(metric, value)}</h2><p>The fewest over the "
-        "rates, of each the median over its seeds; in brackets from the quickest to the slowest "
-        "seed. B<sub>noise</sub> is the gradient noise scale of these runs up to the target.</p>"
+        "rates, of each the median over its seeds; in brackets from the last step at which the "
+        "quickest seed had not reached it to the step at which the slowest had. B<sub>noise</sub> "
+        "is the gradient noise scale of these runs up to the target.</p>"
     )
     lines = []
     for one in targets:
