@@ -79,13 +79,14 @@ def fixup(
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero), ``scale`` is not finite and above 0, or the tree is
         initialised already, has no residual branch, holds shapes or numbers that are not finite,
-        has a norm in a branch that ``rules.norm`` does not name or a second factor of zeros in a
-        branch, or does not fit the rules (see :func:`nf_resnets.roles.assign`).
+        has a norm in a branch that ``rules.norm`` does not name, a second factor of zeros in a
+        branch or a head of two layers, or does not fit the rules (see
+        :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
       SchemeWarning: if the tree has no scalar biases or multipliers, or the last layer of a branch
-        has a bias vector that ``rules.branch`` does not match and that is not 0.
+        or the head has a bias vector that no rule matches and that is not 0.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
     ICLR 2019; its published code, hongyi-zhang/Fixup.

@@ -20,7 +20,7 @@ from nf_resnets.init.norms import is_gain, refuse_norms
 from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.init.zeros import refuse_two_zeros
 from nf_resnets.roles import Role, RoleMap
-from nf_resnets.roles.axes import ends_in_bias, layer_of
+from nf_resnets.roles.axes import layer_of
 from nf_resnets.schemes import BranchConstants, Need, Scheme, SchemeWarning
 
 # What a tree shows of a network: the part of the anatomy, what to call it, the rule that names it.
@@ -92,36 +92,42 @@ def check_parts(
 
 
 def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:
-    """Warns of a bias vector beside the last layer of a branch that no rule names and is not 0.
+    """Warns of a bias vector of a head or of a branch's last layer that no rule names, if not 0.
 
     Layers of Equinox and PyTorch draw theirs at random.
     """
     if _SILENT.get():
         return
-    last = {
-        layer_of(leaf.path)
+    zero = {
+        _without_own_key(leaf.path): leaf.role
         for leaf in role_map.leaves
-        if leaf.role is Role.BRANCH and leaf.weight and leaf.layer == leaf.m
+        if leaf.weight
+        and (leaf.role is Role.HEAD or (leaf.role is Role.BRANCH and leaf.layer == leaf.m))
     }
-    found = [
-        leaf.path
-        for leaf, value in role_map.items(params)
-        if leaf.role is Role.KEEP
-        and ends_in_bias(leaf.path)
-        and layer_of(leaf.path) in last
-        and not re.search(role_map.rules.keep or "(?!)", leaf.path)
-        and is_concrete(value)
-        and not all_zero(value)
-    ]
-    if found:
-        others = f" and {len(found) - 1} more" if found[1:] else ""
+    found: dict[Role, list[str]] = {}
+    for leaf, value in role_map.items(params):
+        role = zero.get(_without_own_key(leaf.path))
+        unnamed = leaf.role is Role.KEEP and not leaf.weight and hasattr(value, "shape")
+        kept = re.search(role_map.rules.keep or "(?!)", leaf.path)
+        if role and unnamed and not kept and is_concrete(value) and not all_zero(value):
+            found.setdefault(role, []).append(leaf.path)
+    for of_role, paths in found.items():
+        others = f" and {len(paths) - 1} more" if paths[1:] else ""
+        of, it = ("the head", "network's output")
+        if of_role is Role.BRANCH:
+            of, it = ("the last layer of a residual branch", "branch")
         warnings.warn(
-            f"{scheme.title}: bias vector {found[0]!r}{others}, of the last layer of a residual "
-            "branch, is not 0, so that the branch does not start at 0; expected rules.branch to "
-            "match it, then it becomes 0, or rules.keep.",
+            f"{scheme.title}: bias vector {paths[0]!r}{others}, of {of}, is not 0, so that the "
+            f"{it} does not start at 0; expected rules.{of_role.value} to match it, then it "
+            "becomes 0, or rules.keep.",
             SchemeWarning,
             stacklevel=3,
         )
+
+
+def _without_own_key(path: str) -> str:
+    """The path without what tells a weight from its bias vector, as in ``w_2`` and ``b2``, too."""
+    return re.sub(r"(?:^|(?<=[/_.]))(?:weight|kernel|w|bias|b)_?(?=\d+$)", "", layer_of(path))
 
 
 def check_zeros(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:

@@ -105,7 +105,7 @@ def _refuse_numbered(scheme: Scheme, role_map: RoleMap, outside: list[Leaf]) -> 
     named: dict[str, dict[str, Leaf]] = {}
     for leaf in outside:
         if not is_gain(leaf) and _NORM.search(leaf.path):
-            module = re.sub(r"[/.]\w+$", "", re.sub(r"/(?:raw_)?value$", "", leaf.path))
+            module = re.sub(r"[/.](?!\d+$)\w+$", "", re.sub(r"/(?:raw_)?value$", "", leaf.path))
             named.setdefault(re.sub(r"\d+", "", module), {}).setdefault(module, leaf)
     for norms in named.values():
         if len(norms) >= max(role_map.num_branches, 2):

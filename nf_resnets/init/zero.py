@@ -11,6 +11,7 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init.identity import is_last, set_matrices
+from nf_resnets.init.zeros import refuse_zero_heads
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -49,7 +50,7 @@ def zero(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree does not fit the
-        rules, a kernel has an even side, or ``c`` is neither of the two.
+        rules, a kernel has an even side, the head has two layers, or ``c`` is neither of the two.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Zhao, Schaefer, Anandkumar, *ZerO Initialization: Initializing Neural Networks with only
@@ -75,7 +76,9 @@ def zero(
         m = math.ceil(math.log2(rows))
         return 2 ** (((c == "paper") - m) / 2) * hadamard(m)[:rows, :columns]
 
-    return set_matrices(params, role_map, matrix, key)
+    result = set_matrices(params, role_map, matrix, key)
+    refuse_zero_heads("ZerO", result, role_map)
+    return result
 
 
 def hadamard(m: int) -> np.ndarray:

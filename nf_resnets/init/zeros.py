@@ -1,13 +1,15 @@
-"""Two zero factors in one branch: neither ever gets a gradient, and the branch never moves."""
+"""Two zero factors in a row, in a branch or a head: neither ever gets a gradient."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 from nf_resnets.init.norms import is_factor
-from nf_resnets.init.tree import is_concrete, zero_rows
+from nf_resnets.init.tree import all_zero, is_concrete, zero_rows
 from nf_resnets.roles import Leaf, Role, RoleMap
+from nf_resnets.roles.axes import layer_of
 from nf_resnets.roles.location import Location
 from nf_resnets.schemes import Scheme
 
@@ -20,10 +22,11 @@ _SCORES = re.compile(r"(?:^|[/._])(?:query|key|q|k|wq|wk|[qk]_proj)(?:[/._]|$)")
 
 
 def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
-    """Refuses a branch of which two factors are all zeros; of traced values nothing can be said.
+    """Refuses a branch or head with two factors of zeros; of traced values nothing can be said.
 
     The product of two zeros has no gradient with regard to either: a last layer that Fixup sets to
-    0 and a norm's scale of 0 behind it, a scalar of 0 behind a layer of zeros.
+    0 and a norm's scale of 0 behind it, a scalar of 0 behind a layer of zeros, a head of two layers
+    that are both 0.
 
     Args:
       scheme: who made the tree.
@@ -31,8 +34,9 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
       role_map: its roles.
 
     Raises:
-      ValueError: if there is such a branch; both leaves are named.
+      ValueError: if there is such a branch or head; both leaves are named.
     """
+    refuse_zero_heads(scheme.title, params, role_map)
     first: dict[int, str] = {}
     for (leaf, value), location in zip(role_map.items(params), role_map.locations, strict=True):
         # A leaf beside several branches stands in a row with one of them, and none knows which.
@@ -56,6 +60,38 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
             first[k] = leaf.path
 
 
+def refuse_zero_heads(title: str, params: Any, role_map: RoleMap) -> None:
+    """Refuses two layers of the head that are all zeros and follow each other by their widths."""
+    zero = [
+        leaf
+        for leaf, value in role_map.items(params)
+        if leaf.role is Role.HEAD and leaf.weight and leaf.axes
+        if is_concrete(value) and all_zero(value)
+    ]
+    for one, two in itertools.permutations(zero, 2):
+        if _module(one) == _module(two) and _follows(one, two):
+            raise ValueError(
+                f"leaves {one.path!r} {list(one.shape)} and {two.path!r} {list(two.shape)} of the "
+                f"head are both zero after {title}, so that neither ever gets a gradient; expected "
+                "rules.head to match the last layer alone, and rules.stem the others."
+            )
+
+
+def _module(leaf: Leaf) -> str:
+    """The module that holds a leaf's layer."""
+    return layer_of(leaf.path).replace(".", "/").rpartition("/")[0]
+
+
+def _follows(one: Leaf, two: Leaf) -> bool:
+    """Whether a layer takes what another gives, and not what that one takes, as one beside it."""
+    given, taken = one.length("O"), two.length("I") * two.groups
+    numbered = re.sub(r"\d+", "", one.path) == re.sub(r"\d+", "", two.path) and one.path < two.path
+    if taken == one.length("I") * one.groups and not numbered:
+        return False
+    flattened = one.length("DHW") * two.length("DHW") == 1 and len(one.axes) > len(two.axes)
+    return given == taken or (flattened and taken % given == 0)
+
+
 def _multiplies(leaf: Leaf, location: Location) -> bool:
     if leaf.role is Role.BRANCH:
         return leaf.weight and not _SCORES.search(leaf.path)
@@ -64,4 +100,4 @@ def _multiplies(leaf: Leaf, location: Location) -> bool:
     return leaf.role in (Role.ALPHA, Role.MULTIPLIER)
 
 
-__all__ = ["refuse_two_zeros"]
+__all__ = ["refuse_two_zeros", "refuse_zero_heads"]

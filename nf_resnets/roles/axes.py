@@ -26,6 +26,7 @@ _QUERY, _KEY, _VALUE = (
     re.compile(rf"(?:w_?|to_|in_)?(?:{short}|{long}){_ENDING}", re.I)
     for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
 )
+_TRIOS = (("queries", "keys", "values"), ("query", "key", "value"), ("q", "k", "v"))
 _FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
 _QKV = re.compile(r"\w*(?:qkv|query_key_value|c_attn)\w*", re.I)
 _EXPERTS = re.compile(r"expert|(?:^|[/._])moe|(?:^|/)vmap", re.I)
@@ -165,16 +166,36 @@ def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
       ('query', 'key', 'value', 'linear')
       >>> attention_order(["proj", "qkv"]), attention_order(["conv_1", "conv_2"])
       (('qkv', 'proj'), None)
+      >>> attention_order(["c_k", "c_proj", "c_q", "c_v"])
+      ('c_q', 'c_k', 'c_v', 'c_proj')
     """
     rest = {name.rpartition("/")[2]: name for name in names}
-    order = []
-    separate = (_QUERY, _KEY, _VALUE)
-    for pattern in {2: (_FUSED,), 3: (_QUERY, _FUSED)}.get(len(rest), separate):
-        fitting = [short for short in rest if pattern.fullmatch(short)]
-        if len(fitting) != 1:
-            return None
-        order.append(rest.pop(fitting[0]))
-    return (*order, *rest.values()) if len(rest) == 1 else None
+    fused = {2: (_FUSED,), 3: (_QUERY, _FUSED)}.get(len(rest), ())
+    found = _separate(list(rest)) if len(rest) == 4 else _fitting(list(rest), fused)
+    order = list(dict.fromkeys(short for each in found if len(each) == 1 for short in each))
+    out = [short for short in rest if short not in order]
+    if not found or len(order) < len(found) or len(out) != 1:
+        return None
+    return tuple(rest[short] for short in (*order, *out))
+
+
+def _fitting(names: Sequence[str], patterns: Sequence[re.Pattern[str]]) -> list[list[str]]:
+    return [[name for name in names if each.fullmatch(name)] for each in patterns]
+
+
+def _separate(names: Sequence[str]) -> list[list[str]]:
+    """Those of query, key and value: one by one, or by what else is in all three names."""
+    found = _fitting(names, (_QUERY, _KEY, _VALUE))
+    if all(found):
+        return found
+    for name in names:
+        for query, key, value in _TRIOS:
+            for place in re.finditer(query, name):
+                before, after = name[: place.start()], name[place.end() :]
+                trio = [name, before + key + after, before + value + after]
+                if set(trio) <= set(names):
+                    return [[each] for each in trio]
+    return [[], [], []]
 
 
 def names_of_attention(names: Sequence[str]) -> list[str]:
@@ -184,13 +205,11 @@ def names_of_attention(names: Sequence[str]) -> list[str]:
       >>> names_of_attention(["attn/q", "attn/k", "attn/v", "attn/out", "mlp/fc1"])
       ['attn/q', 'attn/k', 'attn/v']
     """
-    last = {name: re.split(r"[/.]", name)[-1] for name in names}
-    separate = [
-        [name for name in names if pattern.fullmatch(last[name])]
-        for pattern in (_QUERY, _KEY, _VALUE)
-    ]
-    fused = [name for name in names if _QKV.fullmatch(last[name])]
-    return [name for each in separate for name in each] if all(separate) else fused
+    last = [re.split(r"[/.]", name)[-1] for name in names]
+    separate = _fitting(last, (_QUERY, _KEY, _VALUE))
+    found = separate if all(separate) else _fitting(last, (_QKV,))
+    parts = list(zip(names, last, strict=True))
+    return [name for fitting in found for name, each in parts if each in fitting]
 
 
 def _is_convolution(own: tuple[int, ...]) -> bool:

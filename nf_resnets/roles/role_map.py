@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.roles.axes import with_axes
+from nf_resnets.roles.axes import ends_in_bias, with_axes
 from nf_resnets.roles.branch_checks import (
     orders_by_text,
     refuse_layers_beside,
@@ -43,6 +43,7 @@ class RoleMap:
     branches: tuple[Branch, ...]
     rules: Rules
     _treedef: Any
+    _paths: tuple[Any, ...]
 
     @property
     def num_branches(self) -> int:
@@ -115,6 +116,19 @@ class RoleMap:
                 "that the roles were assigned for."
             )
         return list(zip(self.leaves, values, strict=True))
+
+    def refuse_other_tree(self, params: Any) -> None:
+        """Refuses a tree with other leaves than the one that the roles were assigned for."""
+        self.items(params)
+        flat, _ = jax.tree_util.tree_flatten_with_path(params)
+        for leaf, expected, (path, value) in zip(self.leaves, self._paths, flat, strict=True):
+            shape = tuple(getattr(value, "shape", ())) if leaf.shape else leaf.shape
+            if (path, shape) != (expected, leaf.shape):
+                raise ValueError(
+                    f"leaf {path_name(path)!r} {list(shape)} found where the tree that the roles "
+                    f"were assigned for has {leaf.path!r} {list(leaf.shape)}; expected that tree, "
+                    "or Rules in place of the RoleMap."
+                )
 
     def map(self, function: Callable[[Leaf, Any], Any], params: Any) -> Any:
         """Applies ``function(leaf, value)`` to every leaf and returns a tree of the same kind."""
@@ -198,10 +212,11 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
       The :class:`RoleMap` of the tree.
 
     Raises:
-      ValueError: if the tree is empty, a weight is matched by no rule or a leaf by two, a rule
-        matches nothing, a weight's dtype is not a floating-point one, the leaves of a branch
-        contradict each other, names put its layers in an order that its widths speak against, one
-        of them is a shortcut or a gate by its looks, or a branch has no skip path by its.
+      ValueError: if the tree is empty or not that of the :class:`RoleMap`, a weight is matched by
+        no rule or a leaf by two, a rule matches nothing, a weight's dtype is not a floating-point
+        one, the leaves of a branch contradict each other, names put its layers in an order that its
+        widths speak against, one of them is a shortcut or a gate by its looks, or a branch has no
+        skip path by its.
       TypeError: if ``rules`` is no :class:`Rules`, or ``params`` no tree with arrays in it.
 
     Example:
@@ -212,7 +227,7 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
       ['block_2', 'block_10']
     """
     if isinstance(rules, RoleMap):
-        rules.items(params)  # refuses another tree
+        rules.refuse_other_tree(params)
         return rules
     if rules is not None and not isinstance(rules, Rules):
         raise TypeError(f"rules is a {type(rules).__name__}; expected nf_resnets.init.Rules.")
@@ -238,16 +253,20 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     refuse_missing_skips(leaves, branches, used)
     if "order" not in used.optional and used.order != OUR_RULES.order:
         refuse_unused_order(leaves, used)
-    return RoleMap(tuple(leaves), tuple(branches), used, treedef)
+    paths = tuple(path for path, _ in flat)
+    return RoleMap(tuple(leaves), tuple(branches), used, treedef, paths)
 
 
 _SCALARS = (Role.SCALAR_BIAS, Role.MULTIPLIER, Role.ALPHA)
+_IN_A_LIST_OF_LISTS = re.compile(r"[/.\[]\d+\]?[/.\[]\d+\]?$")
 
 
 def _classify(path: str, value: Any, rules: Rules) -> Leaf:
     matches = [role for role, pattern in rules.patterns() if re.search(pattern, path)]
     if not _is_numeric_array(value):
-        if type(value) in (int, float) and matches and matches[0] in _SCALARS:
+        # One of a layer is that of a list of lists; a module may hold others, as a dropout's rate.
+        numbered = matches and matches[0] in LAYER_ROLES and _IN_A_LIST_OF_LISTS.search(path)
+        if type(value) in (int, float) and matches and (matches[0] in _SCALARS or numbered):
             raise ValueError(
                 f"leaf {path!r} ({matches[0].value}) is the Python number {value!r}; expected an "
                 "array."
@@ -266,6 +285,11 @@ def _classify(path: str, value: Any, rules: Rules) -> Leaf:
             "runs over branches."
         )
     role = matches[0] if matches else Role.KEEP
+    if stacked and role is Role.HEAD and len(shape) == 2 and not ends_in_bias(path):
+        raise ValueError(
+            f"leaf {path!r} {list(shape)} (head) is matched by rules.stacked, which takes its "
+            "first axis for one over branches; expected rules.stacked not to match it."
+        )
     if 0 in shape and role is not Role.KEEP:
         raise ValueError(f"leaf {path!r} has shape {shape}; expected no axis of length 0.")
     if role is not Role.KEEP and not jnp.issubdtype(value.dtype, jnp.floating):

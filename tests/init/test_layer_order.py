@@ -183,6 +183,17 @@ def test_branches_that_are_none_in_this_order_are_refused(blocks, match):
         roles.assign(tree, Rules(branch=r"Block_(\d+)/(\w+)/kernel", head="head"))
 
 
+@pytest.mark.parametrize(
+    "names",
+    ["c_q c_k c_v c_proj", "queries keys values projection", "w_qs w_ks w_vs fc",
+     "attn_q attn_k attn_v attn_proj", "query_w key_w value_w dense_w", "to_q k_proj value o"],
+)  # fmt: skip
+def test_what_else_is_in_the_names_of_an_attention_does_not_matter(names):
+    """The order of the letters would set the values to 0 in place of the output."""
+    in_order = names.split()
+    assert _layers([dict.fromkeys(sorted(in_order), (8, 8))] * 2) == in_order
+
+
 def test_a_gate_that_halves_its_channels_is_in_order():
     """NAFNet's, in a network in which 16 is a width, too."""
     gated = {"conv_0": (1, 1, 8, 16), "conv_1": (3, 3, 1, 16), "conv_2": (1, 1, 8, 8)}

@@ -1,6 +1,7 @@
 """What a scheme's network must contain: refused, warned of, and handed out."""
 
 import dataclasses
+import re
 import warnings
 
 import jax
@@ -282,6 +283,28 @@ def test_fixup_warns_of_a_bias_that_keeps_a_branch_from_starting_at_zero(
     assert all("'block_1/conv_2/bias' and 1 more" in sentence for sentence in said)
     kept = bias if kernel else 0
     np.testing.assert_array_equal(found["block_1"]["conv_2"]["bias"], kept)
+
+
+@pytest.mark.parametrize(
+    ("head", "branch", "said"),
+    [({"kernel": (8, 5), "bias": (5,)}, "conv_{}", "'head/bias', of the head, is not 0, so that "
+      "the network's output .* rules.head"),
+     ({"kernel": (8, 5)}, "w{}", "'block_1/b2' and 1 more, of the last layer .* rules.branch"),
+     ({"w_2": (8, 5), "b_2": (5,)}, "conv_{}", "'head/b_2', of the head")],
+    ids=["head", "a letter and a number", "head with numbers"],
+)  # fmt: skip
+def test_fixup_warns_of_a_bias_that_no_rule_names(head, branch, said):
+    layers = {branch.format(j): jnp.ones((8, 8)) for j in (1, 2)}
+    biases = {f"b{j}": jnp.ones(8) for j in (1, 2)} if branch == "w{}" else {}
+    tree = {f"block_{k}": layers | biases for k in (1, 2)}
+    tree["head"] = {name: jnp.ones(shape) for name, shape in head.items()}
+    rules = Rules(
+        branch=rf"block_(\d+)/{branch.format('([12])')}", head="head/(kernel|w)", optional=("keep",)
+    )
+    with pytest.warns(SchemeWarning) as caught:
+        init.fixup(tree, 2, rules=rules)
+    found = [str(each.message) for each in caught if "bias vector" in str(each.message)]
+    assert len(found) == 1 and re.search(said, found[0])
 
 
 def test_asking_what_fixup_does_says_nothing():

@@ -330,6 +330,38 @@ def test_two_zeros_in_a_branch_are_refused(case):
         assert re.search(word, str(found.value)), (word, str(found.value))
 
 
+DENSE = {"fc1": (4, 32), "fc2": (32, 10)}
+
+
+@pytest.mark.parametrize("scheme", [init.fixup, init.zero])
+@pytest.mark.parametrize(
+    "layers",
+    [DENSE, {"fc1": (4, 4), "fc2": (4, 10)}, {"conv": (1, 1, 4, 2), "dense": (128, 10)},
+     {"box": {"fc": (4, 5)}, "class": DENSE}],
+    ids=["hidden layer", "of one width", "flattened", "one of two heads"],
+)  # fmt: skip
+def test_a_head_of_two_layers_of_zeros_is_refused(scheme, layers):
+    params = {**_flat([]), "head": jax.tree.map(jnp.ones, layers, is_leaf=_is_shape)}
+    with pytest.raises(ValueError, match="'head/.*' .* and 'head/.*' .* of the head are both zero"):
+        scheme(params, 4, rules=NUMBERED_WITH_HEAD)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [{"policy": (4, 9), "value": (4, 1)}, {"boxes": (4, 4), "classes": (4, 20)},
+     {"coarse": (8, 4), "deep": {"fc": (4, 10)}}, {"fc": (32, 10)}],
+    ids=["two outputs", "one as wide as its input", "of two modules", "the last alone"],
+)  # fmt: skip
+def test_heads_beside_each_other_are_no_two_zeros_in_a_row(layers):
+    params = {**_flat([]), "head": jax.tree.map(jnp.ones, layers, is_leaf=_is_shape)}
+    rules = NUMBERED_WITH_HEAD
+    assert not any(map(jnp.any, jax.tree.leaves(init.fixup(params, 4, rules=rules)["head"])))
+
+
+def _is_shape(node):
+    return isinstance(node, tuple)
+
+
 def test_one_zero_is_no_fault():
     tree = flax_blocks(BatchNorm_0={"scale": zeros()}, norm_proj={"scale": zeros()})
     with pytest.raises(ValueError, match="both zero"):
@@ -416,7 +448,8 @@ def test_haikus_resnet_is_refused(version):
             init.fixup(zero, 8, rules=init.rules.haiku_resnet(norm=True))
 
 
-FLAT = init.Rules(branch=r"conv(\d+)_(\d)/kernel")
+NUMBERED = Rules(branch=r"conv(\d+)_(\d)/kernel")
+NUMBERED_WITH_HEAD = dataclasses.replace(NUMBERED, head="^head/")
 
 
 def _flat(norms):
@@ -424,18 +457,25 @@ def _flat(norms):
     return layers | {norm: {"scale": jnp.ones(4), "bias": jnp.zeros(4)} for norm in norms}
 
 
+@pytest.mark.parametrize("of", [lambda scale: scale, lambda scale: {"scale": scale}])
+def test_norms_in_a_list_outside_the_blocks_are_refused(of):
+    params = {**_flat([]), "norms": [of(jnp.ones(4)) for _ in range(4)]}
+    with pytest.raises(ValueError, match=r"one of 4 norms, for 4 residual branches, and Fixup"):
+        init.fixup(params, 4, rules=NUMBERED)
+
+
 @pytest.mark.parametrize("name", ["bn{}_{}", "norm_{}_{}", "BatchNorm_{}{}", "ln{}_{}", "b{}_gn{}"])
 def test_norms_of_a_tree_without_modules_for_its_blocks_are_refused(name):
     params = _flat([name.format(k, j) for k in range(4) for j in (1, 2)])
     with pytest.raises(ValueError, match=r"one of 8 norms, for 4 residual branches, and Fixup"):
-        init.fixup(params, 4, rules=FLAT)
+        init.fixup(params, 4, rules=NUMBERED)
     pattern = name.split("{")[0]
     for meant in ({"norm": rf"^{pattern}.*/"}, {"keep": rf"^{pattern}.*/"}):
-        init.fixup(params, 4, rules=dataclasses.replace(FLAT, **meant))
+        init.fixup(params, 4, rules=dataclasses.replace(NUMBERED, **meant))
 
 
 def test_norms_before_and_behind_all_blocks_are_not_refused():
-    init.fixup(_flat(["bn_init", "BatchNorm_0", "norm_final"]), 4, rules=FLAT)
+    init.fixup(_flat(["bn_init", "BatchNorm_0", "norm_final"]), 4, rules=NUMBERED)
 
 
 @pytest.mark.parametrize("name", ["gate", "ls", "res_factor", "lambda_1"])
