@@ -24,7 +24,7 @@ batch sizes. Both need a GPU or a TPU, and have not been run here.
 of four apart, nine rates a factor of two apart, two seeds, BatchNorm, SkipInit and Fixup: 216 runs,
 about four hours. BatchNorm is tested with the statistics of eight training batches. The budget is a
 two-hundredth of the paper's, so that the largest batch has 24 steps. `--grid seed=0` makes half of
-the runs; the committed rows are 207 of them.
+the runs.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
 sizes 8 to 512, 10 rates, two seeds, four schemes: 320 runs, about seven minutes on two cores.
