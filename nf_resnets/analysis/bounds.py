@@ -202,7 +202,7 @@ def parameter_bounds(
 
 def _quotient(excess: jax.Array, norm: jax.Array) -> jax.Array:
     # Where u is 0 the logits are 0, and l - H with them.
-    return jnp.where(norm > 0, excess / jnp.where(norm > 0, norm, 1.0), 0.0)
+    return jnp.where(norm == 0, 0.0, excess / jnp.where(norm == 0, 1.0, norm))
 
 
 class HeadDraws(NamedTuple):

@@ -122,7 +122,7 @@ def small_rate(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.
     by_logits = size / jnp.where(change > 0, change, 1.0)
     by_params = optax.tree.norm(values) / jnp.where(gradient > 0, gradient, 1.0)
     root = jnp.sqrt(jnp.finfo(jnp.float32).eps)
-    return root * jnp.where((size > 0) & (change > 0), by_logits, by_params)
+    return root * jnp.where((size == 0) | (change == 0), by_params, by_logits)
 
 
 def update_size(

@@ -34,8 +34,8 @@ class StepsToTarget:
       low, high: of these seeds the last step at which the quickest had not reached it, and the step
         at which the slowest had.
       reached: how many runs of that rate reached the target.
-      runs: how many there are of that rate.
-      at_edge: whether ``rate`` is the lowest or highest tried, so that fewer steps may do.
+      runs: how many of that rate have finished or diverged.
+      at_edge: whether ``rate`` is the lowest or highest of such runs, so that fewer steps may do.
       noise_scale: the gradient noise scale of these runs up to the target, which predicts the
         critical batch size; None where it was not measured.
     """
@@ -62,8 +62,8 @@ def common_target(
 ) -> float | None:
     """The best value that some rate reaches in every group with more than half of its runs.
 
-    Groups in which no run has finished are left out. The value is rounded to two digits, to the
-    side that all reach.
+    Runs that are not over, failed or ran out of memory are left out, and so are groups in which no
+    run has finished. The value is rounded to two digits, to the side that all reach.
 
     Returns:
       None if no run has finished with a curve.
@@ -79,10 +79,13 @@ def common_target(
     sign = METRICS[metric]
     best = []
     for group in grouped(rows, by).values():
-        tops = []
-        for runs in grouped(group, (rate,)).values():
+        tops = [-math.inf]
+        for runs in grouped(_over(group), (rate,)).values():
             found = [curve for row in runs if (curve := _curve(row, metric)) is not None]
-            values = [max(sign * value for _, value in curve) for curve in found]
+            values = [
+                max((sign * value for _, value in curve if value == value), default=-math.inf)
+                for curve in found
+            ]
             values += [-math.inf] * (len(runs) - len(values))
             tops.append(statistics.median_low(values))
         if max(tops) > -math.inf:
@@ -91,7 +94,8 @@ def common_target(
         return None
     value = min(best)
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1) if value else 1.0
-    return abs(float(f"{unit * math.floor(value / unit):.2g}"))
+    # What has two digits is a whole number of units, but for the rounding of the division.
+    return abs(float(f"{unit * math.floor(value / unit + 1e-9):.2g}"))
 
 
 def steps_to_target(
@@ -106,7 +110,8 @@ def steps_to_target(
 
     A run reaches a target at the first point of its curve at which the mean over the last fortieth
     of the curve is as good; a test metric is taken as it was tested. A run that diverged, then or
-    later, did not reach it. Of a rate counts the median over its seeds.
+    later, did not reach it. Runs that are not over, failed or ran out of memory are left out. Of a
+    rate counts the median over its seeds.
 
     Steps depend on the schedule: with one that ends with the run, such as a decay, runs of as many
     epochs have no choice but to need steps in proportion to ``1/B``. A constant rate, and runs of
@@ -143,7 +148,7 @@ def steps_to_target(
         nothing = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
         of_rate = {
             value: [_reach(row, metric, target) for row in runs]
-            for (value,), runs in grouped(group, (rate,)).items()
+            for (value,), runs in grouped(_over(group), (rate,)).items()
         }
         medians = {value: _median(reached) for value, reached in of_rate.items()}
         best = min(sorted(medians), key=lambda value: medians[value], default=None)
@@ -151,7 +156,7 @@ def steps_to_target(
             found.append(nothing)
             continue
         there = [reach for reach in of_rate[best] if reach is not None]
-        runs = [row for row in group if row[rate] == best]
+        runs = [row for row in _over(group) if row[rate] == best]
         found.append(
             dataclasses.replace(
                 nothing,
@@ -221,6 +226,11 @@ def _point(one: StepsToTarget, batch_size: str) -> Point:
     # Whichever edge: with the rate beyond it there may be fewer steps, and 1/steps be higher.
     edge: Edge | None = "highest" if one.at_edge in ("lowest", "highest") else one.at_edge
     return Point(size, 1 / one.steps, 1 / one.high, 1 / max(one.low, 1), edge)
+
+
+def _over(rows: Sequence[Row]) -> list[Row]:
+    """The runs of which it is known whether they reach a target."""
+    return [row for row in rows if row["state"] in ("finished", "diverged")]
 
 
 def _check_metric(metric: str) -> None:

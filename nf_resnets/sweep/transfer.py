@@ -80,7 +80,10 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
 
 def _move(one: Optimum, base: float | None, by: str) -> Move:
     rest = {name: of for name, of in one.group.items() if name != by}
-    move = Move(rest, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge, one.mean)
+    octaves = None if one.best is None or base is None else math.log2(one.best / base)
+    move = Move(
+        rest, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge, one.mean, octaves
+    )
     there = next((rate for rate in one.rates if rate.rate == base), None)
     if base is None or there is None or not there.n + there.diverged:
         return move
@@ -89,7 +92,6 @@ def _move(one: Optimum, base: float | None, by: str) -> Move:
         cost = METRICS[one.metric] * (one.mean - there.mean)
     return dataclasses.replace(
         move,
-        octaves=None if one.best is None else math.log2(one.best / base),
         stays=base in one.as_good,
         at_base=there.mean,
         cost=cost,

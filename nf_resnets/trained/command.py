@@ -424,6 +424,10 @@ def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str
         "network": settings_of.to_json(model),
         "dataset": dataset.name,
         "labels": digest(dataset.train.labels),
+        "images": [
+            list(dataset.train.images.shape),
+            digest(dataset.train.images, dataset.mean, dataset.std),
+        ],
         "recipe": fit.described(recipe),
     }
 

@@ -68,6 +68,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     if not is_array or getattr(dtype, "name", "") not in DTYPES.values():
         raise ValueError(f"leaf {name!r} is of {dtype}; expected an array of real numbers.")
     array = np.asarray(value, order="C")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         index = tuple(map(int, bad[0]))

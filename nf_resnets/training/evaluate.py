@@ -66,6 +66,8 @@ def make_evaluate(
 
     def one_run(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
         count = data.labels.shape[0]
+        if not count:
+            raise ValueError("the split has no examples; expected at least one.")
         steps = -(-count // (most * devices))
         # 360 examples are one batch of 360 and not of 500, 1,200 are three of 400.
         local_size = -(-count // (steps * devices))

@@ -72,9 +72,12 @@ def make_estimate_batch_stats(
             # From 0, an update of the running statistics adds this fraction of the batch's.
             if momentum is not None:
                 return jax.tree.map(lambda value: value / (1 - momentum), updated)
-            ones = jax.tree.map(jnp.ones_like, nothing)
-            _, of_ones = apply_fn(state.params, ones, batch["image"], batch["keys"])
-            return jax.tree.map(lambda new, one: new / (1 - (one - new)), updated, of_ones)
+            # From what is as large as that, the difference is a fraction of it that float32 keeps.
+            start = jax.tree.map(lambda new: jnp.maximum(jnp.abs(new), 1), updated)
+            _, again = apply_fn(state.params, start, batch["image"], batch["keys"])
+            return jax.tree.map(
+                lambda new, then, before: new / (1 - (then - new) / before), updated, again, start
+            )
 
         found = lax.map(one_batch, jnp.arange(batches))
         return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)

@@ -14,8 +14,8 @@ from nf_resnets.data import epoch_order, seed_key
 from nf_resnets.translation.vocabulary import BEGIN, PADDING, Vocabulary
 
 WIDTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""The widths of batches, in tokens: a step is compiled once for each that occurs, and at most half
-of a batch is padding."""
+"""The widths of batches, in tokens: a step is compiled once for each that occurs. They are at
+most a factor of 1.5 apart, so that a third of a row is padding at most, of 8 to 1,024 tokens."""
 
 # The order of epoch e uses fold_in(seed_key, e); that of its batches must be another draw.
 _BATCHES = 0xBA7C_0000

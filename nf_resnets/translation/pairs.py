@@ -134,7 +134,9 @@ def load_pairs(
             raise ValueError(
                 f"{name} has the splits {', '.join(builder.info.splits)}; expected {split} too."
             )
-        part = f"{split}[:{limit}]" if limit is not None and split == "train" else split
+        part, size = split, builder.info.splits[split].num_examples
+        if split == "train" and limit is not None and limit < size:
+            part = f"{split}[:{limit}]"
         with quiet(), readable(name, builder.data_path):
             splits[split] = _read(builder, part, first, second)
     return PairSet(name, (first, second), **splits)

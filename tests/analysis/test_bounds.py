@@ -281,3 +281,11 @@ def test_the_loss_is_the_one_that_training_uses():
     p = jax.nn.softmax(logits)
     entropy = -(p * jnp.log(p)).sum(axis=1)
     np.testing.assert_allclose(bounds.excess_loss(logits, labels), loss - entropy, atol=2e-6)
+
+
+def test_of_numbers_that_are_not_finite_the_bound_is_not_either():
+    params = {"head": {"kernel": jnp.full((4, 3), jnp.nan)}}
+    found = bounds.parameter_bounds(
+        lambda at, x: x @ at["head"]["kernel"], params, jnp.ones((2, 4)), jnp.array([0, 1])
+    )
+    assert found and all(jnp.isnan(bound.lower_bound) for bound in found.values())

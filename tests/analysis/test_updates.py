@@ -189,3 +189,9 @@ def test_the_gradient_is_that_of_the_mean_loss():
     found = compiled()(params, 0.0)
     one, other = found["gradient"], found["gradient_of_loss"]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), one, other)
+
+
+def test_logits_of_nan_have_no_small_rate():
+    images = jnp.full((1, 2), jnp.nan)
+    rate = updates.small_rate(lambda at, x: x @ at, jnp.eye(2), images, jnp.array([1]))
+    assert jnp.isnan(rate)

@@ -143,6 +143,36 @@ def test_the_common_target_is_one_that_every_batch_size_reaches():
     assert common_target(pair) is None
 
 
+@pytest.mark.parametrize("state", ["waiting", "running", "failed", "oom"])
+def test_runs_that_are_not_over_count_for_nothing(state):
+    over = [falling(8, rate, needed) for rate, needed in ((0.1, 12), (0.2, 10), (0.4, 14))]
+    other = [falling(8, 0.2, 10, seed=seed, state=state) for seed in (1, 2)]
+    other += [falling(8, rate, 1, state=state) for rate in (0.05, 0.8)]
+    assert steps_to_target(over + other, 1.0) == steps_to_target(over, 1.0)
+    assert common_target(over + other) == common_target(over)
+    # With the highest rate to come the best one is at the edge.
+    (found,) = steps_to_target([*over[:2], {**over[2], "state": state}], 1.0)
+    assert (found.rate, found.at_edge) == (0.2, "highest")
+    (found,) = steps_to_target(other, 1.0)
+    assert found.steps is None and common_target(other) is None
+
+
+@pytest.mark.parametrize("hundredths", range(1, 100))
+def test_a_target_of_two_digits_stays_as_it_is(hundredths):
+    value = hundredths / 100
+    tests = {"step": [1], "accuracy": [value], "loss": [value]}
+    row = {**run(8, 0.1, [1], [value]), "tests": tests}
+    for metric in ("train_loss", "test_loss", "test_accuracy"):
+        assert common_target([row], metric=metric) == value
+
+
+def test_a_curve_that_begins_with_nan_reaches_what_it_reaches():
+    curves = {8: [math.nan, 0.5], 16: [2.0, 0.4]}
+    rows = [{**run(size, 0.1, [1], [1]), "tests": {"step": [1, 2], "loss": losses}}
+            for size, losses in curves.items()]  # fmt: skip
+    assert common_target(rows, metric="test_loss") == 0.5
+
+
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="metric='loss' found; expected one of test_accuracy"):
         steps_to_target([], 1.0, metric="loss")

@@ -65,6 +65,13 @@ def test_what_a_moved_rate_costs():
     assert large.octaves == -1.0 and large.cost == pytest.approx(0.1) and large.stays
 
 
+def test_a_rate_moves_by_as_much_if_the_smallest_networks_was_not_tried():
+    some = [row for row in rows() if row["depth"] == 10 or row["peak_lr"] < 0.5]
+    best = optima(some, by=("scheme", "depth"), metric="train_loss")
+    (large,) = (m for m in moves(best, "depth") if (m.group["scheme"], m.size) == ("falls", 100))
+    assert (large.best, large.octaves, large.at_base, large.diverged) == (0.125, -2.0, None, None)
+
+
 def test_no_run_finished(found):
     large = found["fails", 100]
     assert (large.best, large.octaves, large.cost, large.diverged) == (None, None, None, 1.0)

@@ -85,6 +85,13 @@ def test_dtypes_come_back_bit_for_bit(tmp_path, dtype):
     assert_same(trained.load(path).variables, variables)
 
 
+def test_numbers_of_the_other_byte_order_come_back(tmp_path):
+    made = network()
+    swapped = jax.tree.map(lambda leaf: leaf.astype(leaf.dtype.newbyteorder("S")), made.variables)
+    path = trained.save(tmp_path / "net", made.model, swapped, inputs=made.inputs)
+    assert_same(trained.load(path).variables, made.variables)
+
+
 def test_arrays_of_jax_and_transposed_ones_come_back(tmp_path):
     made = network()
     params = dict(made.variables["params"])

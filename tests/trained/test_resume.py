@@ -113,6 +113,22 @@ def test_another_training_does_not_go_on_from_there(tmp_path, capsys):
     assert Checkpoints(folder, {}).steps() == [44] and not out.exists()
 
 
+def test_other_images_with_the_same_labels_are_another_training():
+    dataset = data.load("digits")
+    model = command._network(wanted("net"), dataset)
+    images = dataset.train.images.copy()
+    images[7, 0, 0, 0] += 1
+    train = data.Split(images, dataset.train.labels)
+    for other in (
+        dataclasses.replace(dataset, train=train),
+        dataclasses.replace(dataset, mean=np.asarray(dataset.mean) + 1),
+    ):
+        identities = [command._identity(model, each, RECIPE) for each in (dataset, other)]
+        assert {name for name in identities[0] if identities[0][name] != identities[1][name]} == {
+            "images"
+        }
+
+
 @pytest.mark.slow
 def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
     out = tmp_path / "net"

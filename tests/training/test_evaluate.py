@@ -168,6 +168,11 @@ def test_refusals():
         with pytest.raises(TypeError, match=f"^batch_size={wrong!r} found; expected a whole num"):
             training.make_evaluate(linear, mesh, batch_size=wrong)
     compiled = training.make_evaluate(linear, mesh, batch_size=16)
+    nothing = jax.tree.map(
+        lambda leaf: leaf[:0] if leaf.ndim and len(leaf) == COUNT else leaf, SPLIT
+    )
+    with pytest.raises(ValueError, match="the split has no examples; expected at least one"):
+        compiled(parameters(2), {}, nothing)
     with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2"):
         compiled(parameters(3), {}, SPLIT)
 

@@ -14,12 +14,12 @@ COUNT, BATCH, BATCHES = 48, 16, 2
 SPLIT = small.split(COUNT)
 
 
-def apply_of(shards, momentum=GhostBatchNorm.momentum):
+def apply_of(shards, momentum=GhostBatchNorm.momentum, times=1.0):
     """Two norms with a ReLU between; 8 slices of the batch, as many as devices."""
     norm = GhostBatchNorm(groups=8 // shards, momentum=momentum)
 
     def apply(params, batch_stats, images, keys=None):
-        updated = {}
+        updated, images = {}, times * images
         for name in ("first", "second"):
             variables = {"params": params[name], "batch_stats": batch_stats[name]}
             images, found = norm.apply(variables, images, mutable=["batch_stats"])
@@ -80,6 +80,15 @@ def test_the_momentum_of_a_network_is_found(momentum):
     small.assert_close(
         estimated(1, given=None, momentum=momentum), estimated(1), rtol=1e-4, atol=1e-5
     )
+
+
+def test_the_momentum_is_found_at_variances_of_any_size():
+    """As of a network with its one BatchNorm at the end, whose sums grow with every branch."""
+    # The difference is 0.9 of what it is taken from.
+    for size in (1e-4, 1e4, 1e8):
+        found, expected = (estimated(1, given=given, times=size) for given in (None, 0.9))
+        small.assert_close(found, expected, rtol=1e-5, atol=0)
+        assert expected["first"]["var"].max() > 1e-3 * size**2
 
 
 def test_no_batches_are_refused():

@@ -64,6 +64,7 @@ def test_the_direction_and_the_limit(folder):
     assert back.test == Pairs(forth.test.target, forth.test.source)
     assert back.train.source == forth.train.target[:5]
     assert len(back.validation.source) == SIZES["validation"]
+    assert load_pairs(name, data_dir, limit=SIZES["train"] + 1).train == forth.train
 
 
 def test_what_is_not_there_is_said(folder, tmp_path):
