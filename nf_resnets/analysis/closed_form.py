@@ -43,7 +43,8 @@ class ClosedForm(NamedTuple):
       backward: by what the squared norm of a gradient, over all units, grows from the block's
         output to its input: ``(a_k + b_k') active_k``. ``b_k'`` is ``b_k`` where nothing
         normalises. A batch norm divides by the standard deviation, from which the channels' means
-        are taken: ``b_k' = b_k / (v_{k-1} (1 - 1/pi)^(m-1))`` with ``v`` the variance of a channel.
+        are taken: ``b_k' = b_k / (v_{k-1} (1 - 1/pi)^(m-1))`` with ``v`` the variance of a channel,
+        and likewise ``a_k / v_{k-1}`` of a convolution on the skip path.
     """
 
     input: Floats
@@ -133,14 +134,16 @@ def propagate(
         skip = a_k * (inner if normalized and convolved else q)[::stride, ::stride]
         inner = _through(inner, kernels, stride, bordered=size is not None, normalized=normalized)
         branch = b_k * left * inner
-        back = branch.mean() / left / entering
+        back, beside = branch.mean() / left / entering, skip.mean() / entering
         if normalized:
             back = branch.mean() / (variance * CENTERED_RELU ** (len(kernels) - 1))
-            kept = skip.mean() / entering * variance
-            variance = CENTERED_RELU * branch.mean()
-            variance += CENTERED_RELU * skip.mean() if convolved else kept
+            if convolved:  # of the branch's input, which its norm has divided, too
+                beside = skip.mean() / variance
+                variance = CENTERED_RELU * (branch.mean() + skip.mean())
+            else:
+                variance = CENTERED_RELU * branch.mean() + beside * variance
         q = skip + branch
-        back += skip.mean() / entering
+        back += beside
         if normalized_sum:  # a gradient is divided by the deviation that the norm divides by
             back /= variance if normalized else q.mean()
         found.append((entering, skip.mean(), branch.mean(), q.mean(), 1.0, back))
@@ -356,7 +359,9 @@ def propagate_rectified(
         sums = skip_map + branch_map
         active = weight[1:].sum()
         means = (each.mean() for each in (skip_map, branch_map, sums))
-        found.append((entering, *means, active, (skip + back) * active))
+        # The norm behind a convolution divides by the deviation, without the channel's mean.
+        beside = skip / kept if normalized and convolved else skip
+        found.append((entering, *means, active, (beside + back) * active))
         q = sums * grown / (skip + branch)
     return ClosedForm(*np.array(found).reshape(-1, 6).T)
 

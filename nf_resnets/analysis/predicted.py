@@ -113,15 +113,24 @@ def predicted(
         "strides": strides,
         "kernels": kernels,
     }
-    if not post:
+    if post:
+        new = [
+            0.0 if weighted else 1 - c / c_out
+            for weighted, (*_, c), (*_, c_out) in zip(convolved, sizes, outputs, strict=True)
+        ]
+        form = propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
+    else:
         options["normalized_sum"] = normalized and anatomy.norm_place == "merge"
         # Where the skip path was measured, the ratio is one to the input.
-        return propagate(b, a, random_skips=convolved & (not anatomy.pooled_shortcut), **options)
-    new = [
-        0.0 if weighted else 1 - c / c_out
-        for weighted, (*_, c), (*_, c_out) in zip(convolved, sizes, outputs, strict=True)
-    ]
-    return propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
+        random_skips = convolved & (not anatomy.pooled_shortcut)
+        form = propagate(b, a, random_skips=random_skips, **options)
+    if not anatomy.pooled_shortcut:
+        return form
+    # Centring does not act on gradients, which a pool divides among s x s inputs.
+    identity = 1.0 if constants.identity is None else np.square(constants.identity)
+    beside = identity * np.nan_to_num(shortcuts) / (1 if post else 2) / np.square(strides)
+    more = np.where(changes, beside - form.skip / form.input, 0.0)
+    return form._replace(backward=form.backward + more * form.active)
 
 
 def _shaped(
