@@ -134,16 +134,16 @@ def propagate(
         skip = a_k * (inner if normalized and convolved else q)[::stride, ::stride]
         inner = _through(inner, kernels, stride, bordered=size is not None, normalized=normalized)
         branch = b_k * left * inner
-        back, beside = branch.mean() / left / entering, skip.mean() / entering
+        back, through_skip = branch.mean() / left / entering, skip.mean() / entering
         if normalized:
             back = branch.mean() / (variance * CENTERED_RELU ** (len(kernels) - 1))
             if convolved:  # of the branch's input, which its norm has divided, too
-                beside = skip.mean() / variance
+                through_skip = skip.mean() / variance
                 variance = CENTERED_RELU * (branch.mean() + skip.mean())
             else:
-                variance = CENTERED_RELU * branch.mean() + beside * variance
+                variance = CENTERED_RELU * branch.mean() + through_skip * variance
         q = skip + branch
-        back += beside
+        back += through_skip
         if normalized_sum:  # a gradient is divided by the deviation that the norm divides by
             back /= variance if normalized else q.mean()
         found.append((entering, skip.mean(), branch.mean(), q.mean(), 1.0, back))
@@ -360,8 +360,8 @@ def propagate_rectified(
         active = weight[1:].sum()
         means = (each.mean() for each in (skip_map, branch_map, sums))
         # The norm behind a convolution divides by the deviation, without the channel's mean.
-        beside = skip / kept if normalized and convolved else skip
-        found.append((entering, *means, active, (beside + back) * active))
+        through_skip = skip / kept if normalized and convolved else skip
+        found.append((entering, *means, active, (through_skip + back) * active))
         q = sums * grown / (skip + branch)
     return ClosedForm(*np.array(found).reshape(-1, 6).T)
 

@@ -128,8 +128,8 @@ def predicted(
         return form
     # Centring does not act on gradients, which a pool divides among s x s inputs.
     identity = 1.0 if constants.identity is None else np.square(constants.identity)
-    beside = identity * np.nan_to_num(shortcuts) / (1 if post else 2) / np.square(strides)
-    more = np.where(changes, beside - form.skip / form.input, 0.0)
+    through_skip = identity * np.nan_to_num(shortcuts) / (1 if post else 2) / np.square(strides)
+    more = np.where(changes, through_skip - form.skip / form.input, 0.0)
     return form._replace(backward=form.backward + more * form.active)
 
 

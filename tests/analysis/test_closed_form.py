@@ -149,13 +149,13 @@ def test_gradients_through_a_convolution_and_batch_norm_on_the_skip_path():
     normalized = functools.partial(jax.nn.standardize, axis=0, epsilon=1e-8)
     relu, at = jax.nn.relu, 3  # the block whose skip path has a layer
 
-    def pre(x, first, last, beside):
+    def pre(x, first, last, shortcut):
         h = relu(normalized(x))
-        skip = x if beside is None else h @ beside
+        skip = x if shortcut is None else h @ shortcut
         return skip + relu(normalized(h @ first)) @ last
 
-    def post(x, first, last, beside):
-        skip = x if beside is None else normalized(x @ beside)
+    def post(x, first, last, shortcut):
+        skip = x if shortcut is None else normalized(x @ shortcut)
         return relu(skip + normalized(relu(normalized(x @ first)) @ last))
 
     def growth(block, key, start):
@@ -163,8 +163,8 @@ def test_gradients_through_a_convolution_and_batch_norm_on_the_skip_path():
         he = [(2 / 256) ** 0.5 * jax.random.normal(each, (256, 256)) for each in keys]
         x, pulls = start(jax.random.normal(of_x, (1024, 256))), []
         for k in range(5):
-            first, last, beside = he[3 * k : 3 * k + 3]
-            weights = {"first": first, "last": last, "beside": beside if k == at else None}
+            first, last, shortcut = he[3 * k : 3 * k + 3]
+            weights = {"first": first, "last": last, "shortcut": shortcut if k == at else None}
             x, pull = jax.vjp(functools.partial(block, **weights), x)
             pulls.append(pull)
         norms = [jnp.square(g := jax.random.normal(of_g, x.shape)).sum()]
