@@ -23,7 +23,7 @@ _OUTPUT = re.compile(
 
 
 def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rules: Rules) -> None:
-    """Refuses a first or last layer that is in no row with the others: a shortcut, or a gate.
+    """Refuses a layer that is in no row with the others: a shortcut, a gate, or an embedding's.
 
     A shortcut takes what the branch takes and gives what the branch gives, and does not fit to its
     neighbour; or it is what a branch of a stage's first block has more than the others.
@@ -54,25 +54,49 @@ def refuse_layers_beside(leaves: Sequence[Leaf], branches: Sequence[Branch], rul
                     "match them and rules.keep to do, or rules.order to name all layers if they "
                     "are two of the branch."
                 )
-        for beside, rest, neighbour in (
-            (row[-1], row[:-1], row[-2:-1]), (row[0], row[1:], row[1:2]),
-        ):  # fmt: skip
+        _refuse_condition(row, name)
+        for place, beside in enumerate(row):
+            rest = [leaf for leaf in row if leaf is not beside]
             # Two layers that do not fit may be two halves of something else.
             if len(rest) < 2:
                 continue
             if (_widths(rest[0])[0], _widths(rest[-1])[1]) != _widths(beside):
                 continue
-            given, taken = sorted((beside, neighbour[0]), key=lambda leaf: leaf.layer)
+            near = itertools.pairwise(row[max(place - 1, 0) : place + 2])
             own = tuple(map(_taps, rest))
-            signs = _widths(given)[1] != _widths(taken)[0], max(own) > 1 and own in taps
-            # With taps it may be the gate of another layer, of which every branch has one.
-            if all(signs) if _taps(beside) > 1 else any(signs):
+            signs = (
+                any(_widths(given)[1] != _widths(taken)[0] for given, taken in near),
+                max(own) > 1 and own in taps,
+            )
+            # With taps, or between two others, it may be a gate, of which every branch has one.
+            between = 0 < place < len(row) - 1
+            if all(signs) if _taps(beside) > 1 or between else any(signs):
                 raise ValueError(
                     f"leaf {beside.path!r} {list(beside.shape)} takes what residual branch "
                     f"{name!r} takes and gives what it gives, as a shortcut beside the other "
                     f"{len(rest)} does; expected rules.branch not to match it and rules.shortcut "
                     "to do, or rules.order to name all layers if it is one of the branch."
                 )
+
+
+def _refuse_condition(row: Sequence[Leaf], branch: str) -> None:
+    """Refuses a dense layer among convolutions that takes what none of them gives."""
+    widths = {_widths(row[0])[0], *(_widths(leaf)[1] for leaf in row)}
+    for leaf in row:
+        taken = _widths(leaf)[0]
+        # A gate halves what it takes; a convolution in space has two more axes.
+        if _is_dense(leaf) and not all(map(_is_dense, row)) and not {taken, 2 * taken} & widths:
+            raise ValueError(
+                f"leaf {leaf.path!r} {list(leaf.shape)} takes {taken} channels, which no layer of "
+                f"residual branch {branch!r} gives, as an embedding of the time or of a condition "
+                "does, which is added to the branch; expected rules.branch not to match it and "
+                "rules.keep or rules.stem to do, or rules.order to name all layers if it is one "
+                "of them."
+            )
+
+
+def _is_dense(leaf: Leaf) -> bool:
+    return not set(leaf.axes) & set("DHW")
 
 
 def _refuse_attention(names: Sequence[str], branch: str) -> None:

@@ -183,6 +183,40 @@ def test_branches_that_are_none_in_this_order_are_refused(blocks, match):
         roles.assign(tree, Rules(branch=r"Block_(\d+)/(\w+)/kernel", head="head"))
 
 
+PLAIN = {"Conv_0": (3, 3, 8, 8), "Conv_1": (3, 3, 8, 8)}
+
+
+@pytest.mark.parametrize("embedded", [32, 50])
+def test_the_layer_of_a_time_embedding_is_refused_in_a_branch(embedded):
+    """By its name it would be the last one, and become 0 in place of the convolution."""
+    block = {**PLAIN, "Dense_0": (embedded, 8)}
+    with pytest.raises(ValueError, match=f"Dense_0/kernel' .* takes {embedded} channels, which no"):
+        _layers([block] * 2)
+    assert _layers([block] * 2, order=("Conv_0", "Dense_0", "Conv_1")) == [
+        "Conv_0", "Dense_0", "Conv_1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_shortcut_is_refused_wherever_it_is_constructed(place):
+    layers = [(3, 3, 8, 16), (3, 3, 16, 16)]
+    layers.insert(place, (1, 1, 8, 16))
+    wider = {f"Conv_{j}": shape for j, shape in enumerate(layers)}
+    with pytest.raises(ValueError, match=f"Conv_{place}/kernel' .* as a shortcut beside the other"):
+        _layers([PLAIN, wider])
+
+
+@pytest.mark.parametrize(
+    "block",
+    [{"Conv_0": (7, 7, 1, 8), "Dense_0": (8, 32), "Dense_1": (32, 8)},
+     {"Conv_0": (7, 7, 1, 8), "Dense_0": (8, 64), "Dense_1": (32, 8)},
+     {"Conv_0": (3, 3, 8, 8), "Conv_1": (1, 1, 8, 8), "Conv_2": (3, 3, 8, 8)}],
+    ids=["ConvNeXt", "gated", "pointwise between"],
+)  # fmt: skip
+def test_pointwise_layers_of_a_branch_are_not_refused(block):
+    assert _layers([block] * 2) == list(block)
+
+
 @pytest.mark.parametrize(
     "names",
     ["c_q c_k c_v c_proj", "queries keys values projection", "w_qs w_ks w_vs fc",
