@@ -116,8 +116,50 @@ MUTANTS = [
     *_in(
         "init/needs.py",
         "init/test_needs.py",
-        ("leaf.weight and leaf.layer == leaf.m", "leaf.weight and leaf.layer == 1"),
-        ("        and not all_zero(value)", "        and all_zero(value)"),
+        ("leaf.role is Role.BRANCH and leaf.layer == leaf.m", "leaf.layer == 1"),
+        ("and not all_zero(value):", "and all_zero(value):"),
+        ("leaf.role is Role.HEAD or (", "leaf.role is Role.STEM or ("),
+    ),
+    *_in(
+        "init/zeros.py",
+        "init/test_norms.py",
+        ("return given == taken or", "return"),
+        ("and not numbered:", "and numbered:"),
+        ("taken % given == 0", "taken == 0"),
+    ),
+    *_in(
+        "roles/role_map.py",
+        "init/test_errors.py",
+        ("if (path, shape) != (expected, leaf.shape):", "if path != expected:"),
+        ("_IN_A_LIST_OF_LISTS.search(path)", "False"),
+    ),
+    *_in(
+        "roles/branch_checks.py",
+        "init/test_layer_order.py",
+        ("not {taken, 2 * taken} & widths", "not {taken} & widths"),
+        ("not all(map(_is_dense, row)) and", "False and"),
+        ("enumerate(row):", "enumerate(row[:1]):"),
+    ),
+    *_in(
+        "roles/axes.py",
+        "init/test_layer_order.py",
+        ("before + value + after]", "before + key + after]"),
+    ),
+    *_in(
+        "analysis/closed_form.py",
+        "analysis/test_closed_form.py",
+        ("through_skip = skip.mean() / variance", "through_skip = skip.mean() / entering"),
+        ("skip / kept if normalized and", "skip if normalized and"),
+    ),
+    *_in(
+        "training/statistics.py",
+        "training/test_statistics.py",
+        ("jnp.maximum(jnp.abs(new), 1)", "jnp.ones_like(new)"),
+    ),
+    *_in(
+        "trained/command.py",
+        "trained/test_resume.py",
+        ("digest(dataset.train.images, dataset.mean", "digest(dataset.mean"),
     ),
     *_in(
         "init/xavier.py",
@@ -389,7 +431,8 @@ MUTANTS = [
         ("* (value - target) >= 0", "* (value - target) > 0"),
         ('row["state"] != "finished" or not', "not"),
         ("Point(size, 1 / one.steps,", "Point(size, 1 / one.low,"),
-        ("math.floor(value / unit)", "math.ceil(value / unit)"),
+        ("math.floor(value / unit + 1e-9)", "math.ceil(value / unit - 1e-9)"),
+        ('in ("finished", "diverged")]', 'in ("finished", "diverged", "waiting")]'),
     ),
     # Training.
     *_in(
