@@ -211,7 +211,7 @@ def _is_real(value: Any) -> bool:
 def _change(leaf: Leaf, given: Any, ones: Any, twos: Any) -> tuple[Any, tuple[float, ...]]:
     if not _is_real(given) or 0 in leaf.shape:
         return "kept", (1.0,)
-    parts = [np.asarray(tree, np.float64).reshape(leaf.count, -1)[:, 0] for tree in (ones, twos)]
+    parts = [_size(np.asarray(tree, np.float64).reshape(leaf.count, -1)) for tree in (ones, twos)]
     by = tuple(float(part) for part in parts[0])
     # Two roundings of float32.
     if np.allclose(parts[1], 2 * parts[0], rtol=1e-6, atol=0) and parts[0].any():
@@ -219,6 +219,12 @@ def _change(leaf: Leaf, given: Any, ones: Any, twos: Any) -> tuple[Any, tuple[fl
     if leaf.weight and parts[0].any():
         return "std", by
     return "to", by
+
+
+def _size(rows: np.ndarray) -> np.ndarray:
+    """The number that each row holds, or its root mean square if it holds several."""
+    equal = (rows == rows[:, :1]).all(axis=1)
+    return np.where(equal, rows[:, 0], np.sqrt(np.square(rows).mean(axis=1)))
 
 
 def _after(params: Any, role_map: RoleMap, changes: list[Any]) -> Any:
