@@ -119,8 +119,8 @@ def small_rate(logits_fn: LogitsFn, params: Any, images: jax.Array, labels: jax.
     change = jnp.linalg.norm(first_order_update(logits_fn, params, images, labels))
     values, put = float_leaves(params)
     size = jnp.linalg.norm(logits_fn(put(values), images))
-    by_logits = size / jnp.where(change > 0, change, 1.0)
-    by_params = optax.tree.norm(values) / jnp.where(gradient > 0, gradient, 1.0)
+    by_logits = size / jnp.where(change == 0, 1.0, change)
+    by_params = optax.tree.norm(values) / jnp.where(gradient == 0, 1.0, gradient)
     root = jnp.sqrt(jnp.finfo(jnp.float32).eps)
     return root * jnp.where((size == 0) | (change == 0), by_params, by_logits)
 

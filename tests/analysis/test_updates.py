@@ -195,3 +195,12 @@ def test_logits_of_nan_have_no_small_rate():
     images = jnp.full((1, 2), jnp.nan)
     rate = updates.small_rate(lambda at, x: x @ at, jnp.eye(2), images, jnp.array([1]))
     assert jnp.isnan(rate)
+
+
+def test_a_gradient_of_nan_has_no_small_rate():
+    """Of finite logits: the slope of ``sqrt(0**2)``."""
+    rate = updates.small_rate(
+        lambda at, x: jnp.sqrt((x @ at) ** 2), jnp.diag(jnp.array([1.0, 0.0])),
+        jnp.ones((1, 2)), jnp.array([1]),
+    )  # fmt: skip
+    assert jnp.isnan(rate)
