@@ -53,8 +53,16 @@ def unit_variance(module: Any, name: str, y: jax.Array) -> jax.Array:
       module: the Flax module whose weight it is.
       name: of the weight, which the factor is for.
       y: the layer's output without its bias, of any shape.
+
+    Raises:
+      ValueError: if the layer is applied twice in one pass: one factor cannot be right for both.
     """
     if module.is_mutable_collection(UNIT_VARIANCE) and not module.is_initializing():
+        if module.has_variable(UNIT_VARIANCE, name):
+            raise ValueError(
+                f"layer {'/'.join(module.path)!r} is applied twice in one pass; expected one "
+                "output, whose variance is set to 1."
+            )
         variance = y.astype(jnp.float32).var()
         # Of an output that is constant nothing can be said: its weight stays as it is. (What is not
         # finite must not pass for constant.)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from nf_resnets.init.data_dependent import by_path, check_finite, check_paths, m
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_count, check_positive, is_concrete, scaled
+from nf_resnets.roles import path_name
 from nf_resnets.schemes import Anatomy, Scheme
 
 
@@ -47,8 +48,9 @@ def lsuv(
       can be said of values, and no deviation is refused.
 
     Raises:
-      ValueError: if the network has no layer to scale, the batch has fewer than 2 images, a
-        deviation is not finite, ``tolerance`` is not above 0 or ``max_passes`` is below 1.
+      ValueError: if the network has no layer to scale, or one that is not of
+        :mod:`nf_resnets.models` or is applied twice, the batch has fewer than 2 images, a deviation
+        is not finite, ``tolerance`` is not above 0 or ``max_passes`` is below 1.
 
     Source: Mishkin, Matas, *All you need is a good init*, ICLR 2016.
 
@@ -74,6 +76,7 @@ def lsuv(
                 "nf_resnets.models, for images."
             )
         check_paths(factors, params)
+        _refuse_unmeasured(factors, params)
         deviations = {path: 1 / factor for path, factor in factors.items()}
         check_finite(deviations, "standard deviations")
         off = jnp.stack([jnp.abs(std - 1).max() for std in deviations.values()]).max()
@@ -91,6 +94,17 @@ def lsuv(
         params, off = one_pass(params)
         passes += 1
     return params
+
+
+def _refuse_unmeasured(factors: Mapping[str, Any], params: Any) -> None:
+    """Refuses weights whose layers did not measure their outputs: they are not this library's."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name, shape = path_name(path), jnp.shape(leaf)
+        if name not in factors and sum(length > 1 for length in shape) > 1:
+            raise ValueError(
+                f"leaf {name!r} {list(shape)} is a weight whose layer does not measure its output; "
+                "expected layers of nf_resnets.models, such as models.layers.Dense, alone."
+            )
 
 
 def _loop(one_pass: Any, params: Any, off: jax.Array, tolerance: float, max_passes: int) -> Any:

@@ -182,3 +182,30 @@ def test_refusals():
             params,
             jnp.stack([tokens[1]] * 2),
         )
+
+
+class Mixed(nn.Module):
+    """A layer that measures itself, and a layer of Flax's own or a second call."""
+
+    twice: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        conv = layers.Conv(3, name="conv")
+        x = conv(conv(x)) if self.twice else nn.Dense(3, name="flax")(conv(x))
+        return layers.Head(2, name="head")(x.mean(axis=(1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("twice", "sentence"),
+    [
+        (False, r"leaf 'flax/kernel' \[3, 3\] is a weight whose layer does not measure"),
+        (True, "layer 'conv' is applied twice in one pass; expected one output"),
+    ],
+)
+def test_layers_that_cannot_be_scaled_are_refused(twice, sentence):
+    """They would keep the deviations that they have, or those of one of their two outputs."""
+    model, images = Mixed(twice), np.random.default_rng(1).standard_normal((2, 4, 4, 3))
+    params = jax.tree.map(np.asarray, model.init(jax.random.key(0), images)["params"])
+    with pytest.raises(ValueError, match=sentence):
+        init.lsuv(model.apply, params, images)

@@ -212,6 +212,12 @@ MUTANTS = [
         "init/test_lsuv.py",
         ("while off >= tolerance", "while off >= 10 * tolerance"),
         ("(off >= tolerance) &", "(off >= 10 * tolerance) &"),
+        ("length > 1 for length in shape) > 1", "length > 1 for length in shape) > 2"),
+    ),
+    *_in(
+        "calibration.py",
+        "init/test_lsuv.py",
+        ("if module.has_variable(UNIT_VARIANCE, name):", "if not module.scope:"),
     ),
     *_in(
         "init/metainit.py",
