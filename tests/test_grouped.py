@@ -52,6 +52,21 @@ def test_a_layer_beside_the_one_before_has_no_groups():
     assert {leaf.groups for leaf in leaves} == {1}
 
 
+@pytest.mark.parametrize(("shortcut", "fans"), [((1, 1, 1, 8), (9, 72)), ((1, 1, 8, 8), (9, 9))])
+def test_a_first_block_may_take_grey_images(shortcut, fans):
+    """Its shortcut says what it takes; a depthwise kernel of a later block stays one."""
+    tree = {
+        "Block_0": {"Conv_0": (3, 3, 1, 8), "Conv_1": (3, 3, 8, 8), "short": shortcut},
+        "Block_1": {"Conv_0": (3, 3, 1, 8), "Conv_1": (1, 1, 8, 8)},
+    }
+    tree = {name: {key: np.ones(at, "f4") for key, at in block.items()}
+            for name, block in tree.items()}  # fmt: skip
+    rules = Rules(branch=r"Block_(\d)/(Conv_\d)", shortcut="short")
+    leaves = {leaf.path: leaf for leaf in roles.assign(tree, rules).leaves}
+    assert roles.fans(leaves["Block_0/Conv_0"]) == fans
+    assert roles.fans(leaves["Block_1/Conv_0"]) == (9, 9)
+
+
 def test_which_kernel_of_one_channel_takes_grey_images_is_asked():
     tree = _tree(MOBILE, {"stem": (3, 3, 1, 8), "stem_dw": (3, 3, 1, 48)})
     with pytest.raises(ValueError, match="'stem' .* and 'stem_dw' .* rules.axes .* 'HWIN'"):

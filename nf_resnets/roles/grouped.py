@@ -15,7 +15,7 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
     """Gives the kernels of depthwise and grouped convolutions their ``groups``.
 
     A kernel of one input channel is depthwise, in a branch or shortcut; in the stem it may be that
-    of grey images, too. A kernel has groups if the layers of its branch before and after it have as
+    of grey images, too, and in the first block if its pointwise shortcut takes one channel. A kernel has groups if the layers of its branch before and after it have as
     many channels as it gives, and it takes a part of them. ``rules.axes`` says what is otherwise.
     """
     stated = re.compile("|".join(f"(?:{pattern})" for pattern in dict(rules.axes)) or "(?!)")
@@ -26,6 +26,8 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
     }
     thin = [leaf for leaf, taken in kernels.items() if taken == 1]
     in_blocks = [leaf for leaf in thin if leaf.role in (Role.BRANCH, Role.SHORTCUT)]
+    if any(_takes_grey_images(leaf) for leaf in leaves):
+        in_blocks = [leaf for leaf in in_blocks if (*leaf.branches[:1], leaf.layer) != (1, 1)]
     of_stem = [leaf for leaf in thin if leaf.role is Role.STEM]
     if of_stem and not _image_kernels(leaves, kernels):
         of_stem = _without_grey_images(of_stem, in_blocks)
@@ -41,6 +43,12 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
         dataclasses.replace(leaf, groups=groups[leaf]) if leaf in groups else leaf
         for leaf in leaves
     ]
+
+
+def _takes_grey_images(leaf: Leaf) -> bool:
+    """Whether a leaf is a pointwise shortcut of one channel: a block takes the images themselves."""
+    known = leaf.role is Role.SHORTCUT and leaf.weight and leaf.axes
+    return bool(known) and leaf.length("DHWI") == 1 < leaf.length("O")
 
 
 def _image_kernels(leaves: Sequence[Leaf], kernels: Mapping[Leaf, int]) -> list[Leaf]:

@@ -44,6 +44,8 @@ MUTANTS = [
         "roles/grouped.py",
         "test_grouped.py",
         ("groups[leaf] = given // taken", "groups[leaf] = taken"),
+        ("if any(_takes_grey_images(leaf) for leaf in leaves):", "if False:"),
+        ("leaf.layer) != (1, 1)]", "leaf.layer) == ()]"),
     ),
     *_in(
         "init/data_dependent.py",
