@@ -6,8 +6,9 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import Any
+
+from experiments.machine import processor
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 
@@ -19,7 +20,7 @@ def machine() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
-        "processor": _processor(),
+        "processor": processor(),
         "cores": cores(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(terse=True),
@@ -40,15 +41,6 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 __all__ = ["PACKAGES", "cores", "machine"]

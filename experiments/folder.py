@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import datetime
 import fcntl
-import importlib.metadata
 import io
 import json
 import os
-import platform
 import sys
 import tempfile
 import threading
@@ -22,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
-
 from nf_resnets import places
 from nf_resnets.plotting.whole import whole_file
+
+from .machine import machine
 
 Row = dict[str, Any]
 
@@ -297,22 +294,4 @@ def write_whole(file: Path, text: str) -> None:
         os.fsync(stream.fileno())
 
 
-def machine() -> dict[str, Any]:
-    """When, on what and with which versions the results are being made."""
-    versions = {}
-    for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
-        versions[package] = "not installed"
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    devices = jax.devices()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "device": f"{len(devices)} x {devices[0].device_kind}",
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **versions,
-    }
-
-
-__all__ = ["CurvesFile", "ResultsFolder", "Row", "csv_text", "machine", "read_rows", "write_whole"]
+__all__ = ["CurvesFile", "ResultsFolder", "Row", "csv_text", "read_rows", "write_whole"]

@@ -15,8 +15,9 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
     """Gives the kernels of depthwise and grouped convolutions their ``groups``.
 
     A kernel of one input channel is depthwise, in a branch or shortcut; in the stem it may be that
-    of grey images, too, and in the first block if its pointwise shortcut takes one channel. A kernel has groups if the layers of its branch before and after it have as
-    many channels as it gives, and it takes a part of them. ``rules.axes`` says what is otherwise.
+    of grey images, too, and in the first block if its pointwise shortcut takes one channel. A
+    kernel has groups if the layers of its branch before and after it have as many channels as it
+    gives, and it takes a part of them. ``rules.axes`` says what is otherwise.
     """
     stated = re.compile("|".join(f"(?:{pattern})" for pattern in dict(rules.axes)) or "(?!)")
     kernels = {
@@ -46,7 +47,7 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
 
 
 def _takes_grey_images(leaf: Leaf) -> bool:
-    """Whether a leaf is a pointwise shortcut of one channel: a block takes the images themselves."""
+    """Whether a leaf is a pointwise shortcut of one channel: its block takes the images."""
     known = leaf.role is Role.SHORTCUT and leaf.weight and leaf.axes
     return bool(known) and leaf.length("DHWI") == 1 < leaf.length("O")
 

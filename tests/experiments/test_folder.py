@@ -123,6 +123,9 @@ def test_settings_name_machine_and_versions(tmp_path):
     folder(tmp_path)
     machine = json.loads((tmp_path / "settings.json").read_text())["machine"]
     assert {"date", "device", "jax", "flax", "python", "nf_resnets"} <= set(machine)
+    info = Path("/proc/cpuinfo")
+    if info.exists() and "model name" in info.read_text():
+        assert f": {machine['processor']}\n" in info.read_text()
 
 
 def test_a_row_that_cannot_be_written_is_not_lost(tmp_path, monkeypatch, capsys):
