@@ -19,13 +19,12 @@ on here. `--scale demo` leaves out the runs of 34 layers, of LSUV, and of sqrt(1
 `--scale smoke` takes seconds a run and shows nothing.
 
 Not as published: SkipInit and `alpha = 1` are added. All schemes but LSUV start from one draw, He
-(fan_in); with one grey input channel fan_in keeps the stem's signal four times
-as large as fan_out would. Crop and flip are the usual ones. In `laptop` and `smoke` SkipInit's
-alpha trains at a tenth of the rate, as Fixup's scalars do: at the full 0.1 the alphas of 150
-branches or more oscillate so much in the first steps that some seeds diverge (its paper uses the
-best rate for each depth; here all schemes share one). `laptop` tests BatchNorm with the statistics
-of four training batches at the final weights, since the running averages are out of date after 44
-steps.
+(fan_in); with one grey input channel fan_in keeps the stem's signal four times as large as fan_out
+would. Crop and flip are the usual ones. In `laptop` and `smoke` SkipInit's alpha trains at a tenth
+of the rate, as Fixup's scalars do. Its paper uses the full rate, and the best one for each depth;
+here all schemes share one. That was chosen after runs, not kept, in which some seeds with 150
+branches or more diverged at the full 0.1. `laptop` tests BatchNorm with the statistics of four
+training batches at the final weights, since the running averages are out of date after 44 steps.
 """
 
 from __future__ import annotations
