@@ -67,6 +67,15 @@ def test_a_first_block_may_take_grey_images(shortcut, fans):
     assert roles.fans(leaves["Block_1/Conv_0"]) == (9, 9)
 
 
+def test_kernels_of_one_shape_have_the_same_groups():
+    """ResNeXt-29's: its first block takes as many channels as a group of its second layer."""
+    first = {"Conv_0": (1, 1, 2, 8), "Conv_1": (3, 3, 2, 8), "Conv_2": (1, 1, 8, 16)}
+    tree = {name: {key: np.ones(shape, "f4") for key, shape in block.items()}
+            for name, block in (("Block_0", first), ("Block_1", RESNEXT))}  # fmt: skip
+    leaves = roles.assign(tree, _rules()).leaves
+    assert [leaf.groups for leaf in leaves] == [1, 4, 1] * 2
+
+
 def test_which_kernel_of_one_channel_takes_grey_images_is_asked():
     tree = _tree(MOBILE, {"stem": (3, 3, 1, 8), "stem_dw": (3, 3, 1, 48)})
     with pytest.raises(ValueError, match="'stem' .* and 'stem_dw' .* rules.axes .* 'HWIN'"):

@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nf_resnets.init.norms import is_gain, refuse_norms
+from nf_resnets.init.norms import refuse_norms
 from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.init.zeros import refuse_two_zeros
 from nf_resnets.roles import Role, RoleMap
 from nf_resnets.roles.axes import layer_of
+from nf_resnets.roles.vectors import is_gain
 from nf_resnets.schemes import BranchConstants, Need, Scheme, SchemeWarning
 
 # What a tree shows of a network: the part of the anatomy, what to call it, the rule that names it.

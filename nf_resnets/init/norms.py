@@ -7,21 +7,10 @@ import re
 
 from nf_resnets.roles import Leaf, Role, RoleMap
 from nf_resnets.roles.location import Location
+from nf_resnets.roles.vectors import NORM, is_added, is_gain, is_named_factor, last_name
 from nf_resnets.schemes import Scheme
 
-# Names of norms and their like: BatchNorm_0, batchnorm, layer_norm, norm1, bn1, ln_2.
-_NORM = re.compile(
-    r"(?<!weight)(?<!weight_)(?<!spectral)(?<!spectral_)norm|(?:^|[/._])(?:bn|ln|gn)(?=\d|[/._]|$)",
-    re.IGNORECASE,
-)
-_ADDED = re.compile(
-    r"bias|offset|shift|center|mean|var|num_batches|beta|vector|(?:^|_)b\d*$", re.IGNORECASE
-)
 _STATISTIC = re.compile(r"mean|var|num_batches", re.IGNORECASE)
-_FACTOR = re.compile(
-    r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
-    re.IGNORECASE,
-)
 # A weight that is divided by its length, or that length: Flax's two in Linen and NNX, PyTorch's.
 _NORMALIZED = re.compile(
     r"weight_?norm|spectral_?norm|layer_instance/|(?:^|[/._])(?:weight_g|original0)$", re.I
@@ -70,7 +59,7 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
         longer_axes = sum(length > 1 for length in leaf.own_shape)
         if not location.inside or is_gain(leaf) or longer_axes > 1:
             continue
-        if _NORM.search(location.name):
+        if NORM.search(location.name):
             norms.append((leaf, location))
         elif longer_axes == 1 and not is_added(leaf) and not kept.search(leaf.path):
             unnamed.append((leaf, location))
@@ -104,7 +93,7 @@ def _refuse_numbered(scheme: Scheme, role_map: RoleMap, outside: list[Leaf]) -> 
     """Refuses norms outside the blocks of which there are as many of one name as branches."""
     named: dict[str, dict[str, Leaf]] = {}
     for leaf in outside:
-        if not is_gain(leaf) and _NORM.search(leaf.path):
+        if not is_gain(leaf) and NORM.search(leaf.path):
             module = re.sub(r"[/.](?!\d+$)\w+$", "", re.sub(r"/(?:raw_)?value$", "", leaf.path))
             named.setdefault(re.sub(r"\d+", "", module), {}).setdefault(module, leaf)
     for norms in named.values():
@@ -119,25 +108,10 @@ def _refuse_numbered(scheme: Scheme, role_map: RoleMap, outside: list[Leaf]) -> 
             )
 
 
-def is_gain(leaf: Leaf) -> bool:
-    """Whether a leaf is called the gain of a standardised weight."""
-    return "gain" in last_name(leaf)
-
-
-def is_added(leaf: Leaf) -> bool:
-    """Whether a leaf's name says that it is added, or a statistic, and not multiplied by."""
-    return _ADDED.search(last_name(leaf)) is not None
-
-
 def is_factor(leaf: Leaf, location: Location) -> bool:
-    """Whether a leaf's name says that it is multiplied by."""
-    named = _FACTOR.search(last_name(leaf)) or _NORM.search(location.name)
-    return named is not None and not is_added(leaf)
+    """Whether a leaf's name, or that of its norm, says that it is multiplied by."""
+    of_norm = NORM.search(location.name) is not None and not is_added(leaf)
+    return of_norm or is_named_factor(leaf)
 
 
-def last_name(leaf: Leaf) -> str:
-    """The last key of a leaf's path; NNX adds a key to a Param's path."""
-    return re.split(r"[/.]", re.sub(r"/(?:raw_)?value$", "", leaf.path))[-1]
-
-
-__all__ = ["is_added", "is_factor", "is_gain", "last_name", "refuse_norms"]
+__all__ = ["is_factor", "refuse_norms"]

@@ -148,7 +148,9 @@ def first_uses(network: Callable[..., Any], params: Any, *inputs: Any) -> list[s
     return [path_name(flat[place][0]) for place in used]
 
 
-def _follow(program: Any, given: Sequence[Origin], used: dict[int, None]) -> list[Origin]:
+def _follow(
+    program: Any, given: Sequence[Origin], used: dict[int, None], *, looped: bool = False
+) -> list[Origin]:
     """Walks through a program, notes what is used, and returns where its results come from."""
     origins: dict[Any, Origin] = dict(zip(program.invars, given, strict=True))
 
@@ -159,13 +161,16 @@ def _follow(program: Any, given: Sequence[Origin], used: dict[int, None]) -> lis
         operands = [of(value) for value in step.invars]
         results: list[Origin] = [None] * len(step.outvars)
         inner = list(_inner(step))
+        loop = step.primitive.name in ("scan", "while")
         for each in inner:
             own = operands[len(operands) - len(each.invars) :]
-            if step.primitive.name in ("scan", "while"):  # what is carried depends on the inputs
+            if loop:  # what is carried depends on the inputs
                 own = [operand or None for operand in own]
-            found = _follow(each, own, used)
+            found = _follow(each, own, used, looped=looped or loop)
             results = found if len(found) == len(results) else results
-        if not inner and None in operands:
+        if looped and step.primitive.name == "dynamic_slice" and operands[0]:
+            results = [operands[0]]  # a loop takes its turn's layer from a stack: no use yet
+        elif not inner and None in operands:
             used.update(dict.fromkeys(number for each in operands for number in each or ()))
         elif not inner:
             numbers = dict.fromkeys(number for each in operands for number in each or ())

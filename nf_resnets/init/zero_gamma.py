@@ -49,15 +49,16 @@ def zero_gamma(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``scales`` is no regular
-        expression with a group or does not find a last scale for each branch, another factor of a
-        branch is 0 beside it, or the tree does not fit the rules.
+        expression with a group or does not find a last scale for each branch, or more than
+        layers, another factor of a branch is 0 beside it, or the tree does not fit the rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> block = {"conv_1": jnp.ones((3, 3, 8, 8)), "bn_1": jnp.ones(8), "bn_2": jnp.ones(8)}
+      >>> block = {f"conv_{j}": jnp.ones((3, 3, 8, 8)) for j in (1, 2)}
+      >>> block |= {f"bn_{j}": jnp.ones(8) for j in (1, 2)}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", norm=r"/bn_\d$")
       >>> after = zero_gamma({"block_1": block}, 1, scales=r"block_(\d+)/bn_(\d+)", rules=rules)
       >>> [float(after["block_1"][name].max()) for name in ("bn_1", "bn_2")]
@@ -65,13 +66,15 @@ def zero_gamma(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    last = _last_scales(role_map, scales)
+    in_branches = _scales(role_map, scales)
+    last = [of_one[-1] for of_one in in_branches]
     found = sum(leaf.count for leaf in last)
     if found != depth or not depth:
         raise ValueError(
             f"{found} last scales of norms found by scales={scales!r} for {depth} residual "
             "branches; zero-gamma needs one for each, in a network whose branches end in a norm."
         )
+    _refuse_too_many(role_map, in_branches, scales)
     paths = {leaf.path for leaf in last}
     params = standard(params, depth, key=key, rules=role_map)
     result = role_map.map(
@@ -80,8 +83,8 @@ def zero_gamma(
     return needs.check_zeros(SCHEME, role_map, result)
 
 
-def _last_scales(role_map: RoleMap, scales: str) -> list[Leaf]:
-    """The last one, by the expression's last group, of those that the others have in common."""
+def _scales(role_map: RoleMap, scales: str) -> list[list[Leaf]]:
+    """Those of each branch, which the other groups name, in the order of the last group."""
     pattern = compiled("scales", scales)
     if not pattern.groups:
         raise ValueError(f"scales={scales!r} has no group; its last group must order the norms.")
@@ -92,7 +95,23 @@ def _last_scales(role_map: RoleMap, scales: str) -> list[Leaf]:
     ]
     matches.sort(key=lambda item: [_number(group) for group in item[0]])
     branches = itertools.groupby(matches, lambda item: item[0][:-1])
-    return [list(of_one)[-1][1] for _, of_one in branches]
+    return [[leaf for _, leaf in of_one] for _, of_one in branches]
+
+
+def _refuse_too_many(role_map: RoleMap, in_branches: list[list[Leaf]], scales: str) -> None:
+    """Refuses more scales than layers in a branch: the last may be that of its shortcut."""
+    locations = dict(zip(role_map.leaves, role_map.locations, strict=True))
+    for of_one in in_branches:
+        last, numbers = of_one[-1], locations[of_one[-1]].branches
+        if len(numbers) != 1:
+            continue
+        branch = role_map.branches[numbers[0][0] - 1]
+        if len(of_one) > branch.m:
+            raise ValueError(
+                f"{len(of_one)} scales of residual branch {branch.name!r} found by "
+                f"scales={scales!r}, and {branch.m} layers; the last, {last.path!r}, may be that "
+                "of its shortcut: expected one behind each layer at most."
+            )
 
 
 def _number(group: str) -> tuple[float, str]:

@@ -169,7 +169,10 @@ def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
       >>> attention_order(["c_k", "c_proj", "c_q", "c_v"])
       ('c_q', 'c_k', 'c_v', 'c_proj')
     """
+    names = list(names)
     rest = {name.rpartition("/")[2]: name for name in names}
+    if len(rest) < len(names):  # of several modules
+        return None
     fused = {2: (_FUSED,), 3: (_QUERY, _FUSED)}.get(len(rest), ())
     found = _separate(list(rest)) if len(rest) == 4 else _fitting(list(rest), fused)
     order = list(dict.fromkeys(short for each in found if len(each) == 1 for short in each))

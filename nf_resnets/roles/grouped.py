@@ -17,7 +17,9 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
     A kernel of one input channel is depthwise, in a branch or shortcut; in the stem it may be that
     of grey images, too, and in the first block if its pointwise shortcut takes one channel. A
     kernel has groups if the layers of its branch before and after it have as many channels as it
-    gives, and it takes a part of them. ``rules.axes`` says what is otherwise.
+    gives, and it takes a part of them. If this is as much as the branch takes, it may stand beside
+    the layer before it, unless kernels of its shape have groups. ``rules.axes`` says what is
+    otherwise.
     """
     stated = re.compile("|".join(f"(?:{pattern})" for pattern in dict(rules.axes)) or "(?!)")
     kernels = {
@@ -33,13 +35,16 @@ def with_groups(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
     if of_stem and not _image_kernels(leaves, kernels):
         of_stem = _without_grey_images(of_stem, in_blocks)
     groups = {leaf: leaf.length("O") for leaf in (*in_blocks, *of_stem)}
+    ambiguous: dict[Leaf, int] = {}
     for row in rows(leaves):
         for before, leaf, after in zip(row, row[1:], row[2:], strict=False):
             given, taken = leaf.length("O"), leaf.length("I")
             whole = before.length("O") == given == after.length("I") and given % taken == 0
-            # What takes as many channels as the branch may stand beside the layer before.
-            if leaf in kernels and whole and taken != row[0].length("I"):
-                groups[leaf] = given // taken
+            if leaf in kernels and whole:
+                found = ambiguous if taken == row[0].length("I") else groups
+                found[leaf] = given // taken
+    shapes = {leaf.own_shape for leaf in groups}
+    groups |= {leaf: count for leaf, count in ambiguous.items() if leaf.own_shape in shapes}
     return [
         dataclasses.replace(leaf, groups=groups[leaf]) if leaf in groups else leaf
         for leaf in leaves

@@ -27,6 +27,7 @@ from nf_resnets.roles.layout import refuse_broken_chain
 from nf_resnets.roles.leaf import LAYER_ROLES, Branch, Leaf, Role, path_name
 from nf_resnets.roles.location import Location, locate
 from nf_resnets.roles.rules import OUR_RULES, Rules
+from nf_resnets.roles.vectors import refuse_factors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +214,8 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
 
     Raises:
       ValueError: if the tree is empty or not that of the :class:`RoleMap`, a weight is matched by
-        no rule or a leaf by two, a rule matches nothing, a weight's dtype is not a floating-point
+        no rule or a leaf by two, a factor by that of a layer, a rule matches nothing, a weight's
+        dtype is not a floating-point
         one, the leaves of a branch contradict each other, names put its layers in an order that its
         widths speak against, one of them is a shortcut or a gate by its looks, or a branch has no
         skip path by its.
@@ -246,6 +248,7 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
     _refuse_same_paths(leaves)
     _refuse_ensemble(leaves, used)
     leaves, branches = number_branches(leaves, used)
+    refuse_factors(leaves)
     leaves = with_groups(leaves, used)
     refuse_broken_chain(leaves)
     refuse_layers_beside(leaves, branches, used)

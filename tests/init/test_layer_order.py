@@ -228,6 +228,14 @@ def test_what_else_is_in_the_names_of_an_attention_does_not_matter(names):
     assert _layers([dict.fromkeys(sorted(in_order), (8, 8))] * 2) == in_order
 
 
+def test_an_attention_among_layers_of_equal_last_names_is_refused():
+    """BERT's: an expression for a whole layer finds three that are called dense."""
+    names = ("self/query", "self/key", "self/value", "output/dense", "mlp/dense", "last/dense")
+    tree = {f"layer/{k}/{name}/weight": np.ones((8, 8), "f4") for k in (0, 1) for name in names}
+    with pytest.raises(ValueError, match="6 layers, .* an attention's, which with its output is a"):
+        init.fixup(tree, 2, rules=Rules(branch=r"layer/(\d)/(.+)/weight", layout="HWIO"))
+
+
 def test_a_gate_that_halves_its_channels_is_in_order():
     """NAFNet's, in a network in which 16 is a width, too."""
     gated = {"conv_0": (1, 1, 8, 16), "conv_1": (3, 3, 1, 16), "conv_2": (1, 1, 8, 8)}

@@ -529,3 +529,16 @@ def test_normalised_weights_are_refused_where_weights_are_scaled(leaves):
         with pytest.raises(ValueError, match="'ResNetBlock_0/gain' .* normalised weight"):
             rules = dataclasses.replace(FLAX_RULES, keep=None, norm=named)
             init.fixup(flax_blocks(gain=ones()), 2, rules=rules)
+
+
+@pytest.mark.parametrize("role", ["head", "stem", "shortcut", "branch"])
+@pytest.mark.parametrize("name", ["norm/scale", "scale", "gain", "prelu/negative_slope"])
+def test_a_factor_is_no_bias_vector_of_a_layer(role, name):
+    """As one it would become 0: behind a head of zeros both would stay 0."""
+    rules = {"branch": r"block_(\d)/conv_(\d)"} | ({role: f"^{role}/"} if role != "branch" else {})
+    tree = {f"block_{k}/conv_{j}/kernel": conv() for k in (1, 2) for j in (1, 2)}
+    tree |= {} if role == "branch" else {f"{role}/fc/kernel": jnp.ones((C, C))}
+    layer = "block_1/conv_2" if role == "branch" else role
+    init.fixup(tree | {f"{layer}/fc/bias": zeros()}, 2, rules=Rules(**rules))
+    with pytest.raises(ValueError, match=f"'{layer}/{name}' .* by rules.{role}.* a factor by its"):
+        init.fixup(tree | {f"{layer}/{name}": ones()}, 2, rules=Rules(**rules))

@@ -102,6 +102,24 @@ def test_what_no_order_of_texts_gives_is_refused():
         ordered(rules, lambda params: crossed(params, jnp.ones((2, 8))), tree)
 
 
+def test_a_layer_taken_from_a_stack_by_its_number_is_not_used_yet():
+    tree = {name: np.ones((3, 8, 8), "f4") for name in ("down", "up")}
+
+    def block(params, k, x):
+        own = jax.tree.map(lambda leaf: leaf[k], params)  # down first
+        return x + nn.relu(x @ own["up"]) @ own["down"]
+
+    def counted(params, x):
+        return jax.lax.fori_loop(0, 3, lambda k, x: block(params, k, x), x)
+
+    def scanned_by_number(params, x):
+        return jax.lax.scan(lambda x, k: (block(params, k, x), None), x, jnp.arange(3))[0]
+
+    rules = Rules(branch="(down|up)", stacked=".")
+    for network in (counted, scanned_by_number):
+        assert ordered(rules, network, tree, X).order == ("up", "down")
+
+
 def test_a_use_is_no_cast_and_no_choice():
     """Weights that are cast and scaled before, in another order, beside what is no array."""
     tree = {"1": {"a": np.ones((8, 8)), "b": np.ones((8, 8)), "act": jax.nn.relu, "steps": 3}}

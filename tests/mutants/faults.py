@@ -43,9 +43,10 @@ MUTANTS = [
     *_in(
         "roles/grouped.py",
         "test_grouped.py",
-        ("groups[leaf] = given // taken", "groups[leaf] = taken"),
+        ("found[leaf] = given // taken", "found[leaf] = taken"),
         ("if any(_takes_grey_images(leaf) for leaf in leaves):", "if False:"),
         ("leaf.layer) != (1, 1)]", "leaf.layer) == ()]"),
+        ("ambiguous.items() if leaf.own_shape in shapes}", "ambiguous.items() if False}"),
     ),
     *_in(
         "init/data_dependent.py",
@@ -60,7 +61,19 @@ MUTANTS = [
     *_in(
         "init/ordered.py",
         "init/test_ordered.py",
-        ("if not inner and None in operands:", "if not inner:"),
+        ("elif not inner and None in operands:", "elif not inner:"),
+        ('"dynamic_slice" and operands[0]', '"dynamic_slice" and False'),
+    ),
+    *_in(
+        "roles/vectors.py",
+        "init/test_norms.py",
+        ("if leaf.role in LAYER_ROLES and not leaf.weight", "if False"),
+        ("coef|lambda|slope|", "coef|lambda|"),
+    ),
+    *_in(
+        "init/zero_gamma.py",
+        "init/test_zero_gamma.py",
+        ("if len(of_one) > branch.m:", "if len(of_one) > branch.m + 1:"),
     ),
     *_in(
         "roles/axes.py",
@@ -146,6 +159,7 @@ MUTANTS = [
         "roles/axes.py",
         "init/test_layer_order.py",
         ("before + value + after]", "before + key + after]"),
+        ("if len(rest) < len(names):", "if False:"),
     ),
     *_in(
         "analysis/closed_form.py",
