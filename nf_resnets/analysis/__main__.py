@@ -105,7 +105,7 @@ class Page:
 
 
 def analyse(options: Options) -> Page:
-    """Measures a network at initialisation.
+    """Measures a network at initialisation, or a trained one beside it.
 
     Raises:
       ValueError: if there is no such network, scheme or data set, they do not fit each other, or

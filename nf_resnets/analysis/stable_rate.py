@@ -95,7 +95,8 @@ def largest_stable_rate(
       The largest rate found stable and the smallest found unstable.
 
     Raises:
-      ValueError: if the bounds are not ``0 < low < high``, ``low`` is unstable or ``high`` stable.
+      ValueError: if the bounds are not ``0 < low < high``, finite, ``resolution`` is not above 0,
+        ``low`` is unstable or ``high`` stable.
 
     Example:
       >>> loss = lambda p, t: 2 * p**2  # curvature 4: stable up to 2 / 4
@@ -105,7 +106,7 @@ def largest_stable_rate(
       True
     """
     if not 0 < low < high < math.inf:
-        raise ValueError(f"low={low}, high={high} found; expected 0 < low < high.")
+        raise ValueError(f"low={low}, high={high} found; expected 0 < low < high, finite.")
     if not resolution > 0:
         raise ValueError(f"resolution={resolution} found; expected a positive number.")
 

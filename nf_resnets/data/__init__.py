@@ -2,7 +2,6 @@
 
 from nf_resnets.data.augment import cutout, example_keys, normalize, random_crop, random_flip
 from nf_resnets.data.batch import (
-    CIFAR_AUGMENTATION,
     Augmentation,
     DeviceData,
     training_batch,
@@ -29,7 +28,6 @@ from nf_resnets.data.sources import DATASETS, load
 from nf_resnets.data.stream import Reading, evaluation_stream, stream_order, training_stream
 
 __all__ = [
-    "CIFAR_AUGMENTATION",
     "DATASETS",
     "IMAGENET_MEAN",
     "IMAGENET_STD",

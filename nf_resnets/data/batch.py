@@ -86,9 +86,6 @@ class Augmentation:
 # Crop, flip and cutout fold smaller numbers into an image's key.
 _DROPOUT = 1_000
 
-CIFAR_AUGMENTATION = Augmentation(padding=4, flip=True)
-"""The recipe of He et al. 2016, section 4.2."""
-
 
 def training_batch(
     data: DeviceData,
@@ -179,4 +176,4 @@ def _augmented(
     return cutout(images, keys, augmentation.cutout) if augmentation.cutout else images
 
 
-__all__ = ["CIFAR_AUGMENTATION", "Augmentation", "DeviceData", "training_batch"]
+__all__ = ["Augmentation", "DeviceData", "training_batch"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
 from nf_resnets.data.imagenet import EncodedSplit, Example
-from nf_resnets.data.order import steps_per_epoch
+from nf_resnets.data.order import check_seed, steps_per_epoch
 
 Batch = dict[str, np.ndarray]
 _Element = dict[str, Any]
@@ -114,6 +114,7 @@ def training_stream(
 
     Raises:
       ValueError: if the batch does not fit the split, a step, row or the seed is out of range.
+      TypeError: if the seed is no whole number.
       ModuleNotFoundError: if Grain is not installed.
 
     Example:
@@ -123,8 +124,7 @@ def training_stream(
       >>> next(batches)["image"].shape  # doctest: +SKIP
       (256, 224, 224, 3)
     """
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be in [0, 2**32), got {seed}.")
+    check_seed(seed)
     if not 0 <= first_step <= num_steps:
         raise ValueError(
             f"first_step={first_step} of num_steps={num_steps} found; expected 0 <= first_step <= "

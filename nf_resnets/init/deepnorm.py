@@ -53,7 +53,9 @@ def deepnorm(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: as :func:`nf_resnets.init.t_fixup`, and if the tree has no norm.
+      ValueError: if the tree has no norm, ``depth`` is not the number of residual branches, or the
+        branches are none, or not those that :func:`nf_resnets.init.t_fixup` takes.
+      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Wang, Ma, Dong, Huang, Zhang, Wei, *DeepNet: Scaling Transformers to 1,000 Layers*,
     2022; torchscale, ``architecture/encoder.py`` and ``decoder.py``.

@@ -67,6 +67,7 @@ def gradinit(
       ValueError: if a number is out of its range, there are too few images or not as many labels,
         the tree has no weight, does not fit the rules, or a scale does not stay finite (under
         ``jit`` nothing is said).
+      TypeError: if ``apply_fn`` is no function of variables and images.
 
     Source: Zhu, Ni, Xu, Kong, Huang, Goldstein, *GradInit: Learning to Initialize Neural Networks
     for Stable and Efficient Training*, NeurIPS 2021, and its code for CIFAR-10.

@@ -10,8 +10,6 @@ from nf_resnets import random, roles
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
-REFERENCE = "He, Zhang, Ren, Sun: Delving Deep into Rectifiers, ICCV 2015, section 2.2"
-
 
 def he(
     params: Any,

@@ -51,6 +51,7 @@ def lsuv(
       ValueError: if the network has no layer to scale, or one that is not of
         :mod:`nf_resnets.models` or is applied twice, the batch has fewer than 2 images, a deviation
         is not finite, ``tolerance`` is not above 0 or ``max_passes`` is below 1.
+      TypeError: if ``apply_fn`` is no function of variables and images.
 
     Source: Mishkin, Matas, *All you need is a good init*, ICLR 2016.
 

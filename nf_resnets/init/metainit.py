@@ -107,7 +107,7 @@ def metainit(
     Raises:
       ValueError: if a number is out of its range, the batch has no image, the tree no weight, it
         does not fit the rules, or a norm does not stay finite (under ``jit`` nothing is said).
-      TypeError: if ``key`` is not a PRNG key.
+      TypeError: if ``key`` is not a PRNG key, or ``apply_fn`` no function of variables and images.
 
     Source: Dauphin, Schoenholz, *MetaInit: Initializing learning by learning to initialize*,
     NeurIPS 2019, with the defaults of the code in its appendix.

@@ -36,6 +36,7 @@ def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, par
     Raises:
       ValueError: if the network has no channel bias or other names than ``params``, the batch
         fewer than 2 images in each part or no equal parts, or a mean is not finite.
+      TypeError: if ``apply_fn`` is no function of variables and images.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
     networks?*, NeurIPS 2020, and its author feedback.

@@ -47,9 +47,9 @@ def skipinit(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, ``alpha`` is not finite, a norm is in a branch that ``rules.norm`` does not name,
-        another factor of a branch is 0 beside an ``alpha`` of 0, or the tree does not fit the
-        rules.
+        for each, ``alpha`` or a leaf is not finite, a norm is in a branch that ``rules.norm`` does
+        not name, another factor of a branch is 0 beside an ``alpha`` of 0, or the tree does not fit
+        the rules.
       TypeError: if ``depth`` is not an integer, ``alpha`` not one number or ``key`` not a PRNG key.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in

@@ -47,9 +47,10 @@ def find_stacks(title: str, role_map: RoleMap, decoder: str) -> Stacks:
       decoder: a regular expression, found in the decoder's paths.
 
     Raises:
-      ValueError: if a branch has neither 2 nor 4 layers, a convolution of several taps, or two of
-        which the second does not take what the first gives, encoder or decoder has not the branches
-        of one, or ``decoder`` is no regular expression or matches nothing.
+      ValueError: if there is no branch, a branch has neither 2 nor 4 layers, a convolution of
+        several taps, or two of which the second does not take what the first gives, encoder or
+        decoder has not the branches of one, or ``decoder`` is no regular expression or matches
+        nothing.
     """
     pattern = compiled("decoder", decoder)
     _refuse_other_branches(title, role_map)
@@ -59,6 +60,8 @@ def find_stacks(title: str, role_map: RoleMap, decoder: str) -> Stacks:
 
 
 def _refuse_other_branches(title: str, role_map: RoleMap) -> None:
+    if not role_map.branches:
+        raise ValueError("no residual branch found in params; expected rules.branch to name them.")
     for branch in role_map.branches:
         if branch.m not in _SCALED:
             raise ValueError(

@@ -60,8 +60,8 @@ def standard(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
-        rules.
+      ValueError: if ``depth`` is not the number of residual branches, a number is not finite, or
+        the tree does not fit the rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Example:

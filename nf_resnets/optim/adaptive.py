@@ -71,6 +71,7 @@ def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_de
       >>> float(updates["head"]["kernel"][0, 0]), round(float(updates["bias_head"]), 6)
       (-0.5, -0.05)
     """
+    checked("b2", b2, 1.0)
     rule = optax.scale_by_lion(momentum, b2)
     return _decoupled(rule, learning_rate, momentum, weight_decay, **groups)
 
@@ -98,6 +99,9 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
     Returns:
       An optax gradient transformation.
 
+    Raises:
+      ValueError, TypeError: as :func:`adamw`.
+
     Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024; optax.
 
     Example:
@@ -110,6 +114,8 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
       >>> updates["block_1"]["dense_1"].round(0).tolist()
       [[-1.0, -0.0], [-0.0, -1.0]]
     """
+    checked("b2", b2, 1.0)
+    checked("eps", eps)
 
     def rule(params: Any) -> optax.GradientTransformation:
         role_map = roles.assign(params, rules)

@@ -227,7 +227,9 @@ def finish(result: Result, options: Options, *, title: str) -> int:
 
     def failed(name: str, error: Exception) -> None:
         what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        faults.append(f"{folder / name} cannot be made: {' '.join(what.split())}.")
+        faults.append(
+            f"{folder / name} cannot be made: {' '.join(what.split()).removesuffix('.')}."
+        )
 
     datasets = {row["dataset"] for row in result.rows}
     chance = None

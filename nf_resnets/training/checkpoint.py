@@ -62,6 +62,7 @@ class Checkpoints:
 
     Raises:
       ValueError: if ``keep`` is less than 1, or ``identity`` holds what JSON does not.
+      TypeError: if ``keep`` is no whole number.
 
     Example:
       >>> import tempfile
@@ -99,9 +100,11 @@ class Checkpoints:
           The folder of the checkpoint.
 
         Raises:
+          ValueError: if ``step`` is no integer of at least 0.
           TypeError: if a leaf is no array of numbers; it is named.
           CheckpointError: if it cannot be written (the earlier ones are still whole), if another
-            process holds the folder, or if what is there is newer or belongs to another run.
+            process holds the folder, if what is there is newer or belongs to another run, or if
+            this is not process 0.
         """
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
             raise ValueError(f"step={step!r} found; expected an integer of at least 0.")

@@ -64,9 +64,9 @@ class Progress:
         """What a checkpoint holds: the state, the curve so far, the time."""
         return {"state": state, "curve": self.curve.copy(), "seconds": np.float32(self.seconds)}
 
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """A metric of the steps made, or of some of them."""
-        return self.curve[start : self.step if stop is None else stop, self.metrics.index(name)]
+    def column(self, name: str, start: int = 0) -> np.ndarray:
+        """A metric of the steps made from one on."""
+        return self.curve[start : self.step, self.metrics.index(name)]
 
     def mean(self, name: str, start: int) -> float:
         """The exact mean of a metric from a step on, however the steps were divided into calls."""

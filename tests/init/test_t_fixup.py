@@ -184,6 +184,13 @@ def test_a_branch_of_another_kind_is_refused():
         t_fixup({"block": tree}, 1, rules=rules)
 
 
+def test_a_tree_without_branches_is_refused():
+    rules = Rules(embedding="embed", head="head")
+    tree = {"embed": np.ones((4, 4)), "head": np.ones((4, 4))}
+    with pytest.raises(ValueError, match=r"no residual branch .* rules\.branch to name them"):
+        t_fixup(tree, 0, rules=rules)
+
+
 def test_a_convolutional_network_is_refused():
     block = {"conv_1": np.ones((3, 3, 8, 8)), "conv_2": np.ones((3, 3, 8, 8))}
     rules = Rules(branch=r"(block_\d+)/(conv_\d+)")

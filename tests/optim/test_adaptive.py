@@ -188,6 +188,16 @@ def test_numbers_outside_their_range(name):
             rule(**given)
 
 
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [(optim.adamw, "b2"), (optim.adamw, "eps"), (optim.lion, "b2"), (optim.muon, "b2"),
+     (optim.muon, "eps")],
+)  # fmt: skip
+def test_numbers_of_one_rule_outside_their_range(rule, name):
+    with pytest.raises(ValueError, match=f"{name}=-1 found; expected 0 <= {name}"):
+        rule(0.1, **{name: -1})
+
+
 def test_muon_takes_a_module_that_can_be_called():
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
 

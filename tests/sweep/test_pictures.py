@@ -90,7 +90,7 @@ def test_where_a_folder_is_in_the_way_the_others_are_made(quick_figures, tmp_pat
 
 def test_a_picture_that_cannot_be_drawn_is_a_sentence(quick_figures, tmp_path, capsys, monkeypatch):
     def fails(*arguments, **options):
-        raise ValueError("no\nnumbers")
+        raise ValueError("no\nnumbers.")
 
     monkeypatch.setattr("nf_resnets.plotting.sweep.heat_figure", fails)
     code, _, err = finish(tmp_path, capsys)
