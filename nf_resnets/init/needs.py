@@ -78,11 +78,12 @@ def check_parts(
 ) -> None:
     """Refuses a network that would not train under the scheme, and warns of one that lacks a part.
 
-    A norm that was left in a branch is refused, and the lack of a part without which training
-    fails. ``constants`` are those of the forward pass, if they were given.
+    A norm or a head in a branch is refused, and the lack of a part without which training fails.
+    ``constants`` are those of the forward pass, if they were given.
     """
     if _SILENT.get():
         return
+    _refuse_heads_in_branches(role_map)
     if scheme.norm_free:
         refuse_norms(scheme, role_map)
     for missing in missing_parts(scheme, role_map, constants=constants):
@@ -90,6 +91,18 @@ def check_parts(
             raise ValueError(missing.sentence)
         if missing.without == "worse":
             warnings.warn(f"{scheme.title}: {missing.sentence}", SchemeWarning, stacklevel=3)
+
+
+def _refuse_heads_in_branches(role_map: RoleMap) -> None:
+    """Refuses a layer of the head beside those of a branch, which an unanchored rule has found."""
+    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
+        if leaf.role is Role.HEAD and location.inside and len(location.branches) == 1:
+            name = role_map.branches[location.branches[0][0] - 1].name
+            raise ValueError(
+                f"leaf {leaf.path!r} {list(leaf.shape)} is matched by rules.head and lies in "
+                f"residual branch {name!r}; expected rules.head to match the network's last layer "
+                "alone, as in '^Dense_0/'."
+            )
 
 
 def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:

@@ -531,6 +531,15 @@ def test_normalised_weights_are_refused_where_weights_are_scaled(leaves):
             init.fixup(flax_blocks(gain=ones()), 2, rules=rules)
 
 
+def test_a_head_in_a_branch_is_refused():
+    """An expression without ^ finds the first layer of a squeeze-and-excitation, too."""
+    tree = flax_blocks(SE_0={"Dense_0": {"kernel": jnp.ones((C, 2))}, "Dense_1": jnp.ones((2, C))})
+    rules = dataclasses.replace(FLAX_RULES, keep="Dense_1")
+    with pytest.raises(ValueError, match="'ResNetBlock_0/SE_0/Dense_0.* lies in .*'ResNetBlock_0'"):
+        init.fixup(tree, 2, rules=rules)
+    init.fixup(tree, 2, rules=dataclasses.replace(rules, head="^Dense_0", keep="SE_0"))
+
+
 @pytest.mark.parametrize("role", ["head", "stem", "shortcut", "branch"])
 @pytest.mark.parametrize("name", ["norm/scale", "scale", "gain", "prelu/negative_slope"])
 def test_a_factor_is_no_bias_vector_of_a_layer(role, name):

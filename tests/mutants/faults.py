@@ -71,6 +71,11 @@ MUTANTS = [
         ("coef|lambda|slope|", "coef|lambda|"),
     ),
     *_in(
+        "init/needs.py",
+        "init/test_norms.py",
+        ("if leaf.role is Role.HEAD and location.inside", "if False"),
+    ),
+    *_in(
         "init/zero_gamma.py",
         "init/test_zero_gamma.py",
         ("if len(of_one) > branch.m:", "if len(of_one) > branch.m + 1:"),
