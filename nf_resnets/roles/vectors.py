@@ -17,9 +17,11 @@ _ADDED = re.compile(
     r"bias|offset|shift|center|mean|var|num_batches|beta|vector|(?:^|_)b\d*$", re.IGNORECASE
 )
 _FACTOR = re.compile(
-    r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|slope|(?:^|_)(?:[gsw]|ls)\d*$",
+    r"scale|gain|gamma|alpha|multiplier|weight|rezero|gate|factor|coef|lambda|(?:^|_)(?:[gsw]|ls)\d*$",
     re.IGNORECASE,
 )
+# That of a PReLU is no bias either; at 0 it blocks nothing.
+_SLOPE = re.compile("slope", re.IGNORECASE)
 
 
 def refuse_factors(leaves: Sequence[Leaf]) -> None:
@@ -28,7 +30,8 @@ def refuse_factors(leaves: Sequence[Leaf]) -> None:
     The scale of a norm behind a head's layer, of 0 like that layer, would never get a gradient.
     """
     for leaf in leaves:
-        if leaf.role in LAYER_ROLES and not leaf.weight and is_named_factor(leaf):
+        named = is_named_factor(leaf) or _SLOPE.search(last_name(leaf))
+        if leaf.role in LAYER_ROLES and not leaf.weight and named:
             raise ValueError(
                 f"leaf {leaf.path!r} {list(leaf.shape)} is matched by rules.{leaf.role.value}, "
                 "whose vectors are bias vectors, and is a factor by its name; expected "

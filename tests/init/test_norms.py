@@ -540,6 +540,12 @@ def test_a_head_in_a_branch_is_refused():
     init.fixup(tree, 2, rules=dataclasses.replace(rules, head="^Dense_0", keep="SE_0"))
 
 
+def test_a_slope_of_zero_is_no_second_zero():
+    """The slope of a PReLU that starts as a ReLU: the last layer has a gradient."""
+    tree = flax_blocks(PReLU_0={"negative_slope": zeros()})
+    init.fixup(tree, 2, rules=dataclasses.replace(FLAX_RULES, keep="PReLU"))
+
+
 @pytest.mark.parametrize("role", ["head", "stem", "shortcut", "branch"])
 @pytest.mark.parametrize("name", ["norm/scale", "scale", "gain", "prelu/negative_slope"])
 def test_a_factor_is_no_bias_vector_of_a_layer(role, name):

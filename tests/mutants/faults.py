@@ -68,7 +68,7 @@ MUTANTS = [
         "roles/vectors.py",
         "init/test_norms.py",
         ("if leaf.role in LAYER_ROLES and not leaf.weight", "if False"),
-        ("coef|lambda|slope|", "coef|lambda|"),
+        ("or _SLOPE.search(last_name(leaf))", "or None"),
     ),
     *_in(
         "init/needs.py",
