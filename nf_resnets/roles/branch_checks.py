@@ -137,6 +137,17 @@ def refuse_missing_skips(leaves: Sequence[Leaf], branches: Sequence[Branch], rul
                 f"{following}, as where outputs are put beside inputs (DenseNet); expected "
                 "branches whose outputs are added, or rules.shortcut to name a layer beside them."
             )
+        told = _is_told(_names(row, rules), rules)
+        inner = taken in (_widths(leaf)[1] for leaf in row)
+        # A gate at the end of the branch halves what it takes.
+        if following == taken and inner and given != 2 * taken and not told:
+            raise ValueError(
+                f"branch {name!r} takes {taken} channels, its last layer {row[-1].path!r} "
+                f"{list(row[-1].shape)} gives {given}, and the next branch takes {following} "
+                "again, as where that layer feeds the output of the network beside the branch "
+                "(WaveNet); expected rules.branch not to match it and rules.keep to do, or "
+                "rules.order to name the layers from the first to the last."
+            )
         if any(leaf.groups == leaf.length("O") > 1 for leaf in row) and needed:
             raise ValueError(
                 f"branch {name!r} has a depthwise kernel, takes "
@@ -156,7 +167,8 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
 
     An end of the branch is of no width of the network around it, and other layers have the width
     that it should have. Or its layers fit to each other, but not so. (Flax numbers modules as they
-    are constructed: in ``Dense(d)(gelu(Dense(h)(x)))`` the last layer is ``Dense_0``.)
+    are constructed: in ``Dense(d)(gelu(Dense(h)(x)))`` the last layer is ``Dense_0``.) Or they are
+    the layers of two branches.
     """
     around: set[int] = set()
     for leaf in leaves:
@@ -211,6 +223,23 @@ def refuse_order_of_names(leaves: Sequence[Leaf], branches: Sequence[Branch], ru
                 f"{given}, and neither is a width of the network around it; expected "
                 "rules.order to name the layers from the first to the last, as init.rules.ordered "
                 "finds them."
+            )
+        _refuse_two(row, name)
+
+
+def _refuse_two(row: Sequence[Leaf], branch: str) -> None:
+    """Refuses two branches in one: both give what they take, and one does not take the other's."""
+    widths = [_widths(leaf) for leaf in row]
+    for place in range(1, len(row)):
+        (taken, given), (begins, ends) = _ends(widths[:place]), _ends(widths[place:])
+        fitting = {taken, *(width for _, width in widths[:place])}
+        if taken == given and begins == ends and begins not in fitting:
+            raise ValueError(
+                f"residual branch {branch!r} has {len(row)} layers, of which the first {place} "
+                f"take and give {given} channels, and those from {row[place].path!r} "
+                f"{list(row[place].shape)} on {ends}, as two branches do; expected a group of "
+                "rules.branch that tells them apart, or rules.order to name all layers if they "
+                "are one branch."
             )
 
 

@@ -216,8 +216,9 @@ def assign(params: Any, rules: Rules | RoleMap | None = None) -> RoleMap:
       ValueError: if the tree is empty or not that of the :class:`RoleMap`, a weight is matched by
         no rule or a leaf by two, a factor by that of a layer, a rule matches nothing, a weight's
         dtype is not a floating-point one, the leaves of a branch contradict each other, names put
-        its layers in an order that its widths speak against, one of them is a shortcut or a gate by
-        its looks, or a branch has no skip path by its.
+        its layers in an order that its widths speak against, one of them is a shortcut, a gate or
+        a layer that feeds the output by its looks, they are those of two branches, or a branch has
+        no skip path by its.
       TypeError: if ``rules`` is no :class:`Rules`, or ``params`` no tree with arrays in it.
 
     Example:

@@ -183,6 +183,36 @@ def test_branches_that_are_none_in_this_order_are_refused(blocks, match):
         roles.assign(tree, Rules(branch=r"Block_(\d+)/(\w+)/kernel", head="head"))
 
 
+@pytest.mark.parametrize(
+    "block",
+    [{"Dense_0": (16, 5), "Dense_1": (5, 16), "Dense_2": (8, 32), "Dense_3": (32, 8)},
+     {"Dense_0": (12, 12), "Dense_1": (8, 32), "Dense_2": (32, 8)},
+     {"Dense_0": (8, 32), "Dense_1": (32, 8), "Dense_2": (12, 12)}],
+    ids=["MLP-Mixer", "ResMLP", "tokens last"],
+)  # fmt: skip
+def test_two_branches_of_one_module_are_refused(block):
+    """One mixes tokens and one channels: both must end in zeros, and both count."""
+    with pytest.raises(ValueError, match=r"first \d take and give .* on \d+, as two branches do"):
+        _layers([block] * 2)
+    assert _layers([block] * 2, order=tuple(block)) == list(block)
+
+
+def test_two_branches_of_one_module_are_told_apart():
+    block = {"Dense_0": (16, 5), "Dense_1": (5, 16), "Dense_2": (8, 32), "Dense_3": (32, 8)}
+    tree = {f"Block_{k}": {name: np.ones(shape) for name, shape in block.items()} for k in (0, 1)}
+    found = roles.assign(tree, Rules(branch=r"Block_(\d+)/(Dense_(?=[23]))?(?:Dense_)?(\d)"))
+    last = [leaf.path for leaf in found.leaves if leaf.layer == leaf.m == 2]
+    assert last == [f"Block_{k}/Dense_{j}" for k in (0, 1) for j in (1, 3)]
+
+
+def test_a_layer_that_feeds_the_output_is_refused():
+    """WaveNet's: set to 0 as the last one, it would cut the output off."""
+    block = {"Conv_0": (2, 8, 16), "Conv_1": (1, 8, 8), "Conv_2": (1, 8, 24)}
+    with pytest.raises(ValueError, match="takes 8 channels, its last layer 'Block_0/Conv_2"):
+        _layers([block] * 2)
+    assert _layers([block] * 2, order=tuple(block)) == list(block)
+
+
 PLAIN = {"Conv_0": (3, 3, 8, 8), "Conv_1": (3, 3, 8, 8)}
 
 
@@ -210,8 +240,11 @@ def test_a_shortcut_is_refused_wherever_it_is_constructed(place):
     "block",
     [{"Conv_0": (7, 7, 1, 8), "Dense_0": (8, 32), "Dense_1": (32, 8)},
      {"Conv_0": (7, 7, 1, 8), "Dense_0": (8, 64), "Dense_1": (32, 8)},
+     {"Conv_0": (3, 3, 8, 8), "Conv_1": (3, 3, 8, 16)},
+     {"Conv_0": (3, 3, 8, 24), "Conv_1": (3, 3, 24, 24)},
+     {"Dense_0": (8, 64), "Dense_1": (12, 12), "Dense_2": (32, 8)},
      {"Conv_0": (3, 3, 8, 8), "Conv_1": (1, 1, 8, 8), "Conv_2": (3, 3, 8, 8)}],
-    ids=["ConvNeXt", "gated", "pointwise between"],
+    ids=["ConvNeXt", "gated", "gated at the end", "towers", "tokens inside", "pointwise between"],
 )  # fmt: skip
 def test_pointwise_layers_of_a_branch_are_not_refused(block):
     assert _layers([block] * 2) == list(block)

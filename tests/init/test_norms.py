@@ -176,7 +176,10 @@ PASS = {
     "bias vectors of the layers": (flax_blocks(Conv_1={"kernel": conv(), "bias": zeros()}), KEEP),
     "haiku's": (haiku(conv_1={"w": conv(), "b": zeros()}), HAIKU),
     "equinox's": (
-        blocks(conv2={"weight": jnp.ones((C, C, 3, 3)), "bias": zeros(C, 1, 1)}),
+        blocks(
+            conv1={"weight": jnp.ones((C, C, 3, 3))},
+            conv2={"weight": jnp.ones((C, C, 3, 3)), "bias": zeros(C, 1, 1)},
+        ),
         dataclasses.replace(BLOCKS, branch=r"blocks/(\d+)/conv(\d)/weight"),
     ),
     "torch's": (

@@ -159,6 +159,11 @@ MUTANTS = [
         ("not {taken, 2 * taken} & widths", "not {taken} & widths"),
         ("not all(map(_is_dense, row)) and", "False and"),
         ("enumerate(row):", "enumerate(row[:1]):"),
+        ("begins == ends and begins not in fitting:", "begins == ends:"),
+        ("if taken == given and begins == ends and", "if False and"),
+        ("given != 2 * taken and not told", "not told"),
+        ("if following == taken and inner and", "if False and"),
+        ("if following == taken and inner and", "if following == taken and"),
     ),
     *_in(
         "roles/axes.py",
