@@ -141,7 +141,7 @@ def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:
 
 def _without_own_key(path: str) -> str:
     """The path without what tells a weight from its bias vector, as in ``w_2`` and ``b2``, too."""
-    return re.sub(r"(?:^|(?<=[/_.]))(?:weight|kernel|w|bias|b)_?(?=\d+$)", "", layer_of(path))
+    return re.sub(r"(?:^|(?<=[/_.]))(?:weight|kernel|[wW]|bias|[bB])_?(?=\d+$)", "", layer_of(path))
 
 
 def check_zeros(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:

@@ -19,7 +19,7 @@ from nf_resnets.roles.leaf import LAYER_ROLES, WIDEST, Leaf, Role
 from nf_resnets.roles.rules import Rules
 
 # The last key of a weight or of its bias vector; NNX adds a key to a Param's path.
-_OWN_KEY = re.compile(r"(?:^|[/_.])(kernel|weight|w|bias|b)(?:/(?:raw_)?value)?$")
+_OWN_KEY = re.compile(r"(?:^|[/_.])(kernel|weight|[wW]|bias|[bB])(?:/(?:raw_)?value)?$")
 _ENDING = r"(?:_?(?:proj\w*|linear|lin|dense|net|conv\w*))?"
 # What attention's layers are called: Flax, Haiku, Equinox, PyTorch, and the letters of the paper.
 _QUERY, _KEY, _VALUE = (
@@ -76,9 +76,9 @@ def with_axes(leaves: Sequence[Leaf], rules: Rules, params: Any, paths: Any) -> 
 
 
 def _own_key(path: str) -> str:
-    """The key that tells a weight from its bias vector, if the path ends in one."""
+    """The key that tells a weight from its bias vector, in small letters, if the path has one."""
     key = _OWN_KEY.search(path)
-    return key[1] if key else ""
+    return key[1].lower() if key else ""
 
 
 def layer_of(path: str) -> str:

@@ -301,16 +301,20 @@ def test_fixup_warns_of_a_bias_that_keeps_a_branch_from_starting_at_zero(
     [({"kernel": (8, 5), "bias": (5,)}, "conv_{}", "'head/bias', of the head, is not 0, so that "
       "the network's output .* rules.head"),
      ({"kernel": (8, 5)}, "w{}", "'block_1/b2' and 1 more, of the last layer .* rules.branch"),
-     ({"w_2": (8, 5), "b_2": (5,)}, "conv_{}", "'head/b_2', of the head")],
-    ids=["head", "a letter and a number", "head with numbers"],
+     ({"w_2": (8, 5), "b_2": (5,)}, "conv_{}", "'head/b_2', of the head"),
+     ({"W": (8, 5), "b": (5,)}, "conv_{}", "'head/b', of the head"),
+     ({"kernel": (8, 5)}, "W{}", "'block_1/b2' and 1 more, of the last layer .* rules.branch")],
+    ids=["head", "a letter and a number", "head with numbers", "capital", "capital and a number"],
 )  # fmt: skip
 def test_fixup_warns_of_a_bias_that_no_rule_names(head, branch, said):
     layers = {branch.format(j): jnp.ones((8, 8)) for j in (1, 2)}
-    biases = {f"b{j}": jnp.ones(8) for j in (1, 2)} if branch == "w{}" else {}
+    biases = {f"b{j}": jnp.ones(8) for j in (1, 2)} if branch in ("w{}", "W{}") else {}
     tree = {f"block_{k}": layers | biases for k in (1, 2)}
     tree["head"] = {name: jnp.ones(shape) for name, shape in head.items()}
     rules = Rules(
-        branch=rf"block_(\d+)/{branch.format('([12])')}", head="head/(kernel|w)", optional=("keep",)
+        branch=rf"block_(\d+)/{branch.format('([12])')}",
+        head="head/(kernel|[wW])",
+        optional=("keep",),
     )
     with pytest.warns(SchemeWarning) as caught:
         init.fixup(tree, 2, rules=rules)
