@@ -193,17 +193,21 @@ def _mean_over_parts(
 
     # The sums start from zeros, and not from the first part: so the scan's body is the only copy of
     # the network that is compiled.
-    first = jax.tree.map(lambda leaf: leaf[0], cut)
-    zeros = jax.tree.map(
-        lambda like: varying(jnp.zeros(like.shape, like.dtype), *like.manual_axis_type.varying),
-        jax.eval_shape(function, first),
-    )
+    of_one = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], cut))
+
+    def zero(like: Any) -> jax.Array:
+        # A sum in bfloat16 loses parts that are small beside it.
+        half = jnp.issubdtype(like.dtype, jnp.floating) and like.dtype.itemsize < 4
+        dtype = jnp.float32 if half else like.dtype
+        # A shape bears no axes outside of a ``shard_map``.
+        axes = like.manual_axis_type.varying if like.manual_axis_type else ()
+        return varying(jnp.zeros(like.shape, dtype), *axes)
 
     def add(total: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, function(part)), None
 
-    total, _ = lax.scan(add, zeros, cut)
-    return jax.tree.map(lambda leaf: (leaf / parts).astype(leaf.dtype), total)
+    total, _ = lax.scan(add, jax.tree.map(zero, of_one), cut)
+    return jax.tree.map(lambda leaf, like: (leaf / parts).astype(like.dtype), total, of_one)
 
 
 def varying(array: jax.Array, *axis_names: str) -> jax.Array:

@@ -498,7 +498,8 @@ MUTANTS = [
     *_in(
         "training/step.py",
         "training/test_step.py training/test_devices.py",
-        ("(leaf / parts).astype(leaf.dtype)", "leaf.astype(leaf.dtype)"),
+        ("(leaf / parts).astype(like.dtype)", "leaf.astype(like.dtype)"),
+        ("jnp.float32 if half else like.dtype", "like.dtype"),
     ),
     *_in(
         "training/steps.py",

@@ -492,6 +492,28 @@ def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
     assert first[0] != pytest.approx(second[0], abs=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_many_parts_of_half_precision_are_summed_in_float32(dtype):
+    """Every part has the gradients -1/2 and 1/2; a sum of them in bfloat16 stays at 128."""
+    parts = 8192
+
+    def sgd(hyper):
+        return optax.sgd(hyper["learning_rate"])
+
+    state = training.create_state({"w": jnp.zeros((1, 2), dtype)}, sgd, {"learning_rate": 1.0})
+    batch = {"image": jnp.ones((parts, 1)), "label": jnp.zeros(parts, jnp.int32)}
+    step = functools.partial(
+        training.replica_step,
+        apply_fn=lambda params, stats, x, keys: (x.astype(dtype) @ params["w"], stats),
+        optimizer=sgd,
+        micro_batches=parts,
+    )
+    new, metrics = jax.jit(step)(state, batch)
+    assert new.params["w"].dtype == dtype
+    np.testing.assert_array_equal(new.params["w"].astype(jnp.float32), [[0.5, -0.5]])
+    assert metrics["grad_norm"] == np.float32(0.5**0.5)
+
+
 @pytest.mark.slow
 def test_smoothed_labels_in_parts_are_those_of_the_whole_batch():
     mixed = {"augmentation": Augmentation(mixup=1.0)}
