@@ -58,7 +58,7 @@ class Scale:
 
     axes: dict[str, tuple[Any, ...]]
     base: dict[str, Any]
-    steps: int
+    num_steps: int
 
 
 SCHEMES = ("batchnorm", "skipinit", "regularized_skipinit", "fixup")
@@ -78,7 +78,7 @@ SCALES = {
     "smoke": Scale(
         axes(("skipinit",), (64, 256), -4, -3, seeds=1),
         {"dataset": "digits", "model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0},
-        steps=8,
+        num_steps=8,
     ),
     "laptop": Scale(
         axes(SCHEMES, (8, 32, 128, 512), -8, 1, seeds=2),
@@ -86,22 +86,22 @@ SCALES = {
             "dataset": "digits", "model": "wrn-10-1", "stem_channels": 8, "epochs": 10.0,
             "bn_estimate_batches": 4, "dropout": 0.1,
         },
-        steps=110,
+        num_steps=110,
     ),
     "cifar": Scale(
         axes(("batchnorm", "skipinit", "fixup"), (32, 128, 512, 2048), -7, 1, seeds=2),
         {**CIFAR10, "model": "wrn-10-1", "epochs": 1.0, "bn_estimate_batches": 8},
-        steps=390,
+        num_steps=390,
     ),
     "reduced": Scale(
         axes(SCHEMES, (64, 256, 1024, 4096), -7, 2, seeds=2),
         {**CIFAR10, "epochs": 10.0, "bn_estimate_batches": 8},
-        steps=1_950,
+        num_steps=1_950,
     ),
     "paper": Scale(
         axes(SCHEMES, tuple(2**exponent for exponent in range(4, 13)), -9, 3, seeds=5),
         {**CIFAR10, "epochs": 200.0},
-        steps=200 * 390,
+        num_steps=200 * 390,
     ),
 }  # fmt: skip
 
@@ -145,7 +145,7 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
         base["optimizer"] = wanted.optimizer
     if wanted.budget == "steps":
         base.pop("epochs", None)
-        base["steps"] = scale.steps
+        base["steps"] = scale.num_steps
     if {"steps", "epochs"} & set(axes):
         base.pop("epochs", None)
         base.pop("steps", None)

@@ -117,10 +117,10 @@ def read(term: str, folder: str) -> Number:
     column, *words = shlex.split(term)
     file, statistic, filters, spread_of = "rows.csv", "mean", {}, ""
     for word in words:
-        if "=" in word:
-            filters.update([word.split("=", 1)])
-        elif word[0] == "@":
+        if word[0] == "@":
             folder = word[1:]
+        elif "=" in word:
+            filters.update([word.split("=", 1)])
         elif word[0] == "±":
             spread_of = word[1:]
         elif word.endswith(".csv"):

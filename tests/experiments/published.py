@@ -265,7 +265,7 @@ RECIPES = {
         "base.epochs": (200.0, PROTOCOL),
         "base.padding": _CIFAR["padding"],
         "base.flip": _CIFAR["flip"],
-        "steps": (200 * 390, PROTOCOL + ": 200 epochs at batch 128"),
+        "num_steps": (200 * 390, PROTOCOL + ": 200 epochs at batch 128"),
     },
     "skipinit_imagenet": {
         **_IMAGENET,
