@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from nf_resnets.sweep.ledger import COLUMNS
 
@@ -267,8 +268,8 @@ def isolated(
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]]:
@@ -276,7 +277,7 @@ def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]
     found: dict[float, dict[Hashable, Row]] = {}
     for row in rows:
         value = row.get(rate)
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not _is_number(value) or not 0 < value < math.inf:
             raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
         seeds = found.setdefault(float(value), {})
         if row.get(seed) in seeds:

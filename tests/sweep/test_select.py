@@ -228,6 +228,14 @@ def test_what_makes_no_sense_is_refused():
         optima(runs({1.0: [0.5]}), by=("batch",))
 
 
+def test_numbers_of_numpy_are_numbers():
+    """Rows of a table that NumPy or pandas read."""
+    rates = (np.float32(0.25), np.int64(1))
+    assert optimum(runs({rate: [0.5] for rate in rates})).rates[1].rate == 1.0
+    rows = [row for size in (128, 32) for row in runs({1.0: [0.5]}, batch_size=np.int64(size))]
+    assert [one.group["batch_size"] for one in optima(rows, by=("batch_size",))] == [32, 128]
+
+
 @pytest.mark.parametrize(("seeds", "behind"), [(2, 0.0), (3, 0.0), (5, 0.0), (5, 0.3)])
 def test_how_often_the_range_holds_the_better_of_two_rates(seeds, behind):
     # The better rate is missed if the other's mean is ahead by more than the other's deviation s:
