@@ -23,7 +23,9 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 
 def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: float = 1e-8,
-          weight_decay: Any = 0.0, **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+          weight_decay: Any = 0.0, scheme: str | Scheme | None = None, scalars: Group | None = None,
+          scalar_factor: Any = None, undecayed: Group | None = None,
+          rules: Rules | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""AdamW, ``theta <- theta - eta (m / (sqrt(v) + eps) + weight_decay theta)``.
 
     Args:
@@ -32,8 +34,11 @@ def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: fl
       b2: that of the mean square ``v``.
       eps: see above.
       weight_decay: see above; unlike SGD's it does not go through ``m`` and ``v``.
-      groups: ``scheme``, ``scalars``, ``scalar_factor``, ``undecayed`` and ``rules``, as for
-        :func:`nf_resnets.optim.sgd`.
+      scheme: whose groups apply; see :func:`nf_resnets.optim.sgd`.
+      scalars: see there.
+      scalar_factor: see there.
+      undecayed: see there.
+      rules: what the paths of the tree mean; by default the names of this library's models.
 
     Returns:
       An optax gradient transformation.
@@ -54,11 +59,14 @@ def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: fl
     checked("b2", b2, 1.0)
     checked("eps", eps)
     rule = optax.scale_by_adam(momentum, b2, eps)
-    return _decoupled(rule, learning_rate, momentum, weight_decay, **groups)
+    groups = (scheme, scalars, scalar_factor, undecayed, rules)
+    return _decoupled(rule, learning_rate, momentum, weight_decay, *groups)
 
 
 def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_decay: Any = 0.0,
-         **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+         scheme: str | Scheme | None = None, scalars: Group | None = None,
+         scalar_factor: Any = None, undecayed: Group | None = None,
+         rules: Rules | None = None) -> optax.GradientTransformation:  # fmt: skip
     """Lion, whose update is the sign of ``momentum m + (1 - momentum) g``; as :func:`adamw`.
 
     Source: Chen et al., *Symbolic Discovery of Optimization Algorithms*, NeurIPS 2023; optax.
@@ -73,12 +81,14 @@ def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_de
     """
     checked("b2", b2, 1.0)
     rule = optax.scale_by_lion(momentum, b2)
-    return _decoupled(rule, learning_rate, momentum, weight_decay, **groups)
+    groups = (scheme, scalars, scalar_factor, undecayed, rules)
+    return _decoupled(rule, learning_rate, momentum, weight_decay, *groups)
 
 
 def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: float = 1e-8,
-         weight_decay: Any = 0.0, rules: Rules | None = None,
-         **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+         weight_decay: Any = 0.0, scheme: str | Scheme | None = None, scalars: Group | None = None,
+         scalar_factor: Any = None, undecayed: Group | None = None,
+         rules: Rules | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""Muon for the weights of branches and shortcuts, AdamW for all other leaves.
 
     Each matrix's momentum is made nearly orthogonal by five Newton-Schulz steps and multiplied by
@@ -93,8 +103,11 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
       b2: of AdamW; see there.
       eps: of AdamW; see there.
       weight_decay: see :func:`adamw`.
+      scheme: whose groups apply; see :func:`nf_resnets.optim.sgd`.
+      scalars: see there.
+      scalar_factor: see there.
+      undecayed: see there.
       rules: what the paths of the tree mean; by default the names of this library's models.
-      groups: as for :func:`adamw`.
 
     Returns:
       An optax gradient transformation.
@@ -133,7 +146,8 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
         lambda params: rule(params).init(params),
         lambda updates, state, params=None: rule(params).update(updates, state, params),
     )
-    return _decoupled(by_tree, learning_rate, momentum, weight_decay, rules=rules, **groups)
+    groups = (scheme, scalars, scalar_factor, undecayed, rules)
+    return _decoupled(by_tree, learning_rate, momentum, weight_decay, *groups)
 
 
 def is_orthogonalized(leaf: Leaf) -> bool:
@@ -166,12 +180,11 @@ def _decoupled(
     learning_rate: Any,
     momentum: Any,
     weight_decay: Any,
-    *,
-    scheme: str | Scheme | None = None,
-    scalars: Group | None = None,
-    scalar_factor: Any = None,
-    undecayed: Group | None = None,
-    rules: Rules | None = None,
+    scheme: str | Scheme | None,
+    scalars: Group | None,
+    scalar_factor: Any,
+    undecayed: Group | None,
+    rules: Rules | None,
 ) -> optax.GradientTransformation:
     """A rule for updates, then weight decay, then the rates of the groups."""
     if not callable(learning_rate):

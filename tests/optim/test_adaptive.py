@@ -198,6 +198,26 @@ def test_numbers_of_one_rule_outside_their_range(rule, name):
         rule(0.1, **{name: -1})
 
 
+@pytest.mark.parametrize("name", optim.NAMES)
+def test_numbers_may_be_injected(name):
+    """optax.inject_hyperparams reads the names of the arguments, which ``**groups`` would hide."""
+    params = {"block_1": {"dense_1": jnp.eye(2)}, "head": {"kernel": jnp.ones((2, 2))}}
+    make, _ = optim.OPTIMIZERS[name]
+    given = {"weight_decay": 0.1, "scheme": "fixup", "rules": Rules(branch=r"block_(\d)/dense_(\d)",
+             head="^head/")}  # fmt: skip
+
+    def step(optimizer):
+        return jax.jit(optimizer.update)(params, optimizer.init(params), params)[0]
+
+    injected = step(optax.inject_hyperparams(make)(learning_rate=0.1, **given))
+    # Injected numbers are float32: 1 - b2 of 0.001 is off by half a unit in the last place of 1.
+    jax.tree.map(
+        lambda one, two: np.testing.assert_allclose(one, two, rtol=6e-8 / 0.001),
+        injected,
+        step(make(0.1, **given)),
+    )
+
+
 def test_muon_takes_a_module_that_can_be_called():
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
 
