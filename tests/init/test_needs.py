@@ -308,7 +308,7 @@ def test_fixup_warns_of_a_bias_that_keeps_a_branch_from_starting_at_zero(
 )  # fmt: skip
 def test_fixup_warns_of_a_bias_that_no_rule_names(head, branch, said):
     layers = {branch.format(j): jnp.ones((8, 8)) for j in (1, 2)}
-    biases = {f"b{j}": jnp.ones(8) for j in (1, 2)} if branch in ("w{}", "W{}") else {}
+    biases = {f"b{j}": jnp.ones(8) for j in (1, 2)} if branch.lower() == "w{}" else {}
     tree = {f"block_{k}": layers | biases for k in (1, 2)}
     tree["head"] = {name: jnp.ones(shape) for name, shape in head.items()}
     rules = Rules(
