@@ -8,7 +8,7 @@ import numbers
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, SupportsFloat, TypeGuard, get_args
 
 from nf_resnets.sweep.ledger import COLUMNS
 
@@ -81,7 +81,7 @@ class Optimum:
 
 
 def optimum(
-    rows: Sequence[Row], *, metric: str = "test_accuracy", rate: str = "peak_lr",
+    rows: Iterable[Row], *, metric: str = "test_accuracy", rate: str = "peak_lr",
     seed: str = "seed", group: Mapping[str, Any] | None = None, rule: Rule = "strict",
 ) -> Optimum:  # fmt: skip
     """Returns the best learning rate of a group of runs and the range of rates as good.
@@ -114,8 +114,8 @@ def optimum(
       rule: ``"strict"`` or ``"trimmed"``.
 
     Raises:
-      ValueError: if the metric or the rule is unknown, a rate is not a positive number, or two runs
-        have the same rate and seed.
+      ValueError: if the metric or the rule is unknown, a run has no ``state``, a rate is not a
+        positive number, a metric is not a number, or two runs have the same rate and seed.
 
     Source: De and Smith 2020, the experiments on batch size.
 
@@ -129,21 +129,24 @@ def optimum(
       >>> found.best, found.low, found.high, found.at_edge
       (0.5, 0.5, 0.5, None)
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
-    if rule not in get_args(Rule):
-        raise ValueError(f"rule={rule!r} found; expected 'strict' or 'trimmed'.")
+    check_metric(metric)
+    _check_rule(rule)
     left_out: Counter[str] = Counter()
     by_rate = _by_rate(rows, rate, seed)
     rates = tuple(_summary(one, by_rate[one], metric, left_out) for one in sorted(by_rate))
     nothing = Optimum(
-        dict(group or {}), metric, rates, len(rows), dict(sorted(left_out.items())), rule
+        dict(group or {}),
+        metric,
+        rates,
+        sum(map(len, by_rate.values())),
+        dict(sorted(left_out.items())),
+        rule,
     )
     return _chosen(nothing)
 
 
 def optima(
-    rows: Sequence[Row], *, by: Sequence[str] = ("scheme", "batch_size"),
+    rows: Iterable[Row], *, by: Sequence[str] = ("scheme", "batch_size"),
     metric: str = "test_accuracy", rate: str = "peak_lr", seed: str = "seed",
     rule: Rule = "strict",
 ) -> list[Optimum]:  # fmt: skip
@@ -176,8 +179,10 @@ def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Any, ...], lis
     """The runs that share the fields of ``by``, by their values, in the order of the rows.
 
     Raises:
-      ValueError: if a run lacks a field.
+      ValueError: if a run lacks a field, or ``by`` is one text.
     """
+    if isinstance(by, str):
+        raise ValueError(f"by={by!r} found; expected a sequence of fields, such as ({by!r},).")
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         missing = [field for field in by if field not in row]
@@ -213,7 +218,7 @@ class Isolation:
 
 
 def isolated(
-    rows: Sequence[Row], field: str, *, fields: Sequence[str], metric: str = "test_accuracy",
+    rows: Iterable[Row], field: str, *, fields: Sequence[str], metric: str = "test_accuracy",
     rate: str = "peak_lr", rule: Rule = "strict", group: Mapping[str, Any] | None = None,
 ) -> Isolation:  # fmt: skip
     """Isolates one setting of a sweep: for each of its values the best of the other settings.
@@ -231,7 +236,8 @@ def isolated(
       group: what the runs share, kept in the result.
 
     Raises:
-      ValueError: if a run lacks a field.
+      ValueError: as ``optimum``, but for two runs with the same rate and seed, or if a run lacks a
+        field.
 
     Source: Godbole, Dahl, Gilmer, Shallue, Nado, *Deep Learning Tuning Playbook*, 2023.
 
@@ -244,13 +250,17 @@ def isolated(
       >>> found.values, [best.mean for best in found.best]
       ((0.0, 0.9), [0.7, 0.9])
     """
+    check_metric(metric)
+    _check_rule(rule)
+    if isinstance(fields, str):
+        raise ValueError(f"fields={fields!r} found; expected a sequence of fields.")
     sign, left_out = METRICS[metric], Counter[str]()
     others = [name for name in fields if name != field]
     by_value = {value: of for (value,), of in grouped(rows, (field,)).items()}
     values = sorted(by_value) if all(map(_is_number, by_value)) else list(by_value)
     configurations = [
         tuple(
-            _summary(float(runs[0][rate]), runs, metric, left_out)
+            _summary(_rate_of(runs[0], rate), runs, metric, left_out)
             for runs in grouped(by_value[value], others).values()
         )
         for value in values
@@ -268,6 +278,34 @@ def isolated(
     )
 
 
+def check_metric(metric: str) -> None:
+    """Refuses a metric that no run has."""
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+
+
+def _check_rule(rule: str) -> None:
+    if rule not in get_args(Rule):
+        raise ValueError(f"rule={rule!r} found; expected 'strict' or 'trimmed'.")
+
+
+def state_of(row: Row) -> str:
+    """Whether a run has finished, diverged, or neither."""
+    if "state" not in row:
+        raise ValueError(
+            f"no state found in a run, which has {', '.join(map(str, row)) or 'no field'}; "
+            "expected state='finished', 'diverged' or another of a ledger's."
+        )
+    return str(row["state"])
+
+
+def _rate_of(row: Row, rate: str) -> float:
+    value = row.get(rate)
+    if not _is_number(value) or not 0 < value < math.inf:
+        raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
+    return float(value)
+
+
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -276,10 +314,7 @@ def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]
     """The runs of each rate, of which no two may have one seed."""
     found: dict[float, dict[Hashable, Row]] = {}
     for row in rows:
-        value = row.get(rate)
-        if not _is_number(value) or not 0 < value < math.inf:
-            raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
-        seeds = found.setdefault(float(value), {})
+        seeds = found.setdefault(_rate_of(row, rate), {})
         if row.get(seed) in seeds:
             first = seeds[row.get(seed)]
             names = [name for name in first if name not in COLUMNS]
@@ -296,15 +331,17 @@ def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]
 def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[str]) -> RateSummary:
     values, diverged, unfinished = [], 0, 0
     for row in rows:
-        state = row["state"]
+        state = state_of(row)
         value = row.get(metric) if state == "finished" else None
+        if value is not None and not isinstance(value, SupportsFloat):
+            raise ValueError(f"{metric}={value!r} found in a run; expected a number.")
         if state == "diverged" or (value is not None and not math.isfinite(value)):
             diverged += 1
         elif value is not None:
             values.append(float(value))
         else:
             unfinished += 1
-            left_out[f"finished, no {metric}" if state == "finished" else str(state)] += 1
+            left_out[f"finished, no {metric}" if state == "finished" else state] += 1
     mean = statistics.fmean(values) if values else None
     std = statistics.stdev(values) if len(values) > 1 else None
     return RateSummary(rate, len(values), mean, std, tuple(values), diverged, unfinished)
@@ -359,6 +396,6 @@ def _place_of(one: RateSummary, rule: Rule) -> float:
 
 
 __all__ = [
-    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "edge_of", "grouped",
-    "isolated", "optima", "optimum",
+    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "check_metric",
+    "edge_of", "grouped", "isolated", "optima", "optimum", "state_of",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from nf_resnets.analysis import GradientNoise, noise_scale
 from nf_resnets.sweep.regimes import Point, Regimes, regimes
-from nf_resnets.sweep.select import METRICS, Edge, Row, edge_of, grouped
+from nf_resnets.sweep.select import METRICS, Edge, Row, check_metric, edge_of, grouped, state_of
 
 WINDOW = 40
 """A training metric is judged by its mean over this fraction of the points of its curve."""
@@ -75,7 +75,7 @@ def common_target(
       >>> common_target(rows)
       1.0
     """
-    _check_metric(metric)
+    check_metric(metric)
     sign = METRICS[metric]
     best = []
     for group in grouped(rows, by).values():
@@ -142,7 +142,7 @@ def steps_to_target(
       >>> [found.steps for found in steps_to_target(rows, 1.0)]
       [3, 2]
     """
-    _check_metric(metric)
+    check_metric(metric)
     found = []
     for values, group in grouped(rows, by).items():
         nothing = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
@@ -230,12 +230,7 @@ def _point(one: StepsToTarget, batch_size: str) -> Point:
 
 def _over(rows: Sequence[Row]) -> list[Row]:
     """The runs of which it is known whether they reach a target."""
-    return [row for row in rows if row["state"] in ("finished", "diverged")]
-
-
-def _check_metric(metric: str) -> None:
-    if metric not in METRICS:
-        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+    return [row for row in rows if state_of(row) in ("finished", "diverged")]
 
 
 def _curve(row: Row, metric: str) -> list[tuple[int, float]] | None:

@@ -56,6 +56,9 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
     Returns:
       A :class:`Move` for each optimum, groups as they first come, sizes from the smallest.
 
+    Raises:
+      ValueError: if an optimum's group has no field ``by``.
+
     Example:
       >>> from nf_resnets.sweep import optima
       >>> rows = [
@@ -69,6 +72,11 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
     """
     groups: dict[tuple[Any, ...], list[Optimum]] = {}
     for one in optima:
+        if by not in one.group:
+            raise ValueError(
+                f"by={by!r} found; expected a field of the optima's groups: "
+                f"{', '.join(one.group) or 'they have none'}."
+            )
         rest = (one.metric, *((name, of) for name, of in one.group.items() if name != by))
         groups.setdefault(rest, []).append(one)
     found = []

@@ -226,6 +226,19 @@ def test_what_makes_no_sense_is_refused():
             optimum(runs({rate: [0.5]}))
     with pytest.raises(ValueError, match="names 'batch', which a run does not have"):
         optima(runs({1.0: [0.5]}), by=("batch",))
+    with pytest.raises(ValueError, match=r"by='scheme' found; expected .* \('scheme',\)"):
+        optima(runs({1.0: [0.5]}, scheme="fixup"), by="scheme")
+    # As a CSV file is read without a conversion.
+    with pytest.raises(ValueError, match="test_accuracy='0.5' found in a run; expected a number"):
+        optimum([{"state": "finished", "peak_lr": 1.0, "seed": 0, "test_accuracy": "0.5"}])
+    with pytest.raises(ValueError, match="no state found in a run, which has peak_lr, seed; "):
+        optimum([{"peak_lr": 1.0, "seed": 0}])
+
+
+def test_rows_are_read_once():
+    rows = runs({0.5: [0.7], 1.0: [0.8, 0.9]})
+    assert optimum(iter(rows)) == optimum(rows)
+    assert optimum(iter(rows)).runs == 3
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -305,3 +318,11 @@ def test_a_setting_is_isolated_by_the_best_of_the_others():
     assert [b.rate for b in found.best] == [0.2, 0.1]
     with pytest.raises(ValueError, match="'alpha', which a run does not have"):
         isolated(rows, "alpha", fields=["alpha", "peak_lr"])
+    for wrong, message in (
+        ({"metric": "accuracy"}, "metric='accuracy' found; expected one of"),
+        ({"rule": "loose"}, "rule='loose' found"),
+        ({"fields": "momentum"}, "fields='momentum' found; expected a sequence"),
+        ({"rate": "lr"}, "lr=None found in a run; expected a positive number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            isolated(rows, "momentum", **{"fields": ["momentum", "peak_lr"], **wrong})

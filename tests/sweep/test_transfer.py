@@ -78,6 +78,12 @@ def test_no_run_finished(found):
     assert exponent([found["fails", 10], large]) is None
 
 
+def test_a_size_that_the_optima_lack_is_refused():
+    best = optima(rows(), by=("scheme", "depth"), metric="train_loss")
+    with pytest.raises(ValueError, match="by='width' found; expected a field .*: scheme, depth"):
+        moves(best, "width")
+
+
 def test_the_figure(found, tmp_path):
     rows = [dataclasses.asdict(move) for move in found.values()]
     given = {"title": "t", "subtitle": "s", "size": "layers"}
