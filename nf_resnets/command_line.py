@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import io
 import itertools
 import os
 import shutil
@@ -96,6 +97,9 @@ def finish(main: Callable[[], int | None], interrupted: str, unread: int = 0) ->
     Returns:
       The exit code: 2 for bad input.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Names of classes and files are escaped where the terminal lacks their letters.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = main() or 0
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """Help, names that were replaced and exit codes, as every command has them."""
 
 import dataclasses
+import io
 import sys
 
 import pytest
@@ -69,3 +70,10 @@ def test_how_a_command_ends(capsys):
     assert command_line.finish(lambda: leave(SystemExit("Bad.")), "") == 2
     assert command_line.finish(lambda: leave(KeyboardInterrupt()), "Stopped.") == 130
     assert capsys.readouterr().err == "Bad.\nStopped.\n"
+
+
+def test_letters_that_the_terminal_lacks_are_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert command_line.finish(lambda: print("\u65e5\u672c, \xe9"), "") == 0
+    assert written.getvalue() == b"\\u65e5\\u672c, \xe9\n"

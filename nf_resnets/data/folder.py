@@ -153,7 +153,8 @@ def _files(folder: Path) -> dict[str, list[Path]]:
         if each.is_dir() and not each.name.startswith("."):
             found[each.name] = [
                 file for file in sorted(each.rglob("*"))
-                if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
+                if file.suffix.lower() in ENDINGS and not file.is_dir()
+                and not any(part.startswith(".") for part in file.relative_to(each).parts)
             ]  # fmt: skip
             if not found[each.name]:
                 raise ValueError(
@@ -164,7 +165,11 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 def _images(files: list[Path], sides: tuple[int, int] | None) -> np.ndarray:
     def read(file: Path) -> np.ndarray:
-        picture = decode(file, places.read_file(file))
+        try:
+            encoded = places.read_file(file)
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror}.") from None
+        picture = decode(file, encoded)
         pixels = np.asarray(fitted(picture, *sides) if sides else picture)
         is_grey = bool((pixels == pixels[..., :1]).all())
         return pixels[..., :1] if is_grey else pixels

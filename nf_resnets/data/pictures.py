@@ -41,6 +41,9 @@ def decode(path: Path, encoded: bytes) -> Any:
         raise ValueError(f"{path} cannot be read as an image: {error}.") from None
     if picture.mode.startswith("I;16"):
         picture = Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
+    if picture.mode == "I" and opened.format == "PPM":
+        # Of a PGM with more than 8 bits Pillow makes this mode, with 65,535 for white.
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if picture.mode in ("I", "F"):
         raise ValueError(
             f"{path} has pixels of 32 bits (mode {picture.mode}), of which white is not known; "

@@ -105,7 +105,8 @@ class DeviceIterator:
     def _part(self, values: np.ndarray, index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(self._batch_size)
         first = int(np.searchsorted(self._rows, start))
-        return values[first : first + stop - start]
+        # On a CPU the array would share the memory, into which a loader may read its next batch.
+        return values[first : first + stop - start].copy()
 
 
 def _sharding(mesh: Mesh) -> NamedSharding:

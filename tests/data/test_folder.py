@@ -118,7 +118,22 @@ def test_other_files_are_passed_over(photos):
     (photos / "cat" / "._0.png").write_bytes(b"x")
     (photos / "readme.txt").write_text("x")
     (photos / ".cache").mkdir()
+    write(photos / "cat" / ".ipynb_checkpoints" / "0-checkpoint.png")
+    write(photos / "dog" / "more" / ".thumbnails" / "0.png")
+    (photos / "dog" / "folder.png").mkdir()
     assert len(from_folder(photos).train.labels) == 12
+
+
+def test_of_sixteen_bits_of_grey_the_upper_eight_are_kept(photos):
+    for name in ("cat", "dog"):
+        for path in (photos / name).iterdir():
+            path.unlink()
+        for index in range(5):
+            header = f"P5 3 1 {2**10 - 1 if name == 'cat' else 2**16 - 1} ".encode()
+            levels = [0, 512, 1023] if name == "cat" else [0, 32768, 65535]
+            (photos / name / f"{index}.pgm").write_bytes(header + np.array(levels, ">u2").tobytes())
+    images = from_folder(photos).train.images
+    np.testing.assert_array_equal(images[..., 0], np.broadcast_to([[0, 128, 255]], (8, 1, 3)))
 
 
 def test_a_relative_path_is_a_data_set(photos, monkeypatch):
@@ -153,6 +168,10 @@ def test_what_cannot_be_trained_on_is_refused_by_name(photos):
         from_folder(photos)
     (photos / "cat" / "3.png").write_text("no image")
     with refused(f"{photos / 'cat' / '3.png'} is no image that can be read"):
+        from_folder(photos)
+    (photos / "cat" / "3.png").unlink()
+    (photos / "cat" / "3.png").symlink_to(photos / "nowhere.png")
+    with refused(f"{photos / 'cat' / '3.png'} cannot be read: No such file or directory."):
         from_folder(photos)
     with refused(f"{photos} has one class only, 'dog'; expected"):
         for path in (photos / "cat").iterdir():

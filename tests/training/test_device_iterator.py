@@ -32,6 +32,20 @@ def test_a_batch_of_another_size_is_refused():
         next(batches)
 
 
+def test_a_loader_may_use_its_memory_again():
+    def again():
+        # At a multiple of 64 bytes, where JAX takes memory as it is.
+        memory = np.empty(4 * 1024 + 16, np.float32)
+        start = -memory.ctypes.data % 64 // 4
+        values = memory[start : start + 4 * 1024].reshape(4, 1024)
+        for value in range(3):
+            values[:] = value
+            yield {"image": values}
+
+    found = list(DeviceIterator(again(), make_mesh(devices=jax.devices()[:1]), 4))
+    assert [float(batch["image"].mean()) for batch in found] == [0.0, 1.0, 2.0]
+
+
 def test_what_is_waited_for_is_measured():
     def slow():
         for seconds in (0.0, 0.2):
