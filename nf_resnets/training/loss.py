@@ -33,7 +33,8 @@ def cross_entropy(
 
     Raises:
       ValueError: if ``label_smoothing`` is outside its range, the batch has only one of
-        ``other_label`` and ``fraction``, or labels are not one integer for each example.
+        ``other_label`` and ``fraction``, or labels are not one integer for each example,
+        or fractions not one number.
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
     Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
@@ -73,7 +74,12 @@ def cross_entropy(
 
     if "fraction" not in batch:
         return of("label")
-    fraction = batch["fraction"]
+    fraction = jnp.asarray(batch["fraction"])
+    if fraction.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"fraction of shape {list(fraction.shape)} found; expected one number for each example,"
+            f" of shape {list(logits.shape[:-1])}."
+        )
     return fraction * of("label") + (1 - fraction) * of("other_label")
 
 

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets import roles, schemes
+from nf_resnets import schemes
 from nf_resnets.data.order import check_seed
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import SWEEP
 from nf_resnets.training.sharding import unstack
-from nf_resnets.training.state import TrainState
+from nf_resnets.training.state import TrainState, refuse_other_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +177,11 @@ def build(
     take_one = jax.jit(unstack, compiler_options=options, out_shardings=shared)
 
     def put(states: TrainState, slot: int, state: Any) -> TrainState:
-        refuse_other_state(state, like)
+        # Written into its slot, another shape would be broadcast and another dtype cast.
+        refuse_other_leaves(
+            state, like, lambda leaf: f"{list(leaf.shape)} {leaf.dtype}",
+            of="the state", as_in="in the state that the program was compiled for",
+        )  # fmt: skip
         return put_one(states, np.int32(slot), state)
 
     def take(states: TrainState, slot: int) -> Any:
@@ -239,30 +243,6 @@ def _refuse_no_start(name: str, found: Any) -> None:
             f"{name} is a {type(found).__name__}; expected a training.Start, or a state as "
             "training.create_state makes it."
         )
-
-
-def refuse_other_state(state: Any, like: TrainState) -> None:
-    """Refuses a state of other leaves than a program was compiled for.
-
-    Written into its slot, an array of another shape would be broadcast and one of another dtype
-    cast.
-
-    Raises:
-      ValueError: that names the first leaf in which they differ.
-    """
-    found, expected = (
-        {
-            roles.path_name(path): f"{list(leaf.shape)} {leaf.dtype}"
-            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-        }
-        for tree in (state, like)
-    )
-    for name in [*expected, *found]:
-        if found.get(name) != expected.get(name):
-            raise ValueError(
-                f"leaf {name!r} of the state is {found.get(name, 'not there')}; expected "
-                f"{expected.get(name, 'none')}, as in the state that the program was compiled for."
-            )
 
 
 def quick_compile(device: jax.Device) -> dict[str, Any] | None:

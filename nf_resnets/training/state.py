@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -140,4 +141,32 @@ def _strong(tree: Any, name: str) -> Any:
     return jax.tree_util.tree_map_with_path(strong, tree)
 
 
-__all__ = ["OptimizerFn", "TrainState", "create_state"]
+def is_counter(leaf: Any) -> bool:
+    """Whether a leaf of ``batch_stats`` has whole numbers, the same for all parts of a batch."""
+    return not jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def refuse_other_leaves(
+    found: Any, expected: Any, describe: Callable[[Any], str], of: str, as_in: str
+) -> None:
+    """Refuses a tree whose leaves have other names than another's, or are described otherwise.
+
+    Raises:
+      ValueError: that names the first leaf in which they differ.
+    """
+    here, there = (
+        {
+            roles.path_name(path): describe(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (found, expected)
+    )
+    for name in [*there, *here]:
+        if here.get(name) != there.get(name):
+            raise ValueError(
+                f"leaf {name!r} of {of} is {here.get(name, 'not there')}; expected "
+                f"{there.get(name, 'none')}, as {as_in}."
+            )
+
+
+__all__ = ["OptimizerFn", "TrainState", "create_state", "is_counter", "refuse_other_leaves"]

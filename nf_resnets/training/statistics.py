@@ -15,7 +15,7 @@ from nf_resnets.data.order import check_whole
 from nf_resnets.models.conv import never_stored
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
-from nf_resnets.training.state import TrainState
+from nf_resnets.training.state import TrainState, is_counter
 
 
 def make_estimate_batch_stats(
@@ -27,6 +27,7 @@ def make_estimate_batch_stats(
     still moves fast they are those of a network that is gone. Here mean and variance are averages
     over some training batches, all with the final parameters: ``mean = sum_i mean_i / batches``,
     likewise the variance. The images are not augmented.
+    Whole numbers among the statistics stay as they are.
 
     Args:
       apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`).
@@ -80,7 +81,11 @@ def make_estimate_batch_stats(
             )
 
         found = lax.map(one_batch, jnp.arange(batches))
-        return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)
+        means = lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)
+        return jax.tree.map(
+            lambda mean, given: given if is_counter(given) else mean.astype(given.dtype),
+            means, state.batch_stats,
+        )  # fmt: skip
 
     def local_runs(states: TrainState, data: DeviceData, orders: jax.Array) -> Any:
         return lax.map(lambda run: one_run(run[0], data, run[1]), (states, orders))

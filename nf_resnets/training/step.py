@@ -19,7 +19,7 @@ from nf_resnets.training.average import moved_average
 from nf_resnets.training.loss import correct, cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.sharding import stack, unstack
-from nf_resnets.training.state import OptimizerFn, TrainState
+from nf_resnets.training.state import OptimizerFn, TrainState, is_counter, refuse_other_leaves
 
 Metrics = dict[str, jax.Array]
 Vectorize = Literal["auto", "vmap", "loop"]
@@ -93,6 +93,10 @@ def replica_step(
 
     params = own_params(state.params, axis_name)
 
+    def mean_of_replicas(leaf: jax.Array) -> jax.Array:
+        # A sum of counters, which all replicas have alike, may pass the largest number.
+        return (lax.pmax if is_counter(leaf) else lax.pmean)(leaf, axis_name)
+
     def of_part(part: dict[str, jax.Array]) -> Any:
         (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, part)
         return loss, aux, grads, squared_norm(grads) if gradient_noise else None
@@ -100,9 +104,9 @@ def replica_step(
     means = _mean_over_parts(of_part, batch, micro_batches)
     replicas = 1
     if axis_name is not None:
-        means, replicas = lax.pmean(means, axis_name), lax.axis_size(axis_name)
+        means, replicas = jax.tree.map(mean_of_replicas, means), lax.axis_size(axis_name)
     loss, (accuracy, batch_stats), grads, square = means
-    new_state, norms = update(state, grads, optimizer, batch_stats)
+    new_state, norms = update(state, loss, grads, optimizer, batch_stats)
     metrics = {"loss": loss, "accuracy": accuracy, **norms}
     if gradient_noise:
         examples = batch["label"].shape[0]
@@ -141,12 +145,13 @@ def own_params(params: Any, axis_name: str | None) -> Any:
 
 
 def update(
-    state: TrainState, grads: Any, optimizer: OptimizerFn, batch_stats: Any
+    state: TrainState, loss: jax.Array, grads: Any, optimizer: OptimizerFn, batch_stats: Any
 ) -> tuple[TrainState, Metrics]:
     """Applies the gradients of a whole batch.
 
     Args:
       state: before the step.
+      loss: of the whole batch, for optimizers that adapt to it (``optax.polyak_sgd``).
       grads: the same on every replica.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       batch_stats: BatchNorm's new running statistics.
@@ -154,7 +159,8 @@ def update(
     Returns:
       The state after the step, and ``grad_norm`` and ``update_norm``.
     """
-    updates, opt_state = optimizer(state.hyper).update(grads, state.opt_state, state.params)
+    transformation = optax.with_extra_args_support(optimizer(state.hyper))
+    updates, opt_state = transformation.update(grads, state.opt_state, state.params, value=loss)
     params = optax.apply_updates(state.params, updates)
     new_state = dataclasses.replace(
         state,
@@ -203,11 +209,17 @@ def _mean_over_parts(
         axes = like.manual_axis_type.varying if like.manual_axis_type else ()
         return varying(jnp.zeros(like.shape, dtype), *axes)
 
-    def add(total: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, function(part)), None
+    def add(total: jax.Array, of_part: jax.Array) -> jax.Array:
+        return of_part if is_counter(of_part) else total + of_part
 
-    total, _ = lax.scan(add, jax.tree.map(zero, of_one), cut)
-    return jax.tree.map(lambda leaf, like: (leaf / parts).astype(like.dtype), total, of_one)
+    def mean(total: jax.Array, like: Any) -> jax.Array:
+        return total if is_counter(like) else (total / parts).astype(like.dtype)
+
+    def body(total: Any, part: dict[str, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(add, total, function(part)), None
+
+    total, _ = lax.scan(body, jax.tree.map(zero, of_one), cut)
+    return jax.tree.map(mean, total, of_one)
 
 
 def varying(array: jax.Array, *axis_names: str) -> jax.Array:
@@ -230,12 +242,11 @@ def _as_before(new: Any, old: Any, name: str) -> Any:
         axes = jax.typeof(before).manual_axis_type.varying
         return varying(value.astype(before.dtype), *axes)
 
-    found, expected = jax.tree.leaves(new), jax.tree.leaves(old)
-    if len(found) != len(expected):
-        raise ValueError(
-            f"{name} has {len(found)} leaves after a step; expected {len(expected)}, as before it."
-        )
-    leaves = [cast(*pair) for pair in zip(found, expected, strict=True)]
+    refuse_other_leaves(
+        new, old, lambda leaf: f"{list(jnp.shape(leaf))}",
+        of=f"{name} after a step", as_in="before it",
+    )  # fmt: skip
+    leaves = [cast(*pair) for pair in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)]
     return jax.tree.unflatten(jax.tree.structure(old), leaves)
 
 

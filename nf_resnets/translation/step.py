@@ -87,7 +87,7 @@ def replica_step(
     )
     # Sums, not means: each replica has divided by the tokens of all of them.
     loss, likelihood, accuracy, grads = _sum((loss, likelihood, accuracy, grads), axis_name)
-    new_state, norms = update(state, grads, optimizer, state.batch_stats)
+    new_state, norms = update(state, loss, grads, optimizer, state.batch_stats)
     metrics = {"loss": loss, "likelihood": likelihood, "accuracy": accuracy, "tokens": tokens}
     return new_state, metrics | norms
 

@@ -498,8 +498,11 @@ MUTANTS = [
     *_in(
         "training/step.py",
         "training/test_step.py training/test_devices.py",
-        ("(leaf / parts).astype(like.dtype)", "leaf.astype(like.dtype)"),
+        ("(total / parts).astype(like.dtype)", "total.astype(like.dtype)"),
         ("jnp.float32 if half else like.dtype", "like.dtype"),
+        ("return of_part if is_counter(of_part) else total", "return total"),
+        ("(lax.pmax if is_counter(leaf) else lax.pmean)", "lax.pmean"),
+        ("state.params, value=loss)", "state.params, value=2 * loss)"),
     ),
     *_in(
         "training/steps.py",

@@ -85,6 +85,14 @@ def test_labels_that_are_not_one_integer_each_are_refused(name, labels):
         cross_entropy(LOGITS, batch)
 
 
+@pytest.mark.parametrize("share", [SHARE[:, None], SHARE[:1], SHARE[0]])
+def test_fractions_that_are_not_one_number_each_are_refused(share):
+    """A column was broadcast to the losses of all pairs of examples."""
+    batch = {"label": LABELS, "other_label": OTHERS, "fraction": share}
+    with pytest.raises(ValueError, match=r"^fraction of shape .* expected one .* shape \[12\]"):
+        cross_entropy(LOGITS, batch)
+
+
 def test_predictions_from_nan_are_wrong_whatever_the_label():
     logits = jnp.array([[jnp.nan] * 3, [0.0, jnp.nan, 5.0], [0.0, 1.0, -jnp.inf]])
     assert correct(logits, jnp.array([0, 1, 1])).tolist() == [0.0, 0.0, 1.0]

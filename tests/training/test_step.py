@@ -409,7 +409,7 @@ def test_what_is_no_number_of_a_run_is_refused_by_its_name(number):
         (lambda z, s: z, TypeError, "apply returned a .*Tracer; expected two values"),
         (lambda z, s: (z[:1], s), ValueError, r"logits of shape \[1, 10\] found for 4 images; exp"),
         (lambda z, s: (z[:, None], s), ValueError, r"logits of shape \[4, 1, 10\] found for 4"),
-        (lambda z, s: (z, {"mean": z}), ValueError, "batch_stats has 1 leaves after a step; .* 0,"),
+        (lambda z, s: (z, {"mean": z}), ValueError, "leaf 'mean' of batch_stats after a step is "),
     ],
 )
 def test_what_a_function_must_not_return_is_said(returned, error, message):
@@ -420,6 +420,69 @@ def test_what_a_function_must_not_return_is_said(returned, error, message):
     batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
     with pytest.raises(error, match=f"^{message}"):
         jax.eval_shape(step, state_of(), batch)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        # By position they would be swapped.
+        (lambda s: {"average": s["mean"], "a_var": s["var"]}, "'mean' .* is not there; expected"),
+        (lambda s: {**s, "var": jnp.ones((2, 3))}, r"'var' .* is \[2, 3\]; expected \[3\]"),
+        (
+            lambda s: {**s, "mean": s["mean"].mean()},
+            r"'mean' .* is \[\]; expected \[3\], as before",
+        ),
+        (lambda s: {**s, "more": s["mean"]}, r"'more' .* is \[3\]; expected none"),
+    ],
+)
+def test_other_statistics_than_were_given_are_refused(returned, message):
+    def apply(params, batch_stats, images, keys):
+        return network(params, batch_stats, images, keys)[0], returned(batch_stats)
+
+    statistics = {"mean": jnp.zeros(3), "var": jnp.ones(3)}
+    state = small.state_of({"params": parameters(), "batch_stats": statistics})
+    step = functools.partial(training.replica_step, apply_fn=apply, optimizer=small.sgd)
+    batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
+    with pytest.raises(ValueError, match=f"^leaf {message}"):
+        jax.eval_shape(step, state, batch)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_counters_among_the_statistics_are_not_summed(parts):
+    """Summed over two devices, or two parts of a batch, these pass their largest numbers."""
+
+    def apply(params, batch_stats, images, keys):
+        return network(params, None, images, keys)[0], jax.tree.map(lambda n: n + 1, batch_stats)
+
+    counters = {"short": jnp.uint8(200), "long": jnp.int32(1_500_000_000)}
+    state = small.state_of({"params": parameters(), "batch_stats": counters})
+    batch = {"image": jnp.ones((2, 4, 8, 8, 1)), "label": jnp.zeros((2, 4), jnp.int32)}
+    step = functools.partial(
+        training.replica_step, apply_fn=apply, optimizer=small.sgd, axis_name="data",
+        micro_batches=parts,
+    )  # fmt: skip
+    pmapped = jax.pmap(step, axis_name="data", in_axes=(None, 0), out_axes=(None, None))
+    found = pmapped(state, batch)[0].batch_stats
+    assert {name: int(leaf) for name, leaf in found.items()} == {
+        "short": 201, "long": 1_500_000_001,
+    }  # fmt: skip
+
+
+def test_an_optimizer_is_given_the_loss():
+    """Polyak's step is ``loss / ||gradient||**2``, here below its bound."""
+
+    def polyak(hyper):
+        return optax.polyak_sgd(max_learning_rate=1e6, eps=0.0)
+
+    state = small.state_of({"params": parameters()}, optimizer=polyak)
+    x = np.random.default_rng(5).standard_normal((BATCH, 8, 8, 1)).astype(np.float32)
+    labels = np.arange(BATCH, dtype=np.int32) % 10
+    step = functools.partial(training.replica_step, apply_fn=network, optimizer=polyak)
+    new, _ = jax.jit(step)(state, {"image": x, "label": labels})
+    loss, _, grads = gradient(float64(parameters()), np.float64(x).reshape(BATCH, -1), labels)
+    rate = loss / sum((grad**2).sum() for grad in jax.tree.leaves(grads))
+    expected = jax.tree.map(lambda leaf, grad: leaf - rate * grad, parameters(), grads)
+    small.assert_close(new.params, expected, **FLOAT32)
 
 
 def test_a_network_of_ones_own_that_is_no_function_is_refused():
