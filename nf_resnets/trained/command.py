@@ -32,6 +32,7 @@ from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.resume import ENDING, StoppedError, unfinished
 from nf_resnets.training.checkpoint import CheckpointError
+from nf_resnets.training.progress import Progress
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
 
@@ -171,9 +172,10 @@ class TrainTranslator:
         if self.dtype != models.DTYPES[0]:
             identity["dtype"] = self.dtype
 
-        def make(*, on_step: Any, on_epoch: Any, checkpoints: Any) -> Trained:
+        def make(*, on_begin: Any, on_step: Any, on_epoch: Any, checkpoints: Any) -> Trained:
             return fit_translation(
                 pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested,
+                on_begin=on_begin,
                 on_step=lambda step, metrics: on_step(step, self.recipe.steps, metrics),
                 checkpoints=checkpoints,
             )  # fmt: skip
@@ -458,11 +460,18 @@ def _make(
         logs = [stack.enter_context(log) for log in command.logs.open()]
         with display, events(*logs, **_described(command, notes, identity)) as logged:
 
+            def on_begin(run: Progress) -> None:
+                display.on_begin(run)
+                logged.on_begin(run)
+
             def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
                 display.on_step(step, steps, metrics)
-                logged.on_step(step, steps, metrics)
+                logged.on_step(step, metrics)
 
-            network = make(on_step=on_step, on_epoch=logged.on_epoch, checkpoints=checkpoints)
+            network = make(
+                on_begin=on_begin, on_step=on_step, on_epoch=logged.on_epoch,
+                checkpoints=checkpoints,
+            )  # fmt: skip
             logged.on_end(network.notes)
         _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
               overwrite=command.overwrite)  # fmt: skip

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nf_resnets.training.compiling import Compiling, duration_text
+from nf_resnets.training.progress import Progress
 
 
 class Display:
@@ -54,13 +55,22 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
+    def on_begin(self, run: Progress) -> None:
+        """A training begins, or goes on from a checkpoint, maybe between two lines."""
+        for step in range(run.step - run.step % self._every, run.step):
+            self._add(run.row(step))
+
+    def _add(self, metrics: Mapping[str, float]) -> None:
+        self._count += 1
+        for name in self._sums:
+            self._sums[name] += metrics[name]
+
     def on_step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """A step was made."""
         if not self._step:
             self._first, self._since = step, time.monotonic()
-        self._step, self._steps, self._count = step, steps, self._count + 1
-        for name in self._sums:
-            self._sums[name] += metrics[name]
+        self._step, self._steps = step, steps
+        self._add(metrics)
         self._means = ", ".join(
             f"{words} {self._text(name, self._sums[name] / self._count)}"
             for name, words in self._shown.items()

@@ -10,6 +10,7 @@ from typing import Any
 from nf_resnets.trained.file import TrainedError
 from nf_resnets.trained.resume import StoppedError
 from nf_resnets.training.callbacks import Callback, Callbacks
+from nf_resnets.training.progress import Progress
 
 
 @dataclasses.dataclass
@@ -20,13 +21,16 @@ class Events:
     key: str
     label: str
     settings: Mapping[str, Any]
-    steps: int = 0  # of the last step; 0 before the first
+    step: int = 0  # made so far
 
-    def on_step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """A step was made; before the first of this process a checkpoint may have others."""
-        if not self.steps:
-            self.callback.on_run_begin(self.key, self.label, self.settings, step - 1, steps)
-        self.steps = step
+    def on_begin(self, run: Progress) -> None:
+        """A training begins, or goes on from a checkpoint."""
+        self.step = run.step
+        self.callback.on_run_begin(self.key, self.label, self.settings, run.step, run.num_steps)
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step was made."""
+        self.step = step
         self.callback.on_step(self.key, step, {name: [each] for name, each in metrics.items()})
 
     def on_epoch(self, step: int, steps: int, loss: float, accuracy: float) -> None:
@@ -35,7 +39,7 @@ class Events:
 
     def on_end(self, notes: Mapping[str, Any]) -> None:
         """The network is trained and tested."""
-        self.callback.on_epoch(self.key, self.steps, notes)
+        self.callback.on_epoch(self.key, self.step, notes)
         self.callback.on_run_end(self.key, "finished", notes)
 
 

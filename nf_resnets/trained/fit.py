@@ -18,6 +18,7 @@ from nf_resnets.trained.resume import run_to_end
 from nf_resnets.trained.settings import is_of, type_name
 from nf_resnets.trained.transfer import Learn, partly
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,7 @@ def fit(
     *,
     variables: Any = None,
     learn: Learn = "all",
+    on_begin: Callable[[Progress], Any] = lambda run: None,
     on_step: Callable[[int, int, dict[str, float]], Any] = lambda *step: None,
     on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
     checkpoints: Checkpoints | None = None,
@@ -97,6 +99,7 @@ def fit(
         of its scheme. Schemes that are no draw of their own change He's (fan_in), with which the
         sweeps and most experiments begin.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
+      on_begin: called before the first step with the progress so far, which a checkpoint may hold.
       on_step: called after each step with the steps made, all steps, and the step's metrics.
       on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
         means of the epoch's training loss and accuracy.
@@ -151,17 +154,21 @@ def fit(
         training.ImageTraining(recipe.batch_size, steps, augmentation),
         start,
     )
-    epoch: list[dict[str, float]] = []
+    runs: list[Progress] = []
+
+    def begin(run: Progress) -> None:
+        runs.append(run)
+        on_begin(run)
 
     def after_step(step: int, metrics: dict[str, float]) -> None:
         on_step(step, steps, metrics)
-        epoch.append(metrics)
         if step % per_epoch == 0 or step == steps:
-            means = [sum(m[name] for m in epoch) / len(epoch) for name in ("loss", "accuracy")]
-            on_epoch(step, steps, *means)
-            epoch.clear()
+            (run,), first = runs, (step - 1) // per_epoch * per_epoch
+            on_epoch(step, steps, *(run.mean(name, first, step) for name in ("loss", "accuracy")))
 
-    state, test = run_to_end(program, start, on_step=after_step, checkpoints=checkpoints)
+    state, test = run_to_end(
+        program, start, on_begin=begin, on_step=after_step, checkpoints=checkpoints
+    )
     found = {"params": state.params}
     if state.batch_stats:
         found["batch_stats"] = state.batch_stats

@@ -14,6 +14,7 @@ from nf_resnets.trained.fit import described, mesh_for, refuse_outside
 from nf_resnets.trained.inputs import Sentences
 from nf_resnets.trained.resume import run_to_end
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ def fit_translation(
     *,
     dtype: models.Dtype = models.DTYPES[0],
     tested: int = 100,
+    on_begin: Callable[[Progress], Any] | None = None,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Trained:
@@ -69,6 +71,7 @@ def fit_translation(
       recipe: how.
       dtype: what the network computes in.
       tested: how many test pairs are translated, for BLEU.
+      on_begin: as there.
       on_step: called after each step with the number of steps made and its metrics.
       checkpoints: as there.
 
@@ -116,7 +119,9 @@ def fit_translation(
     start = training.Start(schemes.get(scheme), recipe.seed, hyper)
     how = translation.TokenTraining(recipe.max_tokens, recipe.steps, recipe.label_smoothing)
     program = translation.token_program(model, corpus, optimizer, mesh_for(0), how, start)
-    state, _ = run_to_end(program, start, on_step=on_step, checkpoints=checkpoints)
+    state, _ = run_to_end(
+        program, start, on_begin=on_begin, on_step=on_step, checkpoints=checkpoints
+    )
     found = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
     bleu = translation.bleu(found, targets)
     notes = {

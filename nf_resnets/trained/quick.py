@@ -98,9 +98,12 @@ def fit(
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
             if show:
                 display.on_step(step, steps, metrics)
-            logged.on_step(step, steps, metrics)
+            logged.on_step(step, metrics)
 
-        made = training_fit.fit(model, dataset, how, on_step=on_step, on_epoch=logged.on_epoch)
+        made = training_fit.fit(
+            model, dataset, how, on_begin=logged.on_begin, on_step=on_step,
+            on_epoch=logged.on_epoch,
+        )  # fmt: skip
         logged.on_end(made.notes)
     return dataclasses.replace(made, notes={"network": name, "dataset": dataset.name, **made.notes})
 

@@ -15,7 +15,7 @@ from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.loop import train
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.program import Program, Start
-from nf_resnets.training.progress import refuse_labels
+from nf_resnets.training.progress import Progress, refuse_labels
 from nf_resnets.training.state import TrainState
 
 ENDING = ".unfinished"
@@ -67,6 +67,7 @@ def run_to_end(
     program: Program,
     start: Start | TrainState,
     *,
+    on_begin: Callable[[Progress], Any] | None,
     on_step: Callable[[int, dict[str, float]], Any] | None,
     checkpoints: Checkpoints | None,
 ) -> tuple[TrainState, dict[str, float]]:
@@ -84,7 +85,7 @@ def run_to_end(
         when a signal came.
     """
     if checkpoints is None:
-        run = train(program, start, on_step=on_step)
+        run = train(program, start, on_begin=on_begin, on_step=on_step)
     else:
         if steps := checkpoints.steps():
             _print(
@@ -100,6 +101,7 @@ def run_to_end(
                 save_every=SECONDS,
                 save_failed=lambda error: _print(f"{error} The training goes on without."),
                 stop=stop,
+                on_begin=on_begin,
                 on_step=on_step,
             )
         if run.status == "stopped":

@@ -17,6 +17,7 @@ from nf_resnets.training.loop import Run, train
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.program import Program, Start, Steps
+from nf_resnets.training.progress import Progress
 from nf_resnets.training.relative import Parametrize, Relative, relative_to
 from nf_resnets.training.sharding import replicate, shard_runs, stack, unstack
 from nf_resnets.training.state import TrainState, create_state
@@ -32,7 +33,7 @@ from nf_resnets.training.streamed import (
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
-    "ImageTraining", "Parametrize", "Program", "Relative", "Run", "Start", "Steps",
+    "ImageTraining", "Parametrize", "Program", "Progress", "Relative", "Run", "Start", "Steps",
     "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
     "draw_params", "eval_apply", "first_images", "image_program", "image_test", "local_rows",
     "lower_image_steps", "make_estimate_batch_stats", "make_evaluate", "make_initial", "make_mesh",

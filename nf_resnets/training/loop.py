@@ -54,6 +54,7 @@ def train(
     save_every: int | float = 0,
     save_failed: Callable[[CheckpointError], Any] | None = None,
     stop: Preemption | None = None,
+    on_begin: Callable[[Progress], Any] | None = None,
     on_step: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Run:
     """Trains one run until it has made the program's steps, diverges, or is told to stop.
@@ -71,6 +72,8 @@ def train(
       save_failed: called if a checkpoint cannot be saved, and the run continues. Without it, and
         when told to stop, that is an error.
       stop: after a signal, the run is saved and ends.
+      on_begin: called before the first step with the run's progress, which has the curve of the
+        steps that earlier processes made.
       on_step: called for each step with the number of steps made and the step's metrics.
 
     Raises:
@@ -105,6 +108,8 @@ def train(
     if not save_every >= 0:
         raise ValueError(f"save_every={save_every} found; expected at least 0.")
     states, run = _begin(program, start, checkpoints)
+    if on_begin is not None:
+        on_begin(run)
     saver = _Saver(checkpoints, save_every, save_failed)
     count, status = 1, "finished"
     while run.step < run.num_steps and status == "finished":

@@ -64,13 +64,14 @@ class Progress:
         """What a checkpoint holds: the state, the curve so far, the time."""
         return {"state": state, "curve": self.curve.copy(), "seconds": np.float32(self.seconds)}
 
-    def column(self, name: str, start: int = 0) -> np.ndarray:
-        """A metric of the steps made from one on."""
-        return self.curve[start : self.step, self.metrics.index(name)]
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """A metric of the steps made, from one to before another."""
+        stop = self.step if stop is None else stop
+        return self.curve[start:stop, self.metrics.index(name)]
 
-    def mean(self, name: str, start: int) -> float:
-        """The exact mean of a metric from a step on, however the steps were divided into calls."""
-        values = self.column(name, start)
+    def mean(self, name: str, start: int, stop: int | None = None) -> float:
+        """The exact mean of a metric over steps, however they were divided into calls."""
+        values = self.column(name, start, stop)
         return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
 
     def row(self, step: int) -> dict[str, float]:

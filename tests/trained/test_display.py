@@ -3,12 +3,14 @@
 import io
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console, Group
 
 from nf_resnets.trained import display as module
 from nf_resnets.trained.display import Display
 from nf_resnets.training import compiling
+from nf_resnets.training.progress import Progress
 
 SHOWN = {"loss": "training loss", "accuracy": "accuracy"}
 
@@ -26,6 +28,14 @@ def test_lines_have_the_means_since_the_last_one_and_the_time_left(monkeypatch, 
         "  step 4 of 5: training loss 0.750, accuracy 70.0%; 10 s left",
         "  step 5 of 5: training loss 0.250, accuracy 100.0%",
     ]
+
+
+def test_a_line_has_the_steps_of_an_earlier_process(capsys):
+    curve = np.array([[9.0, 0.0], [9.0, 0.0], [4.0, 0.5]], np.float32)
+    with Display("a network", 2, SHOWN) as display:
+        display.on_begin(Progress(("loss", "accuracy"), 4, 3, curve))
+        display.on_step(4, 4, {"loss": 2.0, "accuracy": 1.0})
+    assert "  step 4 of 4: training loss 3.000, accuracy 75.0%" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("width", [40, 80])

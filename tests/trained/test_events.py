@@ -3,19 +3,26 @@
 import signal
 import sys
 
+import numpy as np
 import pytest
 
 from nf_resnets import trained
 from nf_resnets.trained import command
 from nf_resnets.trained.events import events
 from nf_resnets.trained.resume import StoppedError
+from nf_resnets.training import loop
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.progress import Progress
 from tests.sweep.small import Log
 from tests.trained.conftest import EPOCHS, wanted
 from tests.training.test_tensorboard import needs_tensorboardx, scalars
 from tests.training.test_wandb import logged, needs_wandb
 
 STEPS = 44 * EPOCHS
+
+
+def progress(step, steps):
+    return Progress(("loss", "accuracy"), steps, step, np.ones((steps, 2), np.float32))
 
 
 @needs_tensorboardx
@@ -25,8 +32,11 @@ def test_a_training_that_goes_on_is_one_run_in_tensorboard(
     logs = tmp_path / "logs"
     how = wanted(tmp_path / "net", logs=command.Logs(tensorboard=logs))
     with monkeypatch.context() as patch:
-        patch.setattr(command.Display, "_print", stop_at(" 88 of"))
+        # In the middle of an epoch; a signal is noticed between two calls, here of a step each.
+        patch.setattr(loop, "CALL_SECONDS", 0.0)
+        patch.setattr(command.Display, "on_step", stop_at(60))
         assert command.run(how) == 128 + signal.SIGTERM
+    assert "step 60 is kept" in capsys.readouterr().err
     assert command.run(how) == 0
     (folder,) = logs.iterdir()
     assert folder.name.startswith("wrn-10-1,fixup,digits-")
@@ -35,21 +45,38 @@ def test_a_training_that_goes_on_is_one_run_in_tensorboard(
     # Each step once, and the last test as the network's file has it.
     assert [step for step, _ in found["train/loss"]] == list(range(1, STEPS + 1))
     assert [step for step, _ in found["epoch/train_loss"]] == [44, 88, 132, 176]
+    # Of an epoch that two processes made the mean is that of all its steps.
+    losses = [loss for _, loss in found["train/loss"]]
+    for step, mean in found["epoch/train_loss"]:
+        assert mean == pytest.approx(np.mean(losses[step - 44 : step]), rel=1e-6)
     notes = trained.load(tmp_path / "net").notes
     assert found["test/accuracy"] == [(STEPS, pytest.approx(notes["test_accuracy"], rel=1e-6))]
     assert "training loss" in capsys.readouterr().out
 
 
-def stop_at(text):
-    """A display that is interrupted at a line, as by Ctrl-C."""
-    real = command.Display._print
+@pytest.mark.parametrize("made", [0, 90])
+def test_a_training_of_which_only_the_test_is_left_begins_and_ends(made):
+    log = Log()
+    with events(log, key="key", label="a run", settings={}) as told:
+        told.on_begin(progress(made, 90))
+        for step in range(made + 1, 91):
+            told.on_step(step, {"loss": 1.0, "accuracy": 0.5})
+        told.on_end({"test_accuracy": 0.75})
+    assert log.of("on_run_begin") == [("key", "a run", {}, made, 90)]
+    assert log.of("on_epoch") == [("key", 90, {"test_accuracy": 0.75})]
+    assert len(log.of("on_step")) == 90 - made
 
-    def say(self, line):
-        real(self, line)
-        if text in line:
+
+def stop_at(step):
+    """A display that is interrupted at a step, as by Ctrl-C."""
+    real = command.Display.on_step
+
+    def on_step(self, made, steps, metrics):
+        real(self, made, steps, metrics)
+        if made == step:
             signal.raise_signal(signal.SIGTERM)
 
-    return say
+    return on_step
 
 
 @needs_wandb
@@ -57,7 +84,8 @@ def test_a_training_is_a_run_of_weights_and_biases(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    def fit(model, dataset, recipe, *, on_step, on_epoch, checkpoints):
+    def fit(model, dataset, recipe, *, on_begin, on_step, on_epoch, checkpoints):
+        on_begin(progress(0, 2))
         for step in (1, 2):
             on_step(step, 2, {"loss": 3.0 - step, "accuracy": 0.5})
         on_epoch(2, 2, 1.5, 0.5)
@@ -111,8 +139,9 @@ def test_callbacks_hear_how_a_training_that_does_not_end_was_left(error, state):
         pytest.raises(type(error)),
         events(log, key="key", label="a run", settings={"seed": 3}) as told,
     ):
-        told.on_step(45, 90, {"loss": 1.0})
-        told.on_step(46, 90, {"loss": 0.5})
+        told.on_begin(progress(44, 90))
+        told.on_step(45, {"loss": 1.0})
+        told.on_step(46, {"loss": 0.5})
         raise error
     assert log.of("on_run_begin") == [("key", "a run", {"seed": 3}, 44, 90)]
     assert log.of("on_step")[1] == ("key", 46, {"loss": [0.5]})

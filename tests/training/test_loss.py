@@ -85,10 +85,10 @@ def test_labels_that_are_not_one_integer_each_are_refused(name, labels):
         cross_entropy(LOGITS, batch)
 
 
-@pytest.mark.parametrize("share", [SHARE[:, None], SHARE[:1], SHARE[0]])
-def test_fractions_that_are_not_one_number_each_are_refused(share):
+@pytest.mark.parametrize("fraction", [SHARE[:, None], SHARE[:1], SHARE[0]])
+def test_fractions_that_are_not_one_number_each_are_refused(fraction):
     """A column was broadcast to the losses of all pairs of examples."""
-    batch = {"label": LABELS, "other_label": OTHERS, "fraction": share}
+    batch = {"label": LABELS, "other_label": OTHERS, "fraction": fraction}
     with pytest.raises(ValueError, match=r"^fraction of shape .* expected one .* shape \[12\]"):
         cross_entropy(LOGITS, batch)
 
