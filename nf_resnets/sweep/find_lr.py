@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import tyro
 
@@ -13,7 +14,7 @@ from nf_resnets.plotting.answers import rate_range
 from nf_resnets.sweep import command
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
-from nf_resnets.sweep.select import Optimum, optimum
+from nf_resnets.sweep.select import Optimum, Row, optimum
 from nf_resnets.sweep.settings import RunSettings, parse, value_text
 
 STEPS = 100
@@ -24,9 +25,9 @@ STEPS = 100
 class Command:
     """Find the learning rate of a network with short runs over a range of rates.
 
-    The best rate has the lowest training loss at the end of the runs; it is printed with the range
-    of rates as good and with those that diverged. The runs are a sweep, with its figures, and are
-    resumed as a sweep's.
+    The best rate has the lowest training loss at the end of the runs, in the mean over a tenth of
+    their steps; it is printed with the range of rates as good and with those that diverged. The
+    runs are a sweep, with its figures, and are resumed as a sweep's.
 
     A run has 100 steps if neither --epochs nor --steps is given. The best rate of longer runs can
     be another one, mostly a lower one.
@@ -63,9 +64,27 @@ def main(wanted: Command) -> int:
     result = command.run(wanted.options, axes, base, "Learning rates")
     if result is None:
         return 0
+    result = dataclasses.replace(result, rows=[at_end(row) for row in result.rows])
     code = finish(result, wanted.options, title="Learning rates of short runs")
     print("\n" + answer(optimum(result.rows, metric="train_loss", rule=wanted.options.best)))
     return code
+
+
+def at_end(row: Row) -> dict[str, Any]:
+    """A run with the training loss of the last tenth of its steps.
+
+    A ledger has that of the last epoch: after 100 steps all of them, or a single one.
+
+    Example:
+      >>> measures = {"curve": {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.0]}}
+      >>> row = {"state": "finished", "train_loss": 2.0, "measures": measures}
+      >>> at_end(row)["train_loss"]
+      1.0
+    """
+    if row["state"] != "finished":
+        return dict(row)
+    losses = row["measures"]["curve"]["loss"]
+    return {**row, "train_loss": statistics.fmean(losses[-max(1, len(losses) // 10) :])}
 
 
 def answer(best: Optimum) -> str:
@@ -106,4 +125,4 @@ def run(prog: str = "") -> NoReturn:
     command.end(lambda: main(command_line.read(Command, prog)))
 
 
-__all__ = ["STEPS", "Command", "answer", "main", "run"]
+__all__ = ["STEPS", "Command", "answer", "at_end", "main", "run"]

@@ -41,6 +41,7 @@ from nf_resnets.sweep.schema import (
     runs,
     workers,
 )  # fmt: skip
+from nf_resnets.sweep.task import LATER
 
 __all__ = [
     "COLUMNS", "Claim", "Ledger", "LedgerError", "NewRun", "Worker", "is_dead",
@@ -685,8 +686,11 @@ class Ledger:
         """
         wanted = None if keys is None else frozenset(keys)
         found = self._mappings(WHOLE.order_by(*ORDER), runs)
+        # A run's text leaves out the first value of a setting that was added later.
+        there = {name for row in found for name in row["settings"]}
+        later = {name: value for name, value in LATER.items() if name in there}
         return [
-            {**row["settings"], **{name: row[RENAMED.get(name, name)] for name in COLUMNS}}
+            {**later, **row["settings"], **{name: row[RENAMED.get(name, name)] for name in COLUMNS}}
             for row in found
             if wanted is None or row["key"] in wanted
         ]

@@ -539,7 +539,8 @@ def _translations(trained: Trained, inputs: Sentences, command: Predict) -> None
 
 def _lines_of(path: Path) -> tuple[str, ...]:
     try:
-        return tuple(places.read_file(places.expanded(path)).decode().splitlines())
+        # Editors of Windows begin a file with a mark.
+        return tuple(places.read_file(places.expanded(path)).decode("utf-8-sig").splitlines())
     except UnicodeDecodeError:
         raise TrainedError(f"{path} is no text in UTF-8; expected a class in each line.") from None
 

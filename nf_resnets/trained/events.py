@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def events(
     """Passes a training on to callbacks; the block calls ``on_end`` last.
 
     Args:
-      callbacks: which receive the events.
+      callbacks: which receive the events; where one raises, a message is printed.
       key: names the training; the same one where it is resumed.
       label: what logs call it.
       settings: what logs keep of it.
@@ -59,7 +60,9 @@ def events(
       BaseException: what the block raises; the callbacks hear whether the run diverged, failed, or
         waits to be resumed.
     """
-    found = Events(Callbacks(*callbacks), key, label, settings)
+    found = Events(
+        Callbacks(*callbacks, say=lambda text: print(text, file=sys.stderr)), key, label, settings
+    )
     try:
         yield found
     except BaseException as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 
@@ -63,7 +63,9 @@ def _passed_on(event: str) -> Any:
             except Exception as error:
                 if place not in self._raised:
                     self._raised.add(place)
-                    self.on_message(f"{type(callback).__name__}.{event} raised: {error!r}")
+                    text = f"{type(callback).__name__}.{event} raised: {error!r}"
+                    self._say(text)
+                    self.on_message(text)
 
     return call
 
@@ -71,7 +73,8 @@ def _passed_on(event: str) -> Any:
 class Callbacks:
     """Passes each event on to several callbacks, in their order.
 
-    One that raises disturbs neither the sweep nor the others, which are sent one message about it.
+    One that raises disturbs neither the sweep nor the others, which are sent one message about it;
+    so is ``say``, for where no display is among them.
 
     Example:
       >>> class Printed(Callback):  # the other events are passed over
@@ -82,8 +85,9 @@ class Callbacks:
       half of the runs are done
     """
 
-    def __init__(self, *callbacks: Callback) -> None:
+    def __init__(self, *callbacks: Callback, say: Callable[[str], Any] = lambda text: None) -> None:
         self._callbacks = callbacks
+        self._say = say
         self._raised: set[int] = set()
 
     on_compile_begin = _passed_on("on_compile_begin")

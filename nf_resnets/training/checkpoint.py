@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from nf_resnets import places
 from nf_resnets.data.order import check_whole
 from nf_resnets.training import checkpoint_files as files
 from nf_resnets.training import folder_lock
@@ -80,7 +81,7 @@ class Checkpoints:
         check_whole(keep=keep)
         if keep < 1:
             raise ValueError(f"keep={keep} found; expected at least 1 checkpoint.")
-        self.folder = Path(folder)
+        self.folder = places.expanded(folder)
         self.keep = keep
         self.identity = _json_values(identity)
         self._lock: folder_lock.FolderLock | None = None

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nf_resnets import places
+
 MOST_POINTS = 1000
 """Of longer runs every second, third, ... step is logged, so that no curve has more points."""
 
@@ -131,7 +133,7 @@ class TensorBoard:
                 "tensorboardX, which TensorBoard logs are written with, cannot be imported "
                 f"({error}); install it with `pip install nf_resnets[tensorboard]`."
             ) from error
-        self._folder = Path(folder)
+        self._folder = places.expanded(folder)
         self._most_points = most_points
         self._tell = tell
         self._sent = False

@@ -1,10 +1,12 @@
 """The learning-rate finder: what it says, what it refuses, and runs on the digits."""
 
 import jax
+import numpy as np
 import pytest
 
 from nf_resnets.sweep import find_lr, optimum
-from nf_resnets.sweep.find_lr import Command, answer, main
+from nf_resnets.sweep.find_lr import Command, answer, at_end, main
+from nf_resnets.sweep.ledger import Ledger
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -38,6 +40,21 @@ def test_the_rate_its_range_and_what_diverged_are_said():
     )
 
 
+def test_runs_are_compared_by_the_end_of_their_curves():
+    """By the last epoch, here one step of three batches, the worse of these is the better."""
+
+    def run(rate, losses, last):
+        curve = {"step": list(range(1, 101)), "loss": losses}
+        return {"state": "finished", "peak_lr": rate, "seed": 0, "train_loss": last,
+                "measures": {"curve": curve}}  # fmt: skip
+
+    rows = [run(0.5, [2.0] * 90 + [0.5] * 9 + [1.0], 1.0), run(1.0, [0.1] * 90 + [0.9] * 10, 0.9)]
+    rows.append({**rows[0], "state": "diverged", "peak_lr": 2.0, "train_loss": None})
+    found = optimum([at_end(row) for row in rows], metric="train_loss")
+    assert (found.best, found.mean) == (0.5, pytest.approx(0.55))
+    assert found.rates[2].diverged == 1
+
+
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
@@ -63,6 +80,13 @@ def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     assert main(wanted) == 0
     out = capsys.readouterr().out
     assert f"{find_lr.STEPS} steps" in (tmp_path / "report.html").read_text()
+    # An epoch has 11 steps of 128 images, the last one the hundredth step alone.
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        rows = [row for row in ledger.rows() if row["state"] == "finished"]
+    assert len(rows) == 2
+    means = {row["peak_lr"]: np.mean(row["measures"]["curve"]["loss"][-10:]) for row in rows}
+    assert f": training loss {min(means.values()):.3g}." in out
+    assert f": training loss {min(row['train_loss'] for row in rows):.3g}." not in out
     assert "Diverged: 2^10 (1 of 1)." in out and "The best rate is 2^-" in out
     # Started again, it only reads the ledger.
     assert main(wanted) == 0

@@ -71,6 +71,15 @@ def test_adding_leaves_what_is_there_untouched(ledger):
     assert [row["key"] for row in ledger.rows()] == [row.key for row in added]
 
 
+def test_rows_have_the_value_that_a_runs_text_leaves_out(ledger):
+    """Without it the runs of sgd have no optimizer beside those of adamw."""
+    ledger.add([run(0), run(1, optimizer="adamw")])
+    assert [row["optimizer"] for row in ledger.rows()] == ["sgd", "adamw"]
+    assert [row["optimizer"] for row in ledger.rows([run(0).key])] == ["sgd"]
+    # Of other settings nothing is known.
+    assert "dtype" not in ledger.rows()[0]
+
+
 def test_a_claim_takes_runs_of_one_program_in_order(ledger, worker, other):
     ledger.add([run(0, "b"), run(1, "a"), run(2, "b"), run(3, "b"), run(4, "a")])
     claims = ledger.claim(worker, limit=2)

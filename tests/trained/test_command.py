@@ -208,7 +208,7 @@ def test_a_published_checkpoint_is_kept(tmp_path, capsys):
         shapes |= {f"{norm}.{part}": (channels,) for part in parts}
     state_dict = {key: np.abs(rng.normal(size=shape)) for key, shape in shapes.items()}
     save_file(state_dict, tmp_path / "theirs.safetensors")
-    (tmp_path / "classes.txt").write_text("Katze\nHund\nMaus\n")
+    (tmp_path / "classes.txt").write_text("Katze\nHund\nMaus\n", "utf-8-sig")
 
     wanted = command.FromTorch(
         tmp_path / "theirs.safetensors", tmp_path / "net", "wrn-10-1", "batchnorm",

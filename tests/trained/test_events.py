@@ -11,6 +11,7 @@ from nf_resnets.trained import command
 from nf_resnets.trained.events import events
 from nf_resnets.trained.resume import StoppedError
 from nf_resnets.training import loop
+from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.progress import Progress
 from tests.sweep.small import Log
@@ -65,6 +66,18 @@ def test_a_training_of_which_only_the_test_is_left_begins_and_ends(made):
     assert log.of("on_run_begin") == [("key", "a run", {}, made, 90)]
     assert log.of("on_epoch") == [("key", 90, {"test_accuracy": 0.75})]
     assert len(log.of("on_step")) == 90 - made
+
+
+def test_a_callback_that_raises_is_said(capsys):
+    class Broken(Callback):
+        def on_epoch(self, key, step, row):
+            raise RuntimeError("no room")
+
+    with events(Broken(), key="key", label="a run", settings={}) as told:
+        told.on_begin(progress(0, 2))
+        for step in (1, 2):
+            told.on_epoch(step, 2, 1.0, 0.5)
+    assert capsys.readouterr().err == "Broken.on_epoch raised: RuntimeError('no room')\n"
 
 
 def stop_at(step):

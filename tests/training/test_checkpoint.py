@@ -129,6 +129,12 @@ def test_every_bit_of_every_dtype_comes_back(tmp_path, dtype):
     assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {dtype}
 
 
+def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved = Checkpoints("~/run", {}).save(1, {"w": np.zeros(2)})
+    assert saved == tmp_path / "run" / "step_1"
+
+
 def test_zeros_keep_their_signs(tmp_path):
     value = {"plus": np.zeros(1000, np.float32), "minus": -np.zeros(1000, np.float32)}
     found = back(tmp_path, value)
