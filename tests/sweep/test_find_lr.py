@@ -6,7 +6,7 @@ import pytest
 
 from nf_resnets.sweep import find_lr, optimum
 from nf_resnets.sweep.find_lr import Command, answer, at_end, main
-from nf_resnets.sweep.ledger import Ledger
+from nf_resnets.sweep.ledger import open_ledger
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -81,7 +81,7 @@ def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert f"{find_lr.STEPS} steps" in (tmp_path / "report.html").read_text()
     # An epoch has 11 steps of 128 images, the last one the hundredth step alone.
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with open_ledger(tmp_path / "ledger.db") as ledger:
         rows = [row for row in ledger.rows() if row["state"] == "finished"]
     assert len(rows) == 2
     means = {row["peak_lr"]: np.mean(row["measures"]["curve"]["loss"][-10:]) for row in rows}
