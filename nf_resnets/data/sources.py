@@ -59,7 +59,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
       (1437, 8, 8, 1)
     """
     if name not in DATASETS:
-        path, size = parse(str(name))
+        path, size = parse(str(name)) if not os.path.isdir(name) else (str(name), None)
         if os.sep in path or os.path.isdir(path):
             return from_folder(path, size=size)
         close = difflib.get_close_matches(str(name).lower(), DATASETS, n=1)

@@ -347,7 +347,9 @@ def salvage(where: str | Path, path: str | Path) -> tuple[int, list[str]]:
                 copied = new._write(lambda connection: _copy(old, connection, left))
             new.close()  # SQLite leaves no log beside a file that nobody has open
     except sa.exc.SQLAlchemyError as error:
-        raise LedgerError(f"the ledger {name} failed: {schema.one_line(error)}") from error
+        raise LedgerError(
+            f"the ledger {name} failed: {schema.one_line(error, advice='')}"
+        ) from error
     finally:
         engine.dispose()
     return copied, left
@@ -400,7 +402,7 @@ def _salvaged(old: sa.Connection, table: sa.Table, left: list[str]) -> Iterator[
                     yield {"measures": None, **row} if "measures" in table.c else row
             return
         except sa.exc.DBAPIError as error:
-            fault = f"rows of {table.name} that cannot be read: {schema.one_line(error)}"
+            fault = f"rows of {table.name} that cannot be read: {schema.one_line(error, advice='')}"
             if fault not in left:
                 left.append(fault)
 

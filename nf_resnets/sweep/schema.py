@@ -168,10 +168,10 @@ def redacted(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException, *, advice: str = SALVAGE) -> str:
     """What a database says about an error, as one line without SQL, parameters and passwords."""
     message = " ".join(str(getattr(error, "orig", None) or error).split())
-    return redacted(message) + (f"; {SALVAGE}" if "malformed" in message else "")
+    return redacted(message) + (f"; {advice}" if advice and "malformed" in message else "")
 
 
 # Rows

@@ -53,7 +53,8 @@ def from_torch(
       scheme: the scheme whose anatomy the published network has, where ``network`` is a name.
       rules: the layout, or its name; by default the known one that has the checkpoint's names.
       inputs: what the network takes; by default colour images as the published training code
-        normalises them, and classes called by their numbers.
+        normalises them, and classes called by their numbers. A layout of one's own for images that
+        are smaller than ImageNet's has to say what they are.
       check: images ``[B, H, W, C]`` as the PyTorch module was given them, but for the order of
         their axes, and its logits ``[B, c]`` in evaluation: ours must be the same.
       **options: of the network's class, where ``network`` is a name. ``num_classes`` is read from
@@ -84,7 +85,7 @@ def from_torch(
     if isinstance(network, str) and "num_classes" not in options:
         model = model.clone(num_classes=_num_classes(tensors, layout, model.num_classes))
     try:
-        inputs = inputs or _default_inputs(tensors, layout, model.num_classes)
+        inputs = inputs or _default_inputs(tensors, layout, model)
         found = _sources(model, layout, expected_leaves(model, inputs))
         _refuse_unmatched(tensors, layout, found)
         leaves = {}
@@ -191,7 +192,13 @@ def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int
     return default if bias is None or bias.ndim != 1 else len(bias)
 
 
-def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, num_classes: int) -> Images:
+def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, model: Any) -> Images:
+    small = isinstance(model, models.CifarResNet | models.WideResNet)
+    if small and layout.side == Layout.side:
+        raise ValueError(
+            f"{layout.title} has ImageNet's side={layout.side}, mean and std; expected "
+            "inputs=Images(...), or those of the images that the network was trained on."
+        )
     layer = layout.theirs("stem") or layout.theirs("features_1")
     first = f"{layer}.weight" if layer else str(layout.theirs("stem/kernel"))
     kernel = tensors.get(first)
@@ -205,7 +212,7 @@ def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, num_class
         mean=tuple(255 * value for value in layout.mean),
         std=tuple(255 * value for value in layout.std),
         max_value=255.0,
-        class_names=tuple(map(str, range(num_classes))),
+        class_names=tuple(map(str, range(model.num_classes))),
         crop=layout.crop,
     )
 

@@ -36,8 +36,9 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
     if has_batch_norm(model):
         if model.bn_groups % shards:
             raise ValueError(
-                f"bn_groups={model.bn_groups} cannot be spread over {shards} devices; expected a "
-                f"multiple of {shards} (one BatchNorm slice per device: bn_groups={shards})."
+                f"bn_groups={model.bn_groups} cannot be spread over {shards} parts of a batch "
+                f"(devices, times micro-batches); expected a multiple of {shards} (one BatchNorm "
+                f"slice per part: bn_groups={shards})."
             )
         model = model.clone(bn_groups=model.bn_groups // shards)
     # A network that draws nothing does not look at them, and then they are not computed.

@@ -90,10 +90,9 @@ class ImageTraining:
             eval_batch_size=self.eval_batch_size,
             calibration_examples=self.calibration_examples,
         )
-        if self.bn_estimate_batches < 0:
-            raise ValueError(
-                f"bn_estimate_batches={self.bn_estimate_batches} found; expected at least 0."
-            )
+        for name, least in (("bn_estimate_batches", 0), ("calibration_examples", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} found; expected at least {least}.")
         if not isinstance(self.augmentation, data.Augmentation):
             raise TypeError(
                 f"augmentation is a {type(self.augmentation).__name__}; expected a "

@@ -142,6 +142,15 @@ def test_a_relative_path_is_a_data_set(photos, monkeypatch):
     assert len(load(os.path.join(".", photos.name)).train.labels) == 12
 
 
+def test_a_folder_whose_name_ends_like_a_size_is_read_as_it_is(photos, monkeypatch):
+    monkeypatch.chdir(photos.parent)
+    dataset = load(f"{photos.name}@4")
+    assert dataset.train.images.shape[1:3] == (4, 4)
+    photos.rename(photos.with_name(f"{photos.name}@4"))
+    assert load(f"{photos.name}@4").train.images.shape[1:3] == (6, 8)
+    assert load(f"{photos.name}@4@5").train.images.shape[1:3] == (5, 5)
+
+
 def refused(text):
     return pytest.raises(ValueError, match=re.escape(text))
 

@@ -584,9 +584,15 @@ def test_a_layout_of_ones_own():
             "stage_{stage}/{block}/alpha": "g{stage}b{block}.gain",
             "head": "last",
         },
+        side=8,
+        mean=(0.5, 0.4, 0.3),
     )
     state_dict = torch_names(variables, names)
-    assert_same(from_torch(state_dict, model, rules=layout).variables, variables)
+    with pytest.raises(TrainedError, match=r"has ImageNet's side=224, mean and std; expected inp"):
+        from_torch(state_dict, model, rules=dataclasses.replace(layout, side=224))
+    made = from_torch(state_dict, model, rules=layout)
+    assert_same(made.variables, variables)
+    assert made.inputs.shape == (8, 8, 3) and made.inputs.mean == (127.5, 102.0, 76.5)
 
     fixed = dataclasses.replace(layout, names={**layout.names, "stage_{stage}/{block}/alpha": 0.25})
     without = {key: array for key, array in state_dict.items() if not key.endswith("gain")}

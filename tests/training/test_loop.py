@@ -260,6 +260,8 @@ def test_what_is_no_augmentation_is_refused():
         training.ImageTraining(BATCH, STEPS, augmentation={"flip": True})
     with pytest.raises(ValueError, match=r"^bn_estimate_batches=-1 found; expected at least 0"):
         training.ImageTraining(BATCH, STEPS, bn_estimate_batches=-1)
+    with pytest.raises(ValueError, match=r"^calibration_examples=-1 found; expected at least 1"):
+        training.ImageTraining(BATCH, STEPS, calibration_examples=-1)
 
 
 def test_runs_of_a_model_begin_with_their_scheme_and_seed():
