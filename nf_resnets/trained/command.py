@@ -124,7 +124,7 @@ class Train:
         print(f"Training {where}, {_device()}", flush=True)
         display = quick.image_display(self.model, dataset, self.recipe)
         notes = {"network": self.model, "dataset": self.dataset}
-        _make(self, out, notes, _identity(model, dataset, self.recipe), display,
+        _make(self, out, notes, fit.identity(model, dataset, self.recipe), display,
               partial(fit.fit, model, dataset, self.recipe))  # fmt: skip
         if samples is not None:
             _write_samples(samples, dataset)
@@ -335,7 +335,7 @@ class Tune:
         print(f"Fine-tuning {self.file} on {self.dataset}: {labels.count('learns')} of "
               f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
         identity = {
-            **_identity(new.model, dataset, self.recipe),
+            **fit.identity(new.model, dataset, self.recipe),
             "learn": self.learn,
             "tuned_from": digest(*jax.tree.leaves(old.variables)),
         }
@@ -418,20 +418,6 @@ def _network(command: Train, dataset: data.Dataset) -> Any:
         command.model, command.scheme, dataset,
         dtype=command.dtype, stem_channels=command.stem_channels,
     )  # fmt: skip
-
-
-def _identity(model: Any, dataset: data.Dataset, recipe: fit.Recipe) -> dict[str, Any]:
-    """On what a training depends."""
-    return {
-        "network": settings_of.to_json(model),
-        "dataset": dataset.name,
-        "labels": digest(dataset.train.labels),
-        "images": [
-            list(dataset.train.images.shape),
-            digest(dataset.train.images, dataset.mean, dataset.std),
-        ],
-        "recipe": fit.described(recipe),
-    }
 
 
 def _described(command: Any, notes: Mapping[str, Any], identity: Any) -> dict[str, Any]:

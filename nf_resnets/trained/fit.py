@@ -12,10 +12,11 @@ import tyro
 from jax.sharding import Mesh
 
 from nf_resnets import data, optim, schemes, training
+from nf_resnets.manifest import digest
 from nf_resnets.trained.file import Trained
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.resume import run_to_end
-from nf_resnets.trained.settings import is_of, type_name
+from nf_resnets.trained.settings import is_of, to_json, type_name
 from nf_resnets.trained.transfer import Learn, partly
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.progress import Progress
@@ -58,6 +59,24 @@ def described(recipe: Any) -> dict[str, Any]:
     default = next(f.default for f in dataclasses.fields(recipe) if f.name == "optimizer")
     values = dataclasses.asdict(recipe)
     return {k: v for k, v in values.items() if k != "optimizer" or v != default}
+
+
+def identity(model: Any, dataset: data.Dataset, recipe: Recipe) -> dict[str, Any]:
+    """On what a training depends, as JSON values.
+
+    Raises:
+      ValueError: if a field of the network cannot be written; it is named.
+    """
+    return {
+        "network": to_json(model),
+        "dataset": dataset.name,
+        "labels": digest(dataset.train.labels),
+        "images": [
+            list(dataset.train.images.shape),
+            digest(dataset.train.images, dataset.mean, dataset.std),
+        ],
+        "recipe": described(recipe),
+    }
 
 
 def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
@@ -184,4 +203,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["Recipe", "described", "fit", "mesh_for", "refuse_outside"]
+__all__ = ["Recipe", "described", "fit", "identity", "mesh_for", "refuse_outside"]

@@ -90,7 +90,9 @@ def fit(
     with (
         display if show else contextlib.nullcontext(),
         events(
-            *([callback] if callback else []), key=digest(str(settings)),
+            *([callback] if callback else []),
+            # Another network or other images are another run of a log, whatever they are called.
+            key=digest(str(training_fit.identity(model, dataset, how))) if callback else "",
             label=f"{name}, {own.name}", settings=settings,
         ) as logged,
     ):  # fmt: skip

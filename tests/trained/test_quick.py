@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 import nf_resnets
-from nf_resnets import data, models, sweep, trained
+from nf_resnets import data, models, sweep, trained, training
+from nf_resnets.trained import quick
 from nf_resnets.trained.predict import predict
 from tests.sweep.small import Log
 from tests.trained.conftest import EPOCHS
@@ -34,6 +35,25 @@ def test_it_trains_as_the_command_does(home, compiled_once, tmp_path, capsys):
     assert epochs[-1][2]["test_accuracy"] == network.notes["test_accuracy"]
     assert end[:2] == (key, "finished")
     assert equal(trained.load(network.save(tmp_path / "n")).variables, twin.variables)
+
+
+def test_logs_tell_trainings_apart(monkeypatch):
+    """One key for all networks of a class emptied the log of the first training."""
+
+    def fit(model, dataset, how, *, on_begin, on_step, on_epoch):
+        on_begin(training.Progress((), 1, 0, np.zeros((1, 0))))
+        return trained.Trained(model, {}, trained.Images.of(dataset), {})
+
+    monkeypatch.setattr(quick.training_fit, "fit", fit)
+    digits = data.load("digits")
+    darker = data.from_arrays(digits.train.images // 2, digits.train.labels, name="digits")
+    small, large = (models.WideResNet(depth=depth, scheme="fixup") for depth in (10, 16))
+    log, wanted = Log(), [(small, digits), (large, digits), (small, darker), (small, digits)]
+    for model, dataset in wanted:
+        nf_resnets.fit(dataset, model=model, callback=log, show=False)
+    nf_resnets.fit(digits, model=small, callback=log, show=False, seed=1)
+    one, deeper, of_darker, again, other_seed = (each[0] for each in log.of("on_run_begin"))
+    assert again == one and len({one, deeper, of_darker, other_seed}) == 4
 
 
 def test_files_and_pixels_have_the_same_classes(home):

@@ -100,7 +100,7 @@ def test_another_training_does_not_go_on_from_there(tmp_path, capsys):
     out, dataset = tmp_path / "net", data.load("digits")
     folder = tmp_path / "net.unfinished"
     model = command._network(wanted(out), dataset)
-    identity = command._identity(model, dataset, RECIPE)
+    identity = command.fit.identity(model, dataset, RECIPE)
     checkpoints = Checkpoints(folder, identity)
     checkpoints.save(44, {"w": np.zeros(3)})
     checkpoints.close()
@@ -123,7 +123,7 @@ def test_other_images_with_the_same_labels_are_another_training():
         dataclasses.replace(dataset, train=train),
         dataclasses.replace(dataset, mean=np.asarray(dataset.mean) + 1),
     ):
-        identities = [command._identity(model, each, RECIPE) for each in (dataset, other)]
+        identities = [command.fit.identity(model, each, RECIPE) for each in (dataset, other)]
         assert {name for name in identities[0] if identities[0][name] != identities[1][name]} == {
             "images"
         }
