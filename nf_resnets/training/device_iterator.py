@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,16 +45,13 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 class DeviceIterator:
-    """Puts a host's batches on the devices of a mesh, and measures how long it waits for them.
+    """Puts a host's batches on the devices of a mesh.
 
     Args:
       batches: this process's parts of the batches, dicts of arrays ``[b, ...]``, in the order of
         its :func:`local_rows`.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: ``B``, examples in a step, over all devices of a run.
-
-    Attributes:
-      last_wait: seconds that the latest batch was waited for.
 
     Raises:
       ValueError: if the batch does not divide over the devices; from ``next``, if a batch has other
@@ -74,15 +70,12 @@ class DeviceIterator:
         self._rows = local_rows(mesh, batch_size)
         self._batch_size = batch_size
         self._sharding = _sharding(mesh)
-        self.last_wait = 0.0
 
     def __iter__(self) -> DeviceIterator:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        start = time.perf_counter()
         batch = next(self._batches)
-        self.last_wait = time.perf_counter() - start
         return {name: self._put(name, np.asarray(values)) for name, values in batch.items()}
 
     def close(self) -> None:

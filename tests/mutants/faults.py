@@ -183,7 +183,7 @@ MUTANTS = [
         ("jnp.maximum(jnp.abs(new), 1)", "jnp.ones_like(new)"),
     ),
     *_in(
-        "trained/command.py",
+        "trained/fit.py",
         "trained/test_resume.py",
         ("digest(dataset.train.images, dataset.mean", "digest(dataset.mean"),
     ),
@@ -412,7 +412,48 @@ MUTANTS = [
         "experiments/test_published.py",
         ("(0, -1, -2, -3, -4, -5, -6), seeds", "(0, -1, -2, -3, -4, -5), seeds"),
     ),
+    # What comes after the initialisation.
+    *_in(
+        "data/folder.py",
+        "data/test_folder.py",
+        ("file.relative_to(each).parts)", "file.parts[-1:])"),
+    ),
+    *_in(
+        "training/device_iterator.py",
+        "training/test_device_iterator.py",
+        ("stop - start].copy()", "stop - start]"),
+    ),
+    *_in(
+        "training/statistics.py",
+        "training/test_statistics.py",
+        ("given if is_counter(given) else mean", "mean"),
+    ),
+    *_in(
+        "training/state.py",
+        "training/test_step.py training/test_loop.py",
+        ("for name in [*there, *here]", "for name in there"),
+    ),
+    *_in(
+        "trained/display.py",
+        "trained/test_display.py",
+        ("run.step - run.step % self._every", "run.step"),
+    ),
+    *_in(
+        "trained/quick.py",
+        "trained/test_quick.py",
+        ("str(training_fit.identity(model, dataset, how))", "str(settings)"),
+    ),
     # What a sweep makes of its runs.
+    *_in(
+        "sweep/find_lr.py",
+        "sweep/test_find_lr.py",
+        ("losses[-max(1, len(losses) // 10) :]", "losses"),
+    ),
+    *_in(
+        "sweep/ledger.py",
+        "sweep/test_ledger.py",
+        ("{**later, **row", "{**row"),
+    ),
     *_in(
         "sweep/programs.py",
         "sweep/test_programs.py",

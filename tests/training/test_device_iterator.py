@@ -1,6 +1,4 @@
-"""The device iterator: each process reads its own rows, and what is waited for is measured."""
-
-import time
+"""The device iterator: each process reads its own rows."""
 
 import jax
 import numpy as np
@@ -44,16 +42,3 @@ def test_a_loader_may_use_its_memory_again():
 
     found = list(DeviceIterator(again(), make_mesh(devices=jax.devices()[:1]), 4))
     assert [float(batch["image"].mean()) for batch in found] == [0.0, 1.0, 2.0]
-
-
-def test_what_is_waited_for_is_measured():
-    def slow():
-        for seconds in (0.0, 0.2):
-            time.sleep(seconds)
-            yield {"label": np.arange(2)}
-
-    batches = DeviceIterator(slow(), make_mesh(devices=jax.devices()[:1]), 2)
-    next(batches)
-    first = batches.last_wait
-    next(batches)
-    assert batches.last_wait >= 0.2 > first
