@@ -8,7 +8,7 @@ import os
 import platform
 from typing import Any
 
-from experiments.machine import processor
+from nf_resnets.machine import processor
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 

@@ -186,6 +186,21 @@ def points(
     return found
 
 
+def check(settings: Settings, command: Any) -> Settings:
+    """Refuses sizes that no network has, and rates that float32 does not hold."""
+    for depth, width in itertools.product(settings.depths, settings.widths):
+        models.WideResNet(depth=depth, width=width)
+    check_rates(settings)
+    return settings
+
+
+def check_rates(settings: Any) -> None:
+    """Refuses powers of two that are no normal number of float32."""
+    for power in settings.log2_rates:
+        if not -126 <= power <= 127:
+            raise ValueError(f"--log2_rates {power} found; expected -126 to 127.")
+
+
 def setup(settings: Settings, dataset: Any, point: Point) -> Setup:
     """Network, optimizer and steps of one scheme at one size."""
     found = relative_at(settings, dataset, point.key)
@@ -299,7 +314,7 @@ EXPERIMENT = Experiment(
     columns=(
         "line", "depth", "width", "log2_rate", "seed", "title", "branches", METRIC, *OUTCOME
     ),
-    points=points, setup=setup, row=row, table=table, plot=plot_moves,
+    check=check, points=points, setup=setup, row=row, table=table, plot=plot_moves,
     figures={
         "rates_by_depth.png": plot_rates,
         "width.png": functools.partial(plot_moves, by="width", size="width"),

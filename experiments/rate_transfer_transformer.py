@@ -122,6 +122,7 @@ def check(settings: Settings, command: Command) -> Settings:
         for value in values:
             if value < 1 or value % unit:
                 raise ValueError(f"--{name} {value} found; expected multiples of {unit}.")
+    rate_transfer.check_rates(settings)
     return settings
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 
 import nf_resnets
 
-INTERNAL = ("calibration", "command_line", "manifest", "places", "random")
+INTERNAL = ("calibration", "command_line", "machine", "manifest", "places", "random")
 """Modules beside the packages that the commands and models use, and users do not."""
 
 DIRECT = {

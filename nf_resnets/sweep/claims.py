@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
-import platform
 import threading
 import time
 import traceback
@@ -265,21 +263,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def versions() -> dict[str, str]:
-    """The versions on which the numbers of a run depend, as the ledger keeps them."""
-    found = {"python": platform.python_version()}
-    for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def device_name() -> str:
-    """The number and kind of the devices, such as ``8 x TPU v4``."""
-    devices = jax.devices()
-    return f"{len(devices)} x {devices[0].device_kind}"
-
-
-__all__ = ["FORMAT", "Claims", "Clock", "device_name", "is_out_of_memory", "versions"]
+__all__ = ["FORMAT", "Claims", "Clock", "is_out_of_memory"]

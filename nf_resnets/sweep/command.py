@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 import jax
 
 from nf_resnets import command_line, data, places
+from nf_resnets.machine import device_name
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import for_topology, programs, worker
-from nf_resnets.sweep.claims import device_name
 from nf_resnets.sweep.display import Display
 from nf_resnets.sweep.export import to_csv
 from nf_resnets.sweep.image_task import (

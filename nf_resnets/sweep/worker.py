@@ -14,7 +14,8 @@ from pathlib import Path
 import jax
 
 from nf_resnets import training
-from nf_resnets.sweep.claims import Claims, Clock, device_name, versions
+from nf_resnets.machine import device_name, versions
+from nf_resnets.sweep.claims import Claims, Clock
 from nf_resnets.sweep.ledger import Claim, Ledger, LedgerError, NewRun, this_worker
 from nf_resnets.sweep.programs import Compiled, Execution, Programs
 from nf_resnets.sweep.slots import FATAL, SHORTEST_PAUSE, Slots

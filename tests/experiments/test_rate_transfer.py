@@ -10,6 +10,7 @@ import pytest
 
 from experiments import rate_transfer
 from experiments.experiment import Results
+from experiments.main import main
 from nf_resnets import data
 from tests.experiments.as_a_user import lines_of, make, redrawn
 
@@ -65,6 +66,21 @@ def test_networks_know_their_base(digits, depths):
     assert jax.tree.structure(rule)  # all leaves have a counterpart in the base
     plain = rate_transfer.setup(settings, digits, by_line["skipinit"]).model
     assert plain.scheme == "skipinit"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"depths": (12,)}, "depth=12 found; a WRN-n-k has n = 6N"),
+        ({"widths": (0,)}, "width=0 found; expected k >= 1"),
+        ({"log2_rates": (-3, 2000)}, "--log2_rates 2000 found; expected -126 to 127"),
+    ],
+)
+def test_what_no_run_can_be_is_refused_before_anything_is_made(option, message, tmp_path):
+    command = rate_transfer.Command(scale="smoke", out=tmp_path / "out", **option)
+    with pytest.raises(SystemExit, match=f"^{message}"):
+        main(rate_transfer.EXPERIMENT, command)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_table_says_how_far_a_rate_moved_and_what_it_costs():

@@ -7,10 +7,10 @@ import time
 import pytest
 import tyro
 
+from nf_resnets.machine import device_name
 from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import image_task, settings, worker
 from nf_resnets.sweep import ledger as sweep_ledger
-from nf_resnets.sweep.claims import device_name
 
 CASE = "26 sizes from outside"
 NINES = "9" * 400

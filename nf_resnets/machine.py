@@ -1,0 +1,39 @@
+"""The machine and the versions that runs are made with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+
+import jax
+
+
+def versions() -> dict[str, str]:
+    """The versions, and the processor, on which the numbers of a run depend."""
+    found = {"processor": processor(), "python": platform.python_version()}
+    for package in ("nf_resnets", "jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def device_name() -> str:
+    """The number and kind of the devices, such as ``8 x TPU v4``."""
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind}"
+
+
+def processor() -> str:
+    """The processor's model, on which the order of a sum and so its rounding depends."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+__all__ = ["device_name", "processor", "versions"]
