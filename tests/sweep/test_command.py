@@ -7,6 +7,7 @@ import csv
 import functools
 import io
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ import jax
 import pytest
 import tyro
 
+from nf_resnets import machine
 from nf_resnets.sweep import __main__ as main
 from nf_resnets.sweep import command, open_ledger, results
 from nf_resnets.sweep.options import Options, check
@@ -70,6 +72,8 @@ def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
     page = (out / "report.html").read_text()
     HTMLParser().feed(page)
     assert not re.search(r"""(?:src|href)\s*=\s*["']https?:""", page)
+    (maker,) = json.loads((out / "settings.json").read_text())["made"]
+    assert (maker["runs"], maker["processor"]) == (12, machine.processor())
     assert not list((out / "checkpoints").glob("*"))
     assert len(list((out / "tensorboard").iterdir())) == 12
 
