@@ -14,7 +14,8 @@ head's std      ``r_in**-1/2``                         ``r_in**-1/2``
 ==============  =====================================  =========================================
 
 A vector has ``r_in = 1``. The factors of width are table 3 of Yang et al., in which the readout's
-multiplier ``1 / r_in`` is a part of its weights, so that no network needs one. Those of depth for
+multiplier ``1 / r_in`` is a part of its weights, so that no network needs one; but a table that is
+embedding and readout needs it, in front of the logits, from the network itself. Those of depth for
 AdamW are table 1 of Dey et al.; for SGD they follow from the same count: ``L`` branches times
 ``l**-a`` change their sum by a fixed amount if each of their weights moves by ``l**(a - 1)``, and
 SGD's gradients are ``l**-a``. With ``a = 1/2`` SGD's rate does not depend on depth, as in Bordelon

@@ -6,6 +6,8 @@ has the expected square ``|G|^2 + tr(Sigma) / B``, so that two batch sizes tell 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -125,15 +127,19 @@ def squared_norm(tree: Any) -> jax.Array:
     )
 
 
-def noise_scale(estimates: GradientNoise) -> float:
+def noise_scale(estimates: GradientNoise | Sequence[GradientNoise]) -> float:
     """``B_noise = tr(Sigma) / |G|^2`` of estimates ``[n]``, each averaged before they are divided.
+
+    Args:
+      estimates: of several batches, as arrays or one by one.
 
     The quotient of each pair by itself would be biased, and its mean need not exist. ``B_noise``
     predicts the critical batch size, at which a run needs twice the fewest steps and twice the
     fewest examples.
 
     Returns:
-      ``inf`` where the mean of ``|G|^2`` is not above 0, so that more estimates are needed.
+      ``inf`` where the mean of ``|G|^2`` is not above 0, so that more estimates are needed; NaN
+      where an estimate is NaN.
 
     Source: McCandlish, Kaplan, Amodei, 2018, the "simple" noise scale, and appendix A.1.
 
@@ -141,8 +147,12 @@ def noise_scale(estimates: GradientNoise) -> float:
       >>> noise_scale(GradientNoise(jnp.array([1.0, 3.0]), jnp.array([10.0, 14.0])))
       6.0
     """
+    if not isinstance(estimates, GradientNoise):
+        estimates = GradientNoise(*map(jnp.stack, zip(*estimates, strict=True)))
     signal, noise = (float(jnp.mean(jnp.asarray(values))) for values in estimates)
-    return noise / signal if signal > 0 else float("inf")
+    if math.isnan(signal + noise):
+        return math.nan
+    return noise / signal if signal > 0 else math.inf
 
 
 __all__ = [

@@ -58,8 +58,9 @@ def conv(
       kernel: ``[K, K, C_in, C_out]``, ``K`` odd; ``(K - 1) / 2`` pixels of padding on every side.
       stride: of the output positions, in both directions.
       same_padding: whether the image is padded as TensorFlow's and JAX's ``"SAME"`` pads instead:
-        no more than the last window needs, the larger half behind. With stride 2 and sides of an
-        even length every window then begins one pixel later; else nothing differs.
+        no more than the last window needs, the larger half behind. With stride 1, and with stride
+        2 and sides of an odd length, nothing differs; with stride 2 and sides of an even length
+        every window begins one pixel later.
       form: ``"plain"`` is XLA's convolution; ``"canonical"`` the form for CPUs, of which
         forward-mode derivatives (``jax.jvp``) cannot be taken unless it is a matrix product;
         ``"onednn"`` the same with oneDNN's kernels in forward and backward pass of what is
@@ -94,7 +95,8 @@ def conv(
         )
     if same_padding:
         pads = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (stride, stride), "SAME")
-        if any(before != after for before, after in pads):
+        margin = (kernel.shape[0] - 1) // 2
+        if any(pad != (margin, margin) for pad in pads):
             # The plain form is slow inside loops only, and the first block of a stage, which alone
             # has a stride, stands outside.
             return _convolve(x, kernel, stride, pads)

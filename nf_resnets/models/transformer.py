@@ -15,6 +15,7 @@ from nf_resnets.models.branch import norm_stands, normalized, shift
 from nf_resnets.models.embedding import Embedding, sinusoids
 from nf_resnets.models.feed_forward import FeedForward
 from nf_resnets.models.layers import lecun_fan_in
+from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 from nf_resnets.taps import PERTURBATIONS, TAPS
 
@@ -180,9 +181,10 @@ class Transformer(nn.Module):
 
     Raises:
       ValueError: if a size is below 1, ``d_model`` is odd or no multiple of ``num_heads``, the
-        vocabularies to be shared differ, ``shared`` or ``positions`` is none of those, a scheme's
-        anatomy has parts that are not of Transformers, no scheme for Transformers has that name, or
-        a sequence is longer than ``max_length``.
+        vocabularies to be shared differ, the head is shared where its rate depends on the width,
+        ``shared`` or ``positions`` is none of those, a scheme's anatomy has parts that are not of
+        Transformers, no scheme for Transformers has that name, or a sequence is longer than
+        ``max_length``.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; Zhang, Dauphin, Ma, ICLR
     2019, section 4.3.
@@ -236,7 +238,13 @@ class Transformer(nn.Module):
                 f"shared='all' with source_vocab_size={self.source_vocab_size} and "
                 f"vocab_size={self.vocab_size} found; expected one vocabulary."
             )
-        _refuse_unknown_parts(schemes.fitting(self.scheme, "transformer").anatomy)
+        scheme = schemes.fitting(self.scheme, "transformer")
+        if self.shared != "none" and scheme.parametrization != STANDARD:
+            raise ValueError(
+                f"shared={self.shared!r} with scheme={scheme.name!r} found; expected 'none', for "
+                "a table that is the head, too, cannot have the head's factors."
+            )
+        _refuse_unknown_parts(scheme.anatomy)
         super().__post_init__()
 
     @property

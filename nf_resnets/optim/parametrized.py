@@ -108,12 +108,14 @@ def parametrized(
     if all(factor == 1 for name in columns[:3] for factor in jax.tree.leaves(name)):
         return optimizer
 
+    optimizer = optax.with_extra_args_support(optimizer)
+
     def scale(tree: Any, by: Any, operation: Any = operator.mul) -> Any:
         return jax.tree.map(
             lambda value, factor: value if factor == 1 else operation(value, factor), tree, by
         )
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("params=None found; expected update(gradients, state, params).")
         # Adam's m / (sqrt(v) + eps f) is that of gradients divided by f.
@@ -121,10 +123,11 @@ def parametrized(
             scale(updates, columns.eps, operator.truediv),
             state,
             scale(params, columns.weight_decay),
+            **extra,
         )
         return scale(updates, columns.learning_rate), state
 
-    return optax.GradientTransformation(optimizer.init, update)
+    return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
 
 __all__ = ["factors", "parametrized"]

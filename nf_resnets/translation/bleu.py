@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nf_resnets.translation.vocabulary import check_sentences
+
 
 class Bleu(NamedTuple):
     """A BLEU score.
@@ -26,7 +28,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
       references: one for each.
 
     Raises:
-      ValueError: if there are none, or not as many of both.
+      ValueError: if there are none, not as many of both, or one is a string.
       ModuleNotFoundError: if sacrebleu is not installed.
 
     Source: Papineni et al., *BLEU*, ACL 2002; Post, *A Call for Clarity in Reporting BLEU Scores*,
@@ -37,6 +39,8 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
       >>> round(score), signature.split("|")[0]
       (100, 'nrefs:1')
     """
+    for sentences in (translations, references):
+        check_sentences(sentences)
     if not translations or len(translations) != len(references):
         raise ValueError(
             f"{len(translations)} translations and {len(references)} references found; expected as "

@@ -64,6 +64,9 @@ def token_program(
       test_corpus: of which ``test`` gives the mean negative log-likelihood of a token as ``loss``;
         None for a test that gives nothing.
 
+    Raises:
+      ValueError: if a corpus has tokens that the model lacks, or sentences too long for it.
+
     Example:
       >>> import optax
       >>> from nf_resnets import schemes, training
@@ -75,6 +78,9 @@ def token_program(
       >>> training.train(program, start).status  # doctest: +SKIP
       'finished'
     """
+    for one in (corpus, test_corpus):
+        if one is not None:
+            _check_corpus(model, one)
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
     step = make_train_step(model, optimizer, mesh, label_smoothing=training.label_smoothing)
 
@@ -112,6 +118,25 @@ def token_program(
         input_seconds=lambda: host_steps.seconds_waited,
         close=host_steps.close,
     )
+
+
+def _check_corpus(model: models.Transformer, corpus: Corpus) -> None:
+    for name, sentences, size in (
+        ("source", corpus.source, model.source_vocab_size or model.vocab_size),
+        ("target", corpus.target, model.vocab_size),
+    ):
+        largest = max(map(max, sentences))
+        if largest >= size:
+            raise ValueError(
+                f"the {name} token {largest:,} found in a corpus; expected less than {size:,}, the "
+                "model's vocabulary."
+            )
+    longest = int(corpus.widths.max())
+    if longest > model.max_length:
+        raise ValueError(
+            f"sentences in batches of {longest:,} tokens found; expected at most the model's "
+            f"max_length={model.max_length:,}."
+        )
 
 
 __all__ = ["METRICS", "TokenTraining", "token_program"]

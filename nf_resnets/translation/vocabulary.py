@@ -54,10 +54,12 @@ class Vocabulary:
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of each sentence, followed by ``END``."""
+        check_sentences(sentences)
         return [[*tokens, END] for tokens in _processor(self.source).encode(list(sentences))]
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of each sentence, followed by ``END``."""
+        check_sentences(sentences)
         return [[*tokens, END] for tokens in _processor(self.target).encode(list(sentences))]
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -68,6 +70,12 @@ class Vocabulary:
                 break
             sentence.append(int(token))
         return str(_processor(self.target).decode(sentence))
+
+
+def check_sentences(sentences: Sequence[str]) -> None:
+    """Refuses one string, which is a sequence of letters."""
+    if isinstance(sentences, str):
+        raise ValueError("one string found; expected a list of sentences.")
 
 
 def train_vocabulary(
@@ -92,7 +100,7 @@ def train_vocabulary(
         for bytes, instead of ``UNKNOWN``.
 
     Raises:
-      ValueError: if the sentences are empty, or too few for a vocabulary of that size.
+      ValueError: if the sentences are empty, too few for a vocabulary of that size, or one string.
       ModuleNotFoundError: if SentencePiece is not installed.
 
     Source: Sennrich, Haddow, Birch, *Neural Machine Translation of Rare Words with Subword Units*,
@@ -103,6 +111,8 @@ def train_vocabulary(
       >>> vocabulary.decode(vocabulary.encode_target(["a house"])[0])
       'a house'
     """
+    for sentences in (source, target):
+        check_sentences(sentences)
     if kind not in ("bpe", "unigram"):
         raise ValueError(f"kind={kind!r} found; expected 'bpe' or 'unigram'.")
     options: dict[str, Any] = {"size": size, "kind": kind, "byte_fallback": byte_fallback}
@@ -186,4 +196,6 @@ def _sentencepiece() -> Any:
     return sentencepiece
 
 
-__all__ = ["BEGIN", "END", "PADDING", "UNKNOWN", "Vocabulary", "train_vocabulary"]
+__all__ = [
+    "BEGIN", "END", "PADDING", "UNKNOWN", "Vocabulary", "check_sentences", "train_vocabulary",
+]  # fmt: skip

@@ -28,6 +28,15 @@ def test_the_estimates_are_unbiased():
     assert analysis.noise_scale(GradientNoise(-found.signal, found.noise)) == np.inf
 
 
+def test_estimates_one_by_one_are_those_of_an_array():
+    for noise in ([1.0, 5.0], [1.0, 5.0, 3.0]):
+        each = [GradientNoise(jnp.float32(1 + 2 * k), jnp.float32(n)) for k, n in enumerate(noise)]
+        together = GradientNoise(1 + 2 * jnp.arange(len(noise)), jnp.array(noise))
+        assert analysis.noise_scale(each) == analysis.noise_scale(together) < 2
+    assert analysis.noise_scale(each[:2]) == 1.5
+    assert np.isnan(analysis.noise_scale(GradientNoise(jnp.array([1.0, jnp.nan]), jnp.ones(2))))
+
+
 @pytest.mark.parametrize("parts", [2, 6])
 def test_a_network_by_hand(parts):
     rng = np.random.default_rng(1)

@@ -84,9 +84,9 @@ def test_matches_the_published_network(side):
     assert np.abs(paper - expected).max() > 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("size", [1, 3, 7])
-@pytest.mark.parametrize("sides", [(8, 8), (7, 7), (6, 9), (2, 1)])
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
+@pytest.mark.parametrize("sides", [(8, 8), (7, 7), (6, 9), (2, 1), (3, 7)])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_same_padding(size, sides, stride):
     x, kernel = images(0, 2, *sides, 3), images(1, size, size, 3, 4)
     expected = jax.lax.conv_general_dilated(
@@ -94,9 +94,10 @@ def test_same_padding(size, sides, stride):
     )
     found = conv(x, kernel, stride, same_padding=True)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    uneven = stride == 2 and size > 1 and any(side % 2 == 0 for side in sides)
-    alike = conv(x, kernel, stride)
-    assert np.allclose(alike, expected, rtol=0, atol=1e-4) != uneven
+    if stride < 3:
+        uneven = stride == 2 and size > 1 and any(side % 2 == 0 for side in sides)
+        alike = conv(x, kernel, stride)
+        assert np.allclose(alike, expected, rtol=0, atol=1e-4) != uneven
 
 
 def test_same_padding_of_the_pool():

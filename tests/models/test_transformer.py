@@ -741,6 +741,10 @@ def test_half_precision_gives_float32_logits():
         ({"vocab_size": 0}, "vocab_size=0 found"),
         ({"shared": "head"}, "shared='head' found; expected 'none', 'target' or 'all'"),
         ({"shared": "all"}, "source_vocab_size=15 and vocab_size=13 found; expected one vocabul"),
+        (
+            {"shared": "target", "scheme": "mup"},
+            "shared='target' with scheme='mup' found; ex",
+        ),
         ({"scheme": "batchnorm"}, "scheme='batchnorm' is for .*; expected one for transformer"),
         ({"scheme": scheme("a", norm="group")}, "norm='group', norm_place='default'.* found"),
         ({"scheme": scheme("a", norm="layer")}, "norm='layer', norm_place='default'.* found"),

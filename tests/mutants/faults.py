@@ -443,6 +443,16 @@ MUTANTS = [
         "trained/test_quick.py",
         ("str(training_fit.identity(model, dataset, how))", "str(settings)"),
     ),
+    *_in(
+        "models/conv.py",
+        "models/test_published_nf_resnet.py",
+        ("if any(pad != (margin, margin) for", "if any(pad[0] != pad[1] for"),
+    ),
+    *_in(
+        "translation/program.py",
+        "translation/test_program.py",
+        ("for one in (corpus, test_corpus):", "for one in (corpus,):"),
+    ),
     # What a sweep makes of its runs.
     *_in(
         "sweep/find_lr.py",

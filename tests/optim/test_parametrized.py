@@ -194,6 +194,16 @@ def test_our_transformer():
     assert sgd["decoder/layers/attention/query/kernel"] == pytest.approx((5.0, 1 / 5, 1.0, 1.0))
 
 
+def test_optimizers_that_adapt_to_the_loss_are_given_it():
+    """Polyak's step is ``loss / ||gradient||**2``: its direction is scaled, and not its length."""
+    small, large = ({"head": {"kernel": jnp.ones((n, 10))}} for n in (16, 64))
+    polyak = optax.polyak_sgd(max_learning_rate=1e6, eps=0.0)
+    optimizer = optim.parametrized(polyak, large, "mup", base=small, kind="sgd")
+    updates, _ = optimizer.update(large, optimizer.init(large), large, value=jnp.float32(64.0))
+    # 64 / 640, and a quarter of that for the width.
+    np.testing.assert_allclose(updates["head"]["kernel"], -0.1 / 4, rtol=1e-6)
+
+
 def test_muon_needs_no_factor_for_the_width():
     (_, wide), (_, base) = transformer(16), transformer(4)
     found = by_path(optim.factors(wide, "depth_mup", base=base, base_depth=1, kind="muon"))

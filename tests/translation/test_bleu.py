@@ -23,6 +23,12 @@ def test_it_is_of_the_corpus_and_not_a_mean_of_sentences():
     assert bleu(translations, references).score == pytest.approx(expected, rel=1e-6)
 
 
+def test_one_string_is_no_list_of_sentences():
+    for pair in (("the cat", "the cat"), (["the cat"], "the cat")):
+        with pytest.raises(ValueError, match="^one string found; expected a list of sentences"):
+            bleu(*pair)
+
+
 def test_wrong_numbers_of_sentences_are_refused():
     for translations, references in (([], []), (["a"], ["a", "b"])):
         with pytest.raises(ValueError, match="expected as many of both"):

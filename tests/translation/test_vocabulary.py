@@ -64,6 +64,20 @@ def test_what_cannot_be_trained_is_refused(source, options, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_one_string_is_no_list_of_sentences():
+    """Its letters were taken for sentences."""
+    for call in (
+        lambda: train_vocabulary("ein Haus", ["a house"], size=20),
+        lambda: train_vocabulary(["ein Haus"], "a house", size=20),
+        lambda: vocabulary().encode_source("ein Haus"),
+        lambda: vocabulary().encode_target("a house"),
+        lambda: translation.encode("ein Haus", "a houses", vocabulary(), max_length=8),
+        lambda: translation.encode(["ein Haus"] * 7, "a house", vocabulary(), max_length=8),
+    ):
+        with pytest.raises(ValueError, match="^one string found; expected a list of sentences"):
+            call()
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 100])
 def test_bytes_that_are_no_model_are_refused(content):
     with pytest.raises(ValueError, match="is no SentencePiece model"):
