@@ -110,11 +110,13 @@ class ResultsFolder:
             # The rows there were made by earlier starts, whose machines stay named.
             first, *later = machines if now in machines else [*machines, now]
             record |= {"machine": first} | ({"later_machines": later} if later else {})
-        elif (self.path / "rows.csv").exists():
-            self._refuse(
-                f"{self.path} has rows.csv but no settings.json to say what they are; choose "
-                "another"
-            )
+        else:
+            for name in ("rows.csv", "table.txt", "figure.png"):
+                if (self.path / name).exists():
+                    self._refuse(
+                        f"{self.path} has {name} but no settings.json to say what it is; choose "
+                        "another"
+                    )
         write_whole(file, json.dumps(record, indent=2) + "\n")
 
     def has(self, **key: Any) -> bool:

@@ -43,8 +43,8 @@ class CifarResNet(nn.Module):
       dtype: what the convolutions compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, a rate or ``survival`` is out of
-        its range, or no scheme for post-activation networks has that name.
+      ValueError: if ``depth`` is not ``6n + 2`` with ``n >= 1``, a count is below 1, a rate or
+        ``survival`` is out of its range, or no scheme for post-activation networks has that name.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2; Fixup's block:
     Zhang, Dauphin, Ma, ICLR 2019, figure 1.

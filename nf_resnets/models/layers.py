@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from nf_resnets import calibration, random
@@ -328,6 +329,16 @@ class Head(nn.Module):
         return y + bias.reshape(1, -1)
 
 
+def check_fields(network: Any, *counts: str) -> None:
+    """Refuses fields of a network that are below 1, and a ``dropout`` that is no rate."""
+    for name in counts:
+        value = getattr(network, name)
+        if value is not None and np.any(np.asarray(value) < 1):
+            raise ValueError(f"{name}={value} found; expected 1 or more.")
+    if not 0 <= network.dropout < 1:
+        raise ValueError(f"dropout={network.dropout} found; expected 0 <= dropout < 1.")
+
+
 def checked_images(images: Any) -> Any:
     """Returns images; refuses other shapes than ``[B, H, W, C]``, channels first above all.
 
@@ -358,6 +369,7 @@ __all__ = [
     "GroupNorm",
     "Head",
     "Standardization",
+    "check_fields",
     "checked_images",
     "dropout",
     "he_fan_out",

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import schemes
-from nf_resnets.models.layers import dropout, missing_keys
+from nf_resnets.models.layers import check_fields, dropout, missing_keys
 
 # The head's dropout draws from the images' keys themselves, and VGG's layers fold small numbers.
 _BRANCHES = 0x5D_0000
@@ -56,7 +56,8 @@ def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> Branc
 
 
 def check_noise(network: Any) -> None:
-    """Refuses a network whose ``survival`` or ``conv_dropout`` is out of its range."""
+    """Refuses a residual network for images with a count or a rate that is out of its range."""
+    check_fields(network, "stem_channels", "num_classes", "bn_groups")
     if not 0 < network.survival <= 1:
         raise ValueError(f"survival={network.survival} found; expected 0 < survival <= 1.")
     if network.survival < 1 and not schemes.get(network.scheme).anatomy.shortcuts:

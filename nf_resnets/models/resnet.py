@@ -61,7 +61,7 @@ class ResNet(nn.Module):
     All others are those of :class:`nf_resnets.models.CifarResNet`.
 
     Raises:
-      ValueError: if ``depth`` or ``version`` is not one of those above, ``stem_channels`` is below
+      ValueError: if ``depth`` or ``version`` is not one of those above, a count is below
         1, ``width`` is not 1 where there are no bottlenecks, a rate or ``survival`` is out of its
         range, or no scheme for such networks has that name.
 
@@ -106,8 +106,6 @@ class ResNet(nn.Module):
                 f"version={self.version!r} found; expected 1, post-activation, or 2, "
                 "pre-activation."
             )
-        if self.stem_channels < 1:
-            raise ValueError(f"stem_channels={self.stem_channels} found; expected 1 or more.")
         if self.width < 1 or (self.width > 1 and self.depth in BASIC):
             raise ValueError(
                 f"width={self.width} found for depth={self.depth}; expected 1 or more, and 1 in a "

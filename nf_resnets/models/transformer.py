@@ -14,7 +14,7 @@ from nf_resnets.models.attention import CACHE, Attention
 from nf_resnets.models.branch import norm_stands, normalized, shift
 from nf_resnets.models.embedding import Embedding, sinusoids
 from nf_resnets.models.feed_forward import FeedForward
-from nf_resnets.models.layers import lecun_fan_in
+from nf_resnets.models.layers import check_fields, lecun_fan_in
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 from nf_resnets.taps import PERTURBATIONS, TAPS
@@ -219,10 +219,7 @@ class Transformer(nn.Module):
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "d_ff", "max_length", "unroll")
-        for name in (*sizes, "source_vocab_size", "encoder_layers", "decoder_layers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} found; expected 1 or more.")
+        check_fields(self, *sizes, "source_vocab_size", "encoder_layers", "decoder_layers")
         if self.d_model % self.num_heads or self.d_model % 2:
             raise ValueError(
                 f"d_model={self.d_model} found; expected an even multiple of "

@@ -12,7 +12,7 @@ import numpy as np
 from nf_resnets import schemes
 from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import Dense, Head, checked_images, dropout, max_pool
+from nf_resnets.models.layers import Dense, Head, check_fields, checked_images, dropout, max_pool
 from nf_resnets.models.stage import anatomy_of
 
 CONFIGURATIONS = {
@@ -49,9 +49,9 @@ class VGG(nn.Module):
       dropout: the rate of dropout after each dense layer's ReLU; 0 by default, 0.5 as published.
 
     Raises:
-      ValueError: if ``depth`` is not one of those above, a width is below 1, no scheme for networks
-        without shortcuts has that name, or an image has less than 32 pixels on a side, of which
-        five max-pools leave nothing.
+      ValueError: if ``depth`` is not one of those above, a count is below 1, ``dropout`` no rate,
+        no scheme for networks without shortcuts has that name, or an image has less than 32 pixels
+        on a side, of which five max-pools leave nothing.
 
     Source: Simonyan, Zisserman, *Very Deep Convolutional Networks*, ICLR 2015, table 1.
 
@@ -82,9 +82,8 @@ class VGG(nn.Module):
                 f"depth={self.depth!r} found; a VGG network has {', '.join(others)} or {last} "
                 "layers."
             )
-        for name in ("stem_channels", "classifier", "pool_size"):
-            if np.any(np.asarray(getattr(self, name)) < 1):
-                raise ValueError(f"{name}={getattr(self, name)} found; expected 1 or more.")
+        sizes = ("stem_channels", "classifier", "pool_size", "num_classes", "bn_groups")
+        check_fields(self, *sizes)
         schemes.fitting(self.scheme, "plain")
         super().__post_init__()
 

@@ -34,7 +34,7 @@ class WideResNet(nn.Module):
     All others are those of :class:`nf_resnets.models.CifarResNet`.
 
     Raises:
-      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, ``width`` is below 1, a
+      ValueError: if ``depth`` is not ``6N + 4`` with ``N >= 1``, a count is below 1, a
         rate or ``survival`` is out of its range, or no scheme for pre-activation networks has that
         name.
 

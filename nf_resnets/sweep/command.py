@@ -35,9 +35,9 @@ from nf_resnets.sweep.image_task import (
 from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
 from nf_resnets.sweep.options import Options, check, parse_target, placed
 from nf_resnets.sweep.programs import Execution, store_programs
-from nf_resnets.sweep.results import STOPPED, Result, curves_at_best, states_in_words
+from nf_resnets.sweep.results import METRICS, STOPPED, Result, curves_at_best, states_in_words
 from nf_resnets.sweep.schema import redacted
-from nf_resnets.sweep.select import Rule, optima
+from nf_resnets.sweep.select import Row, Rule, optima
 from nf_resnets.sweep.settings import RunSettings, swept, typed, value_text
 from nf_resnets.sweep.task import Resolved
 from nf_resnets.topology import topology_devices
@@ -63,8 +63,13 @@ def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
+WRITTEN = ("rows.csv", "settings.json", "table.txt", "report.html")
+"""The files of a sweep that are no figures."""
+
+
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
-        title: str) -> Result | None:  # fmt: skip
+        title: str, *, metrics: Sequence[str] = METRICS, read: Callable[[Row], Row] = dict,
+        ) -> Result | None:  # fmt: skip
     """Makes what is missing of a sweep.
 
     Args:
@@ -72,6 +77,8 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       axes: of each swept setting its values.
       base: the other settings, where they are not the defaults.
       title: what the first line calls it.
+      metrics: by which rates are compared, for ``--extend``.
+      read: makes of a row of the ledger that which is compared.
 
     Returns:
       None after a dry run, and on all but process 0.
@@ -94,7 +101,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
             refuse_indivisible(each, data_devices)
         with hosts.abort_on_error():
             if not options.dry_run:
-                return _run(options, sweep, title)
+                return _run(options, sweep, title, metrics, read)
             _dry_run(options, sweep, chips)
             return None
     except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
@@ -196,13 +203,17 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
     return ", ".join(words) if few is values else f"{', '.join(words[:5])}, ... {words[-1]}"
 
 
-def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
+def _run(
+    options: Options, sweep: Sweep, title: str, metrics: Sequence[str], read: Callable[[Row], Row]
+) -> Result | None:
     store_programs(options.out)
     with contextlib.ExitStack() as stack:
         ledger = None
         if hosts.is_process_zero():
             places.try_folder(options.out, "--out")
             where = options.ledger or options.out / "ledger.db"
+            if not Path(where).is_file():
+                _refuse_to_overwrite(options.out)
             ledger = stack.enter_context(open_ledger(where))
             _begin(options, sweep, ledger)
             runs, programs = sweep.size, len(sweep.programs)
@@ -212,7 +223,7 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
                 flush=True,
             )
         stop = Preemption()
-        sweep, outcome = _train_and_grow(options, sweep, ledger, stop)
+        sweep, outcome = _train_and_grow(options, sweep, ledger, stop, metrics, read)
         # Another process than this one can have been told to stop.
         code = stop.exit_code or (143 if outcome.stopped else 0)
         if code == 128 + signal.SIGTERM and ledger is not None:
@@ -220,7 +231,8 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
             print(f"{states_in_words(outcome.counts)}\n{STOPPED}", flush=True)
             raise SystemExit(code)
         if ledger is not None:
-            return _result(options, sweep, ledger, outcome, code)
+            found = _result(options, sweep, ledger, outcome, code)
+            return dataclasses.replace(found, rows=[dict(read(row)) for row in found.rows])
         if code:
             raise SystemExit(code)
         return None
@@ -240,8 +252,9 @@ def _begin(options: Options, sweep: Sweep, ledger: Ledger) -> None:
 
 
 def _train_and_grow(
-    options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption
-) -> tuple[Sweep, worker.Outcome]:
+    options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption,
+    metrics: Sequence[str], read: Callable[[Row], Row],
+) -> tuple[Sweep, worker.Outcome]:  # fmt: skip
     """Trains what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
@@ -250,8 +263,8 @@ def _train_and_grow(
             return sweep, outcome
         more = None
         if ledger is not None and options.extend:
-            rows = sweep.rows(ledger)
-            more = growth(rows, sweep.axes, grown, options.extend, options.best)
+            rows = [read(row) for row in sweep.rows(ledger)]
+            more = growth(rows, sweep.axes, grown, options.extend, options.best, metrics)
         if jax.process_count() > 1:
             more = hosts.broadcast(more)
         if more is None:
@@ -324,6 +337,25 @@ def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _refuse_to_overwrite(folder: Path) -> None:
+    """Refuses a folder with files of the names that a sweep writes and that none has written."""
+    table = folder / "rows.csv"
+    if table.exists():
+        try:
+            columns = next(csv.reader(io.StringIO(places.read_file(table).decode())), [])
+        except (ValueError, csv.Error):
+            columns = []
+        is_one = {"key", "state"} <= set(columns)
+        foreign = [] if is_one else [table]
+    else:
+        foreign = [folder / name for name in WRITTEN if (folder / name).exists()]
+    if foreign:
+        raise ValueError(
+            f"{foreign[0]} is there, and no sweep has written it; it would be overwritten. Move it "
+            "away, or choose another folder with --out."
+        )
+
+
 def _refuse_to_forget(table: Path, ledger: Ledger, done: Collection[str]) -> None:
     """Refuses a ledger without the results that the table of an earlier start has."""
     try:
@@ -379,7 +411,7 @@ def _train(
 
 def growth(
     rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], grown: dict[str, int],
-    most: int, rule: Rule = "strict",
+    most: int, rule: Rule = "strict", metrics: Sequence[str] = METRICS,
 ) -> list[float] | None:  # fmt: skip
     """Rates beyond the edges at which a best one lies, in the steps of the grid.
 
@@ -394,7 +426,7 @@ def growth(
         "lowest"
         if best.best is None and any(rate.diverged for rate in best.rates)
         else best.at_edge
-        for metric in ("test_accuracy", "train_loss")
+        for metric in metrics
         for best in optima(rows, metric=metric, by=by, rule=rule)
     }
     more = []

@@ -61,10 +61,11 @@ def main(wanted: Command) -> int:
     axes["seed"] = tuple(range(first, first + wanted.seeds))
     if not {"epochs", "steps"} & set(base):
         base["steps"] = STEPS
-    result = command.run(wanted.options, axes, base, "Learning rates")
+    result = command.run(
+        wanted.options, axes, base, "Learning rates", metrics=("train_loss",), read=at_end
+    )
     if result is None:
         return 0
-    result = dataclasses.replace(result, rows=[at_end(row) for row in result.rows])
     code = finish(result, wanted.options, title="Learning rates of short runs")
     print("\n" + answer(optimum(result.rows, metric="train_loss", rule=wanted.options.best)))
     return code

@@ -71,6 +71,15 @@ def test_settings_that_cannot_be_read_are_refused_and_kept(tmp_path, text):
     assert (tmp_path / "settings.json").read_text() == text
 
 
+@pytest.mark.parametrize("name", ["table.txt", "figure.png"])
+def test_files_that_no_experiment_has_written_are_kept(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(SystemExit, match=f"has {name} but no settings.json to say what it is"):
+        folder(tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+    assert not (tmp_path / "settings.json").exists()
+
+
 def test_rows_without_settings_are_refused(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     with pytest.raises(SystemExit, match=r"no settings.json"):

@@ -1,6 +1,7 @@
 """Stochastic depth and dropout of whole channels in the branches."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from nf_resnets import schemes, training
 from nf_resnets.data.batch import Augmentation
-from nf_resnets.models import CifarResNet, ResNet, WideResNet
+from nf_resnets.models import VGG, CifarResNet, ResNet, Transformer, WideResNet
 from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import dropout
 from nf_resnets.models.noise import BranchNoise, dropped, linear_decay, surviving
@@ -165,6 +166,27 @@ def test_keys_are_asked_for_and_numbers_out_of_range_refused():
         ({"survival": 0.0}, "survival=0.0 found; expected 0 < survival <= 1"),
         ({"survival": 1.1}, "survival=1.1 found"),
         ({"conv_dropout": 1.0}, "conv_dropout=1.0 found; expected 0 <= conv_dropout < 1"),
+        ({"num_classes": 0}, "num_classes=0 found; expected 1 or more"),
+        ({"stem_channels": 0}, "stem_channels=0 found; expected 1 or more"),
+        ({"bn_groups": 0}, "bn_groups=0 found; expected 1 or more"),
     ):
         with pytest.raises(ValueError, match=sentence):
             jax.eval_shape(WideResNet(depth=10, **options).init, jax.random.key(0), images)
+
+
+@pytest.mark.parametrize("rate", [-0.5, 1.0, 1.5])
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(WideResNet, depth=10),
+        functools.partial(CifarResNet, depth=8),
+        functools.partial(ResNet, 18),
+        functools.partial(VGG, 11),
+        functools.partial(Transformer, vocab_size=9),
+    ],
+    ids=lambda make: make.func.__name__,
+)
+def test_a_dropout_that_is_no_rate_is_refused(make, rate):
+    """At 1.5 the logits were 0 in training, and at -0.5 they were divided by 1.5."""
+    with pytest.raises(ValueError, match=f"^dropout={rate} found; expected 0 <= dropout < 1"):
+        make(dropout=rate)

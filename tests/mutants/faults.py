@@ -455,6 +455,17 @@ MUTANTS = [
     ),
     # What a sweep makes of its runs.
     *_in(
+        "sweep/command.py",
+        "sweep/test_command.py",
+        ("for name in WRITTEN if", "for name in WRITTEN[:1] if"),
+        ("        for metric in metrics", "        for metric in METRICS"),
+    ),
+    *_in(
+        "models/layers.py",
+        "models/test_noise.py",
+        ("if not 0 <= network.dropout < 1", "if not 0 <= network.dropout <= 1"),
+    ),
+    *_in(
         "sweep/find_lr.py",
         "sweep/test_find_lr.py",
         ("losses[-max(1, len(losses) // 10) :]", "losses"),

@@ -232,6 +232,24 @@ def test_the_grid_grows_where_the_best_rate_lies_at_its_edge():
     assert command.growth(stopped, axes, {"lowest": 0, "highest": 0}, 1) is None
 
 
+def test_the_grid_grows_by_the_metrics_that_are_asked_for():
+    axes, rows = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}, []
+    for rate, accuracy, loss in ((0.25, 0.2, 0.9), (0.5, 0.8, 0.5), (1.0, 0.4, 0.1)):
+        rows.append({**row(rate, accuracy), "train_loss": loss})
+    for metrics, more in ((("test_accuracy",), None), (("train_loss",), [2.0])):
+        grown = {"lowest": 0, "highest": 0}
+        assert command.growth(rows, axes, grown, 1, metrics=metrics) == more
+
+
+@pytest.mark.parametrize("name", command.WRITTEN)
+def test_files_that_no_sweep_has_written_are_not_overwritten(name, tmp_path):
+    (tmp_path / name).write_text("scheme,accuracy\nmine,0.5\n")
+    wanted = Options(out=tmp_path)
+    with pytest.raises(SystemExit, match=f"{name} is there, and no sweep has written it; it would"):
+        command.run(wanted, {"seed": (0,)}, {"model": "wrn-10-1", "steps": 1}, "Sweep")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
+
+
 def test_the_grid_grows_by_the_rule_that_is_asked_for():
     axes = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0, 1)}
     rows = [row(0.25, 0.8), row(0.5, 0.4), row(1.0, 0.9)]
