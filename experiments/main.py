@@ -18,6 +18,8 @@ from nf_resnets import command_line
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.command import end
 from nf_resnets.sweep.ledger import LedgerError
+from nf_resnets.sweep.options import check_execution
+from nf_resnets.sweep.worker import sweep_mesh
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import CheckpointError
 
@@ -54,6 +56,8 @@ def main(experiment: Experiment, command: Any) -> int:
     try:
         if experiment.setup is not None:
             hosts.initialize(command.coordinator, command.num_processes, command.process_id)
+            devices = jax.devices()
+            sweep_mesh(devices, command.execution.devices_per_run or len(devices))
         data = experiment.load(settings, command)
     except (ValueError, OSError, ImportError) as error:
         raise SystemExit(str(error)) from error
@@ -109,9 +113,8 @@ def settings_of(experiment: Experiment, command: Any) -> Any:
     names = {field.name for field in dataclasses.fields(settings)}
     options = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
     changed = {name: value for name, value in options.items() if name in names and value}
-    workers = command.execution.workers if hasattr(command, "execution") else 0
-    if workers < 0:
-        raise SystemExit(f"--workers {workers} found; expected at least 1, or 0 to choose.")
+    if hasattr(command, "execution"):
+        check_execution(command.execution)
     if command.out is not None and command.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_figure.")
     for name, value in changed.items():

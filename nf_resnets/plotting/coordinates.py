@@ -24,7 +24,7 @@ def coordinates_figure(
 
     Args:
       rows: of :func:`nf_resnets.analysis.coordinate_rows`.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       size: what the sizes are called, such as ``"width"``.

@@ -110,7 +110,7 @@ def curves_figure(
 
     Args:
       panels: from left to right; a curve's title has the same colour in all of them.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       columns: how many panels stand side by side; None for all.

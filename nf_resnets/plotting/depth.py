@@ -29,13 +29,13 @@ def depth_figure(
     Args:
       rows: one for each run, with ``title`` (the curve), ``depth`` (layers), ``test_accuracy``
         (0 to 1) and ``status`` (``"finished"`` or ``"diverged"``).
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       chance: the accuracy of guessing, 0 to 1.
 
     Raises:
-      ValueError: if there are no rows.
+      ValueError: if there are no rows, or a depth is below 1.
 
     Example:
       >>> import pathlib, tempfile
@@ -60,9 +60,11 @@ def depth_figure(
     ]
     some = any(not mark.whole for mark in marks)
     foot = 0.2 if some else 0.0
+    all_depths = sorted({int(row["depth"]) for row in rows})
+    if all_depths[0] < 1:
+        raise ValueError(f"depth={all_depths[0]} found in a row; expected 1 or more.")
     with saved_figure(path, (7.2, 4.4), title=title, subtitle=subtitle, foot=foot) as figure:
         axes = figure.subplots()
-        all_depths = sorted({int(row["depth"]) for row in rows})
         span = max(all_depths) / min(all_depths)
         for above, (look, points) in enumerate(curves.values()):
             # Curves that coincide lie beside each other.

@@ -34,7 +34,7 @@ def isolation_figure(
     Args:
       isolations: with the fields of ``Isolation`` in ``nf_resnets.sweep.select``; of the group
         ``scheme`` names the curve.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       names: what to call schemes; else by their keys.

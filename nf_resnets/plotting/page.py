@@ -57,7 +57,7 @@ def page_figure(
         ``branch``, ``sum``, ``closed_skip``, ``closed_branch``, ``closed_sum``, ``share``,
         ``closed_share``, ``squared_mean``, ``variance``, ``gradient_norm``, ``closed_gradient``,
         ``bound``, ``eta`` and ``scalar``; a panel of which nothing is there says so.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: the network.
       subtitle: the settings.
       notes: lines for the foot of the page.

@@ -61,7 +61,7 @@ def rates_figure(
     Args:
       optima: with ``group``, ``metric``, ``best``, ``at_edge`` and ``rates``, each of which has
         ``rate``, ``n``, ``mean``, ``std`` and ``diverged``.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       chance: the accuracy of guessing, 0 to 1; drawn where accuracy is.

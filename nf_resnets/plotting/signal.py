@@ -51,7 +51,7 @@ def signal_figure(
       panels: for each the heading, the rows and the quantity. Rows have ``k``, ``title`` (the
         curve), ``transition`` (whether a stage begins) and the quantity's columns; what is ``""``
         or NaN is not drawn.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       form: what the legend calls the line.

@@ -39,7 +39,7 @@ def steps_figure(
     Args:
       targets: with the fields of ``StepsToTarget`` in ``nf_resnets.sweep.targets``.
       knees: with those of ``Regimes``, as ``nf_resnets.sweep.knees`` makes them.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       names: what to call schemes; else by their keys.

@@ -66,13 +66,14 @@ def log_axis(axes: Any, which: str, values: Sequence[float], *, base: int, room:
     Args:
       axes: of Matplotlib.
       which: ``"x"`` or ``"y"``.
-      values: what is drawn along it; the labels span them.
+      values: what is drawn along it, of which those above 0 can be; the labels span them.
       base: 2 or 10.
       room: how many labels fit at most.
     """
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    ends = math.log(min(values), base), math.log(max(values), base)
+    positive = [value for value in values if value > 0] or [1.0]
+    ends = math.log(min(positive), base), math.log(max(positive), base)
     first, last = math.floor(ends[0] + 1e-9), math.ceil(ends[1] - 1e-9)
     every = max(1, -(-(last - first + 1) // max(2, min(room, 8))))
     # Multiples of the step, so that the power 0 is among them.
@@ -200,7 +201,7 @@ def saved_figure(
     Beside a PNG the same figure is saved as SVG. Both name the title among their metadata.
 
     Args:
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       size: width and height, in inches; each line of a heading but the first adds to it.
       title: what the figure shows.
       subtitle: the settings it was made with.

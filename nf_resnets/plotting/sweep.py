@@ -150,7 +150,7 @@ def training_figure(
     Args:
       curves: one for each run, with ``group``, ``step`` and ``train_loss``; runs of one group are
         seeds, drawn as their mean in a band from the lowest to the highest.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       called: ``called(group)`` names the curve of a group.
       title: what the figure shows.
       subtitle: the settings it was made with.

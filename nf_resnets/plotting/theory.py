@@ -111,7 +111,7 @@ def theory_figure(
 
     Args:
       panels: what to draw; a title has the same colour in all of them.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       solid: what the legend calls the solid lines; ``""`` to say nothing.

@@ -34,7 +34,7 @@ def transfer_figure(
 
     Args:
       moves: with the fields of :class:`nf_resnets.sweep.transfer.Move`, of one metric.
-      path: where to save; the suffix chooses the format.
+      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       size: what the sizes are called, such as ``"layers"``.
@@ -59,6 +59,8 @@ def transfer_figure(
     curves: dict[str, list[Row]] = {}
     for move in moves:
         curves.setdefault(series_title(move["group"], "", names), []).append(move)
+    for of in curves.values():
+        of.sort(key=lambda move: move["size"])
     sizes = sorted({move["size"] for move in moves})
     metric, factor, _ = METRICS[moves[0]["metric"]]
     with saved_figure(path, (9.2, 4.6), title=title, subtitle=subtitle) as figure:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -64,24 +64,8 @@ class Options:
 
 def check(options: Options) -> None:
     """Refuses options that are out of their range."""
-    given = {**vars(options), **vars(options.execution)}
-    for name, least, most in (
-        ("extend", 0, 100), ("workers", 0, 1000), ("devices_per_run", 0, 10**6),
-        ("runs_per_device", 0, 10**4), ("checkpoint_epochs", 0, 10**9),
-        ("checkpoint_seconds", 0, 10**9), ("lease_seconds", 1, LONGEST_LEASE),
-        ("max_attempts", 1, 10**6),
-    ):  # fmt: skip
-        value = given[name]
-        if not least <= value <= most:
-            expected = f"at least {least}" if not value > most else f"at most {most:,}"
-            raise SystemExit(
-                f"--{name.replace('_', '-')} {shown(value)} found; expected {expected}."
-            )
-    fraction = options.execution.checkpoint_fraction
-    if not 0 < fraction <= 1:
-        raise SystemExit(
-            f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
-        )
+    _check_ranges(options, ("extend", 0, 100))
+    check_execution(options.execution)
     parse_target(options.target)
     if options.topology and not options.dry_run:
         raise SystemExit(
@@ -90,6 +74,31 @@ def check(options: Options) -> None:
         )
     if options.out == Path():
         raise SystemExit("--out names no folder; expected one, such as --out runs/my_sweep.")
+
+
+def check_execution(execution: Execution) -> None:
+    """Refuses numbers of the execution that are out of their range."""
+    _check_ranges(
+        execution,
+        ("workers", 0, 1000), ("devices_per_run", 0, 10**6), ("runs_per_device", 0, 10**4),
+        ("checkpoint_epochs", 0, 10**9), ("checkpoint_seconds", 0, 10**9),
+        ("lease_seconds", 1, LONGEST_LEASE), ("max_attempts", 1, 10**6),
+    )  # fmt: skip
+    fraction = execution.checkpoint_fraction
+    if not 0 < fraction <= 1:
+        raise SystemExit(
+            f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
+        )
+
+
+def _check_ranges(options: Any, *ranges: tuple[str, int, int]) -> None:
+    for name, least, most in ranges:
+        value = getattr(options, name)
+        if not least <= value <= most:
+            expected = f"at least {least}" if not value > most else f"at most {most:,}"
+            raise SystemExit(
+                f"--{name.replace('_', '-')} {shown(value)} found; expected {expected}."
+            )
 
 
 def parse_target(text: str) -> tuple[str, float | None]:
@@ -121,4 +130,4 @@ def placed(options: Options) -> Options:
     return dataclasses.replace(options, out=places.expanded(options.out, "--out"), ledger=ledger)
 
 
-__all__ = ["Options", "check", "parse_target", "placed"]
+__all__ = ["Options", "check", "check_execution", "parse_target", "placed"]

@@ -37,10 +37,24 @@ def test_bad_input_is_one_sentence(arguments, sentence):
     assert sentence in str(refused.value)
 
 
-def test_fewer_than_no_workers_are_refused():
-    command = tyro.cli(fig3.Command, args=["--scale", "smoke", "--workers", "-1"])
-    with pytest.raises(SystemExit, match="--workers -1 found; expected at least 1"):
-        settings_of(fig3.EXPERIMENT, command)
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--workers", "-1", "--workers -1 found; expected at least 0"),
+        ("--runs-per-device", "-1", "--runs-per-device -1 found; expected at least 0"),
+        ("--max-attempts", "0", "--max-attempts 0 found; expected at least 1"),
+        ("--checkpoint-fraction", "0", "--checkpoint-fraction 0 found; expected more than 0"),
+        ("--devices-per-run", "7", "devices_per_run=7 found; expected a divisor of the 8 devices"),
+    ],
+)
+def test_an_execution_that_cannot_be_is_refused_before_anything_is_made(
+    option, value, sentence, tmp_path
+):
+    out = tmp_path / "out"
+    command = tyro.cli(fig3.Command, args=["--scale", "smoke", "--out", str(out), option, value])
+    with pytest.raises(SystemExit, match=f"^{sentence}"):
+        main(fig3.EXPERIMENT, command)
+    assert not out.exists()
 
 
 def test_a_missing_data_set_is_refused_before_anything_is_made(tmp_path, as_before):

@@ -69,5 +69,9 @@ def test_a_band_lies_around_a_mean_and_logarithmic_axes_have_ticks_of_one_kind(d
     # Few values are their own ticks.
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4"]
     assert smoothed(band, 2).high == [2, 11, 110]
+    # What has no logarithm is left out.
+    zero = Panel("x", "y", [Curve("Fixup", [0, 1, 2, 4], [0, 1, 10, 100])], x_base=2, y_base=10)
+    curves_figure([zero], tmp_path / "g.svg", title="", subtitle="")
+    assert drawn[1].axes[0].get_xlim()[0] > 0
     with pytest.raises(ValueError, match="of low and of high"):
         Curve("a", [1, 2], [1, 2], low=[1], high=[2, 3])

@@ -76,6 +76,9 @@ def test_the_figure_is_drawn_in_colour_and_the_same_again(tmp_path):
 def test_no_rows_are_refused(tmp_path):
     with pytest.raises(ValueError, match="rows is empty"):
         depth_figure([], tmp_path / "figure.png", title="", subtitle="", chance=0.1)
+    row = {"title": "Fixup", "depth": 0, "status": "finished", "test_accuracy": 0.5}
+    with pytest.raises(ValueError, match="depth=0 found in a row; expected 1 or more"):
+        depth_figure([row], tmp_path / "figure.png", title="", subtitle="", chance=0.1)
 
 
 def test_drawing_does_not_load_jax_or_pyplot():

@@ -90,5 +90,9 @@ def test_the_figure(found, tmp_path):
     transfer_figure(rows, tmp_path / "f.png", **given)
     assert Image.open(tmp_path / "f.png").size[0] > 1000
     transfer_figure([row for row in rows if row["best"] is None], tmp_path / "g.png", **given)
+    # In any order they are drawn relative to the smallest network.
+    for path, given_rows in (("a.svg", rows), ("b.svg", sorted(rows, key=lambda r: -r["size"]))):
+        transfer_figure(given_rows, tmp_path / path, **given)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     with pytest.raises(ValueError, match="moves is empty"):
         transfer_figure([], tmp_path / "f.png", **given)
