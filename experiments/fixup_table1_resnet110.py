@@ -20,9 +20,9 @@ a GPU, and has not been run here.
 `--scale cifar` is a ResNet-20 on CIFAR-10 for 20 epochs, a tenth of the published 200. The rate
 falls after the same parts of the run, 10 and 15 epochs; all else is as published. SkipInit,
 RescaleNet and Fixup with mixup (alpha 1) train by the same recipe. He et al. publish 8.75% for
-BatchNorm after 64,000 steps, 8.2 times as many. Three seeds; a run takes 1.3 to 3.3 hours on one
-core. With one seed the test errors are 12.79% (BatchNorm), 12.82% (RescaleNet), 14.37% (Fixup),
-16.53% (Fixup with mixup) and 18.31% (SkipInit).
+BatchNorm after 64,000 steps, 8.2 times as many. Three seeds; a run takes 0.6 to 3.3 hours on one
+core. Of two seeds the test errors are 12.64% (BatchNorm), 13.00% (RescaleNet), 14.45% (Fixup),
+16.23% (Fixup with mixup) and 18.68% (SkipInit).
 
 `--scale laptop` trains a ResNet-110 with half the channels on the 8x8 digits inside scikit-learn:
 220 steps (ten epochs), three seeds, three minutes on two cores. It can show only which networks
