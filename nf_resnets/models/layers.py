@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -335,7 +336,7 @@ def check_fields(network: Any, *counts: str) -> None:
         value = getattr(network, name)
         if value is not None and np.any(np.asarray(value) < 1):
             raise ValueError(f"{name}={value} found; expected 1 or more.")
-    if not 0 <= network.dropout < 1:
+    if not isinstance(network.dropout, numbers.Real) or not 0 <= network.dropout < 1:
         raise ValueError(f"dropout={network.dropout} found; expected 0 <= dropout < 1.")
 
 

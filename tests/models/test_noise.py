@@ -174,7 +174,7 @@ def test_keys_are_asked_for_and_numbers_out_of_range_refused():
             jax.eval_shape(WideResNet(depth=10, **options).init, jax.random.key(0), images)
 
 
-@pytest.mark.parametrize("rate", [-0.5, 1.0, 1.5])
+@pytest.mark.parametrize("rate", [-0.5, 1.0, 1.5, 1j, "0.5"])
 @pytest.mark.parametrize(
     "make",
     [

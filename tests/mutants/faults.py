@@ -463,7 +463,7 @@ MUTANTS = [
     *_in(
         "models/layers.py",
         "models/test_noise.py",
-        ("if not 0 <= network.dropout < 1", "if not 0 <= network.dropout <= 1"),
+        ("or not 0 <= network.dropout < 1", "or not 0 <= network.dropout <= 1"),
     ),
     *_in(
         "sweep/find_lr.py",
