@@ -336,7 +336,8 @@ def check_fields(network: Any, *counts: str) -> None:
         value = getattr(network, name)
         if value is not None and np.any(np.asarray(value) < 1):
             raise ValueError(f"{name}={value} found; expected 1 or more.")
-    if not isinstance(network.dropout, numbers.Real) or not 0 <= network.dropout < 1:
+    is_number = isinstance(network.dropout, numbers.Real)
+    if not is_number or not 0 <= network.dropout < 1:
         raise ValueError(f"dropout={network.dropout} found; expected 0 <= dropout < 1.")
 
 
