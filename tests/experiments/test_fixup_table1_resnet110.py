@@ -27,10 +27,10 @@ def test_smoke_makes_the_rows_of_the_table(tmp_path):
         curve = [line for line in curves if line["variant"] == row["variant"]]
         assert [int(line["step"]) for line in curve] == [1, 2, 3, 4]
         assert curve[-1]["loss"] == row["last_loss"]
-    # The published numbers stand beside ours, in a column of their own.
+    # Of eight layers nothing is published.
     line = next(line for line in shown.splitlines() if line.startswith("Fixup  "))
     error = 100 - 100 * float(next(r for r in rows if r["variant"] == "fixup")["test_accuracy"])
-    assert line.split() == ["Fixup", "0.1", f"{error:.2f}", f"{error:.2f}", "1", "0", "7.24"]
+    assert line.split() == ["Fixup", "0.1", f"{error:.2f}", f"{error:.2f}", "1", "0", "-"]
     assert "shows that the command works, and nothing else" in shown
     assert Image.open(out / "figure.png").size[0] > 800
 

@@ -22,7 +22,7 @@ def test_smoke_and_a_second_start_that_finds_all_there(tmp_path, as_before, caps
     assert (out / "figure.png").exists()
 
     assert main(table1.EXPERIMENT, Command(scale="smoke", out=out)) == 0
-    assert f"All {len(rows)} runs are there already." in capsys.readouterr().out
+    assert f"{len(rows)} runs are there already." in capsys.readouterr().out
     assert lines_of(out / "rows.csv") == rows
 
 
