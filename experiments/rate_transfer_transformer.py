@@ -8,10 +8,11 @@ epsilon that follow width and depth. Fixup and ReZero have no LayerNorm.
 Expected by theory: AdamW's updates have one size, so that at one rate every branch changes the sum
 equally, `L` branches change it `L` times as much, and the best rate falls with the depth. In the
 standard network it falls by less, since its LayerNorms divide by a sum that also grows; in Fixup
-and ReZero, whose branches start at 0, it does so from the first step on. Under depth-muP and
-CompleteP the change does not depend on `L`; under CompleteP every layer of a branch also keeps
-learning. The three networks with LayerNorm are equal at the smallest size; across widths the last
-two have muP's rates.
+and ReZero, whose branches start at 0, it does so from the first step on. With Fixup AdamW need not
+be the only reason: its `m = 4` of attention gives the path of the values `L**(-1/6)`, where theorem
+4 asks for `L**(-1/2)` of a path of two matrices. Under depth-muP and CompleteP the change does not
+depend on `L`; under CompleteP every layer of a branch also keeps learning. The three networks with
+LayerNorm are equal at the smallest size; across widths the last two have muP's rates.
 
 Rates, their selection, ranges and schedule are those of `rate_transfer`; beta_2 is 0.98, and there
 is no weight decay, no warm-up and no label smoothing. The smallest network of the scale is the

@@ -4,7 +4,7 @@ Claim: at small batches SkipInit trains ResNet-50 without normalisation as well 
 and better with some dropout. At the largest batch BatchNorm keeps its accuracy and the others lose
 it, since BatchNorm's benefit is that larger learning rates are stable.
 
-Published top-1 test accuracies (%, batch 256 / 1,024 / 4,096; the paper's first version, best
+Published top-1 test accuracies (%, batch 256 / 1,024 / 4,096; arXiv:2002.10444v1, table 3, best
 learning rate of each), not reproduced here:
 
     BatchNorm              75.0 / 74.9 / 74.9      SkipInit with biases   74.9 / 74.6 / 70.8

@@ -5,7 +5,8 @@ start. SkipInit (`alpha = 0`) and `alpha = L**-0.5` train at 1,000 layers like B
 1` fails from 100 layers on. So do sums divided by sqrt(2), at 1,000 layers, although they keep the
 variance of the activations.
 
-Expected, CIFAR-10 test accuracy in percent of WRN-n-2 at the best rate (first arXiv version):
+Expected, CIFAR-10 test accuracy in percent of WRN-n-2 at the best rate (arXiv:2002.10444v1, table
+1):
 
     scheme            16-2          100-2         1000-2
     BatchNorm         93.5 (2^-1)   94.7 (2^-1)   94.6 (2^-2)

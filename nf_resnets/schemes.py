@@ -206,9 +206,9 @@ class Need(NamedTuple):
 
 
 SCALARS = Group((Role.SCALAR_BIAS, Role.MULTIPLIER))
-"""The leaves that Fixup trains at a tenth of the learning rate, as its paper has it. Its published
-code takes every parameter with "bias" in its name, and so the head's vector of biases, too:
-``schemes.get("fixup_published").scalars``."""
+"""The leaves that Fixup trains at a tenth of the learning rate: in its paper only with mixup, in
+its published code always. The code takes every parameter with "bias" in its name, and so the head's
+vector of biases, too: ``schemes.get("fixup_published").scalars``."""
 
 UNDECAYED = Group(
     (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM),

@@ -112,8 +112,9 @@ class PreActivationBlock(nn.Module):
         h = conv_2(relu(h + bias_3) + bias_4)
         y = x + multiplier * h
 
-    Where the shape changes, the shortcut is a 1x1 convolution of the activated input. The
-    attributes are those of :class:`PostActivationBlock`.
+    Where the shape changes, the shortcut is a 1x1 convolution of the activated input, without the
+    bias before it that Fixup's rule 3 asks for. The attributes are those of
+    :class:`PostActivationBlock`.
 
     Source: He et al., *Identity Mappings*, ECCV 2016; Zagoruyko and Komodakis, BMVC 2016.
     """
