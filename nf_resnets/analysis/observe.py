@@ -136,13 +136,13 @@ def taps_of(observed: ObservedFn, params: Any, images: Any) -> tuple[Any, Any]:
 def _is_stacked(observed: ObservedFn, params: Any, images: Any, name: str) -> bool:
     """Whether the first axis of a block's taps stays as long as it is for twice the images."""
     twice = jax.tree.map(lambda of: jnp.concatenate([jnp.asarray(of)] * 2), images)
-    _, taps = jax.eval_shape(lambda: observed(params, twice))
-    block = next(each for each in branches(taps) if each["name"] == name)
-    return any(
-        tap.shape[0] < jax.tree.leaves(twice)[0].shape[0]
-        for part, tap in block.items()
-        if part != "name"
-    )
+
+    def taps_of_block() -> dict[str, Any]:
+        block = next(each for each in branches(observed(params, twice)[1]) if each["name"] == name)
+        return {part: tap for part, tap in block.items() if part != "name"}
+
+    count = jax.tree.leaves(twice)[0].shape[0]
+    return any(tap.shape[0] < count for tap in jax.eval_shape(taps_of_block).values())
 
 
 def no_perturbations(observed: ObservedFn, params: Any, images: Any) -> Any:

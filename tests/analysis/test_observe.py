@@ -44,6 +44,16 @@ def test_each_branch_begins_where_the_one_before_ends(name):
         np.testing.assert_allclose(block["skip"] + block["branch"], block["sum"], rtol=1e-6)
 
 
+def test_as_many_images_as_pixels_on_a_side_are_no_stack_of_blocks():
+    images = jnp.ones((8, 8, 8, 3))
+    model = models.WideResNet(depth=16, stem_channels=4)
+    params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    found = jax.eval_shape(
+        lambda params: analysis.signal(analysis.observe(model), params, images), params
+    )
+    assert found.sum.second.shape == (6,)
+
+
 def test_a_scan_and_an_unrolled_loop_show_the_same():
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 8, 3)), jnp.float32)
     scanned, unrolled = (
