@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, schemes
-from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
-from nf_resnets.models.stage import anatomy_of, stages
+from nf_resnets.models.layers import relu
+from nf_resnets.models.stage import stages
 from nf_resnets.training.program import quick_compile
 
 from .folder import ResultsFolder, Row
@@ -116,15 +116,14 @@ class OneStage(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         post = self.family == "post_activation"
-        composition = Composition((False,) * self.num_branches, post=post)
-        layers = Layers(self, anatomy_of(self, composition), train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.width, after_relu=False, name="stem")(images)
         x = stages(
             self,
             functools.partial(PostActivationBlock, projection=False)
             if post
             else PreActivationBlock,
-            layers.activated(x) if post else x,
+            relu(x) if post else x,
             layers,
             sizes=(self.num_branches,),
             widths=(self.width,),

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nf_resnets.kernel_shaping import Activation, Shaping
 from nf_resnets.parametrization import STANDARD, DepthPower, Parametrization
 from nf_resnets.roles import LAYER_ROLES, Group, Role
 
@@ -69,10 +68,8 @@ class Anatomy:
       dropout: whether there is dropout before the head, at the rate of the model. (VGG and the
         Transformer have theirs by their own ``dropout=``.)
       residual: a constant on every branch, one number or one for each branch.
-      identity: a constant on every shortcut; 0, the number, leaves the shortcuts out.
+      identity: a constant on every shortcut.
       beta: what a branch's input is divided by.
-      activation: ``"relu"``, an :class:`~nf_resnets.kernel_shaping.Activation`, or a
-        :class:`~nf_resnets.kernel_shaping.Shaping`, which makes one for the depth of the network.
 
     Raises:
       ValueError: if a branch is to have two scalars, a place two biases, or the norm, its place or
@@ -80,8 +77,8 @@ class Anatomy:
 
     Example:
       >>> skipinit = Anatomy(alpha=True, conv_biases=True)
-      >>> skipinit.normalized, skipinit.shortcuts
-      (False, True)
+      >>> skipinit.normalized
+      False
       >>> Anatomy(norm="layer", identity=2.0).constants((False,) * 3).identity.tolist()
       [2.0, 2.0, 2.0]
     """
@@ -101,7 +98,6 @@ class Anatomy:
     residual: float | PerBranch = 1.0
     identity: float | PerBranch = 1.0
     beta: float | PerBranch = 1.0
-    activation: Literal["relu"] | Activation | Shaping = "relu"
 
     def __post_init__(self) -> None:
         for one, other, what in (
@@ -122,11 +118,6 @@ class Anatomy:
                     f"Anatomy({name}={getattr(self, name)!r}) found; expected "
                     f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}."
                 )
-
-    @property
-    def shortcuts(self) -> bool:
-        """Whether there are skip paths."""
-        return callable(self.identity) or self.identity != 0
 
     @property
     def normalized(self) -> bool:
@@ -234,7 +225,6 @@ class Scheme:
         ``calibrate(apply_fn, params, batch) -> params``, with Flax's ``model.apply``.
       own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
         is given; a comparison from one common draw must give such a scheme the key.
-      deterministic: whether ``init`` draws nothing, whatever the key.
       needs: what becomes of training without parts of the anatomy; ``init.describe`` and the
         initialisers hold a tree against them. Parts that are not among them differ.
       norm_free: whether it is published for branches without any normalisation, so that a norm in a
@@ -263,7 +253,6 @@ class Scheme:
     fits: frozenset[str] = frozenset({"pre_activation", "post_activation"})
     calibrate: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
     own_draw: bool = False
-    deterministic: bool = False
     scalars: Group = dataclasses.field(default=Group(), repr=False)
     scalar_factor: float = dataclasses.field(default=0.1, repr=False)
     undecayed: Group = dataclasses.field(default=Group(), repr=False)

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "nf_resnets"
 # each other: neither init of models, nor data of optim.
 RANKS = {
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
-    "kernel_shaping": 0, "looks": 0, "command_line": 0, "machine": 0,
+    "looks": 0, "command_line": 0, "machine": 0,
     "manifest": 1, "parametrization": 1,
     "schemes": 2,
     "init": 3, "models": 3,

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from docs.machinery.results import Result, lines_of, markdown_table
-from nf_resnets import init, kernel_shaping, roles, schemes
+from nf_resnets import init, roles, schemes
 
 FOLDER = Path(__file__).parents[1] / "schemes"
 
@@ -140,8 +140,6 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
         (anatomy.pooled_shortcut, "average-pooled shortcuts where the shape changes"),
         (anatomy.dropout, "dropout before the head"),
         (not anatomy.branches, "no residual branches"),
-        (not anatomy.shortcuts, "no shortcuts"),
-        (anatomy.activation != "relu", f"{_activation_words(anatomy.activation)}"),
     ]
     words = [text for there, text in said if there]
     if anatomy.normalized:
@@ -152,19 +150,11 @@ def anatomy_words(anatomy: schemes.Anatomy) -> list[str]:
     ):
         if callable(value):
             words.append(f"a constant of its own {where}")
-        elif value not in (0.0, 1.0):
+        elif value != 1.0:
             words.append(f"the constant {value:.4g} {where}")
     if callable(anatomy.beta) or anatomy.beta != 1.0:
         words.append("branch inputs divided by a constant")
     return words or ["nothing beyond its layers"]
-
-
-def _activation_words(activation: Any) -> str:
-    """What the activation is, where it is no ReLU."""
-    if not isinstance(activation, kernel_shaping.Shaping):
-        return str(activation)
-    function = activation.function.replace("_relu", " ReLU")
-    return f"a {function} shaped for the depth by {activation.method.upper()}"
 
 
 def need_words(scheme: schemes.Scheme) -> list[str]:

@@ -8,15 +8,10 @@ import jax
 import numpy as np
 
 from nf_resnets import roles, schemes
-from nf_resnets.analysis.closed_form import (
-    ClosedForm,
-    propagate,
-    propagate_rectified,
-)
+from nf_resnets.analysis.closed_form import ClosedForm, propagate, propagate_rectified
 from nf_resnets.analysis.correlation import multipliers
 from nf_resnets.analysis.observe import branches
 from nf_resnets.analysis.weight_norms import layer_gains, shortcut_gains
-from nf_resnets.kernel_shaping import Composition, Shaping
 from nf_resnets.roles import Role
 
 
@@ -92,8 +87,6 @@ def predicted(
     b = b if constants.residual is None else b * np.square(constants.residual)
     a = a if constants.identity is None else a * np.square(constants.identity)
     first = np.square(np.asarray(blocks[0]["input"], np.float64)).mean(axis=(0, 3))
-    if anatomy.activation != "relu":
-        return _shaped(anatomy, 2 * layers, a, b, changes, first.mean(), post=post)
     if normalized:
         b = b * (_last_scales(params, m) if post else layers[:, -1])
     else:
@@ -131,19 +124,6 @@ def predicted(
     through_skip = identity * np.nan_to_num(shortcuts) / (1 if post else 2) / np.square(strides)
     more = np.where(changes, through_skip - form.skip / form.input, 0.0)
     return form._replace(backward=form.backward + more * form.active)
-
-
-def _shaped(
-    anatomy: schemes.Anatomy, layers: Any, a: Any, b: Any, changes: list[bool], first: float,
-    *, post: bool,
-) -> ClosedForm:  # fmt: skip
-    """The form for kernels of one tap and a shaped activation, which keeps moments near 1."""
-    composition = Composition(tuple(changes), layers.shape[1], post, float(anatomy.identity))  # type: ignore[arg-type]
-    activation: Any = anatomy.activation
-    activation = activation(composition) if isinstance(activation, Shaping) else activation
-    b = b * np.nanprod(layers, axis=1)
-    form = propagate(b, a, first=first)
-    return form._replace(backward=a + b * activation.slope ** layers.shape[1])
 
 
 def _second(blocks: list[dict[str, Any]], name: str) -> np.ndarray:

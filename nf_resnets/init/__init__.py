@@ -4,11 +4,7 @@ from nf_resnets.init import admin as _admin
 from nf_resnets.init import deepnorm as _deepnorm
 from nf_resnets.init import dyt as _dyt
 from nf_resnets.init import fixup as _fixup
-from nf_resnets.init import gradinit as _gradinit
-from nf_resnets.init import idinit as _idinit
-from nf_resnets.init import kernel_shaped as _kernel_shaped
 from nf_resnets.init import lsuv as _lsuv
-from nf_resnets.init import metainit as _metainit
 from nf_resnets.init import nf_resnet as _nf_resnet
 from nf_resnets.init import normalized as _normalized
 from nf_resnets.init import parametrized as _parametrized
@@ -18,21 +14,16 @@ from nf_resnets.init import rules
 from nf_resnets.init import skipinit as _skipinit
 from nf_resnets.init import standard as _standard
 from nf_resnets.init import t_fixup as _t_fixup
-from nf_resnets.init import zero as _zero
 from nf_resnets.init import zero_gamma as _zero_gamma
 from nf_resnets.init.admin import admin
 from nf_resnets.init.deepnorm import deepnorm
 from nf_resnets.init.describe import describe
 from nf_resnets.init.dyt import dyt
 from nf_resnets.init.fixup import fixup
-from nf_resnets.init.gradinit import gradinit
 from nf_resnets.init.he import he
-from nf_resnets.init.idinit import idinit
-from nf_resnets.init.kernel_shaped import kernel_shaped
 from nf_resnets.init.lsuv import lsuv
-from nf_resnets.init.metainit import gradient_quotient, metainit
 from nf_resnets.init.nf_resnet import nf_resnet
-from nf_resnets.init.orthogonal import delta_orthogonal, orthogonal
+from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.parametrized import at_base
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.rescalenet import rescalenet
@@ -41,7 +32,6 @@ from nf_resnets.init.skipinit import skipinit
 from nf_resnets.init.standard import constant_alpha, standard
 from nf_resnets.init.t_fixup import t_fixup
 from nf_resnets.init.xavier import xavier
-from nf_resnets.init.zero import zero
 from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import SchemeWarning, register
@@ -61,18 +51,11 @@ for _scheme in (
     _standard.XAVIER,
     _standard.ORTHOGONAL,
     _lsuv.SCHEME,
-    _metainit.SCHEME,
-    _gradinit.SCHEME,
-    _zero.SCHEME,
-    _zero.PUBLISHED,
-    _idinit.SCHEME,
     _rezero.SCHEME,
     _nf_resnet.SCHEME,
     _nf_resnet.PUBLISHED,
     _nf_resnet.TIMM,
     _t_fixup.SCHEME,
-    _kernel_shaped.TAT,
-    _kernel_shaped.DKS,
     _dyt.SCHEME,
     _dyt.DERF,
     _normalized.BATCH_NORM,
@@ -92,8 +75,7 @@ for _scheme in (
     register(_scheme)
 
 __all__ = [
-    "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "delta_orthogonal",
-    "describe", "dyt", "fixup", "gradient_quotient", "gradinit", "he", "idinit", "kernel_shaped",
-    "lsuv", "metainit", "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "rezero",
-    "rules", "skipinit", "standard", "t_fixup", "xavier", "zero", "zero_gamma",
+    "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "describe", "dyt",
+    "fixup", "he", "lsuv", "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "rezero",
+    "rules", "skipinit", "standard", "t_fixup", "xavier", "zero_gamma",
 ]  # fmt: skip

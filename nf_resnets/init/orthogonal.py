@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, roles
-from nf_resnets.init.identity import at_central_tap, by_place
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, RoleMap, Rules
 
@@ -38,52 +37,16 @@ def orthogonal(
     """
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        order = by_place(roles.axes_of(leaf))
-        weight = _of_groups(leaf_key, leaf, leaf.length("DHWI"), dtype)
+        axes, count, groups = roles.axes_of(leaf), leaf.length("N"), leaf.groups
+        rows, columns = leaf.length("DHWI"), leaf.length("O") // groups
+        weight = _semi_orthogonal(leaf_key, (count * groups, rows, columns), dtype)
+        weight = jnp.swapaxes(weight.reshape(count, groups, rows, columns), 1, 2)
+        # Copies, then taps and inputs, then the outputs of all groups.
+        order = sorted(range(len(axes)), key=lambda axis: {"N": 0, "O": 2}.get(axes[axis], 1))
         weight = weight.reshape([leaf.shape[axis] for axis in order])
         return gain * jnp.transpose(weight, np.argsort(order).tolist())
 
     return draw(params, key, roles.assign(params, rules), sample)
-
-
-def delta_orthogonal(
-    params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | RoleMap | None = None
-) -> Any:
-    r"""Draws every weight at its central tap alone, as a scaled (semi-)orthogonal matrix.
-
-    As :func:`orthogonal`, but a convolution is 0 beside the centre of its kernel, where it has
-    ``gain max(1, sqrt(C_out / C_in))`` times a uniformly distributed (semi-)orthogonal ``[C_in,
-    C_out]``: it keeps the second moment of its input, exactly where there are no fewer outputs than
-    inputs, and at the border of an image too. It is the draw of DKS and TAT.
-
-    Raises:
-      ValueError: as :func:`orthogonal`, and if a kernel has an even side.
-
-    Source: Martens et al., *Rapid training of deep neural networks without skip connections or
-    normalization layers using Deep Kernel Shaping*, 2021, "Parameter distributions"; Xiao et al.,
-    *Dynamical Isometry and a Mean Field Theory of CNNs*, ICML 2018.
-
-    Example:
-      >>> tree = {"stem": {"kernel": jnp.zeros((3, 3, 4, 16))}}
-      >>> kernel = delta_orthogonal(tree, jax.random.key(0))["stem"]["kernel"]
-      >>> bool(jnp.allclose(kernel[1, 1] @ kernel[1, 1].T, 4 * jnp.eye(4), atol=1e-5))
-      True
-    """
-
-    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        c_in, c_out = leaf.length("I"), leaf.length("O") // leaf.groups
-        weight = _of_groups(leaf_key, leaf, c_in, dtype)
-        return gain * max(1.0, (c_out / c_in) ** 0.5) * at_central_tap(leaf, weight)
-
-    return draw(params, key, roles.assign(params, rules), sample)
-
-
-def _of_groups(key: jax.Array, leaf: Leaf, rows: int, dtype: Any) -> jax.Array:
-    """``[n, rows, C_out]``, for each copy and each group of outputs a matrix of its own."""
-    count, groups, c_out = leaf.length("N"), leaf.groups, leaf.length("O")
-    weight = _semi_orthogonal(key, (count * groups, rows, c_out // groups), dtype)
-    weight = weight.reshape(count, groups, rows, c_out // groups)
-    return jnp.swapaxes(weight, 1, 2).reshape(count, rows, c_out)
 
 
 def _semi_orthogonal(key: jax.Array, shape: tuple[int, int, int], dtype: Any) -> jax.Array:
@@ -109,4 +72,4 @@ def _qr(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.lax.map(jnp.linalg.qr, matrices)
 
 
-__all__ = ["delta_orthogonal", "orthogonal"]
+__all__ = ["orthogonal"]

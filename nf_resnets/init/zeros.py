@@ -36,7 +36,7 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
     Raises:
       ValueError: if there is such a branch or head; both leaves are named.
     """
-    refuse_zero_heads(scheme.title, params, role_map)
+    _refuse_zero_heads(scheme.title, params, role_map)
     first: dict[int, str] = {}
     for (leaf, value), location in zip(role_map.items(params), role_map.locations, strict=True):
         # A leaf beside several branches stands in a row with one of them, and none knows which.
@@ -60,7 +60,7 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
             first[k] = leaf.path
 
 
-def refuse_zero_heads(title: str, params: Any, role_map: RoleMap) -> None:
+def _refuse_zero_heads(title: str, params: Any, role_map: RoleMap) -> None:
     """Refuses two layers of the head that are all zeros and follow each other by their widths."""
     zero = [
         leaf
@@ -100,4 +100,4 @@ def _multiplies(leaf: Leaf, location: Location) -> bool:
     return leaf.role in (Role.ALPHA, Role.MULTIPLIER)
 
 
-__all__ = ["refuse_two_zeros", "refuse_zero_heads"]
+__all__ = ["refuse_two_zeros"]

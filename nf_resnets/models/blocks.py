@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.models.dtypes import kept_small, scaled
+from nf_resnets.models.dtypes import scaled
 from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm, relu
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
 from nf_resnets.models.parts import learnt_scalar, shifted, times
@@ -77,22 +77,22 @@ class PostActivationBlock(nn.Module):
         biased = layers.center(x, "bias_1a")
         shortcut = self._shortcut(layers, x, biased)
         if not self.anatomy.branches:
-            return layers.activated(shortcut)
+            return relu(shortcut)
 
         h, m = divided(biased, constants.beta), len(self.kernels)
         for i in range(1, m):
             h = layers.norm(layers.branch_conv(h, i), f"norm_{i}")
-            h = layers.activated(layers.shift(h, f"bias_{i}b"))
+            h = relu(layers.shift(h, f"bias_{i}b"))
             h = layers.center(h, f"bias_{i + 1}a")
         if self.anatomy.normalized:
             h = scaled_branch(self, layers.norm(layers.branch_conv(h, m), f"norm_{m}"))
         else:
             h = layers.branch_conv(h, m, branch_scalar(self))
         h = layers.shift(h, f"bias_{m}b")
-        return layers.activated(layers.merged(shortcut, h, constants))
+        return relu(layers.merged(shortcut, h, constants))
 
     def _shortcut(self, layers: Layers, x: jax.Array, biased: jax.Array) -> jax.Array:
-        if not self.anatomy.shortcuts or (self.stride == 1 and x.shape[-1] == self.features):
+        if self.stride == 1 and x.shape[-1] == self.features:
             return x
         if self.projection or self.anatomy.pooled_shortcut:
             # Behind the pooling stands a bias of its own.
@@ -142,9 +142,8 @@ class PreActivationBlock(nn.Module):
         layers = Layers(self, self.anatomy, self.train, noise)
         h, m = divided(x, constants.beta), len(self.kernels)
         for i in range(1, m + 1):
-            h = layers.activated(layers.shift(layers.norm(h, f"norm_{i}"), f"bias_{2 * i - 1}"))
-            changes = self.stride > 1 or x.shape[-1] != self.features
-            if i == 1 and changes and self.anatomy.shortcuts:
+            h = relu(layers.shift(layers.norm(h, f"norm_{i}"), f"bias_{2 * i - 1}"))
+            if i == 1 and (self.stride > 1 or x.shape[-1] != self.features):
                 shortcut = layers.projected(h)
             if not self.anatomy.branches:
                 return shortcut
@@ -195,13 +194,6 @@ class Layers:
         """Adds Fixup's scalar bias before an activation."""
         return shifted(self.module, name, x) if self.anatomy.scalar_biases else x
 
-    def activated(self, x: jax.Array) -> jax.Array:
-        """The anatomy's activation, a ReLU where it names none."""
-        activation = self.anatomy.activation
-        if activation == "relu":
-            return relu(x)
-        return kept_small(activation, x)(x)
-
     def center(self, x: jax.Array, name: str) -> jax.Array:
         """Adds the bias before a layer, a scalar or one for each channel."""
         return ChannelBias(name=name)(x) if self.anatomy.channel_biases else self.shift(x, name)
@@ -231,14 +223,10 @@ class Layers:
     ) -> jax.Array:
         """``identity * shortcut + residual * branch``, recorded, and normalised where sums are.
 
-        The branch is left out where stochastic depth says so, the shortcut where there is none.
+        The branch is left out where stochastic depth says so.
         """
         branch = times(surviving(branch, self.noise), constants.residual)
-        if self.anatomy.shortcuts:
-            shortcut = times(shortcut, constants.identity)
-        else:
-            shortcut = jnp.zeros_like(branch)
-        y = merge(self.module, shortcut, branch)
+        y = merge(self.module, times(shortcut, constants.identity), branch)
         return self.norm(y, "norm_merge", at=("merge",))
 
 

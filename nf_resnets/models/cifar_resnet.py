@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers, PostActivationBlock
 from nf_resnets.models.head import head
-from nf_resnets.models.layers import checked_images
+from nf_resnets.models.layers import checked_images, relu
 from nf_resnets.models.noise import check_noise
-from nf_resnets.models.stage import anatomy_of, dropout_rates, stages, transitions_of
+from nf_resnets.models.stage import dropout_rates, stages
 
 
 class CifarResNet(nn.Module):
@@ -94,21 +93,17 @@ class CifarResNet(nn.Module):
         self, images: jax.Array, train: bool = False, keys: jax.Array | None = None
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
-        shape: dict[str, Any] = {
-            "sizes": ((self.depth - 2) // 6,) * 3,
-            "widths": tuple(self.stem_channels * 2**index for index in range(3)),
-            "strides": (1, 2, 2),
-        }
-        transitions = transitions_of(**shape, before=self.stem_channels)
-        layers = Layers(self, anatomy_of(self, Composition(transitions, post=True)), train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.stem_channels, after_relu=False, name="stem")(checked_images(images))
-        x = layers.activated(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
+        x = relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
         x = stages(
             self,
             partial(PostActivationBlock, projection=False),
             x,
             layers,
-            **shape,
+            sizes=((self.depth - 2) // 6,) * 3,
+            widths=tuple(self.stem_channels * 2**index for index in range(3)),
+            strides=(1, 2, 2),
             keys=keys,
         )
         x = layers.norm(x, "norm_head", at=("last",))

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import schemes
 from nf_resnets.models.layers import check_fields, dropout, missing_keys
 
 # The head's dropout draws from the images' keys themselves, and VGG's layers fold small numbers.
@@ -60,11 +59,6 @@ def check_noise(network: Any) -> None:
     check_fields(network, "stem_channels", "num_classes", "bn_groups")
     if not 0 < network.survival <= 1:
         raise ValueError(f"survival={network.survival} found; expected 0 < survival <= 1.")
-    if network.survival < 1 and not schemes.get(network.scheme).anatomy.shortcuts:
-        raise ValueError(
-            f"survival={network.survival} found for a network without shortcuts, of which nothing "
-            "is left where a branch is; expected 1."
-        )
     if not 0 <= network.conv_dropout < 1:
         raise ValueError(
             f"conv_dropout={network.conv_dropout} found; expected 0 <= conv_dropout < 1."

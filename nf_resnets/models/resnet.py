@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import schemes
-from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.head import head
-from nf_resnets.models.layers import checked_images, max_pool
+from nf_resnets.models.layers import checked_images, max_pool, relu
 from nf_resnets.models.noise import check_noise
-from nf_resnets.models.stage import anatomy_of, dropout_rates, stages, transitions_of
+from nf_resnets.models.stage import dropout_rates, stages
 
 SIZES = {
     18: (2, 2, 2, 2),
@@ -131,32 +130,31 @@ class ResNet(nn.Module):
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and PRNG keys ``[B]``) to logits ``[B, num_classes]``."""
         expansion = 1 if self.depth in BASIC else EXPANSION
-        shape: dict[str, Any] = {
-            "sizes": SIZES[self.depth],
-            "widths": tuple(self.stem_channels * 2**index * expansion for index in range(4)),
-            "strides": (1, 2, 2, 2),
-        }
-        composition = Composition(
-            transitions_of(**shape, before=self.stem_channels),
-            layers=2 if self.depth in BASIC else 3,
-            post=self.version == 1,
-        )
-        layers = Layers(self, anatomy_of(self, composition), train)
+        layers = Layers(self, schemes.get(self.scheme).anatomy, train)
         x = layers.conv(self.stem_channels, size=7, stride=2, after_relu=False, name="stem")(
             checked_images(images)
         )
         if self.version == 1:
-            x = layers.activated(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
+            x = relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
         x = max_pool(x, 3, 2, padding=1, same_padding=layers.anatomy.same_padding)
         block: Any = PostActivationBlock if self.version == 1 else PreActivationBlock
         if self.depth not in BASIC:
             block = partial(block, kernels=(1, 3, 1), expansion=EXPANSION, width=self.width)
-        x = stages(self, block, x, layers, **shape, keys=keys)
+        x = stages(
+            self,
+            block,
+            x,
+            layers,
+            sizes=SIZES[self.depth],
+            widths=tuple(self.stem_channels * 2**index * expansion for index in range(4)),
+            strides=(1, 2, 2, 2),
+            keys=keys,
+        )
         if self.version == 1:
             x = layers.norm(x, "norm_head", at=("last",))
         else:
             x = layers.norm(x, "norm_head", at=("default", "merge", "last"))
-            x = layers.activated(layers.shift(x, "bias_relu"))
+            x = relu(layers.shift(x, "bias_relu"))
         return head(self, x, layers, keys)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets import calibration, schemes, taps
-from nf_resnets.kernel_shaping import Composition, Shaping
+from nf_resnets import calibration, taps
 from nf_resnets.models.blocks import Layers
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, branch_noise
-from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
+from nf_resnets.schemes import NO_CONSTANTS, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
 _STACKED = (
@@ -246,20 +244,6 @@ def transitions_of(
     return tuple(found)
 
 
-def anatomy_of(network: Any, composition: Composition) -> Anatomy:
-    """What a network's scheme asks for, with the activation made for the network.
-
-    Args:
-      network: its ``scheme`` is used.
-      composition: how it composes its activations, whatever its skip paths are multiplied by.
-    """
-    anatomy = schemes.get(network.scheme).anatomy
-    if not isinstance(anatomy.activation, Shaping):
-        return anatomy
-    composition = dataclasses.replace(composition, skip=float(anatomy.identity))  # type: ignore[arg-type]
-    return dataclasses.replace(anatomy, activation=anatomy.activation(composition))
-
-
 def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
     """The rate of dropout in each branch, ``L`` of them: 0 but in the last stages.
 
@@ -275,4 +259,4 @@ def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
     return (0.0,) * without + (rate,) * (sum(sizes) - without)
 
 
-__all__ = ["Stage", "anatomy_of", "dropout_rates", "stages", "transitions_of"]
+__all__ = ["Stage", "dropout_rates", "stages"]

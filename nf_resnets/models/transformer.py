@@ -396,7 +396,6 @@ def _refuse_unknown_parts(anatomy: Anatomy) -> None:
         ("standardized", False),
         ("same_padding", False),
         ("branches", True),
-        ("activation", "relu"),
     ):
         found = getattr(anatomy, name)
         if found != known:

@@ -10,10 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import schemes
-from nf_resnets.kernel_shaping import Composition
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import Dense, Head, check_fields, checked_images, dropout, max_pool
-from nf_resnets.models.stage import anatomy_of
+from nf_resnets.models.layers import (
+    Dense,
+    Head,
+    check_fields,
+    checked_images,
+    dropout,
+    max_pool,
+    relu,
+)
 
 CONFIGURATIONS = {
     11: (1, 1, 2, 2, 2),
@@ -102,8 +108,7 @@ class VGG(nn.Module):
                 f"images of shape {images.shape} found; a VGG network halves them five times, and "
                 "expects [B, H, W, C] with H and W of 32 or more."
             )
-        chain = sum(CONFIGURATIONS[self.depth]) + len(self.classifier)
-        anatomy = anatomy_of(self, Composition(chain=chain))
+        anatomy = schemes.get(self.scheme).anatomy
         layers = Layers(self, anatomy, train)
         x, index = images, 0
         for length, multiple in zip(CONFIGURATIONS[self.depth], _MULTIPLES, strict=True):
@@ -112,7 +117,7 @@ class VGG(nn.Module):
                 name = f"features_{index}"
                 x = x if index == 1 else layers.center(x, f"bias_{name}")
                 conv = layers.conv(multiple * self.stem_channels, after_relu=index > 1, name=name)
-                x = layers.activated(layers.norm(conv(x), f"norm_{name}"))
+                x = relu(layers.norm(conv(x), f"norm_{name}"))
             x = max_pool(x, 2, 2, same_padding=anatomy.same_padding)
         x = layers.norm(x, "norm_head", at=("last",))
 
@@ -123,7 +128,7 @@ class VGG(nn.Module):
         for i, (name, width) in enumerate(zip(names, self.classifier, strict=True)):
             x = x if i == 0 else layers.center(x, f"bias_{name}")
             use_bias = not anatomy.channel_biases
-            x = layers.activated(Dense(width, use_bias=use_bias, dtype=self.dtype, name=name)(x))
+            x = relu(Dense(width, use_bias=use_bias, dtype=self.dtype, name=name)(x))
             if self.dropout > 0 and train:
                 x = dropout(x, _of_layer(keys, i), self.dropout)
         x = layers.center(x, "bias_head") if names else x

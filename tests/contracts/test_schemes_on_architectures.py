@@ -6,7 +6,6 @@ must be exactly 0. Networks with BatchNorm must fail both.
 """
 
 import functools
-import importlib
 import math
 
 import jax
@@ -52,20 +51,6 @@ every_pair_computed = pytest.mark.parametrize(
     [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS],
 )
 KEY = jax.random.key(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_steps_of_tuned_schemes(request):
-    """Their steps are all alike, each a gradient of gradients: three do for the quick tests."""
-    if request.config.option.markexpr != "not slow":
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("metainit", "gradinit"):
-            # By its name in full: the package's attribute is the function.
-            module = importlib.import_module(f"nf_resnets.init.{name}")
-            patch.setattr(module, "SCHEME_STEPS", 3)
-        yield
 
 
 @functools.cache

@@ -401,11 +401,7 @@ def test_the_draws_of_a_leaf_do_not_depend_on_the_others(scheme):
 def test_other_keys_give_other_draws_and_raw_keys_the_same(scheme):
     params = _tree(scheme)
     one, two = (_init(scheme, params, key=jax.random.key(seed)) for seed in (0, 1))
-    if schemes.get(scheme).deterministic:
-        assert _bits(one) == _bits(two) == _bits(_init(scheme, params))
-    else:
-        stem, other = np.asarray(one["stem"]), np.asarray(two["stem"])
-        assert stem.any() and not np.any((stem == other) & (stem != 0))  # some draw a centre alone
+    assert not np.any(np.asarray(one["stem"]) == np.asarray(two["stem"]))
     raw = _init(scheme, params, key=jax.random.PRNGKey(0))
     assert _bits(raw) == _bits(one)
     host = _init(scheme, params, key=np.asarray(jax.random.PRNGKey(0)))

@@ -92,14 +92,6 @@ def test_those_that_look_at_data():
         params["head"]["bias"] = params["head"]["bias"] * jnp.nan
         with pytest.raises(ValueError, match=r"leaf 'head/bias' has values"):
             calibrate(model.apply, params, images)
-    with pytest.raises(ValueError, match=r"leaf 'head/kernel' has values"):
-        init.metainit(
-            lambda variables, x: x @ variables["params"]["head"]["kernel"],
-            {"head": {"kernel": jnp.full((3, 3), jnp.nan)}},
-            jnp.eye(3),
-            key=KEY,
-            steps=1,
-        )
 
 
 def test_every_scheme_of_the_registry():
