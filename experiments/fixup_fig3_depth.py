@@ -132,7 +132,7 @@ class Command(experiment.Command):
     """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
     schemes: tuple[str, ...] = ()
     """Schemes for pre-activation networks, such as fixup, skipinit, rescalenet, lsuv, sqrt_half,
-    zero, idinit, gradinit, batchnorm; by default those of the scale."""
+    batchnorm; by default those of the scale."""
 
 
 def check(settings: Settings, command: Command) -> Settings:
