@@ -9,6 +9,7 @@ import functools
 import gc
 import importlib.metadata
 import os
+import subprocess
 import sys
 import threading
 
@@ -60,6 +61,26 @@ def pytest_configure(config):
     version = tuple(map(int, importlib.metadata.version("jax").split(".")[:2]))
     if config.option.markexpr == "not slow" and version < (0, 11):
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    """Fails the run if tests have left files in the tree that git would take for new ones."""
+
+    def untracked():
+        command = ("git", "-C", session.config.rootpath, "ls-files", "-o", "--exclude-standard")
+        try:
+            return set(subprocess.run(command, capture_output=True, text=True).stdout.splitlines())
+        except OSError:  # a machine without git
+            return set()
+
+    # Workers of xdist leave it to the process that started them.
+    before = None if hasattr(session.config, "workerinput") else untracked()
+    result = yield
+    if before is not None and (left := untracked() - before):
+        print(f"\nThe tests left files in the tree: {', '.join(sorted(left))}")
+        session.testsfailed += 1
+    return result
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -65,6 +65,7 @@ def test_a_sweep_and_an_analysis_try_their_folder_first(here, bad, monkeypatch):
 
 def test_homes_are_expanded_everywhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     from experiments.folder import ResultsFolder
     from nf_resnets.sweep.options import Options, placed
 

@@ -290,6 +290,7 @@ def test_an_out_path_is_tried_before_anything_is_made(tmp_path, monkeypatch, cap
 
 def test_a_home_folder_is_expanded(tmp_path, monkeypatch, trained_at_once):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert command.run(wanted(Path("~/a/net"))) == 0
     assert (tmp_path / "a" / "net").is_file()
     assert trained.load("~/a/net").model.depth == 10

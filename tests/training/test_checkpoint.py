@@ -131,6 +131,7 @@ def test_every_bit_of_every_dtype_comes_back(tmp_path, dtype):
 
 def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # where it would land if it were not
     saved = Checkpoints("~/run", {}).save(1, {"w": np.zeros(2)})
     assert saved == tmp_path / "run" / "step_1"
 
