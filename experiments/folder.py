@@ -61,7 +61,7 @@ class ResultsFolder:
         self._columns, self.key = tuple(columns), tuple(key)
         try:
             self.path = path = places.try_folder(path, "--out")
-            self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+            self._lock = places.open_own(path / ".lock")  # held until the process ends
         except (places.PlaceError, OSError) as error:
             raise SystemExit(str(error)) from None
         try:

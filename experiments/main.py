@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import jax
 
 from nf_resnets import command_line
-from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.command import end
 from nf_resnets.sweep.ledger import LedgerError
 from nf_resnets.sweep.options import check_execution
@@ -91,8 +90,8 @@ def make(
 
         def draw(points: Sequence[Point]) -> None:
             rows = wanted_rows(experiment, settings, list(folder.rows), points)
-            with whole_file(folder.path / FIGURE) as path:
-                experiment.plot(Results(settings, data, rows, curves, command), path)
+            results = Results(settings, data, rows, curves, command)
+            experiment.plot(results, folder.path / FIGURE)
 
         made = make_runs(task, folder, curves, command, draw)
         if made.exit_code:

@@ -200,6 +200,27 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
         yield stream
 
 
+def open_own(path: str | os.PathLike[str]) -> io.FileIO:
+    """Opens a file of the program's own, such as a lock, to read and write; made where missing.
+
+    Raises:
+      PlaceError: if it is a link, whose other end is somebody else's, or anything but a file.
+      OSError: if it cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = io.FileIO(os.open(path, flags, 0o666), "r+")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    else:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_nlink < 2:
+            return file
+        file.close()
+    raise PlaceError(f"{path} is a link, or no file; expected a file that only this program has.")
+
+
 @contextlib.contextmanager
 def _refusing(
     path: Path, option: str = "", expected: str = "a file that can be made"
@@ -249,6 +270,6 @@ def _try(folder: Path, length: int) -> None:
 
 
 __all__ = [
-    "PlaceError", "expanded", "kind", "open_file", "read_file", "refuse_taken", "try_file",
-    "try_folder", "write_whole",
+    "PlaceError", "expanded", "kind", "open_file", "open_own", "read_file", "refuse_taken",
+    "try_file", "try_folder", "write_whole",
 ]  # fmt: skip

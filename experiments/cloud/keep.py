@@ -76,6 +76,7 @@ def keep(folder: Path, kept: Path) -> bool:
             archive = Path(scratch, "archive.tar")
             pack(folder, archive)
             part = kept.with_name(f"{kept.name}.part")
+            part.unlink(missing_ok=True)  # which a copy would follow, were it a link
             shutil.copyfile(archive, part)
             os.replace(part, kept)
             return True

@@ -11,7 +11,6 @@ import csv
 import dataclasses
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -373,8 +372,7 @@ def write(page: Page, options: Options, folder: Path) -> None:
         (SETTINGS, json.dumps(settings_of(options), indent=2) + "\n"),
         (TABLE, stream.getvalue()),
     ):
-        (folder / f"{name}.new").write_text(text)
-        os.replace(folder / f"{name}.new", folder / name)
+        places.write_whole(folder / name, text.encode(), overwrite=True)
     title = f"{options.model}, {schemes.get(options.scheme).title}, at initialisation"
     page_figure(
         page.rows,

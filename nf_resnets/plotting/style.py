@@ -7,10 +7,10 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from nf_resnets.looks import Look
+from nf_resnets.plotting.whole import whole_file
 
 ACCENT = "#0072B2"
 """Of what is the only one of its kind."""
@@ -236,13 +236,13 @@ def saved_figure(
                     0.012, at, line, fontsize=points, va="center", fontweight=weight, color=color
                 )
                 top += step
-        path = Path(path)
-        figure.savefig(
-            path, metadata={"Title": title} | ({"Date": None} if path.suffix == ".svg" else {})
-        )
-        if path.suffix == ".png":
-            freeze(figure)
-            figure.savefig(path.with_suffix(".svg"), metadata={"Title": title, "Date": None})
+        with whole_file(path) as new:
+            figure.savefig(
+                new, metadata={"Title": title} | ({"Date": None} if new.suffix == ".svg" else {})
+            )
+            if new.suffix == ".png":
+                freeze(figure)
+                figure.savefig(new.with_suffix(".svg"), metadata={"Title": title, "Date": None})
 
 
 __all__ = [

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file beside the path to write to, which replaces what is there at the end of the block.
+    """A file to write to, of the path's name, which replaces what is there at the end of the block.
 
-    What is written beside it under its name and another suffix, such as a figure's SVG, replaces
-    the file of that suffix. An exception leaves what was there as it was.
+    What is written beside it, such as a figure's SVG, replaces the file of that name. A link is
+    replaced and not followed. An exception leaves what was there as it was.
 
     Raises:
       OSError: if it cannot be written; the path is what is named.
     """
     path = Path(path)
-    new = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-
-    def written() -> list[Path]:
-        return [new, *(other for other in new.parent.glob(f"{new.stem}.*") if other != new)]
-
     try:
-        yield new
-        for each in written():
-            os.replace(each, path.with_suffix(each.suffix))
+        # In a folder of its own, where no link can lie under a name that is written to.
+        with tempfile.TemporaryDirectory(
+            prefix=".new-", dir=path.parent, ignore_cleanup_errors=True
+        ) as folder:
+            yield Path(folder, path.name)
+            for each in Path(folder).iterdir():
+                os.replace(each, path.with_name(each.name))
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            for each in written():
-                each.unlink(missing_ok=True)
 
 
 __all__ = ["whole_file"]

@@ -469,8 +469,8 @@ def _check_file(path: Path, create: bool) -> None:
     try:
         if not create and not path.exists():
             raise LedgerError(f"there is no ledger in {path}")
-        if path.exists() and not path.is_file():
-            raise LedgerError(f"the ledger {path} is a folder or a device; expected a file")
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise LedgerError(f"the ledger {path} is a link, a folder or a device; expected a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from nf_resnets import places
 from nf_resnets.data.pictures import decode, fitted
 from nf_resnets.trained.file import TrainedError, read
 from nf_resnets.trained.inputs import Images
@@ -80,7 +83,9 @@ def write_picture(path: str | os.PathLike[str], pixels: np.ndarray, inputs: Imag
     from PIL import Image
 
     levels = np.rint(np.asarray(pixels, np.float64) * (255 / inputs.max_value)).astype(np.uint8)
-    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(path, format="PNG")
+    encoded = io.BytesIO()
+    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(encoded, format="PNG")
+    places.write_whole(Path(path), encoded.getvalue(), overwrite=True)
 
 
 __all__ = ["read_picture", "read_pictures", "write_picture"]

@@ -128,7 +128,7 @@ class Checkpoints:
                 with contextlib.suppress(OSError):
                     _remove_leftovers(self.folder)
                 raise
-            (self.folder / USED).touch()
+            places.open_own(self.folder / USED).close()
             # What cannot be removed now is tried again after the next save.
             with contextlib.suppress(OSError):
                 for old in self.steps()[: -self.keep]:
@@ -234,7 +234,7 @@ class Checkpoints:
                 yield
         except folder_lock.HeldError as error:
             raise CheckpointHeldError(str(error)) from None
-        except files.UnreadableError as error:
+        except (files.UnreadableError, places.PlaceError) as error:
             raise CheckpointError(str(error)) from error.__cause__
         except OSError as error:
             raise CheckpointError(

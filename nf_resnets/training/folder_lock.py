@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import IO
 
+from nf_resnets import places
+
 LOCK = "lock"
 """The file in the folder that is locked; it names the process that holds it, for people to read."""
 
@@ -35,7 +37,7 @@ class FolderLock:
         self.users = 0
         self.file: IO[bytes] | None = None
         try:
-            file = open(folder / LOCK, "a+b", buffering=0)  # noqa: SIM115
+            file = places.open_own(folder / LOCK)
         except OSError as error:
             if error.errno not in READ_ONLY:
                 raise

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib
 import math
-import os
 import re
 import sys
 import threading
@@ -168,7 +167,8 @@ class TensorBoard:
             older = list(folder.iterdir())
             if not step:
                 for path in older:  # a TensorBoard that looks on wants them to be there
-                    os.truncate(path, 0)
+                    with places.open_own(path) as file:
+                        file.truncate()
             # Files are read in the order of their names, which begin with the second.
             suffix = f".{len(older):04d}"
             writer = self._x["event_file_writer"].EventsWriter(str(folder / "events"), suffix)
