@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
+"""What files may hold, whatever their names say. Pillow knows others that start programs: EPS."""
+
 
 def decode(path: Path, encoded: bytes) -> Any:
     """Decodes an image file to a Pillow image of mode RGB.
@@ -23,22 +26,28 @@ def decode(path: Path, encoded: bytes) -> Any:
     Raises:
       ValueError: if it is no image, is damaged, or its range of values is unknown.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            # What Pillow warns of from so many pixels on, it refuses from twice as many.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(encoded)) as opened:
-                picture = ImageOps.exif_transpose(opened)
-                # Whether it can be decoded is known once it has been.
-                picture.load()
+        return _decoded(encoded)
     except UnidentifiedImageError:
-        raise ValueError(
-            f"{path} is no image that can be read; expected a PNG, a JPEG or the like."
-        ) from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}.") from None
+        what = f"is no image that can be read; expected one of {', '.join(FORMATS)}"
+    except Exception as error:  # whatever decoders stumble over in damaged files
+        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+        what = f"cannot be read as an image: {reason}"
+    raise ValueError(f"{path} {what}.")
+
+
+def _decoded(encoded: bytes) -> Any:
+    from PIL import Image, ImageOps
+
+    with warnings.catch_warnings():
+        # Of damage that it can read around; and of many pixels: twice as many it refuses.
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            # Whether it can be decoded is known once it has been.
+            picture.load()
     if picture.mode.startswith("I;16"):
         picture = Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
     if picture.mode == "I" and opened.format == "PPM":
@@ -46,8 +55,8 @@ def decode(path: Path, encoded: bytes) -> Any:
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if picture.mode in ("I", "F"):
         raise ValueError(
-            f"{path} has pixels of 32 bits (mode {picture.mode}), of which white is not known; "
-            "expected 8 or 16 bits a channel."
+            f"pixels of 32 bits (mode {picture.mode}) found, of which white is not known; "
+            "expected 8 or 16 bits a channel"
         )
     if "A" in picture.getbands() or "transparency" in picture.info:
         picture = picture.convert("RGBA")
@@ -71,4 +80,4 @@ def fitted(picture: Any, height: int, width: int, *, crop: float = 1.0) -> Any:
     )
 
 
-__all__ = ["decode", "fitted"]
+__all__ = ["FORMATS", "decode", "fitted"]

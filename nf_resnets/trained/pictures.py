@@ -26,7 +26,7 @@ def read_picture(
     is ``inputs.max_value``.
 
     Args:
-      path: of a PNG, JPEG or any other file that Pillow reads.
+      path: of a file in one of :data:`nf_resnets.data.pictures.FORMATS`.
       inputs: what the network takes.
       invert: whether dark and light change places: the handwritten digits are light on black.
 

@@ -1,5 +1,9 @@
 """Image files come to the network as it was trained on them; what is no image is said so."""
 
+import io
+import subprocess
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -101,12 +105,12 @@ def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:-2000])
     Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "float.tiff")
     messages = {
-        "text.png": "is no image that can be read; expected a PNG, a JPEG or the like.",
+        "text.png": "is no image that can be read; expected one of PNG, JPEG, WEBP,",
         "empty.png": "is no image that can be read",
         "cut.png": "cannot be read as an image",
         "gone.png": "is not there; expected an image file.",
         ".": "is a folder; expected an image file.",
-        "float.tiff": "has pixels of 32 bits (mode F), of which white is not known",
+        "float.tiff": "pixels of 32 bits (mode F) found, of which white is not known",
     }
     for name, message in messages.items():
         with pytest.raises(TrainedError) as found:
@@ -117,3 +121,53 @@ def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):
     pixels, places, faults = read_pictures(paths, GREY)
     assert (pixels.shape, places, len(faults)) == ((1, 8, 8, 1), [1], 2)
     assert read_pictures(paths[:1], GREY)[0].shape == (0, 8, 8, 1)
+
+
+def encoded(kind, **options):
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def bomb():
+    """A PNG of 100,000 pixels a side: its header, whose sum of bytes is right, and little else."""
+    png = encoded("PNG")
+    head = b"IHDR" + (100_000).to_bytes(4, "big") * 2 + png[24:29]
+    return png[:12] + head + zlib.crc32(head).to_bytes(4, "big") + png[33:]
+
+
+NO_IMAGE, DAMAGED = "is no image that can be read", "cannot be read as an image"
+FILES = {
+    "EPS": (encoded("EPS"), NO_IMAGE),
+    "PDF": (encoded("PDF"), NO_IMAGE),
+    "PSD": (b"8BPS\0\1" + bytes(6) + bytes.fromhex("0003 00000001 00000001 0008 0003")
+            + bytes(12) + bytes(5), NO_IMAGE),
+    "WMF": (bytes.fromhex("d7cdc69a0000 00000000 64006400 6000 00000000 0000 010009000003"
+                          "00000000000000000000"), NO_IMAGE),
+    "ICO": (encoded("ICO"), NO_IMAGE),
+    "JPEG 2000": (encoded("JPEG2000"), NO_IMAGE),
+    "a bomb": (bomb(), DAMAGED),
+    "a damaged TIFF": (encoded("TIFF", compression="tiff_deflate").replace(b"\x00\x01", b"\xff"),
+                       ""),
+    "a cut GIF": (encoded("GIF")[:30], ""),
+    "a cut WEBP": (encoded("WEBP")[:40], ""),
+    "a cut JPEG": (encoded("JPEG")[:300], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [".png", ".jpg"])
+@pytest.mark.parametrize("content", FILES)
+def test_files_from_strangers_are_refused_by_what_they_hold(tmp_path, content, ending, monkeypatch):
+    """Other formats than ours are not tried: Pillow gives EPS to Ghostscript, whatever its name."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("a program was started"))
+    data_of, message = FILES[content]
+    file = tmp_path / "class" / f"x{ending}"
+    file.parent.mkdir()
+    file.write_bytes(data_of)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "y.png").write_bytes(encoded("PNG"))
+    for read in (lambda: read_picture(file, COLOUR), lambda: data.from_folder(tmp_path, size=8)):
+        with pytest.raises((TrainedError, ValueError)) as found:
+            read()
+        text = str(found.value)
+        assert text.startswith(f"{file} ") and message in text and text.count("\n") == 0, text
