@@ -35,6 +35,7 @@ from nf_resnets.analysis.homogeneous import refuse_inhomogeneous
 from nf_resnets.analysis.observe import branches, observe
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.signal import gradient_norms, signal_of
+from nf_resnets.data.pictures import check_sides
 from nf_resnets.models import DTYPES, Dtype, architectures, dtype_of
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.roles import Role
@@ -52,6 +53,9 @@ MEASURED = (
     "scalar",
 )  # fmt: skip
 """What the table of a trained network has as it started, too, as ``start_``."""
+
+MOST_PIXELS = 1 << 26
+"""Of all images that are sent through together."""
 
 FIGURE, TABLE, SETTINGS = "page.png", "blocks.csv", "settings.json"
 
@@ -113,8 +117,10 @@ def analyse(options: Options) -> Page:
     """
     if options.seed not in range(2**32):
         raise ValueError(f"--seed {options.seed} found; expected 0 <= seed < 2**32.")
-    if min(options.image_size, options.stem_channels) < 0:
-        raise ValueError("--image-size and --stem-channels are to be 0 or more.")
+    if options.image_size:
+        check_sides(f"--image-size {options.image_size}", options.image_size)
+    if options.stem_channels < 0:
+        raise ValueError(f"--stem-channels {options.stem_channels} found; expected 0 or more.")
     if options.file:
         return _analyse_trained(options)
     family = _family(options.model)
@@ -125,6 +131,8 @@ def analyse(options: Options) -> Page:
     if options.stem_channels:
         more["stem_channels"] = options.stem_channels
     model = architectures.make(options.model, scheme, num_classes=dataset.num_classes, **more)
+    what = f"--model {options.model} with --stem-channels {options.stem_channels}"
+    architectures.refuse_too_large(model, images[:1], what)
     keys = jax.random.split(jax.random.key(options.seed), 3)
     return _measure(model, family, _start(model, scheme, images, keys), images, labels, keys[2])
 
@@ -306,6 +314,11 @@ def _batch(
     images = data.normalize(raw, jnp.asarray(scale.mean), jnp.asarray(scale.std))
     side = (options.image_size,) * 2 if options.image_size else images.shape[1:3]
     size = inputs.shape[:2] if inputs else side
+    if len(chosen) * size[0] * size[1] > MOST_PIXELS:
+        raise ValueError(
+            f"--batch-size {len(chosen)} images of {size[0]} x {size[1]} pixels found; expected at "
+            f"most {MOST_PIXELS:,} pixels together, which every layer takes memory for."
+        )
     if images.shape[1:3] != size:
         images = jax.image.resize(images, (len(images), *size, images.shape[3]), "linear")
     return images, jnp.asarray(dataset.train.labels[chosen])

@@ -7,6 +7,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from nf_resnets.data.pictures import check_sides
+
 TRIES = 10
 """How often a random box is drawn until one fits into the image."""
 
@@ -46,8 +48,7 @@ class RandomCrop:
     flip: bool = True
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size={self.size} found; expected at least 1 pixel.")
+        check_sides(f"size={self.size}", self.size)
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ValueError(f"area={self.area} found; expected 0 < lowest <= highest <= 1.")
         if not 0 < self.aspect[0] <= self.aspect[1] < math.inf:
@@ -113,7 +114,8 @@ def central_box(height: int, width: int, size: int, short_side: int) -> Box:
       >>> central_box(256, 512, size=224, short_side=256)
       (144.0, 16.0, 368.0, 240.0)
     """
-    if not 1 <= size <= short_side:
+    check_sides(f"size={size} and short_side={short_side}", size, short_side)
+    if size > short_side:
         raise ValueError(
             f"size={size} and short_side={short_side} found; expected 1 <= size <= short_side."
         )

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from nf_resnets.data.pictures import check_sides
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
@@ -246,6 +248,7 @@ def _check_shapes(where: str, split: Split) -> None:
         raise ValueError(f"{where}: {len(images)} images but {len(labels)} labels.")
     if images.size == 0:
         raise ValueError(f"{where}: there is no pixel in images of shape {images.shape}.")
+    check_sides(f"{where}: images of shape {images.shape}", *images.shape[1:3])
 
 
 def _check_pixels(where: str, images: np.ndarray, max_value: float) -> None:

@@ -12,17 +12,13 @@ import numpy as np
 
 from nf_resnets import places
 from nf_resnets.data.dataset import Dataset, from_arrays
-from nf_resnets.data.pictures import decode, fitted
+from nf_resnets.data.pictures import check_sides, decode, fitted
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 """Of the files that are images; others are passed over, and so are names that begin with a dot."""
 
 TESTS = ("test", "val", "valid", "validation")
 """What the folder of the test split may be called; the first that is there is used."""
-
-
-LARGEST = 4096
-"""Pixels of a side to which images are resized."""
 
 
 def from_folder(
@@ -111,11 +107,9 @@ def _sides(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    whole = all(isinstance(side, int | np.integer) for side in sides)
-    if len(sides) != 2 or not whole or not 1 <= min(sides) <= max(sides) <= LARGEST:
-        raise ValueError(
-            f"size={size!r} found; expected 1 to {LARGEST:,} pixels, one number or (height, width)."
-        )
+    if len(sides) != 2:
+        raise ValueError(f"size={size!r} found; expected one number, or (height, width).")
+    check_sides(f"size={size!r}", *sides)
     return int(sides[0]), int(sides[1])
 
 

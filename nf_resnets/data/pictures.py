@@ -12,6 +12,20 @@ import numpy as np
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 """What files may hold, whatever their names say. Pillow knows others that start programs: EPS."""
 
+LARGEST = 4096
+"""Pixels of a side. Images of more are refused, whatever asks for them, before they take memory."""
+
+
+def check_sides(what: str, *sides: Any) -> None:
+    """Refuses what are no numbers of pixels, or larger ones than an image's sides may be.
+
+    Raises:
+      ValueError: that begins with ``what``, which says what stated them.
+    """
+    for side in sides:
+        if not isinstance(side, int | np.integer) or not 1 <= side <= LARGEST:
+            raise ValueError(f"{what} found; expected 1 to {LARGEST:,} pixels a side.")
+
 
 def decode(path: Path, encoded: bytes) -> Any:
     """Decodes an image file to a Pillow image of mode RGB.
@@ -80,4 +94,4 @@ def fitted(picture: Any, height: int, width: int, *, crop: float = 1.0) -> Any:
     )
 
 
-__all__ = ["FORMATS", "decode", "fitted"]
+__all__ = ["FORMATS", "LARGEST", "check_sides", "decode", "fitted"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from nf_resnets import schemes
@@ -20,6 +22,9 @@ from nf_resnets.models.wide_resnet import WideResNet
 
 MOST = 1_000_000
 """Layers or channels of a network; shapes of more can end the process in XLA."""
+
+MOST_PARAMETERS = 2**34
+"""Parameters of a network; beyond the memory of a device XLA can end the process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +115,25 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
         found = f"{options['stem_channels']:.4g}"
         raise ValueError(f"stem_channels={found} found; expected at most {MOST:,}.")
     return architecture.build(*numbers, scheme=scheme, **options)
+
+
+def refuse_too_large(model: Any, images: Any, what: str) -> None:
+    """Refuses a network of more than ``MOST_PARAMETERS``, which are counted and not made.
+
+    Args:
+      model: the network.
+      images: an array, or its shape and dtype; images that do not fit the network are an error.
+      what: what asked for the network.
+
+    Raises:
+      ValueError: that begins with ``what``.
+    """
+    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), images))
+    count = sum(math.prod(leaf.shape) for leaf in leaves)
+    if count > MOST_PARAMETERS:
+        raise ValueError(
+            f"{what} has {count:.3g} parameters; expected at most {MOST_PARAMETERS:.3g}."
+        )
 
 
 def architecture_of(model: Any) -> Architecture:
@@ -252,4 +276,7 @@ CLASSES: dict[str, Any] = {
 }
 """The classes of their networks, by name."""
 
-__all__ = ["ARCHITECTURES", "CLASSES", "Architecture", "architecture_of", "find", "make"]
+__all__ = [
+    "ARCHITECTURES", "CLASSES", "Architecture", "architecture_of", "find", "make",
+    "refuse_too_large",
+]  # fmt: skip

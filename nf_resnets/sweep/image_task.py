@@ -38,9 +38,6 @@ from nf_resnets.sweep.task import LATER, Resolved, filled
 MOST_STEPS = 2**31 // 40
 """Steps of a run, of which int32 counts the forty-fold."""
 
-MOST_PARAMETERS = 2**34
-"""Parameters of a network; beyond the memory of a device XLA can end the process."""
-
 LARGE = 1000
 """Networks of which no number is above are not counted through."""
 
@@ -242,23 +239,14 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
     model, like = make_model(found, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
     numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
     if max(numbers) > LARGE:
-        _refuse_too_large(model, settings, like)
+        what = f"model={shown(settings.model)} with stem_channels={settings.stem_channels}"
+        models.architectures.refuse_too_large(model, like, what)
     found = dataclasses.replace(found, step_cost=batch_size * (1.0 + model.num_branches))
     if settings.base_model is None:
         return found
     of_base = dataclasses.replace(settings, model=settings.base_model)
     base = make_model(dataclasses.replace(found, settings=of_base), dataset)
     return dataclasses.replace(found, relative=training.relative_to(model, base, like))
-
-
-def _refuse_too_large(model: Any, settings: RunSettings, like: jax.ShapeDtypeStruct) -> None:
-    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), like))
-    count = sum(math.prod(leaf.shape) for leaf in leaves)
-    if count > MOST_PARAMETERS:
-        raise ValueError(
-            f"model={shown(settings.model)} with stem_channels={settings.stem_channels} has "
-            f"{count:.3g} parameters; expected at most {MOST_PARAMETERS:.3g}."
-        )
 
 
 def _program(settings: RunSettings) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nf_resnets.data import Dataset
+from nf_resnets.data.pictures import check_sides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Images:
             given = getattr(self, name)
             check(name, not isinstance(given, str) and np.iterable(given), "one value or more")
             object.__setattr__(self, name, tuple(map(kind, given)))
-        sizes = len(self.shape) == 3 and min(self.shape) >= 1
-        channels = self.shape[-1] if sizes else 0
+        channels = self.shape[-1] if len(self.shape) == 3 else 0
         check("shape", channels in (1, 3), "(H, W, C) with 1 channel, or 3")
+        check_sides(f"shape={self.shape}", *self.shape[:2])
         for name in ("mean", "std"):
             values = getattr(self, name)
             fits = len(values) == channels and all(map(math.isfinite, values))

@@ -185,7 +185,8 @@ def make_network(
     model = models.make(name, scheme, **options)
     # Images that do not fit the network are refused before the first step.
     image = np.zeros((1, *dataset.train.images.shape[1:]), np.float32)
-    jax.eval_shape(model.init, jax.random.key(0), image)
+    what = f"{name} with stem_channels={stem_channels}"
+    models.architectures.refuse_too_large(model, image, what)
     return model
 
 

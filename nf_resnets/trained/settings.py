@@ -22,6 +22,9 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 LARGEST = 1 << 20
 """Layers, channels, tokens, classes: beyond it a file is taken for a forged one."""
 
+MOST_VALUES = 16
+"""Of a field, such as the widths of a classifier: each may be a layer that is traced by itself."""
+
 _OF_FLAX = ("parent", "name")
 
 
@@ -111,7 +114,12 @@ def from_json(settings: Mapping[str, Any]) -> Any:
         values["scheme"] = _scheme_of_json(values["scheme"])
     for field, value in values.items():
         least = 0 if field == "padding_id" else 1
-        for size in value if isinstance(value, list) else (value,):
+        values_of = value if isinstance(value, list) else [value]
+        if len(values_of) > MOST_VALUES:
+            raise ValueError(
+                f"{name}.{field} has {len(values_of):,} values; expected at most {MOST_VALUES}."
+            )
+        for size in values_of:
             if type(size) is int and not least <= size <= LARGEST:
                 raise ValueError(
                     f"{name}.{field}={reprlib.repr(value)} found; expected {least} to {LARGEST:,}."

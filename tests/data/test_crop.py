@@ -84,7 +84,7 @@ def test_the_central_box_is_that_of_resizing_the_whole():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 0}, "size=0 found; expected at least 1 pixel."),
+        ({"size": 0}, "size=0 found; expected 1 to 4,096 pixels a side."),
         ({"area": (0.5, 0.1)}, "area=(0.5, 0.1) found; expected 0 < lowest <= highest <= 1."),
         ({"area": (0.0, 1.0)}, "area=(0.0, 1.0) found; expected 0 < lowest <= highest <= 1."),
         ({"aspect": (2, 1)}, "aspect=(2, 1) found; expected 0 < lowest <= highest."),
