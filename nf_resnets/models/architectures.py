@@ -23,6 +23,9 @@ from nf_resnets.models.wide_resnet import WideResNet
 MOST = 1_000_000
 """Layers or channels of a network; shapes of more can end the process in XLA."""
 
+NUMBER = "([1-9][0-9]*)"
+"""In a name: without zeros before it and in ASCII, so that a network has one name."""
+
 MOST_PARAMETERS = 2**34
 """Parameters of a network; beyond the memory of a device XLA can end the process."""
 
@@ -167,6 +170,9 @@ def _parsed(name: str) -> tuple[Architecture, list[int]]:
 
 
 def _closest(name: str) -> str | None:
+    plain = re.sub(r"(?<!\d)0+(?=\d)", "", name)
+    if any(re.fullmatch(architecture.pattern, plain) for architecture in ARCHITECTURES.values()):
+        return plain
     known = [known for architecture in ARCHITECTURES.values() for known in architecture.names]
     # "resnet-110" and "resnet110" leave out the beginning of a name, which no distance forgives.
     short = re.sub(r"[\W_]", "", name.lower())
@@ -222,7 +228,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             family="post_activation",
             network=CifarResNet,
             form="cifar-resnet-(6n+2)",
-            pattern=r"cifar-resnet-(\d+)",
+            pattern=f"cifar-resnet-{NUMBER}",
             names=tuple(f"cifar-resnet-{depth}" for depth in (20, 32, 44, 56, 110, 1202)),
             build=CifarResNet,
             tiny=((14,), {"stem_channels": 4}),
@@ -234,7 +240,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             family="pre_activation",
             network=WideResNet,
             form="wrn-(6N+4)-k",
-            pattern=r"wrn-(\d+)-(\d+)",
+            pattern=f"wrn-{NUMBER}-{NUMBER}",
             names=("wrn-16-1", "wrn-16-8", "wrn-28-10", "wrn-40-4", "wrn-40-10"),
             build=WideResNet,
             tiny=((16, 1), {"stem_channels": 4}),
@@ -260,7 +266,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             family="transformer",
             network=Transformer,
             form="transformer-N",
-            pattern=r"transformer-(\d+)",
+            pattern=f"transformer-{NUMBER}",
             names=("transformer-6",),
             build=_transformer,
             tiny=((2,), _TINY_TRANSFORMER),

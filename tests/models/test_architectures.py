@@ -64,6 +64,11 @@ def test_options_reach_the_network():
         ("vgg16", "vgg-16"),
         ("vgg-17", "vgg-1"),
         ("transformer", "transformer-6"),
+        ("wrn-010-01", "wrn-10-1'"),
+        ("cifar-resnet-020", "cifar-resnet-20'"),
+        ("resnet-050-v2", "resnet-50-v2'"),
+        ("vgg-019", "vgg-19'"),
+        ("transformer-06", "transformer-6'"),
     ],
 )
 def test_unknown_names_get_the_closest(name, closest):
@@ -72,7 +77,9 @@ def test_unknown_names_get_the_closest(name, closest):
     assert str(error.value).startswith(f"name={name!r} found; expected cifar-resnet-(6n+2), wrn-")
 
 
-@pytest.mark.parametrize("name", ["", "???", "lenet", "50", None, "resnet-50-v3x", "\nvgg-16"])
+@pytest.mark.parametrize(
+    "name", ["", "???", "lenet", "50", None, "resnet-50-v3x", "\nvgg-16", "wrn-١٠-1", "wrn-10-１"]
+)
 def test_other_names_are_refused_in_one_sentence(name):
     with pytest.raises(ValueError, match="found; expected cifar-resnet") as error:
         make(name, "fixup")
