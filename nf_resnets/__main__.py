@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nf_resnets import __version__
 from nf_resnets.command_line import choose, program
 
 COMMANDS = {
@@ -46,6 +47,9 @@ def main() -> int:
     The commands are imported when they are called, and read their options from ``sys.argv``.
     """
     prog = program()
+    if sys.argv[1:] == ["--version"]:
+        print(__version__)
+        return 0
     name = choose(prog, COMMANDS)
     if name == "demo":
         return _experiment("fixup_fig3_depth", f"{prog} demo", scale="demo")

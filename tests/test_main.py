@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import nf_resnets
 from nf_resnets import __main__ as entry
 from nf_resnets.trained import command
 from tests.experiments.test_places import EXPERIMENTS
@@ -27,6 +28,11 @@ def test_the_help_names_all_commands(monkeypatch, capsys):
     trained = {*command.COMMANDS}
     assert set(entry.COMMANDS) - trained == {"demo", "experiment", "sweep", "analyze", "find-lr"}
     assert trained < set(entry.COMMANDS)
+
+
+def test_the_version_is_the_packages(monkeypatch, capsys):
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"{nf_resnets.__version__}\n"
 
 
 def test_all_experiments_have_a_name():

@@ -19,6 +19,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import data, models, optim, schemes, training
+from nf_resnets.data.order import MOST_STEPS, total_steps
+from nf_resnets.parametrization import STANDARD
 from nf_resnets.sweep.ledger import Ledger
 from nf_resnets.sweep.settings import (
     FIELDS,
@@ -32,11 +34,9 @@ from nf_resnets.sweep.settings import (
     scalar_factor,
     shown,
     swept,
+    value_text,
 )  # fmt: skip
 from nf_resnets.sweep.task import LATER, Resolved, filled
-
-MOST_STEPS = 2**31 // 40
-"""Steps of a run, of which int32 counts the forty-fold."""
 
 LARGE = 1000
 """Networks of which no number is above are not counted through."""
@@ -198,12 +198,7 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
     examples = len(dataset.train.labels)
     batch_size = settings.batch_size
     per_epoch = data.steps_per_epoch(examples, batch_size)
-    if settings.epochs * per_epoch >= MOST_STEPS:
-        raise ValueError(
-            f"epochs={settings.epochs:g} found; expected less than {MOST_STEPS / per_epoch:g}, "
-            f"{MOST_STEPS} steps."
-        )
-    num_steps = settings.steps or max(1, round(settings.epochs * per_epoch))
+    num_steps = settings.steps or total_steps(settings.epochs, per_epoch)
     warmup = settings.warmup_epochs * per_epoch
     warmup_steps = round(min(warmup, MOST_STEPS))
     if warmup_steps > num_steps:
@@ -443,7 +438,7 @@ def make_sweep(
     task = ImageTask(load, tuple(swept(axes)) or SINGLE)
     found = points(others, {**base, **first})
     kinds = [task.kind(settings) for settings in found]
-    for name in ("alpha", "dropout"):
+    for name in ("alpha", "dropout", "base_model"):
         _refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
     _refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), found)
     return Sweep(axes, base, tuple(kinds), task)
@@ -458,15 +453,19 @@ def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[Ru
     """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
 
     def reads(scheme: schemes.Scheme) -> bool:
+        if name == "base_model":
+            return scheme.parametrization != STANDARD
         has = scheme.scalars if name == "scalar_factor" else getattr(scheme.anatomy, name)
         return bool(has)
 
     given = [value for value in values if value is not None]
     if given and not any(reads(schemes.get(point.scheme)) for point in points):
-        what = "leaves that learn slowly" if name == "scalar_factor" else name
+        what = {
+            "scalar_factor": "leaves that learn slowly", "base_model": "rates that follow a size"
+        }.get(name, name)  # fmt: skip
         raise ValueError(
-            f"{name}={given[0]:g} found, but scheme={points[0].scheme!r} has no {what}, nor has "
-            "another scheme of the grid; expected none."
+            f"{name}={value_text(name, given[0])} found, but scheme={points[0].scheme!r} has no "
+            f"{what}, nor has another scheme of the grid; expected none."
         )
 
 

@@ -12,6 +12,7 @@ import tyro
 from jax.sharding import Mesh
 
 from nf_resnets import data, optim, schemes, training
+from nf_resnets.data.order import total_steps
 from nf_resnets.manifest import digest
 from nf_resnets.trained.file import Trained
 from nf_resnets.trained.inputs import Images
@@ -142,7 +143,7 @@ def fit(
             f"{dataset.name}."
         )
     per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
-    steps = max(1, round(recipe.epochs * per_epoch))
+    steps = total_steps(recipe.epochs, per_epoch)
 
     def optimizer(hyper: dict[str, Any]) -> Any:
         rate = optim.halving(hyper["learning_rate"], steps)

@@ -53,7 +53,8 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
 
     Raises:
       TrainedError: if the network does not take images, or these are of another shape, or pixels
-        are NaN, below 0 or above ``max_value``, or the variables are those of another network.
+        are NaN, below 0 or above ``max_value``, or the variables are those of another network, or
+        the outputs are NaN.
 
     Example:
       >>> from nf_resnets import models, trained
@@ -92,7 +93,12 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
         probabilities = jax.nn.softmax(logits(variables, jnp.asarray(filled)), axis=-1)
         found.append(np.asarray(probabilities)[: len(part)])
-    return np.concatenate(found)
+    result = np.concatenate(found)
+    if not np.isfinite(result).all():
+        raise TrainedError(
+            "the network's outputs are NaN; expected weights with which they are numbers."
+        )
+    return result
 
 
 def refuse_other_network(trained: Trained) -> None:

@@ -96,7 +96,7 @@ def translate(
             part = indices[start : start + rows]
             source = padded([encoded[index] for index in part], rows, width)
             limits = np.minimum((source != 0).sum(axis=1) + LONGER, longest).astype(np.int32)
-            tokens, _ = jax.device_get(
+            tokens, scores = jax.device_get(
                 beam_search(
                     model,
                     params,
@@ -108,6 +108,9 @@ def translate(
                     offset=offset,
                 )
             )
+            if not np.isfinite(scores[: len(part), 0]).all():
+                raise ValueError("the network's outputs are NaN; expected weights with which they "
+                                 "are numbers.")  # fmt: skip
             for row, index in enumerate(part):
                 found[index] = vocabulary.decode(tokens[row, 0])
     return found

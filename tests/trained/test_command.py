@@ -171,6 +171,13 @@ def translator(tmp_path_factory):
     return trained.save(path, model, drawn(model), inputs=inputs)
 
 
+def test_a_translator_whose_outputs_are_nan_is_refused(translator, tmp_path, capsys):
+    found = trained.load(translator)
+    large = jax.tree.map(lambda leaf: np.full_like(leaf, 3e38), found.variables)
+    path = dataclasses.replace(found, variables=large).save(tmp_path / "net")
+    assert "outputs are NaN" in fails(command.Predict(path, sentence=("ein haus",)), capsys)
+
+
 def test_sentences_are_translated(translator, capsys):
     """As the library's function does it: the words of an untrained network mean nothing."""
     from nf_resnets.translation.translate import translate

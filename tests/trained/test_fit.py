@@ -108,3 +108,8 @@ def test_a_run_that_diverges_gives_no_network(digits):
 def test_a_recipe_is_checked(changes, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**changes)
+
+
+def test_more_epochs_than_steps_are_counted_for_are_refused(digits):
+    with pytest.raises(ValueError, match="epochs=1e.18 found; expected less than"):
+        fit(wide_resnet("fixup"), digits, Recipe(epochs=1e18))

@@ -59,6 +59,14 @@ def test_what_is_no_network_and_no_pixel_is_refused():
         predict(made, np.full((1, 8, 8, 1), -1.0))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_network_whose_outputs_are_nan_is_refused(value):
+    made = network("fixup")
+    made.variables["params"]["head"]["bias"][3] = value
+    with pytest.raises(TrainedError, match="the network's outputs are NaN; expected"):
+        predict(made, pixels(1))
+
+
 def test_variables_of_another_network_are_refused():
     """Flax leaves out of account what a network does not have."""
     made = network("fixup")
