@@ -162,13 +162,14 @@ def update(
     transformation = optax.with_extra_args_support(optimizer(state.hyper))
     updates, opt_state = transformation.update(grads, state.opt_state, state.params, value=loss)
     params = optax.apply_updates(state.params, updates)
+    step = state.step + 1
     new_state = dataclasses.replace(
         state,
-        step=state.step + 1,
+        step=step,
         params=params,
         batch_stats=_as_before(batch_stats, state.batch_stats, "batch_stats"),
         opt_state=_as_before(opt_state, state.opt_state, "the optimizer's state"),
-        average=None if state.average is None else moved_average(state.average, params),
+        average=None if state.average is None else moved_average(state.average, params, step),
     )
     return new_state, {"grad_norm": _norm(grads), "update_norm": _norm(updates)}
 

@@ -69,11 +69,13 @@ def test_one_step_is_the_gradient_of_the_mean_over_tokens_and_moves_the_average(
     expected = jax.tree.map(lambda p, g: p - RATE * g, params, grads)
     # The same float32 arithmetic in another order.
     assert_close(state.params, expected, 1e-5)
-    average = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, params, state.params)
+    assert_close(state.average.params, state.params, 1e-6)  # that of one step
+    state, before = alone(model)(state, BATCH)[0], state.params
+    average = jax.tree.map(lambda a, b: (0.75 * a + b) / 1.75, before, state.params)
     assert_close(state.average.params, average, 1e-6)
     assert float(metrics["loss"]) == pytest.approx(float(loss), rel=1e-5)
     assert float(metrics["tokens"]) == 24
-    assert int(state.step) == 1
+    assert int(state.step) == 2
 
 
 @pytest.mark.slow
