@@ -296,7 +296,7 @@ def bleu_of(
     found = translation.translate(
         model, params, sentences.vocabulary, pairs.source[:count], too_long="cut", **search
     )
-    return translation.bleu(found, pairs.target[:count])
+    return translation.bleu(found, pairs.target[:count], language=sentences.pairs.languages[1])
 
 
 def probe(
@@ -309,7 +309,8 @@ def probe(
     if step == 0:
         count = settings.test_pairs
         untrained = bleu_of(*bleu, pairs.test, count)
-        copied = translation.bleu(pairs.test.source[:count], pairs.test.target[:count])
+        test, language = pairs.test, pairs.languages[1]
+        copied = translation.bleu(test.source[:count], test.target[:count], language=language)
         found |= {"untrained": untrained.score, "signature": untrained.signature}
         found |= {"copy": copied.score}
     return found

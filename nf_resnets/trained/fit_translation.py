@@ -90,7 +90,7 @@ def fit_translation(
     """
     sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
     # First, since it says if a package is missing.
-    copied = translation.bleu(sources, targets)
+    copied = translation.bleu(sources, targets, language=pairs.languages[1])
     train = pairs.train
     vocabulary = translation.train_vocabulary(train.source, train.target, size=recipe.vocabulary)
     corpus = translation.encode(
@@ -123,7 +123,7 @@ def fit_translation(
         program, start, on_begin=on_begin, on_step=on_step, checkpoints=checkpoints
     )
     found = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
-    bleu = translation.bleu(found, targets)
+    bleu = translation.bleu(found, targets, language=pairs.languages[1])
     notes = {
         "recipe": described(recipe),
         "test_bleu": bleu.score,

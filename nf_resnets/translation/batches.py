@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.data import epoch_order, seed_key
-from nf_resnets.translation.vocabulary import BEGIN, PADDING, Vocabulary, check_sentences
+from nf_resnets.translation.vocabulary import BEGIN, PADDING, Vocabulary, as_sentences
 
 WIDTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """The widths of batches, in tokens: a step is compiled once for each that occurs. They are at
@@ -94,7 +94,7 @@ def encode(
       max_length: the most tokens, with the end's, that a sentence may have.
 
     Raises:
-      ValueError: if there are not as many of both, no pair is left, or one is a string.
+      ValueError: if there are not as many of both, no pair is left, or one is no text.
 
     Example:
       >>> from nf_resnets.translation.vocabulary import train_vocabulary
@@ -103,8 +103,7 @@ def encode(
       >>> len(corpus.source), corpus.dropped
       (1, 1)
     """
-    for sentences in (source, target):
-        check_sentences(sentences)
+    source, target = as_sentences(source, "source"), as_sentences(target, "target")
     if len(source) != len(target):
         raise ValueError(
             f"{len(source)} source and {len(target)} target sentences found; expected as many."

@@ -11,7 +11,7 @@ import numpy as np
 from nf_resnets import models
 from nf_resnets.translation.batches import fitting_width, padded
 from nf_resnets.translation.beam import beam_search
-from nf_resnets.translation.vocabulary import Vocabulary, check_sentences
+from nf_resnets.translation.vocabulary import Vocabulary, as_sentences
 
 TooLong = Literal["refuse", "cut"]
 
@@ -66,7 +66,7 @@ def translate(
       >>> translate(network.model, network.variables["params"], vocabulary,
       ...           ["Drei Bücher."])  # doctest: +SKIP
     """
-    check_sentences(sentences)
+    sentences = as_sentences(sentences)
     if too_long not in get_args(TooLong):
         raise ValueError(f"too_long={too_long!r} found; expected {' or '.join(get_args(TooLong))}.")
     for name, number in (("beam", beam), ("max_tokens", max_tokens)):

@@ -15,6 +15,11 @@ PADDING, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 """The tokens that are no part of a sentence: what fills up short ones, what stands before and after
 each, and what stands for anything that the vocabulary does not have."""
 
+_LONGEST = (
+    1 << 30
+)  # bytes of a training sentence; SentencePiece skips longer ones, and takes no more
+_RESERVED = "\u2585"  # SentencePiece skips a training sentence that has it
+
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
@@ -52,15 +57,13 @@ class Vocabulary:
         """Whether both languages share their tokens."""
         return self.source == self.target
 
-    def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
+    def encode_source(self, sentences: Iterable[str]) -> list[list[int]]:
         """The tokens of each sentence, followed by ``END``."""
-        check_sentences(sentences)
-        return [[*tokens, END] for tokens in _processor(self.source).encode(list(sentences))]
+        return _encoded(self.source, sentences)
 
-    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+    def encode_target(self, sentences: Iterable[str]) -> list[list[int]]:
         """The tokens of each sentence, followed by ``END``."""
-        check_sentences(sentences)
-        return [[*tokens, END] for tokens in _processor(self.target).encode(list(sentences))]
+        return _encoded(self.target, sentences)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The sentence of target tokens; what follows the first ``END`` is no part of it."""
@@ -72,15 +75,40 @@ class Vocabulary:
         return str(_processor(self.target).decode(sentence))
 
 
-def check_sentences(sentences: Sequence[str]) -> None:
-    """Refuses one string, which is a sequence of letters."""
-    if isinstance(sentences, str):
-        raise ValueError("one string found; expected a list of sentences.")
+def as_sentences(sentences: Iterable[str], name: str = "sentences") -> list[str]:
+    """Makes a list of sentences, each of which has an encoding in UTF-8.
+
+    Raises:
+      ValueError: if it is one string, or an element is no text; ``name`` and index say which.
+
+    Example:
+      >>> as_sentences(word.lower() for word in ("Am", "See"))
+      ['am', 'see']
+    """
+    if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+        raise ValueError(f"{name} is one {type(sentences).__name__}; expected a list of sentences.")
+    found = list(sentences)
+    for index, sentence in enumerate(found):
+        if not isinstance(sentence, str):
+            raise ValueError(
+                f"{name}[{index}] is a {type(sentence).__name__}; expected a list of sentences."
+            )
+        try:
+            sentence.encode()
+        except UnicodeEncodeError:  # a byte of another encoding, as the system's arguments keep it
+            raise ValueError(
+                f"{name}[{index}] is {sentence[:30]!a}; expected text that UTF-8 can encode."
+            ) from None
+    return found
+
+
+def _encoded(model: bytes, sentences: Iterable[str]) -> list[list[int]]:
+    return [[*tokens, END] for tokens in _processor(model).encode(as_sentences(sentences))]
 
 
 def train_vocabulary(
-    source: Sequence[str],
-    target: Sequence[str],
+    source: Iterable[str],
+    target: Iterable[str],
     *,
     size: int,
     joint: bool = True,
@@ -100,7 +128,7 @@ def train_vocabulary(
         for bytes, instead of ``UNKNOWN``.
 
     Raises:
-      ValueError: if the sentences are empty, too few for a vocabulary of that size, or one string.
+      ValueError: if the sentences are empty, too few for a vocabulary of that size, or no text.
       ModuleNotFoundError: if SentencePiece is not installed.
 
     Source: Sennrich, Haddow, Birch, *Neural Machine Translation of Rare Words with Subword Units*,
@@ -111,8 +139,7 @@ def train_vocabulary(
       >>> vocabulary.decode(vocabulary.encode_target(["a house"])[0])
       'a house'
     """
-    for sentences in (source, target):
-        check_sentences(sentences)
+    source, target = as_sentences(source, "source"), as_sentences(target, "target")
     if kind not in ("bpe", "unigram"):
         raise ValueError(f"kind={kind!r} found; expected 'bpe' or 'unigram'.")
     options: dict[str, Any] = {"size": size, "kind": kind, "byte_fallback": byte_fallback}
@@ -131,7 +158,8 @@ def _train(sentences: Sequence[str], *, size: int, kind: str, byte_fallback: boo
     model = io.BytesIO()
     try:
         _sentencepiece().SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=(each.replace(_RESERVED, " ") for each in sentences),
+            max_sentence_length=_LONGEST,
             model_writer=model,
             vocab_size=size,
             model_type=kind,
@@ -197,5 +225,5 @@ def _sentencepiece() -> Any:
 
 
 __all__ = [
-    "BEGIN", "END", "PADDING", "UNKNOWN", "Vocabulary", "check_sentences", "train_vocabulary",
+    "BEGIN", "END", "PADDING", "UNKNOWN", "Vocabulary", "as_sentences", "train_vocabulary",
 ]  # fmt: skip

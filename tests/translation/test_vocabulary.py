@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from nf_resnets import translation
@@ -64,18 +65,56 @@ def test_what_cannot_be_trained_is_refused(source, options, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_one_string_is_no_list_of_sentences():
-    """Its letters were taken for sentences."""
-    for call in (
-        lambda: train_vocabulary("ein Haus", ["a house"], size=20),
-        lambda: train_vocabulary(["ein Haus"], "a house", size=20),
-        lambda: vocabulary().encode_source("ein Haus"),
-        lambda: vocabulary().encode_target("a house"),
-        lambda: translation.encode("ein Haus", "a houses", vocabulary(), max_length=8),
-        lambda: translation.encode(["ein Haus"] * 7, "a house", vocabulary(), max_length=8),
+TAKE_SENTENCES = {
+    "train source": lambda wrong: train_vocabulary(wrong, ["a house"], size=20),
+    "train target": lambda wrong: train_vocabulary(["ein Haus"], wrong, size=20),
+    "source": lambda wrong: vocabulary().encode_source(wrong),
+    "target": lambda wrong: vocabulary().encode_target(wrong),
+    "pairs": lambda wrong: translation.encode(wrong, wrong, vocabulary(), max_length=8),
+    "bleu": lambda wrong: translation.bleu(wrong, ["a"]),
+    "references": lambda wrong: translation.bleu(["a"], ["a"], wrong),
+}
+
+
+@pytest.mark.parametrize("call", TAKE_SENTENCES.values(), ids=TAKE_SENTENCES)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("a house", " is one str; expected a list of sentences.$"),
+        (b"a house", " is one bytes; expected a list of sentences.$"),
+        (None, " is one NoneType; expected a list of sentences.$"),
+        (["a", None], r"\[1\] is a NoneType; expected a list of sentences.$"),
+        ([b"a"], r"\[0\] is a bytes; expected a list of sentences.$"),
+        ([["a"]], r"\[0\] is a list; expected a list of sentences.$"),
+        (["a", "\udcfc"], r"\[1\] is '\\udcfc'; expected text that UTF-8 can encode.$"),
+    ],
+    ids=["string", "bytes", "none", "none_in", "bytes_in", "list_in", "surrogate_in"],
+)
+def test_what_is_no_list_of_sentences_is_refused(call, wrong, message):
+    with pytest.raises(
+        ValueError, match="^(source|target|sentences|translations|references)" + message
     ):
-        with pytest.raises(ValueError, match="^one string found; expected a list of sentences"):
-            call()
+        call(wrong)
+
+
+@pytest.mark.parametrize("made", [tuple, iter, np.array], ids=["tuple", "iterator", "array"])
+def test_sentences_of_any_iterable_are_taken(made):
+    found = train_vocabulary(made(GERMAN), made(ENGLISH), size=100)
+    assert found == train_vocabulary(GERMAN, ENGLISH, size=100)
+    assert found.encode_source(made(GERMAN)) == found.encode_source(GERMAN)
+    assert len(translation.encode(made(GERMAN), made(ENGLISH), found, max_length=99).source) == 300
+    assert translation.bleu(made(GERMAN), made(ENGLISH)) == translation.bleu(GERMAN, ENGLISH)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "sentence",
+    ["xyz qqq " * 900, "qqxyz" * 1000, "xyz \u2585 qqq", "xyz\0qqq", "xyz\nqqq", "xyz\tqqq"],
+    ids=["long", "without_spaces", "reserved", "null", "newline", "tab"],
+)
+def test_no_letter_of_a_training_sentence_is_unknown(sentence, kind):
+    found = train_vocabulary([sentence, *GERMAN], ENGLISH, size=110, kind=kind)
+    assert UNKNOWN not in found.encode_source(["xyz qqq"])[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 100])
