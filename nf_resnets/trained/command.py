@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
 import re
 import signal
@@ -218,7 +219,9 @@ class FromTorch:
         found = from_torch(self.file, self.model, self.scheme, **options)
         inputs = predict.images_of(found)
         if self.class_names is not None:
-            inputs = dataclasses.replace(inputs, class_names=_lines_of(self.class_names))
+            names = places.read_file(places.expanded(self.class_names))
+            lines = _lines(str(self.class_names), names, "a class in each line")
+            inputs = dataclasses.replace(inputs, class_names=lines)
         dataclasses.replace(found, inputs=inputs).save(path, overwrite=self.overwrite)
         leaves = jax.tree.leaves(found.variables)
         print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, "
@@ -510,10 +513,9 @@ def _translations(trained: Trained, inputs: Sentences, command: Predict) -> None
             f"{command.file} holds a network that translates, and {command.images[0]} was given; "
             "expected --sentence, or lines on standard input."
         )
-    try:
-        sentences = command.sentence or [line.rstrip("\r\n") for line in sys.stdin]
-    except UnicodeDecodeError:
-        raise TrainedError("standard input is no text in UTF-8; expected sentences.") from None
+    sentences = command.sentence
+    if not sentences and sys.stdin is not None:  # None where it is closed
+        sentences = _lines("standard input", sys.stdin.buffer.read(), "sentences")
     if not sentences:
         raise TrainedError("no sentence given; expected --sentence, or lines on standard input.")
     vocabulary = translation.Vocabulary(inputs.source_vocabulary, inputs.target_vocabulary)
@@ -524,12 +526,14 @@ def _translations(trained: Trained, inputs: Sentences, command: Predict) -> None
         _print(sentence)
 
 
-def _lines_of(path: Path) -> tuple[str, ...]:
+def _lines(where: str, data: bytes, expected: str) -> tuple[str, ...]:
+    """The lines of a text in UTF-8, whatever encoding the locale has."""
     try:
-        # Editors of Windows begin a file with a mark.
-        return tuple(places.read_file(places.expanded(path)).decode("utf-8-sig").splitlines())
+        text = data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except UnicodeDecodeError:
-        raise TrainedError(f"{path} is no text in UTF-8; expected a class in each line.") from None
+        raise TrainedError(f"{where} is no text in UTF-8; expected {expected}.") from None
+    # str.splitlines breaks at form feeds and at U+2028, too, which may be within a sentence.
+    return tuple(line.rstrip("\r\n") for line in io.StringIO(text))
 
 
 # --- Printing -------------------------------------------------------------------------------------

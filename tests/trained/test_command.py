@@ -1,6 +1,8 @@
 """The commands as a user meets them: what they write and say, and what they refuse."""
 
+import codecs
 import dataclasses
+import io
 import sys
 from pathlib import Path
 
@@ -196,6 +198,56 @@ def test_sentences_are_translated(translator, capsys):
     assert "which takes sentences" in fails(
         command.Export(translator, translator.parent / "x"), capsys
     )
+
+
+@pytest.mark.parametrize("locale", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("am see\n\nein haus\n", ["am see", "", "ein haus"]),
+        ("\ufeffam see\r\nein haus", ["am see", "ein haus"]),
+        ("am\u2028see\x0bein\x0cam\x85\rsee\n", ["am\u2028see\x0bein\x0cam\x85\rsee"]),
+        ("\n", [""]),
+        ("h\u00e4user am see\n", ["h\u00e4user am see"]),
+    ],
+    ids=["empty_line", "mark_and_crlf", "other_ends", "one_empty", "umlaut"],
+)
+def test_each_line_of_standard_input_is_a_sentence(
+    text, sentences, locale, translator, monkeypatch, capsys
+):
+    """In UTF-8, whatever the locale has."""
+    assert command.run(command.Predict(translator, sentence=tuple(sentences))) == 0
+    expected = said(capsys)[0]
+    put_in(monkeypatch, text.encode(), locale)
+    assert command.run(command.Predict(translator)) == 0
+    assert said(capsys)[0] == expected
+
+
+@pytest.mark.parametrize("locale", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+def test_standard_input_of_another_encoding_is_refused(
+    encoding, locale, translator, monkeypatch, capsys
+):
+    put_in(monkeypatch, "h\u00e4user\n".encode(encoding), locale)
+    found = fails(command.Predict(translator), capsys)
+    assert found == "standard input is no text in UTF-8; expected sentences.\n"
+
+
+def test_standard_input_that_is_empty_or_closed_is_refused(translator, monkeypatch, capsys):
+    for nothing in (b"", codecs.BOM_UTF8):
+        put_in(monkeypatch, nothing, "utf-8")
+        assert "no sentence given" in fails(command.Predict(translator), capsys)
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "no sentence given" in fails(command.Predict(translator), capsys)
+    half = "h\udce4user"  # as the system's arguments keep a byte of Latin-1
+    found = fails(command.Predict(translator, sentence=(half,)), capsys)
+    assert found.startswith("sentences[0] is 'h\\udce4user'; expected text that UTF-8 can encode")
+
+
+def put_in(monkeypatch, data, locale):
+    """Standard input as Python opens it where LANG is unset: other bytes become half pairs."""
+    stream = io.TextIOWrapper(io.BytesIO(data), locale, "surrogateescape", newline="\n")
+    monkeypatch.setattr(sys, "stdin", stream)
 
 
 def test_a_published_checkpoint_is_kept(tmp_path, capsys):
