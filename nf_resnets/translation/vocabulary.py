@@ -91,7 +91,7 @@ def as_sentences(sentences: Iterable[str], name: str = "sentences") -> list[str]
     for index, sentence in enumerate(found):
         if not isinstance(sentence, str):
             raise ValueError(
-                f"{name}[{index}] is a {type(sentence).__name__}; expected a list of sentences."
+                f"{name}[{index}] is of type {type(sentence).__name__}; expected a sentence, a str."
             )
         try:
             sentence.encode()
