@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -15,16 +15,13 @@ from nf_resnets import models, schemes, training
 from nf_resnets.trained import torch_layouts
 from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.torch_checkpoint import read_checkpoint
+from nf_resnets.trained.torch_checkpoint import listed, read_checkpoint
 from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
 from nf_resnets.trained.torch_parts import Part, Place, default_part
 from nf_resnets.trained.tree import unflatten
 
 TOLERANCE = 1e-4
 """By how much of the largest logit ``check=`` lets two float32 networks differ."""
-
-LISTED = 8
-"""How many names an error lists."""
 
 
 def from_torch(
@@ -131,7 +128,7 @@ def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
     best = max(LAYOUTS, key=score)
     if 2 * score(best)[-1] < len(tensors):
         raise TrainedError(
-            f"the names of the checkpoint's tensors are of no known layout: {_listed(tensors)}; "
+            f"the names of the checkpoint's tensors are of no known layout: {listed(tensors)}; "
             f"expected one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
         )
     return best
@@ -279,17 +276,11 @@ def _refuse_unmatched(
     ]
     faults = []
     if left:
-        faults.append(f"{len(left)} tensors found no leaf, {_listed(left)}")
+        faults.append(f"{len(left)} tensors found no leaf, {listed(left)}")
     if missing:
-        faults.append(f"{len(missing)} leaves found no tensor, {_listed(missing)}")
+        faults.append(f"{len(missing)} leaves found no tensor, {listed(missing)}")
     if faults:
         raise ValueError(f"{'; '.join(faults)}. Expected what {layout.title} have.")
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 # --- The leaves -----------------------------------------------------------------------------------
@@ -306,6 +297,12 @@ def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
             raise ValueError(
                 f"{name!r} has shape {list(array.shape)}; expected {list(shape)}, for the leaf "
                 f"{place.path!r} {list(place.shape)}."
+            )
+        counter = array.dtype == np.int64 and not array.shape  # as RescaleNet's modules keep
+        if not counter and not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"{name!r} has dtype {array.dtype}; expected floating-point numbers, for the leaf "
+                f"{place.path!r}: a network of whole numbers has to be dequantised first."
             )
     return part.value(place, *found)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
@@ -15,8 +16,14 @@ import safetensors
 from nf_resnets.trained.file import TrainedError, read
 from nf_resnets.trained.tree import as_array, tensors_of
 
-WRAPPERS = ("module.", "_orig_mod.")
-"""What ``DataParallel`` and ``torch.compile`` put before every name."""
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""The parts of names that stand for a wrapped module: of ``DataParallel`` and ``AveragedModel``, of
+``torch.compile``, of sharding and of checkpointing, whole networks or modules within them."""
+
+LISTED = 8
+"""How many names an error lists."""
+
+_LEVELS = 4  # of dicts within dicts; no script nests a state dict deeper
 
 _OF_TORCH = (b"PK\x03\x04", b"\x80")  # of today and of older versions
 _CONVERT = (
@@ -30,18 +37,20 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
 
     Args:
       source: a safetensors file, a ``.pt`` file where PyTorch is installed (nothing but tensors is
-        read from it), or a dict of NumPy arrays or PyTorch tensors by their names.
+        read from it), or a dict of NumPy arrays or PyTorch tensors by their names. The dict may be
+        within others, as training scripts keep it beside epoch and optimizer.
 
     Returns:
-      The tensors by their names, floating-point ones as float32; names do not begin with any of
+      The tensors by their names, floating-point ones as float32; no name has a part of
       :data:`WRAPPERS`.
 
     Raises:
-      TrainedError: if there is no such file, it cannot be read, or something in it is no array of
-        finite numbers; the sentence names the file and the tensor.
+      TrainedError: if there is no such file, it cannot be read, it holds several dicts of tensors,
+        or something in it is no array of finite numbers; the sentence names the file and the
+        tensor.
     """
     if isinstance(source, Mapping):
-        found, where = dict(source), "the state dict"
+        found, where = source, "the state dict"
     elif isinstance(source, str | os.PathLike):
         found, where = _of_file(Path(source)), str(source)
     else:
@@ -50,18 +59,23 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
             f"a {type(source).__name__} found; expected a state dict, or the path of a "
             f"safetensors file{hint}."
         )
+    tensors: dict[str, np.ndarray] = {}
     try:
-        tensors = {str(name): _array(str(name), value) for name, value in found.items()}
+        for name, value in _state_dict(found).items():
+            bare = ".".join(part for part in str(name).split(".") if part not in WRAPPERS)
+            if bare in tensors:
+                raise ValueError(f"leaf {name!r} is there a second time; expected one {bare!r}.")
+            tensors[bare] = _array(str(name), value)
     except ValueError as error:
         raise TrainedError(f"{where} cannot be read: {error}") from None
+    # AveragedModel counts in it how many networks it has averaged.
+    tensors = {name: a for name, a in tensors.items() if name.split(".")[-1] != "n_averaged"}
     if not tensors:
         raise TrainedError(f"{where} holds no tensors; expected a network's state dict.")
-    while any(all(name.startswith(wrapper) for name in tensors) for wrapper in WRAPPERS):
-        tensors = {name.partition(".")[2]: array for name, array in tensors.items()}
     return tensors
 
 
-def _of_file(path: Path) -> dict[str, Any]:
+def _of_file(path: Path) -> Any:
     path, data = read(path, "a checkpoint")
     if data.startswith(_OF_TORCH):
         return _of_torch(path)
@@ -75,7 +89,7 @@ def _of_file(path: Path) -> dict[str, Any]:
         raise TrainedError(f"{path} cannot be read: {error}") from None
 
 
-def _of_torch(path: Path) -> dict[str, Any]:
+def _of_torch(path: Path) -> Any:
     """What ``torch.save`` wrote, without executing anything in it."""
     try:
         torch = importlib.import_module("torch")
@@ -84,46 +98,64 @@ def _of_torch(path: Path) -> dict[str, Any]:
             f"{path} was written by torch.save, and PyTorch is not installed here; {_CONVERT}."
         ) from None
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # its reader raises whatever it stumbles over
         raise TrainedError(
             f"{path} holds more than tensors, or is damaged ({type(error).__name__}); expected "
             "what torch.save(module.state_dict(), path) writes."
         ) from None
-    return _state_dict(path, loaded)
 
 
-def _state_dict(path: Path, loaded: Any) -> dict[str, Any]:
-    """The one dict of tensors in what a training script has saved."""
-    if _holds_tensors(loaded):
-        return dict(loaded)
-    inner = loaded.items() if isinstance(loaded, Mapping) else ()
-    found = {name: value for name, value in inner if _holds_tensors(value) and value}
-    if len(found) == 1:
-        return dict(next(iter(found.values())))
-    if found:
-        raise TrainedError(
-            f"{path} holds several dicts of tensors, {', '.join(map(str, found))}; expected one: "
-            "give from_torch the one that is meant."
+def _state_dict(found: Any) -> Mapping[Any, Any]:
+    """The one dict of tensors in what a training script has kept."""
+    inner = _dicts_of_tensors("", found, _LEVELS)
+    if len(inner) > 1:
+        raise ValueError(
+            f"it holds several dicts of tensors, {listed(inner)}; expected one: give from_torch "
+            "the one that is meant."
         )
-    raise TrainedError(
-        f"{path} holds a {type(loaded).__name__} without a dict of tensors; expected what "
-        "torch.save(module.state_dict(), path) writes."
-    )
+    if not inner and not isinstance(found, Mapping):
+        raise ValueError(f"it holds a {type(found).__name__}; expected a module's state_dict().")
+    # Without one, the first value that is no tensor is refused by its name.
+    return next(iter(inner.values()), found)
 
 
-def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        hasattr(each, "detach") or isinstance(each, np.ndarray | np.generic)
-        for each in value.values()
+def _dicts_of_tensors(name: str, found: Any, levels: int) -> dict[str, Mapping[Any, Any]]:
+    """Dicts of nothing but tensors by their keys; an optimizer keeps its own by numbers."""
+    if not isinstance(found, Mapping) or not levels or not all(isinstance(k, str) for k in found):
+        return {}
+    if found and all(map(_is_tensor, found.values())):
+        return {name: found}
+    inner = (
+        _dicts_of_tensors(f"{name}.{key}".lstrip("."), value, levels - 1)
+        for key, value in found.items()
     )
+    return {name: each for part in inner for name, each in part.items()}
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are, for an error."""
+    names = list(names)
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_tensor(value: Any) -> bool:
+    # PyTorch is not imported for its tensors.
+    return hasattr(value, "detach") or isinstance(value, jax.Array | np.ndarray | np.generic)
 
 
 def _array(name: str, value: Any) -> np.ndarray:
-    if hasattr(value, "detach"):  # a tensor of PyTorch, which is not imported for it
-        value = value.detach().cpu()
-        # NumPy has no bfloat16; as float32 it is the same number.
-        value = (value.float() if value.is_floating_point() else value).numpy()
+    if hasattr(value, "detach"):
+        try:
+            tensor = value.detach().cpu()
+            # NumPy has no bfloat16; as float32 it is the same number.
+            value = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        except (TypeError, RuntimeError):  # quantised, sparse, without data
+            raise ValueError(
+                f"leaf {name!r} is of {value.dtype} ({value.layout}, on {value.device}); expected "
+                "a dense tensor of numbers."
+            ) from None
     array = as_array(name, value)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array
@@ -131,4 +163,4 @@ def _array(name: str, value: Any) -> np.ndarray:
         return as_array(name, array.astype(np.float32))
 
 
-__all__ = ["WRAPPERS", "read_checkpoint"]
+__all__ = ["LISTED", "WRAPPERS", "listed", "read_checkpoint"]

@@ -14,6 +14,7 @@ import safetensors.numpy
 from nf_resnets import models, schemes, trained, training
 from nf_resnets.trained import TrainedError, from_torch, torch_layouts
 from nf_resnets.trained.predict import predict
+from nf_resnets.trained.torch_checkpoint import read_checkpoint
 from nf_resnets.trained.torch_layouts import Layout
 from nf_resnets.trained.torch_parts import Place
 from tests.models.reference import torch_names
@@ -151,8 +152,82 @@ def test_what_is_no_weight_is_not_looked_for():
         for key in state_dict
         if key.endswith("running_mean")
     }
-    wrapped = {f"module.{key}": array for key, array in (state_dict | counts).items()}
-    assert_same(from_torch(wrapped, model).variables, variables)
+    assert_same(from_torch(state_dict | counts, model).variables, variables)
+
+
+def within(prefix, tensors):
+    return {f"{prefix}{key}": array for key, array in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda own: within("module.", own),
+        lambda own: within("_orig_mod.module.", own),
+        lambda own: {"n_averaged": COUNT, **within("module.", own)},
+        lambda own: within("module.", {"n_averaged": COUNT, **within("module._orig_mod.", own)}),
+        # Only some modules are wrapped, as in PyTorch's example for VGG.
+        lambda own: {key.replace("layer1.", "layer1.module."): a for key, a in own.items()},
+        lambda own: {"state_dict": own},
+        lambda own: {"state_dict": jax.tree.map(jax.numpy.asarray, own)},
+        lambda own: {"epoch": 9, "model": own, "optimizer": OPTIMIZER, "scheduler": {}},
+        lambda own: {"epoch": COUNT, "ema": {"model": {"state_dict": own}, "decay": 0.9}},
+        lambda own: {"ema": {"n_averaged": COUNT, **within("module.", own)}},
+    ],
+)
+def test_wrappers_and_dicts_around_a_state_dict_are_peeled(wrapped):
+    model, variables, state_dict = checkpoint()
+    assert_same(from_torch(wrapped(state_dict), model).variables, variables)
+
+
+COUNT = np.array(3)
+OPTIMIZER = {"state": {0: {"momentum": np.ones(3)}, 1: {"momentum": np.ones(2)}}, "groups": [{}]}
+
+
+def test_what_may_be_two_state_dicts_is_refused():
+    model, _, state_dict = checkpoint()
+    both, many = {"model": state_dict, "ema": state_dict}, {str(i): state_dict for i in range(20)}
+    for two, message in (
+        (both, "several dicts of tensors, model, ema; expected one"),
+        ({"a": both}, r"several dicts of tensors, a\.model, a\.ema; expected one"),
+        (many, "tensors, 0, 1, 2, 3, 4, 5, 6, 7 and 12 more; expected one"),
+        (state_dict | {"module.conv1.weight": COUNT}, r"'module\.conv1\.weight' is there a second"),
+    ):
+        with pytest.raises(TrainedError, match=f"^the state dict cannot be read: .*{message}"):
+            from_torch(two, model)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+def test_weights_that_are_no_floating_point_numbers_are_refused(dtype):
+    model, _, state_dict = checkpoint()
+    for key in ("layer2.1.conv1.weight", "bias1"):
+        other = state_dict | {key: (10 * state_dict[key]).astype(dtype)}
+        with pytest.raises(
+            TrainedError, match=f"'{key}' has dtype {dtype}; expected floating-point"
+        ):
+            from_torch(other, model)
+
+
+def test_wrappers_of_torch_and_its_other_tensors():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    module, parallel = torch.nn.Linear(2, 2), torch.nn.DataParallel
+    averaged = torch.optim.swa_utils.AveragedModel
+    for wrapped in (
+        averaged(module), parallel(averaged(module)), averaged(torch.compile(parallel(module))),
+        torch.compile(averaged(module)), torch.nn.Sequential(parallel(module)),
+    ):  # fmt: skip
+        names = {name.removeprefix("0.") for name in read_checkpoint(wrapped.state_dict())}
+        assert names == {"weight", "bias"}
+    weight = module.weight.detach()
+    for other, dtype in (
+        (torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8), "torch.qint8"),
+        (weight.to_sparse(), r"torch.float32 \(torch.sparse_coo"),
+        (weight.to("meta"), r"torch.float32 \(torch.strided, on meta"),
+        (weight.to(torch.complex64), "complex64"),
+        ((weight, module.bias), "tuple"),  # as quantised layers pack them
+    ):
+        with pytest.raises(TrainedError, match=f"leaf 'weight' is of {dtype}.*; expected a"):
+            read_checkpoint({"weight": other})
 
 
 def test_the_network_by_its_name_and_its_classes_from_the_checkpoint():
@@ -556,8 +631,11 @@ def test_a_file_of_torch_is_read_where_torch_is(tmp_path):
     with pytest.raises(TrainedError, match="several dicts of tensors, state_dict, ema"):
         from_torch(tmp_path / "two.pt", model)
     torch.save({"epoch": 3}, tmp_path / "none.pt")
-    with pytest.raises(TrainedError, match="holds a dict without a dict of tensors"):
+    with pytest.raises(TrainedError, match="none.pt cannot be read: leaf 'epoch' is of int; exp"):
         from_torch(tmp_path / "none.pt", model)
+    torch.save([tensors], tmp_path / "list.pt")
+    with pytest.raises(TrainedError, match="holds a list; expected a module's state_dict"):
+        from_torch(tmp_path / "list.pt", model)
     # A whole module is code, which is not executed.
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
     with pytest.raises(TrainedError, match="holds more than tensors.*state_dict"):
