@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from nf_resnets.init.data_dependent import by_path, check_finite, check_paths, m
 from nf_resnets.init.orthogonal import orthogonal
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import check_count, check_positive, is_concrete, scaled
-from nf_resnets.roles import path_name
 from nf_resnets.schemes import Anatomy, Scheme
 
 
@@ -65,19 +64,27 @@ def lsuv(
       >>> round(float(logits.std()), 4)
       1.0
     """
+    import flax.linen as nn  # as the network has; the package's import does without
+
     check_positive(tolerance=tolerance)
     check_count(max_passes=max_passes)
     measure = measuring(apply_fn, batch, UNIT_VARIANCE)
+    unmeasured: list[str] = []
 
     def one_pass(params: Any) -> tuple[Any, jax.Array]:
-        factors = measure(params)
+        with nn.intercept_methods(partial(_note_unmeasured, unmeasured)):
+            factors = measure(params)
         if not factors:
             raise ValueError(
                 "no layer with a weight to scale found in the network; expected one of "
                 "nf_resnets.models, for images."
             )
         check_paths(factors, params)
-        _refuse_unmeasured(factors, params)
+        if unmeasured:
+            raise ValueError(
+                f"leaf {unmeasured[0]} is a weight whose layer does not measure its output; "
+                "expected layers of nf_resnets.models, such as models.layers.Dense, alone."
+            )
         deviations = {path: 1 / factor for path, factor in factors.items()}
         check_finite(deviations, "standard deviations")
         off = jnp.stack([jnp.abs(std - 1).max() for std in deviations.values()]).max()
@@ -97,15 +104,20 @@ def lsuv(
     return params
 
 
-def _refuse_unmeasured(factors: Mapping[str, Any], params: Any) -> None:
-    """Refuses weights whose layers did not measure their outputs: they are not this library's."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name, shape = path_name(path), jnp.shape(leaf)
-        if name not in factors and sum(length > 1 for length in shape) > 1:
-            raise ValueError(
-                f"leaf {name!r} {list(shape)} is a weight whose layer does not measure its output; "
-                "expected layers of nf_resnets.models, such as models.layers.Dense, alone."
-            )
+def _note_unmeasured(noted: list[str], call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    """Notes the weights whose layers, called here, do not measure their outputs.
+
+    A layer sees its own parameters, without the axis over the blocks that the tree has.
+    """
+    out, layer = call(*args, **kwargs), context.module
+    if context.method_name == "__call__":
+        for name, leaf in layer.variables.get("params", {}).items():
+            own = getattr(leaf, "shape", ())
+            if sum(length > 1 for length in own) > 1 and not layer.has_variable(
+                UNIT_VARIANCE, name
+            ):
+                noted.append(f"{'/'.join((*layer.path, name))!r} {list(own)}")
+    return out
 
 
 def _loop(one_pass: Any, params: Any, off: jax.Array, tolerance: float, max_passes: int) -> Any:
