@@ -64,13 +64,16 @@ class Architecture:
     def smallest(self, scheme: str | schemes.Scheme, **options: Any) -> Any:
         """A network of a few channels, with each part that its larger ones have.
 
+        Its stages have three blocks, of which two are scanned: from there on a stacked bias vector
+        looks like a matrix.
+
         Args:
           scheme: a scheme's name or value.
           **options: of the network's class.
 
         Example:
           >>> ARCHITECTURES["wrn"].smallest("fixup").num_branches
-          6
+          9
         """
         numbers, small = self.tiny
         return self.build(*numbers, scheme=scheme, **{**small, **options})
@@ -211,7 +214,7 @@ def _resnet(version: Literal[1, 2]) -> Architecture:
         pattern=rf"resnet-({'|'.join(map(str, SIZES))}){end}",
         names=tuple(f"resnet-{depth}{end}" for depth in SIZES),
         build=partial(ResNet, version=version),
-        tiny=((26,), {"stem_channels": 4, "num_classes": 10}),
+        tiny=((50,), {"stem_channels": 4, "num_classes": 10}),
         example=partial(_images, 32),
     )
 
@@ -231,7 +234,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             pattern=f"cifar-resnet-{NUMBER}",
             names=tuple(f"cifar-resnet-{depth}" for depth in (20, 32, 44, 56, 110, 1202)),
             build=CifarResNet,
-            tiny=((14,), {"stem_channels": 4}),
+            tiny=((20,), {"stem_channels": 4}),
             example=partial(_images, 8),
         ),
         Architecture(
@@ -243,7 +246,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             pattern=f"wrn-{NUMBER}-{NUMBER}",
             names=("wrn-16-1", "wrn-16-8", "wrn-28-10", "wrn-40-4", "wrn-40-10"),
             build=WideResNet,
-            tiny=((16, 1), {"stem_channels": 4}),
+            tiny=((22, 1), {"stem_channels": 4}),
             example=partial(_images, 8),
         ),
         _resnet(1),
@@ -269,7 +272,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             pattern=f"transformer-{NUMBER}",
             names=("transformer-6",),
             build=_transformer,
-            tiny=((2,), _TINY_TRANSFORMER),
+            tiny=((3,), _TINY_TRANSFORMER),
             example=partial(_tokens, _TINY_TRANSFORMER["vocab_size"]),
             inputs="tokens",
         ),
