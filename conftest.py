@@ -50,9 +50,8 @@ OPTIMIZED = (
     "training/test_hosts.py",
     "training/test_preemption.py",
 )
-# What one worker runs by itself: the folder whose fixtures train a network once a session, and the
-# files that are compiled otherwise, before and after which JAX forgets all programs.
-SHARING = (("tests/trained/",), tuple(f"tests/{path}" for path in OPTIMIZED))
+# What one worker runs by itself: the folder whose fixtures train a network once a session.
+SHARING = "tests/trained/"
 
 
 def pytest_configure(config):
@@ -133,10 +132,12 @@ def compiled_quickly(request):
     # What takes minutes runs for longer than it compiles.
     quickly = quickly and request.config.option.markexpr == "not slow"
     os.environ[UNOPTIMIZED] = str(int(quickly))
-    if quickly != jax.config.read(UNOPTIMIZED.lower()):
-        # What other files have compiled in the other way is not to be met here.
-        jax.clear_caches()
-        jax.config.update(UNOPTIMIZED.lower(), quickly)
+    jax.config.update(UNOPTIMIZED.lower(), quickly)
+    yield
+    # Programs of functions that live on, such as JAX's own, are kept else, a MiB and five memory
+    # maps each: a worker grew to 10 GiB. Nor may other files meet what was compiled otherwise.
+    jax.clear_caches()
+    gc.collect()
 
 
 def pytest_collection_finish():
@@ -154,7 +155,7 @@ def pytest_xdist_make_scheduler(config, log):
     class LoadSharing(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return next((paths[0] for paths in SHARING if file.startswith(paths)), file)
+            return SHARING if file.startswith(SHARING) else file
 
     return LoadSharing(config, log) if config.getoption("dist") == "loadfile" else None
 
