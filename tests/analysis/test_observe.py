@@ -97,26 +97,28 @@ def test_a_transformers_branches_are_in_order_and_its_inputs_a_tuple():
 
     logits, taps, norms = measured(params)
     blocks = analysis.branches(taps)
-    assert len(blocks) == model.num_branches == 10
-    assert [block["name"] for block in blocks[:4]] == [
+    assert len(blocks) == model.num_branches == 15
+    assert [block["name"] for block in blocks[:6]] == [
         "encoder/layers/attention[0]",
         "encoder/layers/feed_forward[0]",
         "encoder/layers/attention[1]",
         "encoder/layers/feed_forward[1]",
+        "encoder/layers/attention[2]",
+        "encoder/layers/feed_forward[2]",
     ]
-    assert [block["name"].rpartition("/")[2] for block in blocks[4:8]] == [
+    assert [block["name"].rpartition("/")[2] for block in blocks[6:10]] == [
         "attention[0]",
         "cross_attention[0]",
         "feed_forward[0]",
         "attention[1]",
     ]
-    within = [(at, at + 1) for at in range(9) if at != 3]  # the encoder ends, the decoder begins
+    within = [(at, at + 1) for at in range(14) if at != 5]  # the encoder ends, the decoder begins
     for before, block in ((blocks[at], blocks[after]) for at, after in within):
         np.testing.assert_array_equal(block["input"], before["sum"], err_msg=block["name"])
     assert logits.shape[:2] == target.shape
     # And the measures take them as they are.
-    assert analysis.signal_of(taps).share.shape == (10,)
-    assert norms.shape == (10,) and bool((norms > 0).all())
+    assert analysis.signal_of(taps).share.shape == (15,)
+    assert norms.shape == (15,) and bool((norms > 0).all())
 
 
 def test_dropout_is_off_unless_asked_for_and_batch_norm_uses_the_batch():

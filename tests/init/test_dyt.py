@@ -52,9 +52,9 @@ def test_the_input_scales_start_where_they_are_told_to(name):
                 value = near if "attention" in path else others
                 counts[value] += leaf.size
             np.testing.assert_array_equal(leaf, np.float32(value), err_msg=path)
-        # Two layers: an attention and a feed-forward of the encoder, two and one of the decoder,
+        # Three layers: an attention and a feed-forward of the encoder, two and one of the decoder,
         # and one after either stack.
-        assert counts == ({0.8: 2 + 4, 0.2: 2 + 2 + 2} if options else {0.5: 12})
+        assert counts == ({0.8: 3 + 6, 0.2: 3 + 3 + 2} if options else {0.5: 17})
 
 
 def test_what_is_no_dyt_is_refused():

@@ -21,10 +21,10 @@ constants = schemes.get("rescalenet").constants
 
 # The blocks of each stage in the small networks, and the layers of their branches.
 SHAPES = {
-    "cifar-resnet": ((2, 2, 2), 2),
-    "wrn": ((2, 2, 2), 2),
-    "resnet": ((2, 2, 2, 2), 3),
-    "resnet-v2": ((2, 2, 2, 2), 3),
+    "cifar-resnet": ((3, 3, 3), 2),
+    "wrn": ((3, 3, 3), 2),
+    "resnet": ((3, 4, 6, 3), 3),
+    "resnet-v2": ((3, 4, 6, 3), 3),
     "vgg": ((), 0),
 }
 
