@@ -25,15 +25,14 @@ PYTHONS := "$(PYTHON)"
 endif
 VERSION := 'import sys; print(sys.version)'
 
-.PHONY: help demo test slow faults mutants bench docs wheel lint format clean distclean
+.PHONY: help demo test slow faults bench docs wheel lint format clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo       train the networks of the main figure at the size of a laptop'
 	@echo 'make test       run the tests and the doctests, without the slow ones'
 	@echo 'make slow       run the slow tests'
-	@echo 'make faults     kill, cut and damage runs and sweeps, and print what they survived'
-	@echo 'make mutants    put faults into the code, and print which the tests notice'
+	@echo 'make faults     run all tests of what trainings and sweeps survive, slow ones too'
 	@echo 'make bench      measure, side by side, against PyTorch, BatchNorm and other depths'
 	@echo 'make docs       build the documentation, in docs/_build/html'
 	@echo 'make wheel      build what pip installs, in dist'
@@ -52,11 +51,8 @@ slow: .venv/.test
 	$(PYTEST) --durations 10 -m slow -o faulthandler_timeout=3600 $(PYTEST_ARGS)
 
 faults: .venv/.test
-	.venv/bin/python -m pytest tests/faults tests/training/test_preemption.py \
-	  -m "slow or not slow" -p tests.faults.table -o faulthandler_timeout=3600 $(PYTEST_ARGS)
-
-mutants: .venv/.test
-	.venv/bin/python -m tests.mutants
+	.venv/bin/python -m pytest tests/faults tests/training tests/sweep \
+	  -m "slow or not slow" -o faulthandler_timeout=3600 $(PYTEST_ARGS)
 
 bench: .venv/.bench
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
