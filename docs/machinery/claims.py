@@ -19,6 +19,7 @@ import collections
 import csv
 import dataclasses
 import functools
+import io
 import math
 import re
 import shlex
@@ -243,7 +244,7 @@ def _scale(claim: Claim, found: dict[str, Number]) -> str:
     """What was run: network, data, and the fewest and the most steps."""
     parts = [claim.network, claim.what]
     for folder in claim.folders:
-        settings = (RESULTS / folder / "settings.json").read_text()
+        settings = results.read_committed(RESULTS / folder / "settings.json")
         parts += [DATASETS.get(name, name) for name in re.findall(r'"dataset": "(.+?)"', settings)]
     steps = sorted({step for number in found.values() for step in number.steps})
     if steps:
@@ -257,8 +258,7 @@ def _rows(folder: str, file: str) -> list[dict[str, str]]:
     path = RESULTS / folder / file
     if not folder or not path.exists():
         raise ValueError(f"{path.relative_to(ROOT)} is named by a claim and does not exist.")
-    with open(path, newline="") as stream:
-        return list(csv.DictReader(stream))
+    return list(csv.DictReader(io.StringIO(results.read_committed(path), newline="")))
 
 
 def _is(cell: str, wish: str) -> bool:

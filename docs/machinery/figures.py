@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib
+import io
 import json
 import shlex
 import shutil
@@ -18,12 +19,13 @@ from typing import Any
 
 import tyro
 
-from docs.machinery.results import Result, committed
+from docs.machinery.results import Result, committed, read_committed
 from experiments import skipinit_lr_batch
 from experiments.experiment import Results
 from experiments.main import open_curves, open_folder, settings_of, show, wanted_rows
 from nf_resnets.sweep import results
-from nf_resnets.sweep.claims import Clock
+from nf_resnets.sweep.rows import RESULTS
+from nf_resnets.sweep.settings import FIELDS
 
 CURVE_LINES = "points"
 """The setting that says how many lines of a run ``curves.csv`` has, which changes no number."""
@@ -39,7 +41,7 @@ def as_made(result: Result) -> tuple[Any, Any, Any]:
     wanted = tyro.cli(experiment.command, args=shlex.split(result.command)[3:])
     settings = settings_of(experiment, wanted)
     now = json.loads(json.dumps(dataclasses.asdict(settings)))
-    made = json.loads((result.folder / "settings.json").read_text())["settings"]
+    made = json.loads(read_committed(result.folder / "settings.json"))["settings"]
     other = [
         f"{name}={made[name]}, and not {now[name]}"
         for name in made.keys() & now.keys() - {*experiment.grid, CURVE_LINES}
@@ -95,18 +97,16 @@ def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
 
 
 def redraw_sweep(result: Result, out: Path) -> None:
-    """As :func:`redraw`, for the sweep, whose rows are a table of its ledger; with its report."""
-    kept = json.loads((result.folder / "settings.json").read_text())
-    with open(result.folder / "rows.csv", newline="") as stream:
+    """As :func:`redraw`, for the sweep, with its report."""
+    kept = json.loads(read_committed(result.folder / "settings.json"))
+    with io.StringIO(read_committed(result.folder / "rows.csv"), newline="") as stream:
         rows = [
             {name: _value(text) if name not in ("key", "program") else text
-             for name, text in row.items()}
+             for name, text in row.items() if name in FIELDS or name in RESULTS}
             for row in csv.DictReader(stream)
         ]  # fmt: skip
     axes = {name: tuple(values) for name, values in kept["grid"].items()}
-    swept = results.Result(
-        rows, axes, kept["settings"], kept["runs"], Clock(), 0, {}, 0, kept["made"]
-    )
+    swept = results.Result(rows, axes, kept["settings"], kept["runs"], {}, 0, 0, kept["made"])
     out.mkdir()
     results.draw(swept, out, title=skipinit_lr_batch.TITLE, chance=0.1)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import hashlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+SUMS = ROOT / "results" / "SHA256SUMS"
+"""The SHA-256 of each committed file that tables, figures and claims are made of."""
 SCALES = (
     "smoke", "demo", "laptop", "rules", "rivals", "cifar", "reduced", "paper", "paper_wmt",
 )  # fmt: skip
@@ -67,6 +71,39 @@ class Result:
         """What ``table.txt`` holds; nothing where there is none."""
         path = self.folder / "table.txt"
         return parse_tables(path.read_text()) if path.exists() else ()
+
+
+def read_committed(path: Path) -> str:
+    """The text of a committed file, which must be the one that was committed.
+
+    Raises:
+      ValueError: if it is another one, or ``results/SHA256SUMS`` does not have it.
+    """
+    content = path.read_bytes()
+    name = path.relative_to(SUMS.parent).as_posix()
+    if _sums().get(name) != hashlib.sha256(content).hexdigest():
+        raise ValueError(
+            f"results/{name} is not what results/SHA256SUMS says; a file that was made again is "
+            "committed with `python -m docs.machinery.results`."
+        )
+    return content.decode()
+
+
+@functools.cache
+def _sums() -> dict[str, str]:
+    lines = (line.split("  ", 1) for line in SUMS.read_text().splitlines())
+    return {name: sum_ for sum_, name in lines}
+
+
+def write_sums() -> None:
+    """Writes ``results/SHA256SUMS`` anew, as ``sha256sum`` does."""
+    files = [path for path in SUMS.parent.rglob("*") if path.suffix in (".csv", ".json", ".jsonl")]
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  "
+        f"{path.relative_to(SUMS.parent).as_posix()}\n"
+        for path in sorted(files)
+    ]
+    SUMS.write_text("".join(lines))
 
 
 def committed(root: Path = ROOT) -> tuple[Result, ...]:
@@ -140,7 +177,7 @@ def _result(folder: Path, root: Path) -> Result:
     settings: dict[str, Any] = {}
     for name in ("settings.json", "bench.json"):
         if (folder / name).exists():
-            settings = json.loads((folder / name).read_text())
+            settings = json.loads(read_committed(folder / name))
     if folder.name.startswith("bench"):
         module, source = "benchmarks", root / "benchmarks" / "__main__.py"
         command = "make bench" + (" BENCH_ARGS=--quick" if "quick" in folder.name else "")
@@ -215,4 +252,8 @@ def _made(settings: dict[str, Any]) -> str:
 
 __all__ = [
     "ROOT", "Result", "Table", "committed", "lines_of", "markdown_table", "parse_tables",
+    "read_committed", "write_sums",
 ]  # fmt: skip
+
+if __name__ == "__main__":
+    write_sums()
