@@ -33,7 +33,6 @@ Part = Literal[
     "depth",
     "together",
     "roofline",
-    "outside",
     "startup",
     "tpu_programs",
 ]

@@ -5,8 +5,7 @@ On a CPU of one device they come one after another in any case (``vmap`` is show
 can gain there is a thread for each core, as sweeps have them. Runs on several devices do not
 communicate; virtual devices of one CPU share its cores, and show the overhead.
 
-All rows are in runs/s on the digits with batches of 64, training steps only: initialisation, tests
-and results are left to ``benchmarks.outside``.
+All rows are in runs/s on the digits with batches of 64, training steps only.
 
 Cost on two cores: four to seven minutes; half a minute with ``--quick``.
 """
@@ -28,7 +27,7 @@ from benchmarks.rows import Row
 from benchmarks.timing import interleaved, ratio, spread
 from nf_resnets import data, schemes, training
 from nf_resnets.models import architectures
-from nf_resnets.sweep.worker import default_workers
+from nf_resnets.sweep.engine import default_workers
 
 TITLE = "Runs at a time (runs/s over those one after another, or on one device)"
 LIMIT = 4.0

@@ -144,7 +144,7 @@ def _lowered(program: Program, chips: list[Any]) -> Any:
 
     from nf_resnets import data
     from nf_resnets.sweep import make_sweep
-    from nf_resnets.sweep.worker import sweep_mesh
+    from nf_resnets.sweep.engine import sweep_mesh
 
     def split(count: int) -> data.Split:
         # Only their shapes are looked at.
@@ -160,12 +160,10 @@ def _lowered(program: Program, chips: list[Any]) -> Any:
         "batch_size": program.batch_size, "ghost_batch": program.batch_size // len(chips),
         "epochs": 1.0, "padding": 4, "flip": True, "remat": program.remat,
     }  # fmt: skip
-    task = make_sweep({"seed": (0,)}, base, load=lambda _: dataset).task
-    run = task.resolve(base)
+    sweep = make_sweep({"seed": (0,)}, base, load=lambda _: dataset)
     vectorize: Any = program.vectorize
-    return task.lower(
-        run, sweep_mesh(chips, len(chips)), runs_per_device=program.runs, vectorize=vectorize
-    )
+    mesh = sweep_mesh(chips, len(chips))
+    return sweep.task.lower(sweep.plans[0], mesh, runs_per_device=program.runs, vectorize=vectorize)
 
 
 def versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ import tyro
 from nf_resnets import data, optim
 from nf_resnets.models import DTYPES, Dtype
 from nf_resnets.plotting.curves import Curve
-from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep.engine import Execution
 from nf_resnets.training import Start
 
 from .folder import CurvesFile, Row
@@ -22,23 +22,23 @@ from .table import grouped
 FIGURE = "figure.png"
 """The file of an experiment's first figure."""
 
-EXECUTION = Execution(devices_per_run=0, max_attempts=1)
-"""A run is sharded over all devices that divide its batch; one that raises is not tried again."""
+EXECUTION = Execution(devices_per_run=0)
+"""A run is sharded over all devices that divide its batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
     """The options that every experiment has.
 
-    An option that is a setting, too, replaces that of the scale unless it is 0 or empty.
+    An option that is a setting, too, replaces that of the scale where it is given.
     """
 
     scale: Literal["smoke", "laptop", "paper"] = "laptop"
     """smoke: seconds a run; laptop: digits, minutes on two cores; paper: as published."""
     seeds: tuple[int, ...] = ()
     """Seeds, with spaces between; by default those of the scale."""
-    steps: int = 0
-    """Steps of each run; 0 for the scale's number."""
+    steps: int | None = None
+    """Steps of each run; by default the scale's."""
     dtype: Dtype = DTYPES[0]
     """What networks compute in; parameters, statistics and losses are float32 in either case."""
     optimizer: optim.Name = "sgd"
@@ -49,9 +49,6 @@ class Command:
     out: Path | None = None
     """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
     command makes only what is missing, and goes on with runs that were cut off."""
-    ledger: str | None = None
-    """Another ledger than the folder's: a file, or postgresql://USER@HOST/DATABASE for many
-    machines, which share the runs; each writes all rows into a folder of its own."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folder's tensorboard/."""
     wandb: bool = False
@@ -148,8 +145,8 @@ class Experiment:
         until it asks for no more.
       setup: ``setup(settings, data, point)`` is what the runs of equal ``point.program`` share.
       row: ``row(settings, point, run)`` gives those columns of a run that has ended which
-        :func:`standard_columns` has not; ``run`` is its row in the ledger, with ``measures`` and
-        ``epochs``.
+        :func:`standard_columns` has not; ``run`` is its row in the sweep, with ``measures`` and
+        ``history``.
       measure: ``measure(settings, data, folder)`` adds the rows and files that need no training.
       command: the class of the options.
       choices: what a setting of the grid may hold, by name.
@@ -204,7 +201,7 @@ OUTCOME = (
 
 
 def standard_columns(point: Point, model: Any, run: Mapping[str, Any]) -> Row:
-    """The columns that need not be declared: key, title, network, and the ledger's results."""
+    """The columns that need not be declared: key, title, network, and the sweep's results."""
     measures = run["measures"]
     return {
         "title": point.title,
@@ -249,7 +246,7 @@ def mean_curves(results: Results, *columns: str, of: str = "accuracy") -> list[C
 
 
 def number(value: float | None) -> float:
-    """A number of the ledger, where NaN is none."""
+    """A number of a row, where None stands for NaN."""
     return math.nan if value is None else value
 
 
@@ -268,7 +265,7 @@ def thinned(
       >>> [(point["step"], point["loss"]) for point in thinned(curve, 3, num_steps=9)]
       [(3, 1.0), (5, 3.5)]
     """
-    # A point of the ledger's curve may be the mean of several steps already.
+    # A point of a row's curve may be the mean of several steps already.
     whole = -(-num_steps // curve["step"][0]) if curve["step"] else 0
     length = max(1, -(-whole // points))
     found = []

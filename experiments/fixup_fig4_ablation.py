@@ -201,8 +201,8 @@ class Command(experiment.Command):
     scale: Literal["smoke", "laptop", "rules", "cifar", "paper"] = "laptop"
     """smoke: seconds a run; laptop: digits, minutes on two cores; rules: Fixup's rules one by one,
     on digits; cifar: a ResNet-20, an hour on two cores; paper: as published."""
-    depth: int = 0
-    """Layers, 6N + 2; 0 for the scale's number."""
+    depth: int | None = None
+    """Layers, 6N + 2; by default the scale's."""
     variants: tuple[str, ...] = ()
     """Curves, with spaces between; by default those of the scale."""
 

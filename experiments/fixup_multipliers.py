@@ -167,7 +167,7 @@ def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict
     """A line for each look."""
     return [
         {"step": epoch["step"], **{name: epoch["measures"][name] for name in LOOKED_AT}}
-        for epoch in run["epochs"]
+        for epoch in run["history"]
         if epoch["measures"]  # none where a run diverged before the step of a look
     ]
 

@@ -178,8 +178,8 @@ class Command(experiment.Command):
     the epochs, hours on two cores; paper: as published."""
     variants: tuple[str, ...] = ()
     """Rows of the table, with spaces between; by default those of the scale."""
-    depth: int = 0
-    """Layers of the network, 6n + 2; 0 for the scale's."""
+    depth: int | None = None
+    """Layers of the network, 6n + 2; by default the scale's."""
 
 
 def check(settings: Settings, command: Command) -> Settings:

@@ -126,10 +126,10 @@ SCALES = {
 class Command(imagenet.Command):
     """The options of the table."""
 
-    rate: float = 0.0
-    """The learning rate; 0 for the scale's."""
-    epochs: int = 0
-    """Epochs of ResNet-50; 0 for the scale's."""
+    rate: float | None = None
+    """The learning rate; by default the scale's."""
+    epochs: int | None = None
+    """Epochs of ResNet-50; by default the scale's."""
     drops: tuple[float, ...] = ()
     """The parts of a run after which the rate is divided by 10; by default those of the scale."""
     depths: tuple[int, ...] = ()
@@ -140,12 +140,13 @@ class Command(imagenet.Command):
 
 def check(settings: Settings, command: Command) -> Settings:
     """The settings with the learning rate of the command line; epochs and drops are checked."""
-    if not 0 <= command.rate < float("inf"):
+    if command.rate is not None and not 0 < command.rate < float("inf"):
         raise ValueError(f"--rate {command.rate:g} found; expected a finite number above 0.")
     if any(not 0 < drop < 1 for drop in command.drops):
         drops = " ".join(f"{drop:g}" for drop in command.drops)
         raise ValueError(f"--drops {drops} found; expected parts of a run, between 0 and 1.")
-    return dataclasses.replace(settings, learning_rate=command.rate or settings.learning_rate)
+    rate = settings.learning_rate if command.rate is None else command.rate
+    return dataclasses.replace(settings, learning_rate=rate)
 
 
 def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:
@@ -207,7 +208,7 @@ def probe(
 
 def tests(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tests after every epoch, and the one before the first."""
-    at_epochs = ({**epoch, **epoch["measures"]} for epoch in run["epochs"])
+    at_epochs = ({**epoch, **epoch["measures"]} for epoch in run["history"])
     return [line for line in at_epochs if line.get("test_loss") is not None]
 
 

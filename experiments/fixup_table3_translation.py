@@ -171,17 +171,17 @@ class Command(experiment.Command):
     variants: tuple[str, ...] = ()
     """Some of layernorm, layernorm_pre, fixup, plain, t_fixup, rezero, dyt, derf, deepnorm, admin,
     with spaces between."""
-    layers: int = 0
-    """Layers of the encoder, and of the decoder; 0 for the scale's number."""
+    layers: int | None = None
+    """Layers of the encoder, and of the decoder; by default the scale's."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data; with it, laptop takes Multi30k from there."""
 
 
 def check(settings: Settings, command: Command) -> Settings:
     """The settings with the layers of the command line, and what a data set of its own changes."""
-    if command.layers < 0:
-        raise ValueError(f"--layers {command.layers} found; expected at least 1.")
-    if command.layers:
+    if command.layers is not None:
+        if command.layers < 1:
+            raise ValueError(f"--layers {command.layers} found; expected at least 1.")
         settings = dataclasses.replace(settings, num_layers=command.layers)
     if command.scale == "laptop" and (command.dataset or command.data_dir is not None):
         name = command.dataset or MULTI30K
@@ -328,7 +328,7 @@ def finish(
 
 def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
     """The columns of a translation."""
-    measures, first = run["measures"], run["epochs"][0]["measures"]
+    measures, first = run["measures"], run["history"][0]["measures"]
     curve = measures["curve"]
     lengths = np.diff([0, *curve["step"]]).tolist()
     return {
@@ -348,7 +348,7 @@ def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict
     found: dict[int, dict[str, Any]] = {0: {}}
     for line in thinned(run["measures"]["curve"], settings.steps, settings.steps):
         found[int(line["step"])] = {name: line[name] for name in names[:3]}
-    for epoch in run["epochs"]:
+    for epoch in run["history"]:
         found.setdefault(epoch["step"], {})["bleu"] = epoch["measures"].get("bleu", "")
     return [
         {"step": step, **{name: found[step].get(name, "") for name in names}}

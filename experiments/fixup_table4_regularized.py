@@ -161,12 +161,12 @@ class Command(experiment.Command):
     """Data sets of the paper's scale, cifar10 and svhn, with spaces between; by default both."""
     variants: tuple[str, ...] = ()
     """Lines of the table, with spaces between; by default those of the scale."""
-    depth: int = 0
-    """n of WRN-n-k, 6N + 4; 0 for the scale's."""
-    width: int = 0
-    """k of WRN-n-k; 0 for the scale's."""
-    epochs: int = 0
-    """Epochs of a run; 0 for the scale's."""
+    depth: int | None = None
+    """n of WRN-n-k, 6N + 4; by default the scale's."""
+    width: int | None = None
+    """k of WRN-n-k; by default the scale's."""
+    epochs: int | None = None
+    """Epochs of a run; by default the scale's."""
 
 
 def check(settings: Settings, command: Command) -> Settings:
@@ -177,10 +177,10 @@ def check(settings: Settings, command: Command) -> Settings:
                 f"--parts {part} found; --scale {command.scale} has "
                 f"{', '.join(settings.networks)} only."
             )
-    if command.depth and (command.depth < 10 or command.depth % 6 != 4):
+    if command.depth is not None and (command.depth < 10 or command.depth % 6 != 4):
         raise ValueError(f"--depth {command.depth} found; expected 6N + 4 layers, N >= 1.")
     for name in ("width", "epochs"):
-        if (value := getattr(command, name)) < 0:
+        if (value := getattr(command, name)) is not None and value < 1:
             raise ValueError(f"--{name} {value} found; expected at least 1.")
     networks = {
         name: dataclasses.replace(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import io
 import json
 import os
@@ -28,7 +27,7 @@ Row = dict[str, Any]
 
 
 class ResultsFolder:
-    """The rows and settings of one experiment, held by one process until it is closed.
+    """The rows and settings of one experiment, written by one process.
 
     Args:
       path: the folder; made if it is not there.
@@ -43,8 +42,7 @@ class ResultsFolder:
       faults: what could not be made of the rows, a sentence for each file.
 
     Raises:
-      SystemExit: if another process is writing there, the settings differ, or a file cannot be
-        read; with one sentence that says which and what to do.
+      SystemExit: if the settings differ, or a file cannot be read; the sentence says what to do.
     """
 
     def __init__(
@@ -61,28 +59,16 @@ class ResultsFolder:
         self._columns, self.key = tuple(columns), tuple(key)
         try:
             self.path = path = places.try_folder(path, "--out")
-            self._lock = places.open_own(path / ".lock")  # held until the process ends
         except (places.PlaceError, OSError) as error:
             raise SystemExit(str(error)) from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._check_settings(json.loads(json.dumps(dict(settings))), grid)
             self.rows = read_rows(path / "rows.csv", self._columns)
-        except BlockingIOError:
-            self._refuse(f"another process is writing to {path}; wait for it, or choose another")
         except OSError as error:
             self._refuse(f"cannot use the results folder {path}: {error}; choose another")
-        except SystemExit:
-            self.close()
-            raise
 
     def _refuse(self, sentence: str) -> NoReturn:
-        self.close()
         raise SystemExit(f"{sentence} folder with --out.") from None
-
-    def close(self) -> None:
-        """Lets other processes write there."""
-        self._lock.close()
 
     def _check_settings(self, settings: dict[str, Any], grid: Sequence[str]) -> None:
         file, now = self.path / "settings.json", machine()

@@ -73,6 +73,11 @@ class Streamed:
     reading: stream.Reading
 
     @property
+    def identity(self) -> imagenet.EncodedDataset:
+        """What of it the numbers of a run depend on."""
+        return self.encoded
+
+    @property
     def name(self) -> str:
         """Of the data set."""
         return self.encoded.name

@@ -16,11 +16,9 @@ import jax
 
 from nf_resnets import command_line
 from nf_resnets.sweep.command import end
-from nf_resnets.sweep.ledger import LedgerError
+from nf_resnets.sweep.engine import sweep_mesh
 from nf_resnets.sweep.options import check_execution
-from nf_resnets.sweep.worker import sweep_mesh
 from nf_resnets.training import hosts
-from nf_resnets.training.checkpoint import CheckpointError
 
 from .experiment import FIGURE, Command, Experiment, Point, Results
 from .folder import CurvesFile, ResultsFolder, Row
@@ -64,7 +62,7 @@ def main(experiment: Experiment, command: Any) -> int:
     try:
         with hosts.abort_on_error():
             return make(experiment, command, settings, data, folder)
-    except (LedgerError, CheckpointError) as error:
+    except OSError as error:
         raise SystemExit(str(error)) from error
 
 
@@ -108,10 +106,18 @@ def make(
 
 def settings_of(experiment: Experiment, command: Any) -> Any:
     """The settings of the scale with what the command line changes, checked."""
+    if command.scale not in experiment.scales:
+        known = ", ".join(experiment.scales)
+        raise SystemExit(f"--scale {command.scale} found; expected one of {known}.")
     settings = experiment.scales[command.scale]
     names = {field.name for field in dataclasses.fields(settings)}
     options = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
-    changed = {name: value for name, value in options.items() if name in names and value}
+    unset = (None, (), "")
+    changed = {
+        name: value
+        for name, value in options.items()
+        if name in names and value not in unset and value is not False
+    }
     if hasattr(command, "execution"):
         check_execution(command.execution)
     if command.out is not None and command.out == Path():

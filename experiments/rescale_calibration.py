@@ -228,7 +228,7 @@ def probe(
 
 def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
     """What the probes found at the start, and the dead units at the end."""
-    first, *rest = (epoch["measures"] for epoch in run["epochs"])
+    first, *rest = (epoch["measures"] for epoch in run["history"])
     after = [measures["dead"] for measures in rest if measures]
     return {**first, "dead_after": after[-1] if after else ""}
 

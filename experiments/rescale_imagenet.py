@@ -147,13 +147,13 @@ class Command(imagenet.Command):
 
     networks: tuple[str, ...] = ()
     """Networks, with spaces between; by default those of the scale."""
-    rate: float = 0.0
-    """The learning rate of the ResNets at batch 256; 0 for the scale's."""
+    rate: float | None = None
+    """The learning rate of the ResNets at batch 256; by default the scale's."""
 
 
 def check(settings: Settings, command: Command) -> Settings:
     """Refuses a rate that is none."""
-    if not 0 <= command.rate < float("inf"):
+    if command.rate is not None and not 0 < command.rate < float("inf"):
         raise ValueError(f"--rate {command.rate:g} found; expected a finite number above 0.")
     return settings
 

@@ -163,7 +163,7 @@ def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict
     """A line for each block at each step that was looked at."""
     return [
         {"step": epoch["step"], **block}
-        for epoch in run["epochs"]
+        for epoch in run["history"]
         for block in epoch["measures"].get("blocks", ())
     ]
 

@@ -1,4 +1,4 @@
-"""The runs of an experiment as a sweep: entered in a ledger, trained, and read back as rows."""
+"""The runs of an experiment as a sweep."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
-from nf_resnets import places, schemes, training, translation
+from nf_resnets import schemes, training, translation
+from nf_resnets.data import fingerprint
 from nf_resnets.models import DTYPES, dtype_of
-from nf_resnets.sweep import Callbacks
-from nf_resnets.sweep.display import Display
-from nf_resnets.sweep.ledger import Ledger, open_ledger
+from nf_resnets.sweep import Callbacks, engine
+from nf_resnets.sweep.command import refuse_without_rows, say_what_is_damaged
+from nf_resnets.sweep.engine import Outcome
 from nf_resnets.sweep.programs import store_programs
-from nf_resnets.sweep.task import Resolved
-from nf_resnets.sweep.worker import Outcome, enter, run_sweep
-from nf_resnets.training import Program, Start, hosts
+from nf_resnets.sweep.rows import Rows, plain
+from nf_resnets.training import Plan, Program, Start, hosts
+from nf_resnets.training.display import Display
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
@@ -41,7 +42,7 @@ NEVER = 10**9
 """``evaluate_every`` of a run that is tested at its end only."""
 
 CURVE_POINTS = 2_000
-"""The most points that the ledger keeps of a run's curve; shorter runs keep every step."""
+"""The most points of a run's curve that are kept; shorter runs keep every step."""
 
 
 class ExperimentTask:
@@ -58,16 +59,17 @@ class ExperimentTask:
         self.experiment, self.settings, self.data = experiment, settings, data
         self._dtype, self._optimizer = dtype, optimizer
         self.points: dict[str, Point] = {}
-        self.runs: dict[str, Resolved] = {}
+        self.plans: dict[str, Plan] = {}
         self._programs: dict[str, Any] = {}  # by name
         values = dataclasses.asdict(settings)
         fixed = {name: of for name, of in values.items() if name not in experiment.grid}
         self._fixed = json.dumps(fixed, sort_keys=True)
+        self._data = "" if data is None else fingerprint(data)
         self._lock, self._splits = threading.Lock(), {}
         self.probe = None if experiment.probe is None else self._probe
         self.finish = None if experiment.finish is None else self._finish
 
-    def add(self, points: Sequence[Point]) -> list[Resolved]:
+    def add(self, points: Sequence[Point]) -> list[Plan]:
         """Resolves points, in the order of their priority, then the longest programs first."""
         programs: dict[Any, list[Point]] = {}
         for point in points:
@@ -96,18 +98,19 @@ class ExperimentTask:
                 }
                 if self._optimizer:
                     named["optimizer"] = self._optimizer
-                run = Resolved(
+                plan = Plan(
                     settings={**named, **point.key},
                     label=point.name,
                     program=name,
+                    data=self._data,
                     num_steps=point.num_steps,
                     steps_per_epoch=point.steps_per_epoch,
                     step_cost=step_cost,
                     evaluate_every=1 if self.experiment.test_every_epoch else NEVER,
                     curve_points=CURVE_POINTS,
                 )
-                self.points[run.key], self.runs[run.key] = point, run
-                found.append(run)
+                self.points[plan.key], self.plans[plan.key] = point, plan
+                found.append(plan)
         return found
 
     def _step_cost(self, point: Point) -> float:
@@ -116,10 +119,6 @@ class ExperimentTask:
             return (1.0 + self.setup(point).model.num_branches) * max(1, point.batch_size)
         except Exception:  # the run says it, when it is its turn
             return 1.0
-
-    def resolve(self, settings: Mapping[str, Any]) -> Resolved:
-        """The run of these settings."""
-        return self.runs[Resolved(settings, "", "", 0, 0).key]
 
     def setup(self, point: Point) -> Setup:
         """What the runs of a program share; the network computes in what the command says."""
@@ -131,32 +130,32 @@ class ExperimentTask:
             return found
         return found._replace(model=found.model.clone(dtype=dtype_of(self._dtype)))
 
-    def check(self, run: Resolved, devices_per_run: int) -> None:
+    def check(self, plan: Plan, devices_per_run: int) -> None:
         """Refuses a batch that several processes cannot share; one process uses fewer devices.
 
         All processes raise, so that none waits for another.
         """
-        point = self.points[run.key]
+        point = self.points[plan.key]
         if jax.process_count() == 1 or not point.batch_size:
             return
         model, _, steps, _ = self.setup(point)
         parts = devices_per_run * getattr(steps, "micro_batches", 1)
         if slices_of(model, point) % parts:
             raise SystemExit(
-                f"{run.label}: a batch of {slices_of(model, point)} parts found; expected a "
+                f"{plan.label}: a batch of {slices_of(model, point)} parts found; expected a "
                 f"multiple of {parts}, some for each of {devices_per_run} devices."
             )
 
     def build(
         self,
-        run: Resolved,
+        plan: Plan,
         mesh: jax.sharding.Mesh,
         *,
         runs_per_device: int = 1,
         vectorize: Literal["auto", "vmap", "loop"] = "auto",
     ) -> Program:
         """Compiles the program of a run, on as many devices as divide its batch."""
-        point = self.points[run.key]
+        point = self.points[plan.key]
         model, optimizer, steps, data = self.setup(point)
         mesh = divisible_mesh(mesh, model, point, getattr(steps, "micro_batches", 1))
         given = (model, data, optimizer, mesh, steps, point.start)
@@ -175,21 +174,21 @@ class ExperimentTask:
             vectorize=vectorize,
         )
 
-    def start(self, run: Resolved) -> Start:
+    def start(self, plan: Plan) -> Start:
         """The start of a run: scheme, seed and hyper-parameters."""
-        return self.points[run.key].start
+        return self.points[plan.key].start
 
-    def _probe(self, program: Program, run: Resolved, state: Any, step: int) -> Mapping[str, Any]:
-        point = self.points[run.key]
+    def _probe(self, program: Program, plan: Plan, state: Any, step: int) -> Mapping[str, Any]:
+        point = self.points[plan.key]
         return self.experiment.probe(self.settings, self.data, point, program, state, step)
 
-    def _finish(self, program: Program, run: Resolved, state: Any) -> Mapping[str, Any]:
-        point = self.points[run.key]
+    def _finish(self, program: Program, plan: Plan, state: Any) -> Mapping[str, Any]:
+        point = self.points[plan.key]
         return self.experiment.finish(self.settings, self.data, point, program, state)
 
-    def row(self, key: str, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of a run for ``rows.csv``, from its row in the ledger and its ``epochs``."""
-        point, experiment = self.points[key], self.experiment
+    def row(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of a run for ``rows.csv``, from its row in the sweep."""
+        point, experiment = self.points[run["key"]], self.experiment
         model = experiment.setup(self.settings, self.data, point).model
         found = standard_columns(point, model, run) | experiment.row(self.settings, point, run)
         return {name: found[name] for name in experiment.columns}
@@ -215,20 +214,17 @@ def divisible_mesh(
 class RowWriter:
     """A callback that writes the row of each run that ends; it ignores all other events.
 
-    ``failures`` has the traceback of each run whose row could not be made, by the run's label.
+    ``failures`` has the traceback of each run that failed, or whose row could not be made, by the
+    run's label.
     """
 
     def __init__(
-        self,
-        task: ExperimentTask,
-        ledger: Ledger,
-        folder: ResultsFolder,
-        curves: Mapping[str, CurvesFile],
+        self, task: ExperimentTask, folder: ResultsFolder, curves: Mapping[str, CurvesFile]
     ) -> None:
-        self.task, self.ledger, self.folder, self.curves = task, ledger, folder, curves
+        self.task, self.folder, self.curves = task, folder, curves
         self.failures: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._ended: list[Resolved] = []
+        self._ended: list[Mapping[str, Any]] = []
         self._wait_until = 0.0
 
     def __getattr__(self, event: str) -> Callable[..., None]:
@@ -236,34 +232,36 @@ class RowWriter:
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run has ended."""
-        if state not in ("finished", "diverged"):
-            return
         with self._lock:
-            self._ended.append(self.task.runs[key])
+            self._ended.append(plain(result))
             if time.monotonic() < self._wait_until:
                 return
             ended, self._ended = self._ended, []
-        # Reading takes longer the more runs there are: at most a twentieth of the time goes there.
+        # Files are written whole, which takes longer the more runs there are: at most a twentieth
+        # of the time goes there.
         start = time.monotonic()
         self.write(ended)
         end = time.monotonic()
         self._wait_until = end + 19 * (end - start)
 
-    def write(self, runs: Sequence[Resolved]) -> None:
+    def write(self, runs: Iterable[Mapping[str, Any]]) -> None:
         """Writes the rows of those runs that have ended and have no row yet."""
         with self._lock:
-            for run in self.ledger.rows([run.key for run in runs]):
+            for run in runs:
                 point = self.task.points[run["key"]]
-                if run["state"] not in ("finished", "diverged") or self.folder.has(**point.key):
-                    continue
-                run |= {"epochs": self.ledger.epochs(run["key"])}
-                try:
-                    row = self.task.row(run["key"], run)
-                    for name, lines in self.task.experiment.lines.items():
-                        self.curves[name].put(point.key, lines.of(self.task.settings, point, run))
-                    self.folder.add(row)
-                except Exception:  # an error in one row must not prevent the others
-                    self.failures[point.name] = traceback.format_exc()
+                if run["state"] not in ("finished", "diverged"):
+                    self.failures[point.name] = run.get("traceback") or str(run["message"])
+                elif not self.folder.has(**point.key):
+                    try:
+                        self._add(point, run)
+                    except Exception:  # an error in one row must not prevent the others
+                        self.failures[point.name] = traceback.format_exc()
+
+    def _add(self, point: Point, run: Mapping[str, Any]) -> None:
+        row = self.task.row(run)
+        for name, lines in self.task.experiment.lines.items():
+            self.curves[name].put(point.key, lines.of(self.task.settings, point, run))
+        self.folder.add(row)
 
 
 class Drawer:
@@ -328,50 +326,56 @@ def make_runs(
 ) -> Result:
     """Makes the missing runs, and those that the experiment asks for once it has their rows.
 
-    Interrupted runs continue from their checkpoints. The folder holds ledger and checkpoints; it is
+    Interrupted runs continue from their checkpoints. The folder holds rows and checkpoints; it is
     None on all processes but process 0, which writes. ``draw(points)`` draws those made so far.
     """
-    out = Path() if folder is None else folder.path
-    failures: dict[str, str] = {}
+    writer = None if folder is None else RowWriter(task, folder, curves)
     with contextlib.ExitStack() as stack:
-        writer, stop = None, stack.enter_context(Preemption())
+        rows: Rows | None = None
         while True:
-            rows = hosts.broadcast(None if folder is None else folder.rows)
-            points = task.experiment.points(task.settings, task.data, rows)
-            missing = [point for point in points if not _has(rows, point)]
-            if not missing or hosts.broadcast(bool(failures)):
+            there = hosts.broadcast(None if folder is None else folder.rows)
+            points = task.experiment.points(task.settings, task.data, there)
+            missing = [point for point in points if not _has(there, point)]
+            if not missing or hosts.broadcast(bool(writer and writer.failures)):
                 break
-            runs = task.add(missing)
-            if folder is not None:
-                if writer is None:
-                    store_programs(folder.path)
-                    ledger = stack.enter_context(open_ledger(_place(command, folder)))
-                    writer = RowWriter(task, ledger, folder, curves)
-                enter(runs, writer.ledger)
-                writer.ledger.retry(keys=[run.key for run in runs])
-                writer.write(runs)  # those that ended just before an earlier process did
-            drawn = functools.partial(draw, points)
-            outcome = _sweep(task, runs, writer, out, command, stop, drawn)
+            plans = task.add(missing)
+            if rows is None:
+                rows = stack.enter_context(_open(folder))
+                rows.retry()
+                stop = stack.enter_context(Preemption())
             if writer is not None:
-                writer.write(runs)
+                found = rows.read()  # those that ended just before an earlier process did
+                writer.write(found[plan.key] for plan in plans if plan.key in rows)
+            outcome = _sweep(
+                task, plans, rows, writer, command, stop, functools.partial(draw, points)
+            )
+            if writer is not None:
+                writer.write(outcome.rows.values())
             if outcome.stopped:
                 return Result(points, {}, stop.exit_code or 128 + signal.SIGTERM)
-            if writer is not None:
-                failures = _failures(task, writer.ledger, runs) | writer.failures
-        if folder is not None and writer is None:
+        if folder is not None and rows is None:
             are = "is" if len(points) == 1 else "are"
             print(f"{counted(points, 'run')} {are} there already.")
+    failures = {} if writer is None else writer.failures
     if folder is not None and not failures:
         for place in ("checkpoints", "compiled"):
-            shutil.rmtree(out / place, ignore_errors=True)
+            shutil.rmtree(folder.path / place, ignore_errors=True)
     return Result(points, failures)
 
 
-def _place(command: Any, folder: ResultsFolder) -> str | Path:
-    """The path of the ledger, or the URL of its database."""
-    if command.ledger is None or "://" in command.ledger:
-        return command.ledger or folder.path / "ledger.db"
-    return places.expanded(command.ledger, "--ledger")
+def _open(folder: ResultsFolder | None) -> Any:
+    """The rows of the sweep, held by this process; a folder of an earlier version is refused."""
+    if folder is None:
+        return Rows(Path(), writes=False).open()
+    store_programs(folder.path)
+    try:
+        if folder.rows:
+            refuse_without_rows(folder.path)
+        rows = Rows(folder.path)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    say_what_is_damaged(rows)
+    return rows.open()
 
 
 def _has(rows: Sequence[Row], point: Point) -> bool:
@@ -381,9 +385,9 @@ def _has(rows: Sequence[Row], point: Point) -> bool:
 
 def _sweep(
     task: ExperimentTask,
-    runs: Sequence[Resolved],
+    plans: Sequence[Plan],
+    rows: Rows,
     writer: RowWriter | None,
-    out: Path,
     command: Any,
     stop: Preemption,
     draw: Callable[[], None],
@@ -391,36 +395,20 @@ def _sweep(
     with contextlib.ExitStack() as stack:
         callbacks: list[Any] = []
         if writer is not None:
-            rows = writer.ledger.rows([run.key for run in runs])
-            display = Display(runs, rows=rows, describe=task.experiment.describe)
-            callbacks = [writer, stack.enter_context(display)]
+            left = [plan for plan in plans if plan.key not in rows]
+            display = stack.enter_context(Display(left, describe=task.experiment.describe))
+            callbacks = [writer, display]
             drawer = Drawer(draw, display.on_message, writer.folder.path / FIGURE)
             callbacks.append(stack.enter_context(drawer))
             if command.tensorboard:
-                boards = TensorBoard(out / "tensorboard", tell=display.on_message)
+                boards = TensorBoard(rows.folder / "tensorboard", tell=display.on_message)
                 callbacks.append(stack.enter_context(boards))
             if command.wandb:
-                callbacks.append(stack.enter_context(WandB(out)))
-        return run_sweep(
-            task,
-            runs,
-            None if writer is None else writer.ledger,
-            out / "checkpoints",
-            Callbacks(*callbacks),
-            stop=lambda: stop.requested,
-            execution=command.execution,
-        )
-
-
-def _failures(task: ExperimentTask, ledger: Ledger, runs: Sequence[Resolved]) -> dict[str, str]:
-    """The last traceback of each failed run, or its message, by label."""
-    found = {}
-    for run in ledger.rows([run.key for run in runs]):
-        if run["state"] in ("failed", "oom"):
-            traces = [attempt["traceback"] for attempt in ledger.attempts(run["key"])]
-            traces = [trace for trace in traces if trace] or [run["message"]]
-            found[task.points[run["key"]].name] = traces[-1]
-    return found
+                callbacks.append(stack.enter_context(WandB(rows.folder)))
+        return engine.make(
+            task, plans, rows, callback=Callbacks(*callbacks),
+            stop=lambda: stop.requested, execution=command.execution,
+        )  # fmt: skip
 
 
 __all__ = ["ExperimentTask", "Result", "RowWriter", "make_runs"]

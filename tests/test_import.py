@@ -12,9 +12,7 @@ import pytest
 import nf_resnets
 
 ROOT = Path(__file__).parents[1]
-HEAVY = (
-    "tensorflow", "tensorflow_datasets", "optuna", "optax", "matplotlib", "sklearn", "orbax", "flax"
-)  # fmt: skip
+HEAVY = ("tensorflow", "tensorflow_datasets", "optax", "matplotlib", "sklearn", "rich", "flax")
 LAZY = ("data", "models", "optim", "plotting", "training")
 
 

@@ -224,12 +224,3 @@ def test_every_scheme_is_named():
     text = (ROOT / "docs/schemes/index.md").read_text()
     for name in schemes.names():
         assert f"`{name}`" in text, name
-
-
-def test_the_sweep_of_the_example_has_as_many_runs_and_programs():
-    page = (ROOT / "docs/how_to/sweep.md").read_text()
-    code = re.search(r"```python\n(from nf_resnets import sweep\n.*?)```", page, re.S)[1]
-    runs, programs = map(int, re.search(r"# (\d+) runs, (\d+) program", code).groups())
-    names = {}
-    exec(code, names)
-    assert (len(names["grid"].runs), len(names["grid"].programs)) == (runs, programs)

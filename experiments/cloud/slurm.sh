@@ -1,8 +1,8 @@
 #!/bin/bash
-# A sweep on a Slurm cluster: each element of the array has one GPU and claims runs from one ledger
-# on PostgreSQL. From the root of the checkout, on a file system that all nodes share:
+# A sweep on a Slurm cluster: each element of the array has one GPU and makes every eighth wave of
+# runs. From the root of the checkout, on a file system that all nodes share:
 #
-#   LEDGER=postgresql://USER@HOST/DATABASE sbatch experiments/cloud/slurm.sh
+#   sbatch experiments/cloud/slurm.sh
 #SBATCH --job-name=lr-sweep
 #SBATCH --array=0-7
 #SBATCH --nodes=1
@@ -16,10 +16,10 @@
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%A_%a.log
 set -euo pipefail
-: "${LEDGER:?expected postgresql://USER@HOST/DATABASE}"
 
 code=0
-srun .venv/bin/python -m nf_resnets.sweep --out runs/lr-sweep --ledger "$LEDGER" \
+srun .venv/bin/python -m nf_resnets.sweep --out runs/lr-sweep \
+  --shard "$SLURM_ARRAY_TASK_ID" "$SLURM_ARRAY_TASK_COUNT" \
   --grid 'peak_lr=2^-8:2^2' batch_size=32,128 seed=0:5 || code=$?
 
 # 143: the time is nearly over, and the runs are saved. The same element goes on with them.

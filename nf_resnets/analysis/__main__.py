@@ -426,7 +426,7 @@ def _compile_for(options: Options) -> int:
     """Prints what a training step needs of a slice's chips; 1 if it does not fit on them."""
     # A page needs none of it.
     from nf_resnets.sweep import for_topology, make_sweep
-    from nf_resnets.sweep.programs import Execution
+    from nf_resnets.sweep.engine import Execution
 
     chips = topology_devices(str(options.compile_for))
     if options.image_size:
@@ -439,7 +439,7 @@ def _compile_for(options: Options) -> int:
     grid = make_sweep(
         {"seed": (options.seed,)}, base, load=lambda name: data.load(name, options.data_dir)
     )
-    run = grid.task.resolve(grid.kinds[0].settings)
+    run = grid.task.plan(grid.kinds[0].settings)
     grid.task.check(run, len(chips))
     execution = Execution(devices_per_run=0, runs_per_device=1)
     return for_topology.report(grid.task, {run.program: (run, 1)}, chips, execution,

@@ -8,6 +8,7 @@ from nf_resnets.data.batch import (
 )
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.data.dataset import Dataset, Split, from_arrays, from_splits
+from nf_resnets.data.fingerprint import fingerprint
 from nf_resnets.data.folder import from_folder
 from nf_resnets.data.imagenet import (
     IMAGENET_MEAN,
@@ -45,6 +46,7 @@ __all__ = [
     "epoch_order",
     "evaluation_stream",
     "example_keys",
+    "fingerprint",
     "from_arrays",
     "from_folder",
     "from_splits",

@@ -58,6 +58,11 @@ class EncodedSplit:
     num_examples: int
     num_classes: int
 
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What tells it from other splits: name, version and number of examples."""
+        return self.where, os.path.basename(self.folder), self.num_examples
+
     def __getitem__(self, index: int) -> Example:
         """Returns an example.
 

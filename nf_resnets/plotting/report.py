@@ -30,14 +30,14 @@ RULES = {
 }
 """How rates are compared at which some runs diverged."""
 
-STATES = ("finished", "diverged", "running", "waiting", "failed", "oom")
+STATES = ("finished", "diverged", "failed", "oom")
 
-# What a row of a ledger has besides the settings of its run.
+# What a row has besides the settings of its run.
 _RESULTS = {
-    "key", "program", "position", "state", "attempts", "steps_done", "test_accuracy", "test_loss",
-    "train_loss", "train_accuracy", "seconds", "message", "finished_at", "resolved", "measures",
+    "key", "program", "state", "steps_done", "test_accuracy", "test_loss", "train_loss",
+    "train_accuracy", "seconds", "message", "data", "traceback",
 }  # fmt: skip
-# More runs than these make the file too large to mail; all of them are in the ledger.
+# More runs than these make the file too large to mail; rows.csv has all of them.
 _RUNS = 2000
 # A traceback of a run that failed deep inside a compiler can be megabytes.
 _TEXT = 20_000
@@ -114,7 +114,7 @@ class SweepResults:
     Attributes:
       title: what was swept.
       rows: one for each run: its settings, ``state``, ``key`` and results. A setting is any field
-        but the results of a ledger's rows.
+        but the results of rows.
       optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
       regimes: plain mappings of ``nf_resnets.sweep.regimes.Regimes``.
       subtitle: the settings that it was made with.

@@ -7,18 +7,14 @@ python -m nf_resnets.sweep --grid peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import tyro
 
 from nf_resnets import command_line
 from nf_resnets.sweep import command
-from nf_resnets.sweep.export import export, salvage
-from nf_resnets.sweep.ledger import LedgerError, open_ledger
-from nf_resnets.sweep.options import Options, placed
+from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
-from nf_resnets.sweep.schema import redacted
 from nf_resnets.sweep.settings import RunSettings, parse
 
 
@@ -43,18 +39,10 @@ class Command:
     settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = (
         dataclasses.field(default_factory=RunSettings)
     )
-    export: tuple[str, ...] = ()
-    """Write the ledger of --out or --ledger to these files and do nothing else: .csv, .parquet, or
-    .db or the URL of a storage for an Optuna study, which optuna-dashboard opens."""
-    salvage: Path | None = None
-    """Copy all that is whole of the damaged ledger of --out or --ledger into this new one, say what
-    is left out, and do nothing else."""
 
 
 def main(wanted: Command) -> int:
     """Makes what is missing, prints the table, draws the figures; returns the exit code."""
-    if wanted.export or wanted.salvage:
-        return _copy(wanted)
     try:
         axes = parse(wanted.grid)
     except ValueError as error:
@@ -65,24 +53,6 @@ def main(wanted: Command) -> int:
         return 0
     named = (name.replace("peak_lr", "learning rate").replace("_", " ") for name in axes)
     return finish(result, wanted.options, title=f"Sweep of {', '.join(named)}")
-
-
-def _copy(wanted: Command) -> int:
-    try:
-        options = placed(wanted.options)
-        where: Any = options.ledger or options.out / "ledger.db"
-        if wanted.salvage:
-            copied, left = salvage(where, wanted.salvage)
-            print(f"{copied:,} runs: {redacted(str(wanted.salvage))}")
-            for line in left:
-                print(f"left out: {redacted(line)}")
-        if wanted.export:
-            with open_ledger(where, create=False) as ledger:
-                for path in wanted.export:
-                    print(f"{export(ledger, path):,} runs: {redacted(path)}")
-    except (LedgerError, OSError, ValueError, ImportError) as error:
-        raise SystemExit(redacted(str(error))) from None
-    return 0
 
 
 def run(prog: str = "") -> NoReturn:

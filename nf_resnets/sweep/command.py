@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import datetime
-import io
-import json
+import functools
 import os
 import shutil
 import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,29 +20,21 @@ import jax
 from nf_resnets import command_line, data, places
 from nf_resnets.machine import device_name
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep import for_topology, programs, worker
-from nf_resnets.sweep.display import Display
-from nf_resnets.sweep.export import to_csv
-from nf_resnets.sweep.image_task import (
-    Sweep,
-    make_sweep,
-    refuse_indivisible,
-    refuse_other_settings,
-)  # fmt: skip
-from nf_resnets.sweep.ledger import Ledger, LedgerError, open_ledger
-from nf_resnets.sweep.options import Options, check, parse_target, placed
-from nf_resnets.sweep.programs import Execution, store_programs
-from nf_resnets.sweep.results import METRICS, STOPPED, Result, curves_at_best, states_in_words
-from nf_resnets.sweep.schema import redacted
+from nf_resnets.sweep import engine, for_topology, on_ray, programs
+from nf_resnets.sweep.engine import Execution, Outcome
+from nf_resnets.sweep.image_task import Sweep, make_sweep, refuse_indivisible
+from nf_resnets.sweep.options import Options, check, parse_target
+from nf_resnets.sweep.programs import store_programs
+from nf_resnets.sweep.results import METRICS, STOPPED, Result, makers, states_in_words
+from nf_resnets.sweep.rows import Rows, write_csv
 from nf_resnets.sweep.select import Row, Rule, optima
-from nf_resnets.sweep.settings import RunSettings, swept, typed, value_text
-from nf_resnets.sweep.task import Resolved
+from nf_resnets.sweep.settings import RunSettings, typed, value_text
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
-from nf_resnets.training.checkpoint import CheckpointError
-from nf_resnets.training.compiling import duration_text
+from nf_resnets.training.display import Display, duration_text
 from nf_resnets.training.preemption import Preemption
+from nf_resnets.training.run import Plan
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
 
@@ -63,10 +52,6 @@ def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-WRITTEN = ("rows.csv", "settings.json", "table.txt", "report.html")
-"""The files of a sweep that are no figures."""
-
-
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
         title: str, *, metrics: Sequence[str] = METRICS, read: Callable[[Row], Row] = dict,
         ) -> Result | None:  # fmt: skip
@@ -78,17 +63,17 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       base: the other settings, where they are not the defaults.
       title: what the first line calls it.
       metrics: by which rates are compared, for ``--extend``.
-      read: makes of a row of the ledger that which is compared.
+      read: makes of a row that which is compared.
 
     Returns:
       None after a dry run, and on all but process 0.
 
     Raises:
-      SystemExit: if an option, the grid, the data or the ledger is not in order, with one sentence.
+      SystemExit: if an option, the grid, the data or the folder is not in order, with one sentence.
     """
     check(options)
     try:
-        options = placed(options)
+        options = dataclasses.replace(options, out=places.expanded(options.out, "--out"))
         # First: from then on JAX computes on the CPU, as it must where there are no such chips.
         chips = topology_devices(options.topology) if options.topology else []
         if not chips:
@@ -96,7 +81,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         sweep = make_sweep(axes, base, load=_loader(options.data_dir))
         devices = chips or jax.devices()
         data_devices = options.execution.devices_per_run or len(devices)
-        worker.sweep_mesh(devices, data_devices)
+        engine.sweep_mesh(devices, data_devices)
         for each in sweep.kinds:
             refuse_indivisible(each, data_devices)
         with hosts.abort_on_error():
@@ -104,8 +89,8 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
                 return _run(options, sweep, title, metrics, read)
             _dry_run(options, sweep, chips)
             return None
-    except (ValueError, OSError, ImportError, LedgerError, CheckpointError) as error:
-        raise SystemExit(redacted(str(error))) from error
+    except (ValueError, OSError, ImportError) as error:
+        raise SystemExit(str(error)) from error
 
 
 def end(main: Callable[[], int]) -> NoReturn:
@@ -117,7 +102,7 @@ def end(main: Callable[[], int]) -> NoReturn:
     code = command_line.finish(
         main, "Stopped; what was finished is kept, and the same command goes on."
     )
-    if worker.is_at_work():
+    if engine.is_at_work():
         # Nothing else ends a compilation, and Python would wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -131,52 +116,40 @@ def _loader(data_dir: str | None) -> Any:
 
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
-    path = options.out / "ledger.db"
-    where: str | Path = options.ledger or path
-    ledger = open_ledger(where, create=False) if options.ledger or path.exists() else None
-    left, done = _left(sweep, ledger, retry=options.retry)
-    of_them = f", {done:,} of them done" if done else ""
+    rows = list(Rows(options.out).read().values())
+    over = [row for row in rows if not (options.retry and row["state"] in ("failed", "oom"))]
+    done = sweep.count(over)
+    left: dict[str, tuple[Any, int]] = {}
+    for each in sweep.kinds:
+        first, runs = left.get(each.program, (each, -done[each.program]))
+        left[each.program] = first, runs + sweep.runs_of_a_kind
+    wanted = {
+        name: (sweep.task.plan(kind.settings), n) for name, (kind, n) in left.items() if n > 0
+    }
+    of_them = f", {done.total():,} of them done" if done else ""
     print(f"Grid: {sweep.size:,} runs{of_them}")
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     if not chips:
-        _measured(options.execution, sweep, ledger, left)
-    elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
+        _measured(options.execution, sweep, rows, wanted)
+    elif for_topology.report(sweep.task, wanted, chips, options.execution, options.topology):
         raise SystemExit(1)
 
 
-def _left(
-    sweep: Sweep, ledger: Ledger | None, *, retry: bool
-) -> tuple[dict[str, tuple[Resolved, int]], int]:
-    """Of each program one of its runs and how many are left, and how many runs are done."""
-    done: Counter[str] = Counter()
-    to_do = {"waiting", "running"} | ({"failed", "oom"} if retry else set())
-    if ledger is not None:
-        refuse_other_settings(sweep, ledger)
-        done = sweep.count(row for row in ledger.rows() if row["state"] not in to_do)
-    left: dict[str, tuple[Any, int]] = {}
-    for each in sweep.kinds:
-        first, runs = left.get(each.program, (each, -done[each.program]))
-        left[each.program] = first, runs + sweep.runs_of_a_kind
-    resolve = sweep.task.resolve
-    found = {name: (resolve(k.settings), n) for name, (k, n) in left.items() if n > 0}
-    return found, done.total()
-
-
 def _measured(
-    execution: Execution, sweep: Sweep, ledger: Ledger | None,
-    left: Mapping[str, tuple[Resolved, int]],
+    execution: Execution, sweep: Sweep, rows: Sequence[Row],
+    left: Mapping[str, tuple[Plan, int]],
 ) -> None:  # fmt: skip
     """Prints what programs cost here, from earlier runs or a few steps."""
     devices = jax.devices()
-    mesh = worker.sweep_mesh(devices, execution.devices_per_run or len(devices))
-    workers = execution.workers or worker.default_workers(devices)
-    most = min(execution.runs_per_device or 1, sweep.size)
-    carried = dataclasses.replace(execution, runs_per_device=most)
-    builder = programs.Programs(sweep.task, mesh, Callbacks(), carried, ledger, device_name())
+    mesh = engine.sweep_mesh(devices, execution.devices_per_run or len(devices))
+    workers = execution.workers or engine.default_workers(devices)
+    builder = programs.Programs(sweep.task, mesh, Callbacks(), execution.vectorize)
     costs = programs.estimate(
         left,
+        rows,
+        sweep.task,
         builder,
         workers=workers,
         on_message=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
@@ -184,10 +157,10 @@ def _measured(
     print(f"Programs: {len(costs)}, each compiled once")
     for cost in costs:
         how = "as earlier runs took" if cost.known else "measured now"
+        compiled = "" if cost.known else f", compiled in {cost.compile_seconds:.0f} s"
         print(
-            f"  {programs.describe(cost.run)}: {cost.runs:,} runs of {cost.run.num_steps:,} "
-            f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}, compiled in "
-            f"{cost.compile_seconds:.0f} s"
+            f"  {programs.describe(cost.plan)}: {cost.runs:,} runs of {cost.plan.num_steps:,} "
+            f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}{compiled}"
         )
     seconds = programs.total(costs, workers)
     print(
@@ -207,64 +180,87 @@ def _run(
     options: Options, sweep: Sweep, title: str, metrics: Sequence[str], read: Callable[[Row], Row]
 ) -> Result | None:
     store_programs(options.out)
+    writes = hosts.is_process_zero()
+    if writes:
+        places.try_folder(options.out, "--out")
+        refuse_without_rows(options.out)
+    stop = Preemption()
     with contextlib.ExitStack() as stack:
-        ledger = None
-        if hosts.is_process_zero():
-            places.try_folder(options.out, "--out")
-            where = options.ledger or options.out / "ledger.db"
-            if not Path(where).is_file():
-                _refuse_to_overwrite(options.out)
-            ledger = stack.enter_context(open_ledger(where))
-            _begin(options, sweep, ledger)
-            runs, programs = sweep.size, len(sweep.programs)
+        if options.ray is None:
+            rows = stack.enter_context(Rows(options.out, options.shard, writes=writes).open())
+            if options.retry:
+                rows.retry()
+            make = functools.partial(_make_here, options, rows)
+        else:
+            rows, submit = Rows(options.out), on_ray.submitter(options.ray)
+            make = functools.partial(_make_elsewhere, options, submit)
+        if writes:
+            runs, count = sweep.size, len(sweep.programs)
+            where = device_name() if options.ray is None else f"Ray at {options.ray}"
             print(
-                f"{title}: {runs:,} run{'s'[: runs != 1]}, {programs} program"
-                f"{'s'[: programs != 1]} on {device_name()}; results in {options.out.resolve()}",
+                f"{title}: {runs:,} run{'s'[: runs != 1]}, {count} program"
+                f"{'s'[: count != 1]} on {where}; results in {options.out.resolve()}",
                 flush=True,
             )
-        stop = Preemption()
-        sweep, outcome = _train_and_grow(options, sweep, ledger, stop, metrics, read)
-        # Another process than this one can have been told to stop.
-        code = stop.exit_code or (143 if outcome.stopped else 0)
-        if code == 128 + signal.SIGTERM and ledger is not None:
-            # Who sends it does not wait for figures.
-            print(f"{states_in_words(outcome.counts)}\n{STOPPED}", flush=True)
-            raise SystemExit(code)
-        if ledger is not None:
-            found = _result(options, sweep, ledger, outcome, code)
-            return dataclasses.replace(found, rows=[dict(read(row)) for row in found.rows])
+            say_what_is_damaged(rows)
+        sweep, outcome = _make_and_grow(options, sweep, rows, make, stop, metrics, read)
+    # Another process than this one can have been told to stop.
+    code = stop.exit_code or (143 if outcome.stopped else 0)
+    counts = Counter(row["state"] for row in outcome.rows.values())
+    counts["to be made"] = sweep.size - counts.total()
+    if code == 128 + signal.SIGTERM and writes:
+        # Who sends it does not wait for figures.
+        print(f"{states_in_words(counts)}\n{STOPPED}", flush=True)
+        raise SystemExit(code)
+    if not writes:
         if code:
             raise SystemExit(code)
         return None
+    return _result(options, sweep, outcome, counts, code, read)
 
 
-def _begin(options: Options, sweep: Sweep, ledger: Ledger) -> None:
-    """Enters the grid, and removes checkpoints of runs that are done.
+def refuse_without_rows(folder: Path) -> None:
+    """Refuses a folder with a table of results, but without the rows that it was made of.
 
-    A worker that is killed between a run's result and the removal leaves them.
+    An earlier version or somebody else wrote it, and it would be overwritten.
+
+    Raises:
+      ValueError: that names the file.
     """
-    done = {row["key"] for row in ledger.rows() if row["state"] in ("finished", "diverged")}
-    _refuse_to_forget(options.out / "rows.csv", ledger, done)
-    _enter(sweep, ledger)
-    if options.retry:
-        ledger.retry(keys=sweep.keys)
-    _clear_leftovers(options.out / "checkpoints", done)
+    table = folder / "rows.csv"
+    if table.exists() and not any(folder.glob("rows-*.jsonl")):
+        raise ValueError(
+            f"{table} is there without the rows-*.jsonl that it is made of: an earlier version or "
+            "somebody else wrote it. It can be read, but not gone on with; choose another folder "
+            "with --out."
+        )
 
 
-def _train_and_grow(
-    options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption,
+def say_what_is_damaged(rows: Rows) -> None:
+    """Prints which lines are passed over."""
+    if rows.damaged:
+        more = f" and {len(rows.damaged) - 3:,} more" if len(rows.damaged) > 3 else ""
+        print(
+            f"Damaged, passed over and made again: {'; '.join(rows.damaged[:3])}{more}.",
+            file=sys.stderr,
+        )
+
+
+def _make_and_grow(
+    options: Options, sweep: Sweep, rows: Rows, make: Callable[..., Outcome], stop: Preemption,
     metrics: Sequence[str], read: Callable[[Row], Row],
-) -> tuple[Sweep, worker.Outcome]:  # fmt: skip
-    """Trains what is missing, and adds rates for as long as the best one lies at an edge."""
+) -> tuple[Sweep, Outcome]:  # fmt: skip
+    """Makes what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
-        outcome = _train(options, sweep, ledger, stop)
+        with _watched(options, sweep, rows, stop) as callback:
+            outcome = make(sweep, callback=callback, stop=lambda: stop.requested)
         if outcome.stopped or (stop.requested and jax.process_count() == 1):
             return sweep, outcome
         more = None
-        if ledger is not None and options.extend:
-            rows = [read(row) for row in sweep.rows(ledger)]
-            more = growth(rows, sweep.axes, grown, options.extend, options.best, metrics)
+        if options.extend and hosts.is_process_zero():
+            there = [read(row) for row in outcome.rows.values()]
+            more = growth(there, sweep.axes, grown, options.extend, options.best, metrics)
         if jax.process_count() > 1:
             more = hosts.broadcast(more)
         if more is None:
@@ -272,125 +268,21 @@ def _train_and_grow(
         rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
         load = _loader(options.data_dir)
         sweep = make_sweep({**sweep.axes, "peak_lr": rates}, sweep.base, load=load)
-        if ledger is not None:
+        if hosts.is_process_zero():
             added = values_in_words("peak_lr", more)
             print(f"The best rate lies at the grid's edge: adding {added}.")
-            _enter(sweep, ledger)
 
 
-def _result(
-    options: Options, sweep: Sweep, ledger: Ledger, outcome: worker.Outcome, code: int
-) -> Result:
-    rows = sweep.rows(ledger)
-    if parse_target(options.target)[0].startswith("test"):
-        rows = _with_tests(rows, ledger)
-    faults = []
-    try:
-        # Written anew each time: it can always be made from the ledger.
-        with whole_file(options.out / "rows.csv") as new:
-            to_csv(ledger, new, keys=sweep.keys)
-    except (LedgerError, OSError) as error:  # the runs are done all the same
-        faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
-    try:
-        programs.remember(ledger, rows, outcome.programs, device_name())
-    except LedgerError as error:
-        faults.append(f"how long the runs took cannot be kept: {error}")
-    failed = {row["key"] for row in rows if row["state"] == "failed"}
-    attempts = [each for each in ledger.attempts() if each["key"] in sweep.keys]
-    raised = [each for each in attempts if each["key"] in failed and each["traceback"]]
-    failures = {each["key"]: each["traceback"] for each in raised}
-    return Result(
-        rows, sweep.axes, sweep.base, outcome.counts, outcome.clock, code or int(bool(failed)),
-        failures, len(outcome.programs), _makers(attempts), faults,
-        curves_at_best(ledger, rows, sweep.axes, options.best),
-    )  # fmt: skip
-
-
-def _with_tests(rows: Sequence[dict[str, Any]], ledger: Ledger) -> list[dict[str, Any]]:
-    """The rows with what their tests gave, as ``steps_to_target`` takes it."""
-    tests: dict[str, dict[str, list[Any]]] = {}
-    for epoch in ledger.epochs():
-        if epoch["test_loss"] is not None:
-            of_run = tests.setdefault(epoch["key"], {"step": [], "loss": [], "accuracy": []})
-            for name, column in (("step", "step"), ("loss", "test_loss"),
-                                 ("accuracy", "test_accuracy")):  # fmt: skip
-                of_run[name].append(epoch[column])
-    return [{**row, "tests": tests.get(row["key"])} for row in rows]
-
-
-def _enter(sweep: Sweep, ledger: Ledger) -> None:
-    refuse_other_settings(sweep, ledger)
-    worker.enter(sweep.runs, ledger)
-
-
-def _makers(attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """On what the runs came to their end, as the ledger says: not where they are looked at."""
-    found: dict[str, dict[str, Any]] = {}
-    for attempt in attempts:
-        if attempt["outcome"] in ("finished", "diverged"):
-            what = {"device": attempt["device"], **attempt["versions"]}
-            day = datetime.datetime.fromtimestamp(attempt["ended_at"], datetime.UTC).date()
-            maker = found.setdefault(
-                json.dumps(what, sort_keys=True), {"first": day.isoformat(), **what, "runs": 0}
-            )
-            maker |= {"last": day.isoformat(), "runs": maker["runs"] + 1}
-    return list(found.values())
-
-
-def _refuse_to_overwrite(folder: Path) -> None:
-    """Refuses a folder with files of the names that a sweep writes and that none has written."""
-    table = folder / "rows.csv"
-    if table.exists():
-        try:
-            columns = next(csv.reader(io.StringIO(places.read_file(table).decode())), [])
-        except (ValueError, csv.Error):
-            columns = []
-        is_one = {"key", "state"} <= set(columns)
-        foreign = [] if is_one else [table]
-    else:
-        foreign = [folder / name for name in WRITTEN if (folder / name).exists()]
-    if foreign:
-        raise ValueError(
-            f"{foreign[0]} is there, and no sweep has written it; it would be overwritten. Move it "
-            "away, or choose another folder with --out."
-        )
-
-
-def _refuse_to_forget(table: Path, ledger: Ledger, done: Collection[str]) -> None:
-    """Refuses a ledger without the results that the table of an earlier start has."""
-    try:
-        text = places.read_file(table).decode()
-        over = {
-            row["key"]
-            for row in csv.DictReader(io.StringIO(text, newline=""))
-            if row.get("state") in ("finished", "diverged") and row.get("key")
-        }
-    except (OSError, ValueError, csv.Error):
-        return  # there is none, or none that can be read
-    if missing := over.difference(done):
-        raise LedgerError(
-            f"the ledger {ledger.name} lacks the results of {len(missing):,} runs of {table}, such "
-            f"as {min(missing)[:64]}: it was deleted, emptied or replaced by an older one; put the "
-            "newer one back, or move the table away to train these runs anew"
-        )
-
-
-def _clear_leftovers(folder: Path, done: Collection[str]) -> None:
-    names = {key[:20] for key in done}
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name in names:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _train(
-    options: Options, sweep: Sweep, ledger: Ledger | None, stop: Preemption
-) -> worker.Outcome:
-    """Trains the runs that are missing, and shows them on process 0."""
+@contextlib.contextmanager
+def _watched(
+    options: Options, sweep: Sweep, rows: Rows, stop: Preemption
+) -> Iterator[Callbacks]:  # fmt: skip
+    """What shows and logs the runs, on process 0; meanwhile a signal sets ``stop``."""
     with contextlib.ExitStack() as stack:
         callbacks: list[Callback] = []
-        if ledger is not None:
-            rows = sweep.rows(ledger)
-            display = stack.enter_context(Display(sweep.runs, rows=rows, swept=swept(sweep.axes)))
+        if hosts.is_process_zero():
+            left = [plan for plan in sweep.plans if plan.key not in rows]
+            display = stack.enter_context(Display(left))
             callbacks.append(display)
             if options.tensorboard:
                 boards = TensorBoard(options.out / "tensorboard", tell=display.on_message)
@@ -403,10 +295,45 @@ def _train(
         # Only while runs are trained is there anything to save: before and after, a signal ends
         # the process at once.
         stack.enter_context(stop)
-        return worker.run_sweep(
-            sweep.task, sweep.runs, ledger, options.out / "checkpoints", Callbacks(*callbacks),
-            stop=lambda: stop.requested, execution=options.execution,
-        )  # fmt: skip
+        yield Callbacks(*callbacks)
+
+
+def _make_here(options: Options, rows: Rows, sweep: Sweep, **hooks: Any) -> Outcome:
+    return engine.make(sweep.task, sweep.plans, rows, execution=options.execution, **hooks)
+
+
+def _make_elsewhere(options: Options, submit: on_ray.Submit, sweep: Sweep, **hooks: Any) -> Outcome:
+    return on_ray.make(options, sweep, submit, on_ray.slots(1), **hooks)
+
+
+def _result(
+    options: Options, sweep: Sweep, outcome: Outcome, counts: Counter[str], code: int,
+    read: Callable[[Row], Row],
+) -> Result:  # fmt: skip
+    """What there is to show; the table is written anew, from the rows."""
+    rows = [dict(read(row)) for row in outcome.rows.values()]
+    faults = []
+    try:
+        with whole_file(options.out / "rows.csv") as new, open(new, "w", newline="") as file:
+            write_csv(rows, file)
+    except OSError as error:  # the runs are done all the same
+        faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
+    if not counts["to be made"]:
+        shutil.rmtree(options.out / "checkpoints", ignore_errors=True)
+    failed = any(row["state"] in ("failed", "oom") for row in rows)
+    if parse_target(options.target)[0].startswith("test"):
+        rows = [{**row, "tests": _tests(row)} for row in rows]
+    return Result(
+        rows, sweep.axes, sweep.base, counts, outcome.seconds, code or int(failed),
+        outcome.programs, makers(rows), faults,
+    )  # fmt: skip
+
+
+def _tests(row: Row) -> dict[str, list[Any]]:
+    """What the tests of a run gave, as ``steps_to_target`` takes it."""
+    tests = [each for each in row.get("history", ()) if each.get("test_loss") is not None]
+    names = {"step": "step", "loss": "test_loss", "accuracy": "test_accuracy"}
+    return {name: [each[column] for each in tests] for name, column in names.items()}
 
 
 def growth(
@@ -440,4 +367,7 @@ def growth(
     return more or None
 
 
-__all__ = ["base_of", "end", "growth", "run", "values_in_words"]
+__all__ = [
+    "base_of", "end", "growth", "refuse_without_rows", "run", "say_what_is_damaged",
+    "values_in_words",
+]  # fmt: skip

@@ -74,7 +74,7 @@ def main(wanted: Command) -> int:
 def at_end(row: Row) -> dict[str, Any]:
     """A run with the training loss of the last tenth of its steps.
 
-    A ledger has that of the last epoch: after 100 steps all of them, or a single one.
+    Its row has that of the last epoch: after 100 steps all of them, or a single one.
 
     Example:
       >>> measures = {"curve": {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.0]}}

@@ -9,10 +9,10 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from nf_resnets.sweep.engine import Execution, sweep_mesh
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.programs import CANDIDATES, GAIN, Execution, describe
-from nf_resnets.sweep.task import Resolved
-from nf_resnets.sweep.worker import sweep_mesh
+from nf_resnets.sweep.programs import describe
+from nf_resnets.sweep.settings import make
 from nf_resnets.topology import (
     Chip,
     DoesNotFitError,
@@ -21,8 +21,15 @@ from nf_resnets.topology import (
     compile_footprint,
     shortest_step,
 )
-from nf_resnets.training.compiling import duration_text
+from nf_resnets.training.display import duration_text
 from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.run import Plan
+
+CANDIDATES = (1, 2, 4, 8, 16)
+"""Runs on a chip that are tried."""
+
+GAIN = 1.1
+"""Twice as many runs must be faster by this factor a run, or the search ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Fit:
 
 def report(
     task: ImageTask,
-    left: Mapping[str, tuple[Resolved, int]],
+    left: Mapping[str, tuple[Plan, int]],
     devices: Sequence[Any],
     execution: Execution,
     topology: str | None,
@@ -147,7 +154,7 @@ class _Compiler:
     execution: Execution
     chip: Chip
 
-    def footprint(self, run: Resolved, runs_per_device: int) -> Footprint:
+    def footprint(self, run: Plan, runs_per_device: int) -> Footprint:
         """What a program needs; a ``DoesNotFitError`` if it is more than the chip has."""
         lowered = self.task.lower(
             run, self.mesh, runs_per_device=runs_per_device, vectorize=self.execution.vectorize
@@ -158,12 +165,12 @@ class _Compiler:
             raise DoesNotFitError(f"it needs {size(needed)} of {size(self.chip.usable)}")
         return found
 
-    def test_bytes(self, run: Resolved) -> int:
+    def test_bytes(self, run: Plan) -> int:
         """Bytes of the test split, which lies on each chip beside what the steps need."""
         split = self.task.dataset(run.settings["dataset"]).test
         return int(split.images.nbytes + split.labels.nbytes)
 
-    def most(self, run: Resolved, used: Sequence[tuple[int, Footprint]]) -> int:
+    def most(self, run: Plan, used: Sequence[tuple[int, Footprint]]) -> int:
         """About how many runs fit on a chip."""
         train = self.task.dataset(run.settings["dataset"]).train
         shared = self.test_bytes(run)
@@ -172,7 +179,7 @@ class _Compiler:
             self.chip.usable - shared, data, [(runs, found.memory) for runs, found in used]
         )
 
-    def fit(self, run: Resolved, runs: int) -> Fit | str:
+    def fit(self, run: Plan, runs: int) -> Fit | str:
         """The program with as many runs on a chip as asked for, or as pay; a sentence if none fit.
 
         More runs than there are to be made are not tried.
@@ -198,7 +205,7 @@ class _Compiler:
             best, shortest = len(used) - 1, seconds
         return Fit(used[best][1], used[best][0], self.most(run, used))
 
-    def _halved(self, run: Resolved, wanted: int) -> Fit | str:
+    def _halved(self, run: Plan, wanted: int) -> Fit | str:
         """The program with so many runs on a chip, or half of them and so on until they fit."""
         runs, refused = wanted, ""
         while True:
@@ -214,13 +221,13 @@ class _Compiler:
                 refused += f"; {runs:,} fit: --runs-per-device {runs}"
             return Fit(found, runs, self.most(run, [(runs, found)]), refused)
 
-    def _smaller_batch(self, run: Resolved, error: DoesNotFitError) -> str:
+    def _smaller_batch(self, run: Plan, error: DoesNotFitError) -> str:
         """The sentence about a run that alone is too large, with the batch that fits."""
         text = f"One run does not fit on its chips: {error}"
         batch = run.settings["batch_size"] // 2
         while batch:
             with contextlib.suppress(ValueError, DoesNotFitError):
-                smaller = self.task.resolve({**run.settings, "batch_size": batch})
+                smaller = self.task.plan(make({**run.settings, "batch_size": batch}))
                 self.task.check(smaller, self.mesh.shape[DATA])
                 self.footprint(smaller, 1)
                 return f"{text}; a batch of {batch:,} fits: --batch-size {batch}"

@@ -10,7 +10,7 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -21,7 +21,6 @@ from jax.sharding import Mesh
 from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data.order import MOST_STEPS, total_steps
 from nf_resnets.parametrization import STANDARD
-from nf_resnets.sweep.ledger import Ledger
 from nf_resnets.sweep.settings import (
     FIELDS,
     NUMBERS,
@@ -36,7 +35,7 @@ from nf_resnets.sweep.settings import (
     swept,
     value_text,
 )  # fmt: skip
-from nf_resnets.sweep.task import LATER, Resolved, filled
+from nf_resnets.training.run import Plan
 
 LARGE = 1000
 """Networks of which no number is above are not counted through."""
@@ -63,7 +62,7 @@ class Kind:
         return schemes.get(found)
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
-        """What a ledger keeps of it: the schedule as ``[first step, rate]``."""
+        """What a run's row has of it: the schedule as ``[first step, rate]``."""
         parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
         others = ("settings", "program", "step_cost", "relative")
         own = {name: value for name, value in vars(self).items() if name not in others}
@@ -85,6 +84,7 @@ class ImageTask:
         self, load: Callable[[str], data.Dataset] = data.load, names: tuple[str, ...] = SINGLE
     ) -> None:
         self.dataset = functools.cache(load)
+        self.fingerprint = functools.cache(lambda name: data.fingerprint(self.dataset(name)))
         self._names = names
         self._kinds: dict[RunSettings, Kind] = {}
         self._splits: dict[Any, Any] = {}
@@ -98,15 +98,14 @@ class ImageTask:
             self._kinds[others] = kind_of(settings, self.dataset(settings.dataset))
         return self._kinds[others]
 
-    def resolve(self, settings: Mapping[str, Any] | RunSettings) -> Resolved:
+    def plan(self, settings: RunSettings) -> Plan:
         """What follows from a run's settings; raises as :func:`kind_of`."""
-        if not isinstance(settings, RunSettings):
-            settings = make(settings)
         kind = self.kind(settings)
-        return Resolved(
+        return Plan(
             settings=vars(settings),
             label=label(vars(settings), self._names),
             program=kind.program,
+            data=self.fingerprint(settings.dataset),
             num_steps=kind.num_steps,
             steps_per_epoch=kind.steps_per_epoch,
             evaluate_every=settings.evaluate_every,
@@ -114,48 +113,48 @@ class ImageTask:
             facts=kind.facts(settings.peak_lr),
         )
 
-    def check(self, run: Resolved, devices_per_run: int) -> None:
+    def check(self, plan: Plan, devices_per_run: int) -> None:
         """Refuses a run whose batch does not divide over its devices."""
-        refuse_indivisible(self.kind(make(run.settings)), devices_per_run)
+        refuse_indivisible(self.kind(make(plan.settings)), devices_per_run)
 
     def build(
         self,
-        run: Resolved,
+        plan: Plan,
         mesh: Mesh,
         *,
         runs_per_device: int = 1,
         vectorize: Literal["auto", "vmap", "loop"] = "auto",
     ) -> training.Program:
         """Compiles the program of a run."""
-        name = make(run.settings).dataset
+        name = make(plan.settings).dataset
         place = name, mesh
         with self._lock:  # threads that compile share what is on the devices
             if place not in self._splits:
                 self._splits[place] = training.device_splits(self.dataset(name), mesh)
-        model, dataset, optimizer_fn, how = self._parts(run)
+        model, dataset, optimizer_fn, how = self._parts(plan)
         return training.image_program(
-            model, dataset, optimizer_fn, mesh, how, self.start(run),
+            model, dataset, optimizer_fn, mesh, how, self.start(plan),
             splits=self._splits[place], runs_per_device=runs_per_device, vectorize=vectorize,
         )  # fmt: skip
 
     def lower(
         self,
-        run: Resolved,
+        plan: Plan,
         mesh: Mesh,
         *,
         runs_per_device: int = 1,
         vectorize: Literal["auto", "vmap", "loop"] = "auto",
     ) -> jax.stages.Lowered:
         """Lowers the steps of a run's program for devices that need not be there."""
-        model, dataset, optimizer_fn, how = self._parts(run)
+        model, dataset, optimizer_fn, how = self._parts(plan)
         return training.lower_image_steps(
-            model, dataset, optimizer_fn, mesh, how, self.start(run),
+            model, dataset, optimizer_fn, mesh, how, self.start(plan),
             runs_per_device=runs_per_device, vectorize=vectorize,
         )  # fmt: skip
 
-    def _parts(self, run: Resolved) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
+    def _parts(self, plan: Plan) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
         """Network, data, optimizer and steps of a run's program."""
-        settings = make(run.settings)
+        settings = make(plan.settings)
         kind, dataset = self.kind(settings), self.dataset(settings.dataset)
         how = training.ImageTraining(
             batch_size=settings.batch_size,
@@ -168,9 +167,9 @@ class ImageTask:
         )
         return make_model(kind, dataset), dataset, functools.partial(optimizer, kind), how
 
-    def start(self, run: Resolved) -> training.Start:
+    def start(self, plan: Plan) -> training.Start:
         """In what a run differs from others of its program."""
-        settings = make(run.settings)
+        settings = make(plan.settings)
         return training.Start(
             self.kind(settings).scheme, settings.seed, hyper_of(settings), settings.alpha,
             settings.branch_scale,
@@ -247,11 +246,8 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
 def _program(settings: RunSettings) -> str:
     """A short name of all that goes into the compiled program, the same in every process."""
     values = dict(vars(settings))
-    for name in (*NUMBERS, "evaluate_every"):  # when to test is the worker's to decide
+    for name in (*NUMBERS, "evaluate_every"):  # no part of the program
         del values[name]
-    for name, value in LATER.items():  # such programs keep their names
-        if values[name] == value:
-            del values[name]
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
     # Schemes that compile alike share their programs; the first of them stands for all.
@@ -367,36 +363,29 @@ class Sweep:
         return len(self.kinds) * self.runs_of_a_kind
 
     @functools.cached_property
-    def runs(self) -> tuple[Resolved, ...]:
-        """The points, those of one program together, in the order of the grid otherwise."""
-        found = [self.task.resolve(settings) for settings in points(self.axes, self.base)]
+    def plans(self) -> tuple[Plan, ...]:
+        """The runs, those of one program together, in the order of the grid otherwise."""
+        found = [self.task.plan(settings) for settings in points(self.axes, self.base)]
         order: dict[str, int] = {}
         for each in found:
             order.setdefault(each.program, len(order))
         return tuple(sorted(found, key=lambda each: order[each.program]))
 
-    @functools.cached_property
-    def keys(self) -> frozenset[str]:
-        """The keys of its runs."""
-        return frozenset(each.key for each in self.runs)
-
     def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-        """Of each program how many of a ledger's rows are points of the grid."""
+        """Of each program how many of some rows are points of the grid, which is not made."""
         kinds = {_kind(vars(each.settings)): each for each in self.kinds}
         swept = {name: frozenset(self.axes[name]) for name in NUMBERS if name in self.axes}
         found: Counter[str] = Counter()
-        for row in map(filled, rows):
+        for row in rows:
             kind = kinds.get(_kind(row))
-            if kind is not None and all(
+            if kind is None or row["data"] != self.task.fingerprint(row["dataset"]):
+                continue
+            if all(
                 row.get(name) in (swept.get(name) or (getattr(kind.settings, name),))
                 for name in NUMBERS
             ):
                 found[kind.program] += 1
         return found
-
-    def rows(self, ledger: Ledger) -> list[dict[str, Any]]:
-        """What a ledger has of its runs, with every setting."""
-        return [filled(row) for row in ledger.rows(self.keys)]
 
     @property
     def programs(self) -> frozenset[str]:
@@ -421,6 +410,11 @@ def make_sweep(
       ValueError: if a value is not in order, or does not fit the network or the data; the sentence
         names the field and the value.
       OSError, ImportError: if a data set cannot be read.
+
+    Example:
+      >>> grid = make_sweep({"peak_lr": (0.1, 0.2), "seed": (0, 1)}, {"model": "wrn-10-1"})
+      >>> grid.size, len(grid.programs)
+      (4, 1)
     """
     base = dict(base or {})
     axes = checked(axes, base)
@@ -469,35 +463,7 @@ def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[Ru
         )
 
 
-def refuse_other_settings(sweep: Sweep, ledger: Ledger) -> None:
-    """Refuses a grid whose fixed settings are not those of the runs in the ledger."""
-    rows = [filled(row) for row in ledger.rows()]
-    if not rows:
-        return
-    there = {name: {row[name] for row in rows if name in row} for name in FIELDS}
-    first = sweep.kinds[0].settings
-    now = dict(vars(first))
-    if "scheme" in sweep.axes and first.scalar_factor == schemes.get(first.scheme).scalar_factor:
-        del now["scalar_factor"]  # each scheme has its own
-    changed = [
-        f"{name}: {_some(there[name])} there, {value!r} now"
-        for name, value in now.items()
-        if name not in sweep.axes and value not in (there[name] or {value})
-    ]
-    if changed:
-        raise ValueError(
-            f"the ledger {ledger.name} holds runs of other settings ({'; '.join(changed)}); make "
-            "them axes of the grid to compare them, or choose another folder."
-        )
-
-
-def _some(values: Collection[Any]) -> str:
-    """The first few of some values."""
-    words = list(map(shown, sorted(values, key=str)[:6]))
-    return ", ".join(words if len(values) <= 6 else [*words[:5], "..."])
-
-
 __all__ = [
     "ImageTask", "Kind", "Sweep", "hyper_of", "kind_of", "make_model", "make_sweep", "optimizer",
-    "refuse_indivisible", "refuse_other_settings",
+    "refuse_indivisible",
 ]  # fmt: skip

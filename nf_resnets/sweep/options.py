@@ -10,14 +10,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from nf_resnets import places
-from nf_resnets.sweep.ledger import LONGEST_LEASE
-from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.select import METRICS as TARGETS
 from nf_resnets.sweep.select import Rule
-from nf_resnets.sweep.settings import (
-    shown,
-)  # fmt: skip
+from nf_resnets.sweep.settings import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +21,15 @@ class Options:
     """How a sweep is made; nothing of it changes a run's numbers."""
 
     out: Path = Path("runs/sweep")
-    """The sweep's folder: ledger, checkpoints of unfinished runs, compiled programs, report.
-    Started again with the same folder, the command makes only what is missing; several may be at
-    work on one folder."""
-    ledger: str | None = None
-    """Another ledger than the folder's: a file, or postgresql://USER@HOST/DATABASE for many
-    machines."""
+    """The sweep's folder: rows, checkpoints of unfinished runs, compiled programs, report. Started
+    again with the same folder, the command makes only what is missing."""
+    shard: tuple[int, int] = (0, 1)
+    """Which of how many parts of the sweep this command makes: I N takes every N-th wave of runs,
+    from the I-th on, counted from 0. Several machines share a folder so, such as the tasks of a
+    Slurm array; each draws what all have made."""
+    ray: str | None = None
+    """Make the runs as tasks on a cluster of Ray: its address, or auto. All nodes must share the
+    folder. Where a worker or a node dies, its task goes on elsewhere."""
     dry_run: bool = False
     """Print the grid, the programs and how long it will take, from measured steps; make nothing."""
     topology: str | None = None
@@ -67,6 +66,12 @@ def check(options: Options) -> None:
     _check_ranges(options, ("extend", 0, 100))
     check_execution(options.execution)
     parse_target(options.target)
+    index, count = options.shard
+    if not 0 <= index < count:
+        raise SystemExit(f"--shard {index} {count} found; expected I N with 0 <= I < N.")
+    if count > 1 and (options.extend or options.ray):
+        other = "--extend" if options.extend else "--ray"
+        raise SystemExit(f"{other} found with --shard; expected one of the two.")
     if options.topology and not options.dry_run:
         raise SystemExit(
             f"--topology {options.topology} found without --dry-run; expected both, since programs "
@@ -81,14 +86,8 @@ def check_execution(execution: Execution) -> None:
     _check_ranges(
         execution,
         ("workers", 0, 1000), ("devices_per_run", 0, 10**6), ("runs_per_device", 0, 10**4),
-        ("checkpoint_epochs", 0, 10**9), ("checkpoint_seconds", 0, 10**9),
-        ("lease_seconds", 1, LONGEST_LEASE), ("max_attempts", 1, 10**6),
+        ("save_seconds", 0, 10**9),
     )  # fmt: skip
-    fraction = execution.checkpoint_fraction
-    if not 0 < fraction <= 1:
-        raise SystemExit(
-            f"--checkpoint-fraction {fraction:g} found; expected more than 0 and at most 1."
-        )
 
 
 def _check_ranges(options: Any, *ranges: tuple[str, int, int]) -> None:
@@ -122,12 +121,4 @@ def parse_target(text: str) -> tuple[str, float | None]:
     )
 
 
-def placed(options: Options) -> Options:
-    """The options with ``~`` expanded in the names of folder and ledger."""
-    ledger = options.ledger
-    if ledger is not None and "://" not in ledger:
-        ledger = str(places.expanded(ledger, "--ledger"))
-    return dataclasses.replace(options, out=places.expanded(options.out, "--out"), ledger=ledger)
-
-
-__all__ = ["Options", "check", "check_execution", "parse_target", "placed"]
+__all__ = ["Options", "check", "check_execution", "parse_target"]

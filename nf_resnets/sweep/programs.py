@@ -1,4 +1,4 @@
-"""The programs of a sweep: compiled once, for as many runs on a device as pay; what they cost."""
+"""The programs of a sweep: compiled once for all threads, and what they cost."""
 
 from __future__ import annotations
 
@@ -7,66 +7,25 @@ import dataclasses
 import statistics
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-import tyro
 from jax.sharding import Mesh
 
-from nf_resnets.sweep.ledger import Ledger
-from nf_resnets.sweep.task import Resolved, Task
+from nf_resnets.sweep.task import Task
 from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.program import Program, Start
+from nf_resnets.training.run import Plan
 
-CANDIDATES = (1, 2, 4, 8, 16)
-"""Runs on a device that are tried."""
-
-GAIN = 1.1
-"""Twice as many runs must be faster by this factor a run, or the search ends."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """How runs are made; nothing of it changes a run's numbers."""
-
-    workers: int = 0
-    """Programs at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
-    devices_per_run: int = 1
-    """Over how many devices a run's batch is sharded; 0 for all."""
-    runs_per_device: int = 0
-    """How many runs a device carries at a time; 0 to measure what pays."""
-    vectorize: Literal["auto", "vmap", "loop"] = "auto"
-    """How a device computes several runs: vectorised, or one after another."""
-    checkpoint_epochs: int = 1
-    """Epochs between two checkpoints of a run; 0 for none but at a stop."""
-    checkpoint_seconds: float = 60.0
-    """Seconds between two checkpoints of a run within an epoch; 0 for none."""
-    checkpoint_fraction: float = 0.02
-    """Of the time between two checkpoints of a run, what writing one may take: where epochs are
-    short, the next one waits until it does. 1 for no such limit."""
-    lease_seconds: float = 60.0
-    """A run whose worker has not been heard of for so long is taken up by another, as soon as its
-    checkpoints are free: those of a process that is stopped, and not dead, are not."""
-    max_attempts: int = 3
-    """How often a run may raise before it counts as failed."""
-    call_seconds: Annotated[float, tyro.conf.Suppress] = 1.0
-    """About so long is a call that makes steps."""
-
-
-class Compiled(NamedTuple):
-    """What is kept of a program after its runs."""
-
-    slots: int
-    mesh: Mesh
-    seconds: float  # of compiling it
+Name = tuple[str, int]
+"""A program's name, and how many runs a device carries."""
 
 
 class Programs:
-    """The programs of a sweep: each is compiled once, by whichever thread comes first.
+    """The programs that threads share: the first one that asks for a program compiles it.
 
     A program that no thread uses any more is dropped: a process may hold 65,530 pieces of memory
     on Linux, and on a CPU a program takes about a thousand of them.
@@ -75,97 +34,70 @@ class Programs:
       task: what the runs are.
       mesh: the devices.
       callback: hears of every compilation.
-      execution: how many runs a device carries, and how it computes them.
-      ledger: where measurements are kept; None to keep none.
-      device: the devices in words.
+      vectorize: how a device computes several runs.
+
+    Attributes:
+      seconds: how long compiling took, in all.
+      compiled: how many programs were compiled.
     """
 
-    def __init__(
-        self, task: Task, mesh: Mesh, callback: Callback, execution: Execution,
-        ledger: Ledger | None = None, device: str = "",
-    ) -> None:  # fmt: skip
-        self.task, self._mesh, self._callback, self._execution = task, mesh, callback, execution
-        self._ledger, self._device = ledger, device
+    def __init__(self, task: Task, mesh: Mesh, callback: Callback, vectorize: Any = "auto") -> None:
+        self._task, self._mesh, self._callback, self._vectorize = task, mesh, callback, vectorize
         self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self._users: Counter[str] = Counter()
-        self.built: dict[str, Program] = {}
-        self.compiled: dict[str, Compiled] = {}
+        self._futures: dict[Name, concurrent.futures.Future[Program]] = {}
+        self._users: dict[Name, int] = {}
+        self.seconds, self.compiled = 0.0, 0
 
-    def get(self, run: Resolved) -> Program:
-        """The program of a run, kept until as many calls of :meth:`release`."""
+    def acquire(self, plan: Plan, runs_per_device: int) -> Program:
+        """Compiles a run's program, or waits for the thread that does; kept until `release`."""
+        name = plan.program, runs_per_device
         with self._lock:
-            lock = self._locks.setdefault(run.program, threading.Lock())
-            self._users[run.program] += 1
-        with lock:
-            if run.program not in self.built:
-                self._callback.on_compile_begin(run.program, run.label)
-                slots, seconds = 0, 0.0
-                try:
-                    program = self.build(run, self._choose(run))
-                    slots, seconds = program.slots, program.compile_seconds
-                finally:
-                    self._callback.on_compile_end(run.program, seconds, slots)
-                self.built[run.program] = program
-                self.compiled[run.program] = Compiled(slots, program.mesh, seconds)
-            return self.built[run.program]
+            is_first = name not in self._futures
+            future = self._futures.setdefault(name, concurrent.futures.Future())
+            self._users[name] = self._users.get(name, 0) + 1
+        if is_first:
+            self._compile(plan, runs_per_device, future)
+        try:
+            return future.result()
+        except BaseException:
+            self.release(name)
+            raise
 
-    def release(self, name: str) -> None:
+    def _compile(
+        self, plan: Plan, runs_per_device: int, future: concurrent.futures.Future[Program]
+    ) -> None:
+        self._callback.on_compile_begin(plan.program, plan.label)
+        begun, slots = time.perf_counter(), 0
+        try:
+            program = self.build(plan, runs_per_device)
+            slots = program.slots
+            future.set_result(program)
+        except BaseException as error:
+            future.set_exception(error)
+        seconds = time.perf_counter() - begun
+        with self._lock:
+            self.seconds += seconds
+            self.compiled += bool(slots)
+        self._callback.on_compile_end(plan.program, seconds, slots)
+
+    def build(self, plan: Plan, runs_per_device: int = 1) -> Program:
+        """Compiles the program of a run."""
+        return self._task.build(
+            plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
+        )
+
+    def get(self, name: Name) -> Program:
+        """A program that the thread has acquired."""
+        return self._futures[name].result()
+
+    def release(self, name: Name | None) -> None:
         """Drops a program if no other thread uses it."""
+        if name is None:
+            return
         with self._lock:
             self._users[name] -= 1
             if not self._users[name]:
-                self.built.pop(name, None)
-
-    def build(self, run: Resolved, runs: int | None = None) -> Program:
-        """Compiles the program of a run, for so many runs on a device."""
-        runs, how = runs or self._execution.runs_per_device or 1, self._execution.vectorize
-        return self.task.build(run, self._mesh, runs_per_device=runs, vectorize=how)
-
-    def measured(self, program: str) -> dict[str, Any] | None:
-        """What the ledger knows of a program on these devices."""
-        return None if self._ledger is None else self._ledger.measured(program, self._device)
-
-    def _choose(self, run: Resolved) -> int:
-        """How many runs a device carries.
-
-        On a CPU one: several runs on one device come one after another there anyway, or, under
-        ``vmap``, more slowly than that.
-        """
-        wanted = self._execution.runs_per_device
-        if wanted or self._mesh.devices.flat[0].platform == "cpu":
-            return wanted or 1
-        known = self.measured(run.program)
-        if known is not None and known["runs_per_device"]:
-            return int(known["runs_per_device"])
-        start = self.task.start(run)
-        best, seconds, compile_seconds = measure(lambda runs: self.build(run, runs), start)
-        if self._ledger is not None:
-            self._ledger.measure(run.program, self._device, best, seconds, compile_seconds)
-        return best
-
-
-def measure(
-    build: Any, start: Start, candidates: Sequence[int] = CANDIDATES
-) -> tuple[int, float, float]:
-    """Tries numbers of runs on a device, from few to many, until more do not pay.
-
-    Returns:
-      The number, the seconds of one step of one run then, and the seconds of compiling it.
-    """
-    best = (candidates[0], float("inf"), 0.0)
-    for runs in candidates:
-        try:
-            program = build(runs)
-            seconds = seconds_per_step(program, start)
-        except Exception as error:
-            if runs == candidates[0] or "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            break  # too many for the device's memory
-        if best[1] < GAIN * seconds:
-            break
-        best = (runs, seconds, program.compile_seconds)
-    return best
+                del self._users[name], self._futures[name]
 
 
 def seconds_per_step(program: Program, start: Start, *, at_least: float = 0.2) -> float:
@@ -185,47 +117,61 @@ def seconds_per_step(program: Program, start: Start, *, at_least: float = 0.2) -
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What the runs of a program cost."""
+    """What the runs of a program cost.
 
-    run: Resolved  # the first of them
-    runs: int  # how many are still to be made
-    seconds_per_step: float  # of one run on the devices of one program, with its part of the tests
+    Attributes:
+      plan: the first of them.
+      runs: how many are still to be made.
+      seconds_per_step: of one run, with its part of the tests.
+      compile_seconds: of the program; 0 if it is known from runs that were made.
+      known: whether the numbers are those of runs that were made.
+    """
+
+    plan: Plan
+    runs: int
+    seconds_per_step: float
     compile_seconds: float
-    known: bool  # from runs that were made, not from a few steps made for it
+    known: bool
 
     @property
     def seconds(self) -> float:
         """Of all runs, one after another."""
-        return self.compile_seconds + self.runs * self.run.num_steps * self.seconds_per_step
+        return self.compile_seconds + self.runs * self.plan.num_steps * self.seconds_per_step
 
 
 def estimate(
-    wanted: Mapping[str, tuple[Resolved, int]],
+    wanted: Mapping[str, tuple[Plan, int]],
+    rows: Sequence[Mapping[str, Any]],
+    task: Task,
     programs: Programs,
     *,
     workers: int = 1,
     on_message: Callable[[str], Any] = lambda text: None,
 ) -> list[Cost]:
-    """Says what programs cost: as measured by runs in the ledger, else by a few steps made now.
+    """Says what programs cost: as the runs in the rows took, else by a few steps made now.
 
-    As many programs are measured at a time as will be at work, since they share the cores. Nothing
-    is written.
+    As many programs are measured at a time as will be at work, since they share the cores.
 
     Args:
       wanted: of each program one of its runs, and how many runs are still to be made.
+      rows: of runs that are over.
+      task: what the runs are.
       programs: compiles them.
       workers: how many are at work at a time.
       on_message: hears what is being measured.
     """
+    times: dict[str, list[float]] = {}
+    for row in rows:
+        if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
+            times.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
 
-    def cost(item: tuple[str, tuple[Resolved, int]]) -> Cost:
-        name, (run, runs) = item
-        known = programs.measured(name)
-        if known is not None and known["seconds_per_step"]:
-            return Cost(run, runs, known["seconds_per_step"], known["compile_seconds"], known=True)
-        on_message(f"measuring {describe(run)}")
+    def cost(item: tuple[str, tuple[Plan, int]]) -> Cost:
+        name, (plan, runs) = item
+        if name in times:
+            return Cost(plan, runs, statistics.median(times[name]), 0.0, known=True)
+        on_message(f"measuring {describe(plan)}")
         begun = time.perf_counter()
-        program, start = programs.build(run), programs.task.start(run)
+        program, start = programs.build(plan), task.start(plan)
         states: Any = program.begin(program.empty(), 0, start)
         program.test(states)
         compile_seconds = time.perf_counter() - begun
@@ -234,10 +180,10 @@ def estimate(
             begun = time.perf_counter()
             program.test(states)
             tests.append(time.perf_counter() - begun)
-        every = min(run.steps_per_epoch * run.evaluate_every, run.num_steps)
+        every = min(plan.steps_per_epoch * plan.evaluate_every, plan.num_steps)
         test_seconds = statistics.median(tests) / every / program.slots
         seconds = seconds_per_step(program, start) + test_seconds
-        return Cost(run, runs, seconds, compile_seconds, known=False)
+        return Cost(plan, runs, seconds, compile_seconds, known=False)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         return list(pool.map(cost, wanted.items()))
@@ -249,20 +195,6 @@ def total(costs: Sequence[Cost], workers: int) -> float:
         return 0.0
     longest = max(cost.compile_seconds for cost in costs)
     return max(sum(cost.seconds for cost in costs) / workers, longest)
-
-
-def remember(ledger: Ledger, rows: Sequence[Mapping[str, Any]], compiled: Mapping[str, Compiled],
-             device: str) -> None:  # fmt: skip
-    """Writes down what a step has cost, from the runs that this worker made."""
-    times_of: dict[str, list[float]] = {}
-    for row in rows:
-        if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
-            times_of.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
-    for name, (slots, mesh, seconds) in compiled.items():
-        times = times_of.get(name)
-        if times:
-            runs = slots * len(mesh.devices[0]) // len(jax.devices())
-            ledger.measure(name, device, runs, statistics.median(times), seconds)
 
 
 def store_programs(folder: Path) -> None:
@@ -278,13 +210,13 @@ def store_programs(folder: Path) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def describe(run: Resolved) -> str:
+def describe(plan: Plan) -> str:
     """A program in a few words."""
-    settings = run.settings
+    settings = plan.settings
     return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
 __all__ = [
-    "CANDIDATES", "GAIN", "Compiled", "Cost", "Execution", "Programs", "describe", "estimate",
-    "measure", "remember", "seconds_per_step", "store_programs", "total",
+    "Cost", "Name", "Programs", "describe", "estimate", "seconds_per_step", "store_programs",
+    "total",
 ]  # fmt: skip

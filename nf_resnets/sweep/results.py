@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shlex
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,31 +14,41 @@ from typing import Any
 from nf_resnets import data, places, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
-from nf_resnets.sweep.claims import Clock
-from nf_resnets.sweep.ledger import Ledger
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Isolation, Optimum, Row, Rule, grouped, isolated, optima
 from nf_resnets.sweep.settings import swept, value_text
 from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
-from nf_resnets.training.compiling import duration_text
+from nf_resnets.training.display import duration_text
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
     """What there is of a sweep when its command ends."""
 
-    rows: list[dict[str, Any]]  # of the grid's runs, as the ledger has them
+    rows: list[dict[str, Any]]  # of the grid's runs that are over
     axes: Mapping[str, tuple[Any, ...]]  # with the rates that were added
     base: Mapping[str, Any]  # the other settings that are not the defaults
     counts: Mapping[str, int]  # of the runs in each state
-    clock: Clock
+    seconds: Mapping[str, float]  # of this command, by kind
     exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal
-    failures: Mapping[str, str]  # tracebacks, by key
     compiled: int  # programs
-    makers: list[dict[str, Any]]  # devices and versions, how many of the runs they made, and when
+    makers: Sequence[Mapping[str, Any]]  # devices and versions, how many of the runs they made
     faults: Sequence[str] = ()  # what could not be written of the runs that were made
-    curves: Sequence[Mapping[str, Any]] = ()  # of the runs at the best rates, to be drawn
+
+
+def makers(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """On what devices and with which versions runs were made, how many, and when."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        what = dict(row.get("made", {}))
+        date = what.pop("date", "")
+        maker = found.setdefault(
+            json.dumps(what, sort_keys=True), {"first": date, **what, "last": date, "runs": 0}
+        )
+        maker["first"], maker["last"] = min(maker["first"], date), max(maker["last"], date)
+        maker["runs"] += 1
+    return list(found.values())
 
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
@@ -52,28 +60,22 @@ def states_in_words(counts: Mapping[str, int]) -> str:
 
 
 def curves_at_best(
-    ledger: Ledger, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any], rule: Rule
+    rows: Sequence[Row], axes: Mapping[str, Any], rule: Rule
 ) -> list[dict[str, Any]]:
     """Training loss after every epoch of the runs at the best rates, at most of `MOST_CURVES`."""
-    groups = {}
+    found = []
     for best in _best(rows, axes, rule)[0]:
         if best.metric != METRICS[0] or best.best is None:
             continue
         at_best = {**best.group, "peak_lr": best.best, "state": "finished"}
         for row in rows:
             if all(row[name] == at_best[name] for name in at_best):
-                groups[row["key"]] = dict(best.group)
-    chosen = list(groups)[:MOST_CURVES]
-    curves: dict[str, dict[str, list[Any]]] = {
-        key: {"step": [], "train_loss": []} for key in chosen
-    }
-    for epoch in ledger.epochs(chosen):
-        if epoch["train_loss"] is not None:
-            for name, values in curves[epoch["key"]].items():
-                values.append(epoch[name])
-    return [
-        {"group": groups[key], **curve} for key, curve in curves.items() if len(curve["step"]) > 1
-    ]
+                history = row.get("history", ())  # a committed table has none
+                epochs = [each for each in history if each.get("train_loss") is not None]
+                curve = {name: [each[name] for each in epochs] for name in ("step", "train_loss")}
+                if len(epochs) > 1:
+                    found.append({"group": dict(best.group), **curve})
+    return found[:MOST_CURVES]
 
 
 METRICS = ("test_accuracy", "train_loss")
@@ -119,14 +121,9 @@ def draw(
         regimes=[dataclasses.asdict(fit) for fit in fits],
         chance=chance,
         command=command_of(axes, result.base),
-        curves=result.curves,
+        curves=curves_at_best(rows, axes, rule),
         facts={f"{maker['runs']} runs made": maker for maker in result.makers},
-        failures=[
-            {"key": row["key"], "state": row["state"], "message": row["message"],
-             "traceback": result.failures.get(row["key"], "")}
-            for row in rows
-            if row["state"] in ("failed", "oom")
-        ],
+        failures=[row for row in rows if row["state"] in ("failed", "oom")],
         names=names,
         isolations=[dataclasses.asdict(one) for one in _isolations(rows, axes, rule)],
         targets=[dataclasses.asdict(one) for one in reached],
@@ -259,7 +256,12 @@ def finish(result: Result, options: Options, *, title: str) -> int:
         print("All runs diverged: lower the learning rates.")
     print(_time(result))
     print(f"In {folder.resolve()}:")
-    for file in [*files, "settings.json", "rows.csv", *([] if options.ledger else ["ledger.db"])]:
+    for file in [
+        *files,
+        "settings.json",
+        "rows.csv",
+        f"rows-{options.shard[0]}-of-{options.shard[1]}.jsonl",
+    ]:
         if (folder / file).is_file():
             print(f"  {file}")
     if result.exit_code == 1:
@@ -273,41 +275,25 @@ def finish(result: Result, options: Options, *, title: str) -> int:
 
 
 def _write_settings(result: Result, folder: Path) -> None:
-    """Keeps the grid, on what its runs were made, and what the last worker spent."""
+    """Keeps the grid, and on what its runs were made."""
     record: dict[str, Any] = {
         "grid": {name: list(values) for name, values in result.axes.items()},
         "settings": dict(result.base),
-        "made": result.makers,
-        "runs": dict(result.counts),
+        "made": list(result.makers),
+        "runs": {state: n for state, n in result.counts.items() if n},
     }
-    file = folder / "settings.json"
-    if result.compiled:
-        # A start that finds all done has nothing to say of what it took.
-        seconds = result.clock.seconds()
-        record["seconds"] = {kind: round(spent, 1) for kind, spent in seconds.items()}
-        record["cores"] = os.cpu_count()
-    elif file.exists():
-        try:
-            before = dict(json.loads(places.read_file(file)))
-            record |= {name: before[name] for name in ("seconds", "cores") if name in before}
-        except (ValueError, TypeError, RecursionError):
-            kept = file.with_name(f"damaged-{uuid.uuid4().hex[:8]}-settings.json")
-            file.rename(kept)
-            print(f"{file} was damaged, and is made anew; what was there is {kept.name}.",
-                  file=sys.stderr)  # fmt: skip
-    with whole_file(file) as new:
+    with whole_file(folder / "settings.json") as new:
         new.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _time(result: Result) -> str:
-    seconds = result.clock.seconds()
+    seconds = result.seconds
     computing, compiling = (duration_text(seconds[kind]) for kind in ("computing", "compiling"))
     programs = f"{result.compiled} program{'' if result.compiled == 1 else 's'}"
     text = f"{computing} of computing, {compiling} of compiling {programs}"
     if seconds["computing"]:
-        text += (
-            f"; {100 * result.clock.fraction_outside():.1f}% of the time outside compiled functions"
-        )
+        part = seconds["outside"] / (seconds["computing"] + seconds["outside"])
+        text += f"; {part:.1%} of the time outside compiled functions"
     return text + "."
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsFloat, TypeGuard, get_args
 
-from nf_resnets.sweep.ledger import COLUMNS
+from nf_resnets.sweep.rows import RESULTS
 
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
@@ -105,7 +105,7 @@ def optimum(
     seeds, 80 of three and 70 of two if the noise is large, and in nearly all if it is small.
 
     Args:
-      rows: one for each run, with ``state``, the metric, the rate and the seed, as ``Ledger.rows``
+      rows: one for each run, with ``state``, the metric, the rate and the seed, as ``Rows.read``
         gives them; all else that matters is the same in all of them.
       metric: ``"test_accuracy"``, ``"train_accuracy"``, ``"test_loss"`` or ``"train_loss"``.
       rate: the field of the learning rate.
@@ -294,7 +294,7 @@ def state_of(row: Row) -> str:
     if "state" not in row:
         raise ValueError(
             f"no state found in a run, which has {', '.join(map(str, row)) or 'no field'}; "
-            "expected state='finished', 'diverged' or another of a ledger's."
+            "expected state='finished', 'diverged' or another of a row's."
         )
     return str(row["state"])
 
@@ -317,7 +317,7 @@ def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]
         seeds = found.setdefault(_rate_of(row, rate), {})
         if row.get(seed) in seeds:
             first = seeds[row.get(seed)]
-            names = [name for name in first if name not in COLUMNS]
+            names = [name for name in first if name not in RESULTS]
             differ = [name for name in names if first[name] != row.get(name, first[name])]
             tells = f"differ in {', '.join(differ)}" if differ else "differ in no setting"
             raise ValueError(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nf_resnets import models, optim, schemes
+from nf_resnets.training.display import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,9 +373,6 @@ SHORT = {"batch_size": "batch", "peak_lr": "rate"}
 SINGLE = ("scheme", "batch_size", "peak_lr", "seed")
 """The settings that name a run where nothing is swept."""
 
-LONGEST_MESSAGE = 300
-"""Characters of a message that are shown."""
-
 
 def value_text(name: str, value: Any) -> str:
     """A setting's value: rates that are powers of two as such.
@@ -416,19 +414,8 @@ def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
     return ", ".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
-def printable(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST_MESSAGE]
-
-
-def percent(fraction: float | None) -> str:
-    """A fraction in percent; a dash where there is none."""
-    there = fraction is not None and math.isfinite(fraction)
-    return f"{fraction:.1%}" if there else "-"
-
-
 __all__ = [
-    "FIELDS", "LONGEST_MESSAGE", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
-    "label", "make", "parse", "percent", "points", "printable", "scalar_factor",
+    "FIELDS", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
+    "label", "make", "parse", "points", "scalar_factor",
     "shown", "swept", "typed", "value_text",
 ]  # fmt: skip

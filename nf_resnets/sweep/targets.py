@@ -118,9 +118,8 @@ def steps_to_target(
     as many steps, do not have that fault.
 
     Args:
-      rows: one for each run, with ``state``, the rate, and for a training metric the curve that a
-        ledger keeps in ``measures``; for a test metric ``tests``, which has ``step``, ``loss`` and
-        ``accuracy``.
+      rows: one for each run, with ``state``, the rate, and for a training metric the curve in
+        ``measures``; for a test metric ``tests``, which has ``step``, ``loss`` and ``accuracy``.
       target: to be reached or passed.
       metric: as in :func:`nf_resnets.sweep.optimum`.
       by: the fields whose values the runs of a group share.

@@ -22,19 +22,15 @@ import tyro
 
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.command_line import MISTAKE, finish, program
-from nf_resnets.manifest import digest
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, quick, transfer
 from nf_resnets.trained import settings as settings_of
-from nf_resnets.trained.display import Display
-from nf_resnets.trained.events import events
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.resume import ENDING, StoppedError, unfinished
-from nf_resnets.training.checkpoint import CheckpointError
-from nf_resnets.training.progress import Progress
+from nf_resnets.trained.run import ENDING, StoppedError, Watch, unfinished
+from nf_resnets.training.display import Display
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
 
@@ -124,9 +120,8 @@ class Train:
         model = _network(self, dataset)
         where = f"{self.model} ({self.scheme}) on {self.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
-        display = quick.image_display(self.model, dataset, self.recipe)
         notes = {"network": self.model, "dataset": self.dataset}
-        _make(self, out, notes, fit.identity(model, dataset, self.recipe), display,
+        _make(self, out, notes, {"model": self.model, "dataset": self.dataset},
               partial(fit.fit, model, dataset, self.recipe))  # fmt: skip
         if samples is not None:
             _write_samples(samples, dataset)
@@ -167,22 +162,10 @@ class TrainTranslator:
         print(f"Training a Transformer ({self.scheme}) on {self.dataset}, "
               f"{' to '.join(pairs.languages)}, {len(pairs.train.source):,} pairs, "
               f"{_device()}", flush=True)  # fmt: skip
-        display = Display("the Transformer", 50, {"likelihood": "nats a token"})
-        texts = digest(*pairs.languages, *pairs.train.source, *pairs.train.target)
-        recipe = fit.described(self.recipe)
-        identity = {"scheme": self.scheme, "recipe": recipe, "pairs": texts}
-        if self.dtype != models.DTYPES[0]:
-            identity["dtype"] = self.dtype
-
-        def make(*, on_begin: Any, on_step: Any, on_epoch: Any, checkpoints: Any) -> Trained:
-            return fit_translation(
-                pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested,
-                on_begin=on_begin,
-                on_step=lambda step, metrics: on_step(step, self.recipe.steps, metrics),
-                checkpoints=checkpoints,
-            )  # fmt: skip
-
-        _make(self, out, {"dataset": self.dataset}, identity, display, make)
+        make = partial(
+            fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested
+        )
+        _make(self, out, {"dataset": self.dataset}, {"dataset": self.dataset}, make)
         print(f'{program()} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
@@ -338,19 +321,18 @@ class Tune:
         labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], self.learn))
         print(f"Fine-tuning {self.file} on {self.dataset}: {labels.count('learns')} of "
               f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
-        identity = {
-            **fit.identity(new.model, dataset, self.recipe),
-            "learn": self.learn,
-            "tuned_from": digest(*jax.tree.leaves(old.variables)),
-        }
         notes = {
             "network": old.notes.get("network", type(new.model).__name__),
             "dataset": self.dataset,
             "tuned_from": dict(old.notes),
             "learn": self.learn,
         }
-        display = quick.image_display(str(self.file), dataset, self.recipe)
-        _make(self, out, notes, identity, display,
+        settings = {
+            "dataset": self.dataset,
+            "learn": self.learn,
+            "tuned_from": data.fingerprint(jax.tree.leaves(old.variables)),
+        }
+        _make(self, out, notes, settings,
               partial(fit.fit, new.model, dataset, self.recipe, variables=new.variables,
                       learn=self.learn))  # fmt: skip
 
@@ -396,7 +378,7 @@ def run(command: Any) -> int:
             return command()
         except BrokenPipeError:
             raise
-        except (TrainedError, CheckpointError, ValueError, OSError, ImportError) as error:
+        except (TrainedError, ValueError, OSError, ImportError) as error:
             print(printable(error), file=sys.stderr)
             return error.exit_code if isinstance(error, StoppedError) else MISTAKE
 
@@ -424,45 +406,19 @@ def _network(command: Train, dataset: data.Dataset) -> Any:
     )  # fmt: skip
 
 
-def _described(command: Any, notes: Mapping[str, Any], identity: Any) -> dict[str, Any]:
-    """What logs call a training and keep of it; the same where it is resumed."""
-    settings = {name: of for name, of in notes.items() if isinstance(of, str)}
-    settings |= {"scheme": command.scheme} if hasattr(command, "scheme") else {}
-    settings |= fit.described(command.recipe)
-    label = ", ".join(
-        settings[name] for name in ("network", "scheme", "dataset") if name in settings
-    )
-    return {"key": digest(str(identity)), "label": label, "settings": settings}
-
-
 def _make(
     command: Train | TrainTranslator | Tune,
     out: Path,
     notes: dict[str, Any],
-    identity: dict[str, Any],
-    display: Display,
+    settings: dict[str, Any],
     make: Callable[..., Trained],
 ) -> None:
     """Trains a network, saves it, and prints how good it is."""
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
-        checkpoints = stack.enter_context(unfinished(out, identity))
-        logs = [stack.enter_context(log) for log in command.logs.open()]
-        with display, events(*logs, **_described(command, notes, identity)) as logged:
-
-            def on_begin(run: Progress) -> None:
-                display.on_begin(run)
-                logged.on_begin(run)
-
-            def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
-                display.on_step(step, steps, metrics)
-                logged.on_step(step, metrics)
-
-            network = make(
-                on_begin=on_begin, on_step=on_step, on_epoch=logged.on_epoch,
-                checkpoints=checkpoints,
-            )  # fmt: skip
-            logged.on_end(network.notes)
+        checkpoints = stack.enter_context(unfinished(out))
+        callbacks = [stack.enter_context(each) for each in (*command.logs.open(), Display())]
+        network = make(watch=Watch(tuple(callbacks), checkpoints, settings))
         _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
               overwrite=command.overwrite)  # fmt: skip
     found = network.notes

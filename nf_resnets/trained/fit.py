@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, get_type_hints
 
 import jax
@@ -13,14 +13,11 @@ from jax.sharding import Mesh
 
 from nf_resnets import data, optim, schemes, training
 from nf_resnets.data.order import total_steps
-from nf_resnets.manifest import digest
 from nf_resnets.trained.file import Trained
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.resume import run_to_end
-from nf_resnets.trained.settings import is_of, to_json, type_name
+from nf_resnets.trained.run import Watch, train_one
+from nf_resnets.trained.settings import is_of, type_name
 from nf_resnets.trained.transfer import Learn, partly
-from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,31 +52,6 @@ class Recipe:
         )
 
 
-def described(recipe: Any) -> dict[str, Any]:
-    """A recipe as JSON values, as earlier versions wrote it if it has the default optimizer."""
-    default = next(f.default for f in dataclasses.fields(recipe) if f.name == "optimizer")
-    values = dataclasses.asdict(recipe)
-    return {k: v for k, v in values.items() if k != "optimizer" or v != default}
-
-
-def identity(model: Any, dataset: data.Dataset, recipe: Recipe) -> dict[str, Any]:
-    """On what a training depends, as JSON values.
-
-    Raises:
-      ValueError: if a field of the network cannot be written; it is named.
-    """
-    return {
-        "network": to_json(model),
-        "dataset": dataset.name,
-        "labels": digest(dataset.train.labels),
-        "images": [
-            list(dataset.train.images.shape),
-            digest(dataset.train.images, dataset.mean, dataset.std),
-        ],
-        "recipe": described(recipe),
-    }
-
-
 def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
     """Refuses fields of a recipe of another type, or not positive and finite, or 0 to a limit.
 
@@ -104,12 +76,9 @@ def fit(
     *,
     variables: Any = None,
     learn: Learn = "all",
-    on_begin: Callable[[Progress], Any] = lambda run: None,
-    on_step: Callable[[int, int, dict[str, float]], Any] = lambda *step: None,
-    on_epoch: Callable[[int, int, float, float], Any] = lambda *numbers: None,
-    checkpoints: Checkpoints | None = None,
+    watch: Watch = Watch(),  # noqa: B008 (a frozen value)
 ) -> Trained:
-    """Trains a network and tests it once.
+    """Trains a network, and tests it after every epoch.
 
     Args:
       model: a network for images.
@@ -119,11 +88,7 @@ def fit(
         of its scheme. Schemes that are no draw of their own change He's (fan_in), with which the
         sweeps and most experiments begin.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
-      on_begin: called before the first step with the progress so far, which a checkpoint may hold.
-      on_step: called after each step with the steps made, all steps, and the step's metrics.
-      on_epoch: called after each epoch, and the last step, with the steps made, all steps, and the
-        means of the epoch's training loss and accuracy.
-      checkpoints: where the training is saved and resumed; None for neither.
+      watch: who is told, and where the training is saved.
 
     Returns:
       The network after the last step; its notes have ``recipe``, ``steps``, and ``test_accuracy``
@@ -131,7 +96,8 @@ def fit(
 
     Raises:
       TrainedError: if the run diverges, or was told to stop and is saved.
-      ValueError: if the batch does not fit the data, or a label is no class.
+      ValueError: if the batch does not fit the data, the checkpoints are of another training, or a
+        label is no class.
     """
     inputs, side = Images.of(dataset), min(dataset.train.images.shape[1:3])
     if recipe.padding >= side:
@@ -174,26 +140,13 @@ def fit(
         training.ImageTraining(recipe.batch_size, steps, augmentation),
         start,
     )
-    runs: list[Progress] = []
-
-    def begin(run: Progress) -> None:
-        runs.append(run)
-        on_begin(run)
-
-    def after_step(step: int, metrics: dict[str, float]) -> None:
-        on_step(step, steps, metrics)
-        if step % per_epoch == 0 or step == steps:
-            (run,), first = runs, (step - 1) // per_epoch * per_epoch
-            on_epoch(step, steps, *(run.mean(name, first, step) for name in ("loss", "accuracy")))
-
-    state, test = run_to_end(
-        program, start, on_begin=begin, on_step=after_step, checkpoints=checkpoints
-    )
+    plan = watch.plan(model, recipe, data.fingerprint(dataset), steps, per_epoch)
+    state, row = train_one(program, start, plan, watch)
     found = {"params": state.params}
     if state.batch_stats:
         found["batch_stats"] = state.batch_stats
-    notes = {"recipe": described(recipe), "steps": steps}
-    notes |= {f"test_{name}": test[name] for name in ("accuracy", "loss")}
+    notes = {"recipe": dataclasses.asdict(recipe), "steps": steps}
+    notes |= {name: row[name] for name in ("test_accuracy", "test_loss")}
     return Trained(model, found, inputs, notes)
 
 
@@ -204,4 +157,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["Recipe", "described", "fit", "identity", "mesh_for", "refuse_outside"]
+__all__ = ["Recipe", "fit", "mesh_for", "refuse_outside"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import tyro
 
-from nf_resnets import models, optim, schemes, training, translation
+from nf_resnets import data, models, optim, schemes, training, translation
 from nf_resnets.trained.file import Trained
-from nf_resnets.trained.fit import described, mesh_for, refuse_outside
+from nf_resnets.trained.fit import mesh_for, refuse_outside
 from nf_resnets.trained.inputs import Sentences
-from nf_resnets.trained.resume import run_to_end
-from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.progress import Progress
+from nf_resnets.trained.run import Watch, train_one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +57,7 @@ def fit_translation(
     *,
     dtype: models.Dtype = models.DTYPES[0],
     tested: int = 100,
-    on_begin: Callable[[Progress], Any] | None = None,
-    on_step: Callable[[int, dict[str, float]], Any] | None = None,
-    checkpoints: Checkpoints | None = None,
+    watch: Watch = Watch(),  # noqa: B008 (a frozen value)
 ) -> Trained:
     """As :func:`nf_resnets.trained.fit.fit`, but on sentence pairs, and with the vocabulary.
 
@@ -71,9 +67,7 @@ def fit_translation(
       recipe: how.
       dtype: what the network computes in.
       tested: how many test pairs are translated, for BLEU.
-      on_begin: as there.
-      on_step: called after each step with the number of steps made and its metrics.
-      checkpoints: as there.
+      watch: as there.
 
     Returns:
       The network after the last step; its notes have ``recipe``, ``test_bleu``,
@@ -119,16 +113,19 @@ def fit_translation(
     start = training.Start(schemes.get(scheme), recipe.seed, hyper)
     how = translation.TokenTraining(recipe.max_tokens, recipe.steps, recipe.label_smoothing)
     program = translation.token_program(model, corpus, optimizer, mesh_for(0), how, start)
-    state, _ = run_to_end(
-        program, start, on_begin=on_begin, on_step=on_step, checkpoints=checkpoints
-    )
-    found = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
-    bleu = translation.bleu(found, targets, language=pairs.languages[1])
+
+    def finish(state: training.TrainState) -> Mapping[str, Any]:
+        found = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
+        bleu = translation.bleu(found, targets, language=pairs.languages[1])
+        return {"test_bleu": bleu.score, "signature": bleu.signature}
+
+    plan = watch.plan(model, recipe, data.fingerprint(pairs), recipe.steps, program.steps_per_epoch)
+    state, row = train_one(program, start, plan, watch, finish=finish)
     notes = {
-        "recipe": described(recipe),
-        "test_bleu": bleu.score,
+        "recipe": dataclasses.asdict(recipe),
+        "test_bleu": row["measures"]["test_bleu"],
         "test_bleu_of_copies": copied.score,
-        "signature": bleu.signature,
+        "signature": row["measures"]["signature"],
     }
     inputs = Sentences(*pairs.languages, vocabulary.source, vocabulary.target)
     return Trained(model, {"params": state.params}, inputs, notes)

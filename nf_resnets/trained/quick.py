@@ -12,14 +12,13 @@ import jax
 import numpy as np
 
 from nf_resnets import data, models, schemes
-from nf_resnets.manifest import digest
 from nf_resnets.trained import fit as training_fit
 from nf_resnets.trained import predict as prediction
-from nf_resnets.trained.display import Display
-from nf_resnets.trained.events import events
 from nf_resnets.trained.file import Trained, TrainedError, load
 from nf_resnets.trained.pictures import read_picture
+from nf_resnets.trained.run import Watch
 from nf_resnets.training.callbacks import Callback
+from nf_resnets.training.display import Display
 
 
 def fit(
@@ -83,30 +82,13 @@ def fit(
     own = schemes.get(model.scheme)
     if scheme not in (None, own, own.name):
         raise ValueError(f"scheme={scheme!r} found for a model that has {own.name!r}.")
-    settings = {
-        "dataset": dataset.name, "model": name, "scheme": own.name, **training_fit.described(how)
-    }  # fmt: skip
-    display = image_display(name, dataset, how)
-    with (
-        display if show else contextlib.nullcontext(),
-        events(
-            *([callback] if callback else []),
-            # Another network or other images are another run of a log, whatever they are called.
-            key=digest(str(training_fit.identity(model, dataset, how))) if callback else "",
-            label=f"{name}, {own.name}", settings=settings,
-        ) as logged,
-    ):  # fmt: skip
-
-        def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
-            if show:
-                display.on_step(step, steps, metrics)
-            logged.on_step(step, metrics)
-
-        made = training_fit.fit(
-            model, dataset, how, on_begin=logged.on_begin, on_step=on_step,
-            on_epoch=logged.on_epoch,
-        )  # fmt: skip
-        logged.on_end(made.notes)
+    watch = Watch(settings={"dataset": dataset.name, "model": name})
+    callbacks: list[Callback] = [callback] if callback else []
+    with contextlib.ExitStack() as stack:
+        if show:
+            callbacks.append(stack.enter_context(Display()))
+        watch = dataclasses.replace(watch, callbacks=tuple(callbacks))
+        made = training_fit.fit(model, dataset, how, watch=watch)
     return dataclasses.replace(made, notes={"network": name, "dataset": dataset.name, **made.notes})
 
 
@@ -190,10 +172,4 @@ def make_network(
     return model
 
 
-def image_display(name: str, dataset: data.Dataset, recipe: training_fit.Recipe) -> Display:
-    """A display with a line an epoch."""
-    every = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
-    return Display(name, every, {"loss": "training loss", "accuracy": "accuracy"})
-
-
-__all__ = ["fit", "image_display", "make_network", "predict"]
+__all__ = ["fit", "make_network", "predict"]

@@ -1,4 +1,4 @@
-"""Training: the step of one replica, its compiled forms on a mesh, programs, the loop of a run."""
+"""Training: the step of one replica, its compiled forms on a mesh, programs, waves of runs."""
 
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.average import Average, moved_average, start_average
@@ -13,12 +13,11 @@ from nf_resnets.training.images import (
     lower_image_steps,
 )
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
-from nf_resnets.training.loop import Run, train
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
 from nf_resnets.training.program import Program, Start, Steps
-from nf_resnets.training.progress import Progress
 from nf_resnets.training.relative import Parametrize, Relative, relative_to
+from nf_resnets.training.run import Plan, Run
 from nf_resnets.training.sharding import replicate, shard_runs, stack, unstack
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.statistics import make_estimate_batch_stats
@@ -30,11 +29,12 @@ from nf_resnets.training.streamed import (
     make_streamed_step,
     streamed_program,
 )
+from nf_resnets.training.wave import Hooks, Stopped, train
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
-    "ImageTraining", "Parametrize", "Program", "Progress", "Relative", "Run", "Start", "Steps",
-    "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
+    "Hooks", "ImageTraining", "Parametrize", "Plan", "Program", "Relative", "Run", "Start", "Steps",
+    "Stopped", "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
     "draw_params", "eval_apply", "first_images", "image_program", "image_test", "local_rows",
     "lower_image_steps", "make_estimate_batch_stats", "make_evaluate", "make_initial", "make_mesh",
     "make_streamed_evaluate", "make_streamed_step", "make_train_steps", "moved_average",

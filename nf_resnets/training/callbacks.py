@@ -21,7 +21,7 @@ class Callback(Protocol):
     def on_run_begin(
         self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
     ) -> None:
-        """A run enters a slot, at a step that is not 0 if it is resumed."""
+        """A run begins, at a step that is not 0 if it is resumed."""
 
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """A run has reached a step.
@@ -34,20 +34,16 @@ class Callback(Protocol):
         """
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
-        """An epoch of a run is over; ``row`` is what the ledger keeps of it."""
+        """An epoch of a run is over; ``row`` is the epoch's row."""
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
-        """A run leaves its slot, or could not enter one.
+        """A run is over, or could not begin.
 
         Args:
           key: of the run.
-          state: ``finished``, ``diverged``, ``oom`` or ``failed``; ``waiting`` if it is to be
-            resumed or tried again; ``lost`` if another worker has it.
-          result: what the ledger keeps of it.
+          state: ``finished``, ``diverged``, ``oom`` or ``failed``.
+          result: its row.
         """
-
-    def on_counts(self, counts: Mapping[str, int]) -> None:
-        """How many runs are in each state: ``running`` at this worker, or ``elsewhere``."""
 
     def on_message(self, text: str) -> None:
         """Anything else worth a line."""
@@ -96,7 +92,6 @@ class Callbacks:
     on_step = _passed_on("on_step")
     on_epoch = _passed_on("on_epoch")
     on_run_end = _passed_on("on_run_end")
-    on_counts = _passed_on("on_counts")
     on_message = _passed_on("on_message")
 
 

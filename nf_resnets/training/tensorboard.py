@@ -82,7 +82,7 @@ def epoch_values(row: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclasses.dataclass
 class _Log:
-    """The log of a run in a slot."""
+    """The log of a run."""
 
     writer: Any
     every: int  # of how many steps one is logged
@@ -149,9 +149,6 @@ class TensorBoard:
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """Not logged."""
 
-    def on_counts(self, counts: Mapping[str, int]) -> None:
-        """Not logged."""
-
     def on_message(self, text: str) -> None:
         """Not logged."""
 
@@ -204,6 +201,8 @@ class TensorBoard:
         with self._safely(key):
             if state in ("finished", "diverged", "failed", "oom"):
                 self._write_last(log)
+                if there := epoch_values(result.get("measures") or {}):
+                    self._write(log.writer, result["steps_done"], summary=self._scalars(there))
                 _, _, end = self._x["summary"].hparams({}, {})
                 plugin = end.value[0].metadata.plugin_data
                 content = self._x["proto.plugin_hparams_pb2"].HParamsPluginData()
@@ -221,7 +220,7 @@ class TensorBoard:
         self.close()
 
     def close(self) -> None:
-        """Closes the files of the runs that are still in slots."""
+        """Closes the files of the runs that are still being trained."""
         for key in list(self._logs):
             with self._safely(key):
                 self._close(key)

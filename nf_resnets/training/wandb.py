@@ -60,9 +60,6 @@ class WandB:
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """Not logged."""
 
-    def on_counts(self, counts: Mapping[str, int]) -> None:
-        """Not logged."""
-
     def on_message(self, text: str) -> None:
         """Not logged."""
 

@@ -147,8 +147,6 @@ def test_a_program_says_what_it_takes():
     message = r"leaf 'stage_1/rest/bias_1' \[1\] is in the params and not in the network"
     with pytest.raises(ValueError, match=message):
         make(example=state)
-    with pytest.raises(TypeError, match=r"program is a WideResNet; expected a training.Program"):
-        training.train(model, start)
     with pytest.raises(TypeError, match=r"model is a dict; expected a Flax module or a function"):
         training.train_apply({})
 

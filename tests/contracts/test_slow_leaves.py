@@ -32,7 +32,6 @@ from experiments import (
 from nf_resnets import data, models, optim, schemes, sweep, training, translation
 from nf_resnets.roles import Group, Leaf, Role
 from nf_resnets.sweep import image_task
-from nf_resnets.sweep.image_task import refuse_other_settings
 from nf_resnets.sweep.settings import make
 from nf_resnets.trained import fit
 
@@ -301,27 +300,12 @@ def test_schemes_with_other_groups_do_not_share_a_program():
 def test_a_sweep_takes_the_factor_of_the_scheme():
     base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
     grid = sweep.make_sweep({"scheme": SCHEMES}, base)
-    factors = {run.settings["scheme"]: run.settings["scalar_factor"] for run in grid.runs}
+    factors = {
+        kind.settings.scheme: image_task.hyper_of(kind.settings)["scalar_factor"]
+        for kind in grid.kinds
+    }
     assert factors == {"fixup": 0.1, "skipinit": 0.1, "batchnorm": 0.1, "rescalenet": 1.0}
     # A factor that is given holds for the slow leaves of the scheme; RescaleNet has none.
     settings = make({**base, "scheme": "fixup", "scalar_factor": 0.5})
     assert image_task.hyper_of(settings)["scalar_factor"] == 0.5
     assert image_task.hyper_of(sweep.RunSettings())["scalar_factor"] == 0.1
-
-
-def test_ledgers_grow_by_schemes_of_another_factor(tmp_path):
-    base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
-    few, more, other = (
-        sweep.make_sweep({"scheme": schemes_}, {**base, **changes})
-        for schemes_, changes in (
-            (("fixup",), {}),
-            (("rescalenet", "fixup"), {}),
-            (("rescalenet",), {"scalar_factor": 0.5}),
-        )
-    )
-    with sweep.open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert sweep.enter(few.runs, ledger) == 1
-        refuse_other_settings(more, ledger)
-        assert sweep.enter(more.runs, ledger) == 1
-        with pytest.raises(ValueError, match=r"scalar_factor: 0.1, 1.0 there, 0.5 now"):
-            refuse_other_settings(other, ledger)

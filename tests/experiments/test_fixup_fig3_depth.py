@@ -42,8 +42,7 @@ def test_bad_input_is_one_sentence(arguments, sentence):
     [
         ("--workers", "-1", "--workers -1 found; expected at least 0"),
         ("--runs-per-device", "-1", "--runs-per-device -1 found; expected at least 0"),
-        ("--max-attempts", "0", "--max-attempts 0 found; expected at least 1"),
-        ("--checkpoint-fraction", "0", "--checkpoint-fraction 0 found; expected more than 0"),
+        ("--save-seconds", "-1", "--save-seconds -1.0 found; expected at least 0"),
         ("--devices-per-run", "7", "devices_per_run=7 found; expected a divisor of the 8 devices"),
     ],
 )

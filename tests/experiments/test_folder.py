@@ -29,7 +29,6 @@ def row(depth, accuracy=0.5):
 def test_rows_come_back_as_they_were_written(tmp_path):
     held = folder(tmp_path)
     held.add(row(10, 1 / 3))
-    held.close()
     again = folder(tmp_path)
     assert again.has(scheme="fixup", depth=10)
     assert not again.has(scheme="fixup", depth=16)
@@ -52,15 +51,14 @@ def test_a_row_with_other_columns_is_refused(tmp_path):
 def test_the_grid_may_grow_but_other_settings_may_not_change(tmp_path):
     held = folder(tmp_path)
     held.add(row(10))
-    held.close()
-    folder(tmp_path, {"rate": 0.1, "depths": [10, 16]}).close()
+    folder(tmp_path, {"rate": 0.1, "depths": [10, 16]})
     with pytest.raises(SystemExit, match=r"rate: 0.1 there, 0.2 now.*--out"):
         folder(tmp_path, {"rate": 0.2, "depths": [10]})
 
 
 def test_numbers_that_are_equal_are_one_setting(tmp_path):
-    folder(tmp_path, {"rate": 0.1}).close()
-    folder(tmp_path, {"rate": 1e-1}).close()
+    folder(tmp_path, {"rate": 0.1})
+    folder(tmp_path, {"rate": 1e-1})
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"settings": 3}', "[]"])
@@ -90,23 +88,11 @@ def test_rows_without_settings_are_refused(tmp_path):
 def test_rows_of_other_columns_and_torn_lines_are_refused(tmp_path):
     held = folder(tmp_path)
     held.add(row(10))
-    held.close()
     with pytest.raises(SystemExit, match="expected scheme, depth$|expected scheme, depth. Choose"):
         folder(tmp_path, columns=("scheme", "depth"))
     (tmp_path / "rows.csv").write_text("scheme,depth,accuracy\nfixup,10\n")
     with pytest.raises(SystemExit, match="line 2: expected 3 values"):
         folder(tmp_path)
-
-
-def test_two_processes_do_not_write_to_one_folder(tmp_path):
-    """The lock is that of an open file, so that one process can stand for two."""
-    held = folder(tmp_path)
-    with pytest.raises(
-        SystemExit, match="another process is writing to .*; wait for it, or choose"
-    ):
-        folder(tmp_path)
-    held.close()
-    folder(tmp_path).close()
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
@@ -172,7 +158,7 @@ def test_what_can_be_made_of_the_rows_is_made(tmp_path):
         f"{tmp_path / 'figure.png'} cannot be made: Is a directory.",
         f"{tmp_path / 'other.png'} cannot be made: ValueError: no numbers.",
     ]
-    names = {".lock", "settings.json", "table.txt", "figure.png", "third.png"}
+    names = {"settings.json", "table.txt", "figure.png", "third.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
@@ -180,7 +166,6 @@ def test_damaged_files_are_refused_in_one_sentence(tmp_path):
     """Before anything is made; what is there stays."""
     held = folder(tmp_path)
     held.add(row(10))
-    held.close()
     rows, settings = ((tmp_path / name).read_bytes() for name in ("rows.csv", "settings.json"))
     deep = b"[" * 200_000 + b"]" * 200_000
     many = json.dumps({**json.loads(settings), "later_machines": 3}).encode()

@@ -34,8 +34,7 @@ def here(tmp_path, monkeypatch):
     def made(*arguments, **options):
         raise AssertionError("something was made")
 
-    for place in ("experiments.runs.run_sweep", "nf_resnets.sweep.worker.run_sweep"):
-        monkeypatch.setattr(place, made)
+    monkeypatch.setattr("nf_resnets.sweep.engine.make", made)
     return tmp_path
 
 
@@ -57,21 +56,16 @@ def test_a_sweep_and_an_analysis_try_their_folder_first(here, bad, monkeypatch):
         with pytest.raises(SystemExit) as found:
             command(tyro.cli(kind, args=["--out", bad]))
         assert str(found.value).startswith("--out") and "\n" not in str(found.value)
-    if bad != "/dev/null":
-        with pytest.raises(SystemExit) as found:
-            sweep.main(tyro.cli(sweep.Command, args=["--ledger", bad]))
-        assert "\n" not in str(found.value)
 
 
 def test_homes_are_expanded_everywhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     from experiments.folder import ResultsFolder
-    from nf_resnets.sweep.options import Options, placed
+    from nf_resnets.sweep import command
+    from nf_resnets.sweep.options import Options
 
     ResultsFolder(Path("~/results"), {}, grid=(), columns=("a",), key=("a",))
     analysis.folder_for(analysis.Options(out=Path("~/page")))
+    monkeypatch.setattr(command, "_run", lambda options, *_: options.out)
+    assert command.run(Options(out=Path("~/x")), {}, {}, "Sweep") == tmp_path / "x"
     assert {path.name for path in tmp_path.iterdir()} == {"results", "page"}
-    options = placed(Options(out=Path("~/x"), ledger="~/y.db"))
-    assert (options.out, options.ledger) == (tmp_path / "x", str(tmp_path / "y.db"))
-    assert placed(Options(ledger="postgresql://a@b/c")).ledger == "postgresql://a@b/c"

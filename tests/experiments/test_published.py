@@ -276,15 +276,15 @@ def test_the_rate_falls_as_published(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted({*published.RECIPES} - {"skipinit_lr_batch"}))
-def test_the_settings_of_every_scale_are_text_in_a_ledger(name):
+def test_the_settings_of_every_scale_make_other_runs(name):
     experiment = module_of(name).EXPERIMENT
     point = Point(dict.fromkeys(experiment.key, 0), "", None, None, 1, 1)
-    texts = {
-        ExperimentTask(experiment, settings, None).add([point])[0].text
+    keys = {
+        ExperimentTask(experiment, settings, None).add([point])[0].key
         for settings in experiment.scales.values()
     }
     # Of figure 3's runs on CIFAR-10 and on digits, one scale has some and the other all.
-    assert len(texts) == len(experiment.scales) - 2 * (name == "fixup_fig3_depth")
+    assert len(keys) == len(experiment.scales) - 2 * (name == "fixup_fig3_depth")
 
 
 def test_batches_are_halved_at_10000_layers():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import gc
 import shutil
 import signal
 import socket
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -22,7 +20,7 @@ from experiments.folder import ResultsFolder
 from experiments.main import main
 from experiments.runs import Drawer, ExperimentTask, RowWriter, divisible_mesh
 from nf_resnets import data, models, training
-from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep import Execution
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
 
 SETTINGS = fig3.SCALES["smoke"]
@@ -57,7 +55,19 @@ def test_a_run_is_named_by_its_settings_and_not_by_the_grid():
     assert len({run.program for run in few.values()}) == 5
     task = ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits())
     (run,) = task.add(fig3.points(SETTINGS, digits(), ())[:1])
-    assert task.resolve(dict(run.settings)) is run and task.start(run).scheme.name == "fixup"
+    assert task.start(run).scheme.name == "fixup"
+
+
+def test_other_data_are_other_runs():
+    digits_ = digits()
+    images = digits_.train.images.copy()
+    images[7, 0, 0, 0] += 1
+    other = dataclasses.replace(digits_, train=data.Split(images, digits_.train.labels))
+    keys = [
+        ExperimentTask(fig3.EXPERIMENT, SETTINGS, each).add([point("a run", "p")])[0].key
+        for each in (digits_, other)
+    ]
+    assert keys[0] != keys[1]
 
 
 def test_a_programs_name_is_that_of_every_process():
@@ -141,12 +151,12 @@ def test_a_row_that_cannot_be_made_does_not_take_the_others_with_it(tmp_path):
     task = ExperimentTask(fig3.EXPERIMENT, SETTINGS, digits())
     good, bad = task.add(fig3.points(SETTINGS, digits(), ())[:2])
     rows = [{**RUN, "key": good.key}, {**RUN, "key": bad.key, "measures": None}]
-    ledger = SimpleNamespace(rows=lambda keys: rows, epochs=lambda key: [])
     folder = ResultsFolder(
         tmp_path, {}, grid=(), columns=fig3.EXPERIMENT.columns, key=fig3.EXPERIMENT.key
     )
-    writer = RowWriter(task, ledger, folder, {})
-    writer.on_run_end(good.key, "finished", {})
+    writer = RowWriter(task, folder, {})
+    writer.write(rows)
+    writer.on_run_end(good.key, "finished", rows[0])
     writer.on_epoch("whatever else", "is passed over")
     (row,) = folder.rows
     assert (row["branches"], row["batch_size"], row["seconds"]) == ("3", "64", "1.23")
@@ -188,7 +198,7 @@ def test_the_curve_of_a_run_that_diverged_is_thinned_as_a_whole_one(made, spacin
 def test_what_failed_is_tried_again_and_what_is_there_is_not(
     tmp_path, monkeypatch, as_before, capsys
 ):
-    """A whole experiment in this process; the last start has a ledger and no rows."""
+    """A whole experiment in this process; the last start has the sweep's rows and no table."""
     setup = fig3.setup
 
     def failing(settings, dataset, point):
@@ -201,7 +211,7 @@ def test_what_failed_is_tried_again_and_what_is_there_is_not(
     out = tmp_path / "out"
     command = fig3.Command(
         scale="smoke", depths=(10,), schemes=("fixup", "sqrt_half"), steps=2, out=out,
-        execution=Execution(workers=1, devices_per_run=1, max_attempts=1),
+        execution=Execution(workers=1, devices_per_run=1),
     )  # fmt: skip
     experiment = dataclasses.replace(fig3.EXPERIMENT, setup=failing)
     broken = ("sqrt_half",)
@@ -214,16 +224,19 @@ def test_what_failed_is_tried_again_and_what_is_there_is_not(
     # Fixup's head is zero, so that the first loss is ln 10 but for float32's rounding.
     assert float(row["first_loss"]) == pytest.approx(2.302585, abs=1e-6)
 
-    # An earlier version's folder has no ledger: its rows are not made again.
+    # An earlier version's folder has other files: its rows are not made again.
     broken = ("fixup", "sqrt_half")
-    shutil.copytree(out, tmp_path / "old", ignore=shutil.ignore_patterns("ledger.db*"))
+    shutil.copytree(out, tmp_path / "old", ignore=shutil.ignore_patterns("rows-*.jsonl"))
     only = dataclasses.replace(command, schemes=("fixup",), out=tmp_path / "old")
     assert main(experiment, only) == 0
     assert "1 run is there already." in capsys.readouterr().out
     assert not (tmp_path / "old" / "failures.txt").exists()
 
-    # A row that was not written before the process ended is made of the ledger.
-    gc.collect()  # ends the first start's hold on the folder, as the end of its process would
+    # Nor is one added to them, which would stand beside what nobody knows.
+    with pytest.raises(SystemExit, match=r"rows.csv is there without the rows-\*.jsonl"):
+        main(experiment, dataclasses.replace(only, schemes=()))
+
+    # A row that was not written before the process ended is made of the sweep's.
     broken = ()
     (out / "rows.csv").unlink()
     monkeypatch.setattr(training, "image_program", lambda *_: pytest.fail("it is made again"))
@@ -256,7 +269,8 @@ def test_two_processes_make_one_table(tmp_path):
     assert row["status"] == "finished" and row["steps"] == "4"
 
 
-LONG = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "--steps", 1500)
+LONG = ("--scale", "smoke", "--depths", 10, "--schemes", "fixup", "--steps", 1500,
+        "--save-seconds", 0)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +287,7 @@ def test_a_run_cut_off_in_its_middle_goes_on_and_ends_like_its_twin(tmp_path, nu
     out = tmp_path / "out"
     process = command(*LONG, "--out", out)
     deadline = time.monotonic() + 600
-    while not list(out.glob("checkpoints/*/step_*/manifest.json")):
+    while not list(out.glob("checkpoints/*/*.npz")):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.02)
     process.send_signal(number)

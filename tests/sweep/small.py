@@ -1,17 +1,18 @@
-"""A grid of small runs, a callback that writes down its events, and sweeps made in-process."""
+"""A grid of small runs, and sweeps made in this process: of networks, or of softmax regression."""
 
 from __future__ import annotations
 
 import functools
-import threading
 
 import jax
 
 from nf_resnets import data
-from nf_resnets.sweep import enter, make_sweep, open_ledger, run_sweep
-from nf_resnets.sweep.programs import Execution
+from nf_resnets.sweep import Execution, Rows, engine, make_sweep
 from nf_resnets.sweep.settings import make as make_settings
-from nf_resnets.sweep.task import Resolved
+from nf_resnets.training.callbacks import Callbacks
+from nf_resnets.training.run import Plan
+from tests.training import linear
+from tests.training.small import Log
 
 BASE = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 2.0}
 
@@ -21,58 +22,63 @@ def load(name):
     return data.load(name)
 
 
-class Log:
-    """Writes down every event, in order."""
-
-    def __init__(self):
-        self.events = []
-        self._lock = threading.Lock()
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-        def add(*values):
-            with self._lock:
-                self.events.append((name, *values))
-
-        return add
-
-    def of(self, name):
-        return [event[1:] for event in self.events if event[0] == name]
-
-
 def make(axes, **base):
     return make_sweep(axes, {**BASE, **base}, load=load)
 
 
-def run(folder, sweep, *, devices=1, callback=None, ledger=None, **options):
-    """Makes a sweep's missing runs and returns its rows, the outcome and the log."""
-    log = callback or Log()
-    folder.mkdir(parents=True, exist_ok=True)
-    how = {"workers": 1, "checkpoint_fraction": 1.0, **options}
-    with open_ledger(ledger or folder / "ledger.db") as book:
-        enter(sweep.runs, book)
-        outcome = run_sweep(
-            sweep.task,
-            sweep.runs,
-            book,
-            folder / "checkpoints",
-            log,
+class Linear:
+    """A task whose runs are softmax regressions, with ``change(program, plan)`` in their place."""
+
+    probe = finish = None
+
+    def __init__(self, change=lambda program, plan: program):
+        self.change = change
+
+    def check(self, plan, devices_per_run):
+        pass
+
+    def start(self, plan):
+        return linear.state(**plan.settings)
+
+    def build(self, plan, mesh, *, runs_per_device=1, vectorize="auto"):
+        if isinstance(found := self.change(None, plan), Exception):
+            raise found
+        program = linear.program(runs_per_device, plan.num_steps, *mesh.devices.shape)
+        return self.change(program, plan)
+
+
+def plans(count, first=0, **fields):
+    """Runs of rising rates."""
+    return [
+        linear.plan(seed=seed, peak_lr=0.01 * (seed + 1), **fields)
+        for seed in range(first, first + count)
+    ]
+
+
+def run(folder, plans, task=None, log=None, *, shard=(0, 1), retry=False, devices=1, **options):
+    """Makes a sweep's missing runs; returns its rows by key, the outcome and the log."""
+    log = log or Log()
+    with Rows(folder, shard).open() as rows:
+        if retry:
+            rows.follow(key for key, row in rows.read().items() if row["state"] != "failed")
+        outcome = engine.make(
+            task or Linear(), plans, rows, callback=Callbacks(log), stop=lambda: log.over,
+            execution=Execution(**{"workers": 1, "save_seconds": 0.0, **options}),
             devices=jax.devices()[:devices],
-            execution=Execution(**how),
-        )
-        return book.rows(sweep.keys), outcome, log
+        )  # fmt: skip
+        return rows.read(), outcome, log
 
 
 def key(values):
     """The key of a run, however its numbers were written."""
-    return Resolved(vars(make_settings(values)), "", "", 1, 1).key
+    return Plan(vars(make_settings(values)), "", 1, 1).key
 
 
-RESULTS = ("state", "steps_done", "test_accuracy", "test_loss", "train_loss", "train_accuracy")
+UNLIKE = ("seconds", "seconds_per_step", "resumed_at", "made", "traceback")
 
 
-def results(rows):
-    """What a run's settings determine, by key."""
-    return {row["key"]: tuple(row[name] for name in RESULTS) for row in rows}
+def repeatable(value):
+    """Rows without what another machine or another try would change."""
+    if isinstance(value, dict):
+        return {name: repeatable(each) for name, each in value.items() if name not in UNLIKE}
+    return [repeatable(each) for each in value] if isinstance(value, list) else value

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import find_lr, optimum
+from nf_resnets.sweep import Rows, find_lr, optimum
 from nf_resnets.sweep.find_lr import Command, answer, at_end, main
-from nf_resnets.sweep.ledger import open_ledger
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -81,13 +80,12 @@ def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert f"{find_lr.STEPS} steps" in (tmp_path / "report.html").read_text()
     # An epoch has 11 steps of 128 images, the last one the hundredth step alone.
-    with open_ledger(tmp_path / "ledger.db") as ledger:
-        rows = [row for row in ledger.rows() if row["state"] == "finished"]
+    rows = [row for row in Rows(tmp_path).read().values() if row["state"] == "finished"]
     assert len(rows) == 2
     means = {row["peak_lr"]: np.mean(row["measures"]["curve"]["loss"][-10:]) for row in rows}
     assert f": training loss {min(means.values()):.3g}." in out
     assert f": training loss {min(row['train_loss'] for row in rows):.3g}." not in out
     assert "Diverged: 2^10 (1 of 1)." in out and "The best rate is 2^-" in out
-    # Started again, it only reads the ledger.
+    # Started again, it only reads the rows.
     assert main(wanted) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == out.splitlines()[-2:]

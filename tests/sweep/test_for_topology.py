@@ -3,10 +3,9 @@
 import jax
 import pytest
 
-from nf_resnets.sweep import command, for_topology
+from nf_resnets.sweep import Execution, command, for_topology
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.options import Options, check
-from nf_resnets.sweep.programs import Execution
 from nf_resnets.topology import CHIPS, DoesNotFitError, Footprint
 from tests.sweep import small
 
@@ -38,7 +37,7 @@ def reported(monkeypatch, capsys):
         monkeypatch.setattr(for_topology, "compile_footprint", compile_footprint)
         sweep = small.make(axes or {"seed": tuple(range(10))}, batch_size=64)
         left = {
-            kind.program: (sweep.task.resolve(kind.settings), sweep.runs_of_a_kind)
+            kind.program: (sweep.task.plan(kind.settings), sweep.runs_of_a_kind)
             for kind in sweep.kinds
         }
         code = for_topology.report(sweep.task, left, jax.devices()[:4], execution, "v5e:2x2")

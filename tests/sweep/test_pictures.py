@@ -2,16 +2,15 @@
 
 import json
 import os
-import types
 
 import pytest
 
 from nf_resnets.sweep import command, results
-from nf_resnets.sweep.claims import Clock
 from nf_resnets.sweep.options import Options, check
 from nf_resnets.sweep.results import Result
 
 AXES = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}
+SECONDS = {"computing": 3.0, "compiling": 1.0, "outside": 1.0}
 FILES = {"table.txt", "rates.png", "optima.png", "heat.png", "report.html", "settings.json"}
 
 
@@ -21,11 +20,11 @@ def made(compiled=1, **changes):
             "key": f"{rate}", "scheme": "fixup", "model": "wrn-10-1", "dataset": "digits",
             "batch_size": 64, "peak_lr": rate, "seed": 0, "epochs": 1.0, "steps": None,
             "state": "finished", "message": None, "test_accuracy": 0.5 + rate / 4,
-            "train_loss": 1.0 - rate / 4,
+            "train_loss": 1.0 - rate / 4, "history": [],
         }
         for rate in AXES["peak_lr"]
     ]  # fmt: skip
-    return Result(rows, AXES, {}, {"finished": 3}, Clock(), 0, {}, compiled, [], **changes)
+    return Result(rows, AXES, {}, {"finished": 3}, SECONDS, 0, compiled, [], **changes)
 
 
 @pytest.fixture
@@ -113,21 +112,11 @@ def test_a_full_disk_is_a_sentence_for_each_file(quick_figures, tmp_path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "3", "\x00", "[" * 200_000 + "]" * 200_000])
-def test_damaged_settings_are_kept_and_made_anew(quick_figures, tmp_path, capsys, text):
-    (tmp_path / "settings.json").write_text(text)
-    code, _, err = finish(tmp_path, capsys, compiled=0)
-    assert code == 0 and "settings.json was damaged, and is made anew" in err
-    assert json.loads((tmp_path / "settings.json").read_text())["runs"] == {"finished": 3}
-    (kept,) = tmp_path.glob("damaged-*-settings.json")
-    assert kept.read_text() == text and kept.name in err
-
-
-def test_settings_that_are_whole_keep_their_seconds(quick_figures, tmp_path, capsys):
-    (tmp_path / "settings.json").write_text('{"seconds": {"computing": 3.0}, "cores": 2}')
-    code, _, err = finish(tmp_path, capsys, compiled=0)
-    assert (code, err) == (0, "")
-    assert json.loads((tmp_path / "settings.json").read_text())["seconds"] == {"computing": 3.0}
+def test_settings_say_what_the_rows_are(quick_figures, tmp_path, capsys):
+    (tmp_path / "settings.json").write_text("{")  # of an earlier start, damaged
+    assert finish(tmp_path, capsys, compiled=0)[0] == 0
+    found = json.loads((tmp_path / "settings.json").read_text())
+    assert found["runs"] == {"finished": 3} and found["grid"]["seed"] == [0]
 
 
 def test_what_could_not_be_written_before_is_said(quick_figures, tmp_path, capsys):
@@ -150,7 +139,7 @@ def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_tar
         for row in made().rows
         for size in axes["batch_size"]
     ]  # fmt: skip
-    result = Result(rows, axes, {}, {"finished": 6}, Clock(), 0, {}, 1, [])
+    result = Result(rows, axes, {}, {"finished": 6}, SECONDS, 0, 1, [])
     results.draw(result, tmp_path, title="")
     assert [(one["field"], one["metric"]) for one in given["isolations"]] == [
         (field, metric)
@@ -169,12 +158,10 @@ def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_tar
             check(Options(target=wrong))
 
 
-def test_tests_are_taken_from_the_ledger_of_epochs():
-    epochs = [
-        {"key": "a", "step": step, "test_loss": loss, "test_accuracy": 0.5}
+def test_tests_are_taken_from_the_history():
+    history = [
+        {"step": step, "test_loss": loss, "test_accuracy": 0.5}
         for step, loss in ((4, None), (8, 0.25))
     ]
-    ledger = types.SimpleNamespace(epochs=lambda: epochs)
-    tested, untested = command._with_tests([{"key": "a"}, {"key": "b"}], ledger)
-    assert tested["tests"] == {"step": [8], "loss": [0.25], "accuracy": [0.5]}
-    assert untested["tests"] is None
+    assert command._tests({"history": history}) == {"step": [8], "loss": [0.25], "accuracy": [0.5]}
+    assert command._tests({}) == {"step": [], "loss": [], "accuracy": []}

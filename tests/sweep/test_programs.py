@@ -1,81 +1,74 @@
-"""How many runs a device carries: tried from few to many, remembered, overridden."""
+"""The programs of a sweep: shared, let go of, measured, stored."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import gc
 import time
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import open_ledger, programs
+from nf_resnets.sweep import programs
+from nf_resnets.sweep.programs import Cost, Programs
+from nf_resnets.training.run import Plan
+from tests.sweep import small
+from tests.training.small import Log
 
-RUN = SimpleNamespace(program="p", label="a run")
+
+class Built:
+    slots = 1
 
 
-def pretend(monkeypatch, seconds):
-    """Programs whose step takes so long for so many runs; builds are counted."""
+def made(build):
+    return Programs(SimpleNamespace(build=build), None, Log())
+
+
+PLAN = Plan({"seed": 0}, "a run", 100, 10, program="p")
+
+
+def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
     built = []
 
-    def build(runs):
-        if seconds[runs] is None:
-            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
-        built.append(runs)
-        return SimpleNamespace(runs=runs, compile_seconds=7.0)
+    def build(plan, mesh, *, runs_per_device, vectorize):
+        time.sleep(0.05)
+        built.append(runs_per_device)
+        return Built()
 
-    monkeypatch.setattr(programs, "seconds_per_step", lambda program, _: seconds[program.runs])
-    return build, built
-
-
-@pytest.mark.parametrize(
-    ("seconds", "best", "tried"),
-    [
-        ({1: 1.0, 2: 2.0}, 1, [1, 2]),  # together they take longer: a CPU
-        ({1: 1.0, 2: 0.95, 4: 0.1}, 1, [1, 2]),  # too little gained to go on
-        ({1: 1.0, 2: 0.5, 4: 0.3, 8: 0.29}, 4, [1, 2, 4, 8]),
-        ({1: 1.0, 2: 0.5, 4: 0.25, 8: 0.12, 16: 0.06}, 16, [1, 2, 4, 8, 16]),
-        ({1: 1.0, 2: 0.5, 4: None}, 2, [1, 2]),  # four do not fit
-    ],
-)
-def test_more_runs_are_tried_for_as_long_as_they_pay(monkeypatch, seconds, best, tried):
-    build, built = pretend(monkeypatch, seconds)
-    assert programs.measure(build, None) == (best, seconds[best], 7.0)
-    assert built == tried
+    shared = made(build)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(lambda _: shared.acquire(PLAN, 1), range(3)))
+    first = weakref.ref(found.pop())
+    assert not found and built == [1] and shared.compiled == 1 and shared.seconds >= 0.05
+    for users in (2, 1):
+        shared.release(("p", 1))
+        assert shared.get(("p", 1)) is first(), users
+    shared.release(("p", 1))
+    gc.collect()
+    assert first() is None
+    # For other runs on a device it is another program; the first one is compiled anew.
+    shared.acquire(PLAN, 2)
+    shared.acquire(PLAN, 1)
+    assert built == [1, 2, 1]
 
 
-def test_a_program_that_does_not_fit_at_all_says_so(monkeypatch):
-    build, _ = pretend(monkeypatch, {1: None})
-    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        programs.measure(build, None)
+def test_one_that_cannot_be_built_is_said_to_all_and_tried_again():
+    tries = []
 
+    def build(*_, **__):
+        tries.append(0)
+        raise RuntimeError("no")
 
-def test_what_was_measured_is_remembered_and_the_user_has_the_last_word(monkeypatch, tmp_path):
-    build, built = pretend(monkeypatch, {1: 1.0, 2: 0.4, 4: 0.39})
-    task = SimpleNamespace(
-        start=lambda run: None,
-        build=lambda run, mesh, *, runs_per_device, vectorize: build(runs_per_device),
-    )
-
-    def choose(wanted, platform, device="GPU"):
-        chip = SimpleNamespace(platform=platform)
-        mesh = SimpleNamespace(devices=np.array([[chip]], dtype=object))
-        found = programs.Programs(
-            task, mesh, None, programs.Execution(runs_per_device=wanted), book, device
-        )
-        return found._choose(RUN)
-
-    with open_ledger(tmp_path / "ledger.db") as book:
-        assert choose(3, "gpu") == 3
-        assert choose(0, "cpu") == 1
-        assert not built
-        assert choose(0, "gpu") == 2
-        assert built == [1, 2, 4]
-        assert choose(0, "gpu") == 2
-        assert built == [1, 2, 4]
-        assert choose(0, "gpu", "another GPU") == 2
-        assert len(built) == 6
+    shared = made(build)
+    for count in (1, 2):
+        with pytest.raises(RuntimeError, match="no"):
+            shared.acquire(PLAN, 1)
+        assert len(tries) == count and shared.compiled == 0
+    assert [event[2] for event in shared._callback.of("on_compile_end")] == [0, 0]
 
 
 def test_a_step_s_seconds_are_those_of_one_run():
@@ -87,9 +80,8 @@ def test_a_step_s_seconds_are_those_of_one_run():
         return SimpleNamespace(states=states)
 
     program = SimpleNamespace(
-        slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states,
-        steps=steps,
-    )  # fmt: skip
+        slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states, steps=steps
+    )
     found = programs.seconds_per_step(program, None, at_least=0.05)
     # At least what was slept; a busy machine makes it longer.
     assert 0.005 <= found < 0.05
@@ -97,15 +89,34 @@ def test_a_step_s_seconds_are_those_of_one_run():
 
 
 def test_a_sweep_s_time_is_its_runs_spread_over_workers():
-    run = SimpleNamespace(num_steps=100)
     costs = [
-        programs.Cost(run, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
-        programs.Cost(run, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
+        Cost(PLAN, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
+        Cost(PLAN, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
     ]
     assert costs[0].seconds == pytest.approx(15)
     assert programs.total(costs, workers=1) == pytest.approx(15 + 47)
     assert programs.total(costs, workers=2) == pytest.approx(31)
     assert programs.total([], workers=2) == 0
+
+
+def test_what_runs_cost_is_read_off_the_rows_or_measured():
+    plans = small.plans(2, program="p")
+    rows = [
+        {"state": state, "program": "p", "seconds": seconds, "steps_done": 10}
+        for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
+                               ("diverged", 99.0), ("failed", 0.0))
+    ]  # fmt: skip
+    task, said = small.Linear(), []
+    shared = Programs(task, jax.sharding.Mesh(np.array([jax.devices()[:1]]), ("sweep", "data")),
+                      Log())  # fmt: skip
+    (known,) = programs.estimate({"p": (plans[0], 7)}, rows, task, shared)
+    assert (known.seconds_per_step, known.compile_seconds, known.known) == (0.3, 0.0, True)
+    named = {"model": "linear", "scheme": "plain", "batch_size": 8}
+    plan = Plan(named, "", plans[0].num_steps, plans[0].steps_per_epoch, program="q")
+    task.start = lambda _: small.linear.state()
+    (new,) = programs.estimate({"q": (plan, 2)}, rows, task, shared, on_message=said.append)
+    assert new.seconds_per_step > 0 and new.compile_seconds > 0 and not new.known
+    assert said == ["measuring linear, plain, batch 8"]
 
 
 @pytest.mark.parametrize(
@@ -125,24 +136,17 @@ def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chose
             jax.config.update(name, value)
 
 
-def test_a_program_is_kept_for_as_long_as_a_thread_uses_it():
-    class Program:
-        slots, mesh, compile_seconds = 1, SimpleNamespace(), 7.0
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says it")
+def test_programs_give_their_memory_back(tmp_path):
+    found = []
 
-    class Task:
-        def build(self, run, mesh, **_):
-            return Program()
+    class Counting(Log):
+        def on_compile_begin(self, *_):
+            gc.collect()
+            found.append(len(Path("/proc/self/maps").read_text().splitlines()))
 
-    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform="cpu")]))
-    callback = SimpleNamespace(
-        on_compile_begin=lambda *_: None, on_compile_end=lambda *_: None
-    )  # fmt: skip
-    made = programs.Programs(Task(), mesh, callback, programs.Execution())
-    first = weakref.ref(made.get(RUN))
-    assert made.get(RUN) is first()
-    made.release("p")
-    assert made.built == {"p": first()}
-    made.release("p")
-    assert first() is None and made.built == {}
-    assert made.compiled == {"p": (1, Program.mesh, 7.0)}
-    assert made.get(RUN) is made.built["p"]  # compiled anew
+    sweep = small.make({"batch_size": (16, 24, 32)}, epochs=0.1)
+    small.run(tmp_path, sweep.plans, sweep.task, Counting())
+    # A program of this network has about 900.
+    assert len(found) == 3 and found[2] < found[1] + 450

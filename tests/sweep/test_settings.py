@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 
 import numpy as np
 import pytest
 
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.settings import FIELDS, RunSettings, checked, make, parse, points, typed
-from nf_resnets.sweep.task import LATER, Resolved, filled
+from nf_resnets.sweep.settings import RunSettings, checked, make, parse, points, typed
 from tests.sweep.small import key
 
 
@@ -24,36 +22,13 @@ def test_numbers_written_differently_are_one_run():
     assert key({"peak_lr": 0.1}) == key({})  # the default, given and left out
 
 
-def test_runs_of_earlier_versions_keep_their_keys_and_programs():
-    other = {
-        "model": "wrn-16-2", "scheme": "batchnorm", "batch_size": 128, "peak_lr": 0.25, "seed": 3,
-        "remat": True, "padding": 1,
-    }  # fmt: skip
-    # As they were before networks could compute in anything but float32, and learn by another rule.
-    for settings, expected, program in (
-        ({}, "62d0b6725ebbd2797b5aa77b82ced919aab33092959f25ca3ab4bafbeac6629f", "af3c7f41216d"),
-        (other, "1ce67fc51e9f336dbad0dc4d81f0186937f6ff6f11cd4c364dd7c703f135581c", "68d76131c3eb"),
-    ):
-        found = ImageTask().resolve(settings)
-        assert (found.key, found.program) == (expected, program)
-        assert found.settings["dtype"] == "float32"
-        assert not [name for name in LATER if name in found.text]
-        cast = ImageTask().resolve({**settings, "dtype": "bfloat16"})
-        assert cast.key != expected and cast.program != program and "dtype" in cast.text
-    assert filled({"seed": 1}) == {
-        "seed": 1, "dtype": "float32", "gradient_noise": False, "optimizer": "sgd",
-        "base_model": None,
-    }  # fmt: skip
-    assert filled({"dtype": "bfloat16"})["dtype"] == "bfloat16"
-
-
 def test_gradient_noise_needs_two_parts_of_a_batch():
     task = ImageTask()
-    run = task.resolve({"gradient_noise": True})
+    run = task.plan(make({"gradient_noise": True}))
     with pytest.raises(ValueError, match="gradient_noise=True found with micro_batch=0; expected"):
         task.check(run, 1)
     task.check(run, 2)
-    task.check(task.resolve({"gradient_noise": True, "micro_batch": 32}), 1)
+    task.check(task.plan(make({"gradient_noise": True, "micro_batch": 32})), 1)
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunSettings)])
@@ -65,14 +40,6 @@ def test_every_field_makes_another_run(field):
         "base_model": "wrn-10-1",
     }.get(field, 3)  # fmt: skip
     assert key({field: other}) != key({})
-
-
-def test_the_text_names_every_field_and_gives_the_settings_back():
-    settings = make({"peak_lr": 0.25, "steps": 5})
-    values = json.loads(Resolved(vars(settings), "", "", 1, 1).text)
-    assert set(values) == set(FIELDS) - set(LATER)
-    assert make(values) == settings
-    assert len(key({})) == 64
 
 
 @pytest.mark.parametrize(

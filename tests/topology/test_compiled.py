@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import topology
 from nf_resnets.sweep import make_sweep
+from nf_resnets.sweep.engine import sweep_mesh
 from nf_resnets.sweep.image_task import make_model
-from nf_resnets.sweep.worker import sweep_mesh
 from nf_resnets.topology import CHIPS, DoesNotFitError, hlo
 
 spec = importlib.util.find_spec("libtpu")

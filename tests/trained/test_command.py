@@ -71,7 +71,7 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
     """Its training is that of the function, and here ends where it begins."""
     recipe = Recipe(epochs=2.0, learning_rate=0.1)
 
-    def fit(model, dataset, how, *, variables, learn, on_begin, on_step, on_epoch, checkpoints):
+    def fit(model, dataset, how, *, variables, learn, watch):
         assert (how, learn) == (recipe, "head")
         notes = {"steps": 90, "test_accuracy": 0.5, "test_loss": 1.0}
         return trained.Trained(model, variables, trained.Images.of(dataset), notes)

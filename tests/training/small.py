@@ -1,4 +1,4 @@
-"""A small split, small networks and short runs, shared by the tests of training.
+"""A small split, small networks and short runs, and a log of events, shared by the tests.
 
 Drawn with NumPy, since JAX compiles every shape of a random array anew.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,35 @@ from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.training.steps import METRICS
 
 HYPER = {"learning_rate": 0.1, "weight_decay": 5e-4}
+
+
+class Log:
+    """A callback that keeps its events in order, and hooks that keep rows and stop at a step."""
+
+    def __init__(self, stop_at=math.inf, **hooks):
+        self.events, self.rows, self.over, self._stop_at = [], [], False, stop_at
+        self.hooks = training.Hooks(self, self.record, lambda: self.over, **hooks)
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name):
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *values: self.add(name, *values)
+
+    def add(self, *event):
+        with self._lock:
+            self.events.append(event)
+
+    def on_step(self, key, step, curve):
+        self.add("on_step", key, step, curve)
+        self.over |= step >= self._stop_at
+
+    def record(self, rows):
+        self.rows.extend(rows)
+        return rows
+
+    def of(self, name):
+        return [event[1:] for event in self.events if event[0] == name]
 
 
 def split(count=48, size=8, seed=0):
@@ -95,13 +125,12 @@ def train(steps, states, data, mesh, *, num_steps):
 def reference(apply_fn, state, data, *, num_steps, batch_size, **options):
     """As `train` with one run, but step by step, without a mesh and with batches made outside."""
     augmentation = options.pop("augmentation", Augmentation())
+    options = {"optimizer": sgd, **options}
     count, seed = data.labels.shape[0], int(state.seed)
     take = jax.jit(
         functools.partial(training_batch, batch_size=batch_size, augmentation=augmentation)
     )
-    step = jax.jit(
-        functools.partial(training.replica_step, apply_fn=apply_fn, optimizer=sgd, **options)
-    )
+    step = jax.jit(functools.partial(training.replica_step, apply_fn=apply_fn, **options))
     curve = []
     for index in range(num_steps):
         epoch = index // steps_per_epoch(count, batch_size)

@@ -3,13 +3,15 @@
 Usage: python -m tests.training.streamed_process DATA_DIR FOLDER KILL_AT [PORT PROCESS]
 """
 
-import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
+from tests.training.small import Log
 
 SIZE, BATCH, STEPS, CLASSES = 12, 16, 14, 8  # nine steps are an epoch
 
@@ -56,16 +59,16 @@ def program(data_dir, devices, reading):
     return training.streamed_program(linear, dataset, adam, mesh, settings, begin())
 
 
-def run(data_dir, folder=None, *, devices=1, reading=stream.Reading(threads=3), **options):  # noqa: B008
-    ours = program(data_dir, devices, reading)
-    checkpoints = None if folder is None else Checkpoints(folder, {"run": "photographs"})
-    with contextlib.nullcontext() if checkpoints is None else contextlib.closing(checkpoints):
-        try:
-            return training.train(
-                ours, begin(), **{"checkpoints": checkpoints, "save_every": 4, **options}
-            )
-        finally:
-            ours.close()
+def run(data_dir, folder=None, log=None, *, devices=1, reading=stream.Reading(threads=3)):  # noqa: B008
+    """A run; saved after every call, of a step each, where there is a folder."""
+    options = {}
+    if folder is not None:
+        options = {"checkpoints": Checkpoints(folder), "save_seconds": 0.0, "call_seconds": 0.0}
+    log = log or Log()
+    (found,) = training.train(
+        program(data_dir, devices, reading), [begin()], hooks=log.hooks, keep_states=True, **options
+    )
+    return found
 
 
 def digest(state):
@@ -77,14 +80,17 @@ def main(data_dir, folder, kill_at, port=None, process="0"):
     if port is not None:
         hosts.initialize(f"127.0.0.1:{port}", 2, int(process))
 
-    def on_step(made, metrics):
-        if made == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    found = run(data_dir, folder or None, devices=jax.device_count(), on_step=on_step)
-    losses = [metrics["loss"] for metrics in found.curve]
+    log = Log(stop_at=int(kill_at) or math.inf)
+    if int(kill_at):
+        log.hooks = dataclasses.replace(log.hooks, stop=lambda: log.over and kill())
+    found = run(data_dir, Path(folder) if folder else None, log, devices=jax.device_count())
+    losses = found.column("loss", found.first_step).tolist()
     said = {"first_step": found.first_step, "digest": digest(found.state), "loss": losses}
     print(json.dumps(said), flush=True)
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,14 @@
-"""SIGTERM and SIGINT as a flag (case 5: save, exit 143, previous handlers back)."""
+"""SIGTERM and SIGINT as a flag. What they do to a sweep is in tests/faults/test_kills.py."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from nf_resnets.training.preemption import SIGNALS, Preemption
-from tests.faults.saving import restored_step
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
@@ -101,81 +95,3 @@ def test_outside_the_main_thread_nothing_is_installed():
     thread.start()
     thread.join()
     assert found == [True, False]
-
-
-LOOP = """
-import contextlib, signal, sys, time
-from nf_resnets.training.preemption import Preemption
-from tests.faults.saving import checkpoints, tree
-
-# Whoever started the tests may have it ignored, as a shell does for what runs in the background.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-ours = checkpoints(sys.argv[1])
-found = ours.restore(tree(0))
-first = 0 if found is None else found[0]
-with Preemption() if sys.argv[2] == "heeds" else contextlib.nullcontext() as stop:
-    for step in range(first + 1, 10**9):
-        print(step, flush=True)
-        # A step that takes no notice.
-        until = time.monotonic() + float(sys.argv[3])
-        while time.monotonic() < until:
-            pass
-        if stop is not None and stop.requested:
-            ours.save(step, tree(step))
-            break
-assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-sys.exit(stop.exit_code)
-"""
-
-
-@contextlib.contextmanager
-def loop(folder, manner, seconds=0.02):
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOOP, folder, manner, str(seconds)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    try:
-        process.first = int(process.stdout.readline())
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
-)
-def test_a_loop_that_is_preempted_saves_its_step(tmp_path, number, code):
-    with loop(tmp_path / "run", "heeds") as process:
-        assert process.first == 1
-        process.send_signal(number)
-        out, err = process.communicate(timeout=30)
-        assert (process.returncode, err) == (code, "")
-        last = int(out.split()[-1]) if out else 1
-    assert restored_step(tmp_path / "run") == last
-
-
-@pytest.mark.slow
-def test_a_loop_that_heeds_nothing_is_ended_without_a_checkpoint(tmp_path):
-    """Negative control."""
-    with loop(tmp_path / "run", "heeds nothing") as process:
-        process.terminate()
-        process.communicate(timeout=30)
-        assert process.returncode == -signal.SIGTERM
-    assert restored_step(tmp_path / "run") is None
-
-
-@pytest.mark.slow
-def test_the_second_signal_ends_a_step_that_takes_long(tmp_path):
-    with loop(tmp_path / "run", "heeds", seconds=60) as process:
-        process.terminate()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=0.5)
-        process.terminate()
-        assert process.wait(timeout=10) == -signal.SIGTERM
-    assert restored_step(tmp_path / "run") is None

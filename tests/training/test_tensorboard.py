@@ -294,7 +294,6 @@ def test_several_pass_all_events_on_and_bear_one_that_raises():
         ("on_step", KEY, 1, {}),
         ("on_epoch", KEY, 1, {}),
         ("on_run_end", KEY, "finished", {}),
-        ("on_counts", {"finished": 1}),
         ("on_message", "text"),
     ]
     for event, *values in sent:

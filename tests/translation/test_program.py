@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import schemes, training
-from nf_resnets.training import loop
+from nf_resnets.training import Stopped
 from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.translation import (
     END,
@@ -19,6 +19,7 @@ from nf_resnets.translation import (
     token_program,
 )
 from tests.models.trees import quick_jit
+from tests.training.small import Log
 from tests.translation.small import corpus, random_params, transformer
 
 MODEL = transformer()
@@ -47,12 +48,18 @@ def program():
 
 @pytest.fixture(scope="module")
 def whole(program):
-    return training.train(program, state_of())
+    return train(program)
+
+
+def train(program, rate=0.01, log=None, **options):
+    hooks = (log or Log()).hooks
+    (run,) = training.train(program, [state_of(rate)], hooks=hooks, keep_states=True, **options)
+    return run
 
 
 def test_every_epoch_has_all_tokens_and_the_run_learns(program, whole):
     assert whole.status == "finished" and program.steps_per_epoch == PER_EPOCH > 2
-    tokens = whole.progress.column("tokens")
+    tokens = whole.column("tokens")
     everything = sum(map(len, PAIRS.target))
     assert tokens[:PER_EPOCH].sum() == tokens[PER_EPOCH : 2 * PER_EPOCH].sum() == everything
     before = mean_likelihood(MODEL, random_params(MODEL, 2), PAIRS, max_tokens=100)
@@ -62,19 +69,13 @@ def test_every_epoch_has_all_tokens_and_the_run_learns(program, whole):
     assert found["loss"][0] == pytest.approx(after, rel=1e-5)
 
 
-def test_a_run_that_is_cut_resumes_from_its_checkpoint(program, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
-
-    def cut(made, metrics):
-        if made == PER_EPOCH + 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        checkpoints = Checkpoints(tmp_path, {})
-        training.train(program, state_of(), checkpoints=checkpoints, save_every=2, on_step=cut)
-    resumed = training.train(program, state_of(), checkpoints=Checkpoints(tmp_path, {}))
-    assert PER_EPOCH < resumed.first_step < PER_EPOCH + 3
-    assert resumed.curve == whole.curve[resumed.first_step :]
+def test_a_run_that_is_stopped_resumes_from_its_checkpoint(program, whole, tmp_path):
+    log = Log(stop_at=PER_EPOCH + 3)
+    with pytest.raises(Stopped):
+        train(program, log=log, checkpoints=Checkpoints(tmp_path), call_seconds=0.0)
+    resumed = train(program, checkpoints=Checkpoints(tmp_path))
+    assert resumed.first_step == PER_EPOCH + 3
+    np.testing.assert_array_equal(resumed.curve, whole.curve)
     jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
 
 
@@ -99,11 +100,11 @@ def test_a_corpus_that_does_not_fit_the_model_is_refused():
 
 
 def test_a_diverged_run_stops_at_its_step(program):
-    found = training.train(program, state_of(3e38))
+    found = train(program, rate=3e38)
     # The first step's loss is still that of the state it began with; its update's norm overflows.
-    assert found.status == "diverged" and len(found.curve) == 1
-    assert np.isfinite(found.curve[-1]["loss"])
-    assert not np.isfinite(found.curve[-1]["update_norm"])
+    assert found.status == "diverged" and found.step == 1
+    assert np.isfinite(found.row(-1)["loss"])
+    assert not np.isfinite(found.row(-1)["update_norm"])
 
 
 def test_a_start_is_the_network_s_own_draw_changed_by_the_scheme(program):

@@ -1,0 +1,363 @@
+"""Makes what is missing of a sweep: waves of runs, in threads that share compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from nf_resnets import training
+from nf_resnets.machine import device_name, versions
+from nf_resnets.sweep.programs import Programs
+from nf_resnets.sweep.rows import Rows
+from nf_resnets.sweep.task import Task
+from nf_resnets.sweep.waves import Wave, cut
+from nf_resnets.training import hosts
+from nf_resnets.training.callbacks import Callback, Callbacks
+from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.run import Plan
+from nf_resnets.training.wave import Hooks, Stopped, row_of, train
+
+MOST_WORKERS = 8
+"""Threads on a CPU that has more cores than that."""
+
+MOST_BEGUN = 5
+"""How often a wave may end its process before its first checkpoint."""
+
+RUNS_PER_DEVICE = 4
+"""Runs that an accelerator carries at a time, where the command does not say; fewer where they do
+not fit its memory."""
+
+_THREAD = "nf-resnets-wave"
+_SIGNAL_SECONDS = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How runs are made; nothing of it changes a run's numbers."""
+
+    workers: int = 0
+    """Waves at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""
+    devices_per_run: int = 1
+    """Over how many devices a run's batch is sharded; 0 for all."""
+    runs_per_device: int = 0
+    """How many runs a device carries at a time; 0 for one on a CPU, and elsewhere for 4, or fewer
+    where its memory is full."""
+    vectorize: Literal["auto", "vmap", "loop"] = "auto"
+    """How a device computes several runs: vectorised, or one after another."""
+    save_seconds: float = 60.0
+    """Seconds between two checkpoints of a wave."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a call of :func:`make`.
+
+    Attributes:
+      rows: of the runs that are over, by key.
+      stopped: whether it was told to stop before all were over.
+      seconds: of the threads, by kind: ``computing`` (of the runs), ``compiling``, ``outside``.
+      programs: how many programs were compiled.
+    """
+
+    rows: Mapping[str, dict[str, Any]]
+    stopped: bool
+    seconds: Mapping[str, float]
+    programs: int
+
+
+def make(
+    task: Task,
+    plans: Sequence[Plan],
+    rows: Rows,
+    *,
+    callback: Callback = Callbacks(),  # noqa: B008 (passes events on to nobody)
+    stop: Callable[[], bool] = lambda: False,
+    execution: Execution = Execution(),
+    devices: Sequence[jax.Device] | None = None,
+) -> Outcome:
+    """Makes the runs that have no row.
+
+    Args:
+      task: what the runs are.
+      plans: the runs of the whole grid; of several shards, each is given the same, and makes every
+        ``n``-th wave.
+      rows: open; where the results are kept. Checkpoints lie beside them.
+      callback: is told what happens.
+      stop: ``stop()`` is called about once a second; once it is true, all waves are saved.
+      execution: how the runs are made.
+      devices: the devices to train on; by default all, of every process.
+
+    Raises:
+      ValueError: if the devices do not divide by ``execution.devices_per_run``, or a batch does not
+        divide over so many.
+      OSError: if rows or checkpoints cannot be written.
+
+    Example:
+      >>> from nf_resnets import sweep
+      >>> grid = sweep.make_sweep({"peak_lr": (0.1, 0.2)}, {"model": "wrn-10-1", "steps": 20})
+      >>> with sweep.Rows(Path("runs/mine")).open() as rows:                # doctest: +SKIP
+      ...     outcome = make(grid.task, grid.plans, rows, execution=Execution(workers=1))
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
+    for plan in {plan.program: plan for plan in plans}.values():
+        task.check(plan, mesh.shape[training.DATA])
+    programs = Programs(task, mesh, callback, execution.vectorize)
+    folder = rows.folder / "checkpoints"
+    begun, over = hosts.broadcast([_begun(folder), rows.keys()])
+    rows.follow(over)
+    axis = mesh.shape[training.SWEEP]
+    on_cpu = devices[0].platform == "cpu"
+    width = axis * (execution.runs_per_device or (1 if on_cpu else RUNS_PER_DEVICE))
+    index, count = rows.shard
+    # A shard's part follows from the grid alone: what others have begun or ended changes with time.
+    part = [plan for wave in cut(plans, width)[index::count] for plan in wave.plans]
+    missing = _missing(cut(part, width, begun), rows, begun)
+    work = _Work(task, rows, execution, callback, stop, programs, axis, missing)
+    threads = min(execution.workers or default_workers(devices), len(work.queue))
+    started = time.perf_counter()
+    try:
+        if jax.process_count() > 1:
+            work.thread()  # all processes train the same wave
+        else:
+            work.in_threads(threads)
+    finally:
+        for mark in work.marks:  # what is left in an orderly way has not ended its process
+            mark.unlink(missing_ok=True)
+    if work.errors:
+        raise work.errors[0]
+    spent = max(threads, 1) * (time.perf_counter() - started)
+    seconds = {"computing": work.computing, "compiling": programs.seconds}
+    seconds["outside"] = max(0.0, spent - work.computing - work.waiting)
+    found = rows.read()
+    there = {plan.key: found[plan.key] for plan in plans if plan.key in found}
+    return Outcome(there, hosts.any_process(stop()), seconds, programs.compiled)
+
+
+def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
+    """The mesh of a sweep, whose ``data`` axis has the devices of one run.
+
+    Raises:
+      ValueError: if ``devices_per_run`` does not divide the devices.
+    """
+    if devices_per_run < 1 or len(devices) % devices_per_run:
+        raise ValueError(
+            f"devices_per_run={devices_per_run} found; expected a divisor of the {len(devices)} "
+            "devices."
+        )
+    return training.make_mesh(len(devices) // devices_per_run, devices_per_run, devices=devices)
+
+
+def default_workers(devices: Sequence[jax.Device]) -> int:
+    """How many threads train at a time: one a core on a CPU of one device, else one."""
+    alone = len(devices) == 1 and devices[0].platform == "cpu"
+    return min(os.cpu_count() or 1, MOST_WORKERS) if alone else 1
+
+
+def is_at_work() -> bool:
+    """Whether a thread is left that still compiles, since a compilation cannot be interrupted."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())
+
+
+def _begun(folder: Path) -> list[list[str]]:
+    """The keys of the waves that have checkpoints."""
+    if not hosts.is_process_zero() or not folder.is_dir():
+        return []
+    found = (Checkpoints(path).facts() for path in sorted(folder.iterdir()) if path.is_dir())
+    return [facts["keys"] for facts in found if facts is not None]
+
+
+def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) -> list[Wave]:
+    """The waves with runs to make; one that has no checkpoint is made without those that are over.
+
+    A wave that has begun goes on with all of its runs. Only process 0 sees its folder.
+    """
+    found = []
+    for wave in waves:
+        left = tuple(plan for plan in wave.plans if plan.key not in rows)
+        if left:
+            found.append(wave if [plan.key for plan in wave.plans] in begun else Wave(left))
+    return found
+
+
+@dataclasses.dataclass
+class _Work:
+    """The waves that are left, and the threads that train them."""
+
+    task: Task
+    rows: Rows
+    execution: Execution
+    callback: Callback
+    stop: Callable[[], bool]
+    programs: Programs
+    axis: int  # devices of the mesh's sweep axis
+    queue: list[Wave]
+    errors: list[BaseException] = dataclasses.field(default_factory=list)
+    computing: float = 0.0  # seconds of all threads
+    waiting: float = 0.0  # for programs, as the thread does that compiles one
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    taken: set[str] = dataclasses.field(default_factory=set)  # programs
+    compiling: set[threading.Thread] = dataclasses.field(default_factory=set)
+    marks: list[Path] = dataclasses.field(default_factory=list)  # of waves that have begun
+
+    def must_stop(self) -> bool:
+        """Whether to save and leave."""
+        return self.stop() or bool(self.errors)
+
+    def in_threads(self, count: int) -> None:
+        """Trains all waves in so many threads; at a stop, does not wait for those that compile."""
+        threads = [
+            threading.Thread(target=self.thread, name=_THREAD, daemon=True) for _ in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while at_work := [thread for thread in threads if thread.is_alive()]:
+                # Python handles signals in this thread only. The system may deliver one to another
+                # thread, which does not wake this one; so it wakes by itself.
+                at_work[0].join(_SIGNAL_SECONDS)
+                if self.stop() and self.compiling >= {t for t in at_work if t.is_alive()}:
+                    break
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def thread(self) -> None:
+        """Trains waves until none is left."""
+        held: tuple[str, int] | None = None
+        try:
+            while not hosts.any_process(self.must_stop()):
+                wave = self.next(None if held is None else held[0])
+                if wave is None:
+                    return
+                held = self.one(wave, held)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            self.programs.release(held)
+
+    def next(self, program: str | None) -> Wave | None:
+        """The next wave: of the thread's program, else of one that no thread has taken."""
+        with self.lock:
+            if not self.queue:
+                return None
+            order = [(w.program != program, w.program in self.taken) for w in self.queue]
+            wave = self.queue.pop(order.index(min(order)))
+            self.taken.add(wave.program)
+            return wave
+
+    def one(self, wave: Wave, held: tuple[str, int] | None) -> tuple[str, int] | None:
+        """Trains a wave; what raises becomes rows of its runs. Returns the program that it used."""
+        place = self.rows.folder / "checkpoints" / wave.name
+        width = -(-len(wave.plans) // self.axis)
+        try:
+            self.marks += _count_beginning(place)
+            if held != (wave.program, width):
+                held = self.change_program(wave, width, held)
+            if self.must_stop() and jax.process_count() == 1:
+                raise Stopped
+            writes, checkpoints = hosts.is_process_zero(), Checkpoints(place)
+            train(
+                self.programs.get((wave.program, width)),
+                [self.task.start(plan) for plan in wave.plans],
+                wave.plans,
+                checkpoints=checkpoints,
+                hooks=Hooks(
+                    callback=self.callback if writes else Callbacks(),
+                    record=self.record, stop=self.must_stop,
+                    probe=self.task.probe, finish=self.task.finish,
+                ),
+                save_seconds=self.execution.save_seconds,
+            )  # fmt: skip
+            if writes:
+                checkpoints.delete()
+        except (Stopped, OSError):
+            raise
+        except Exception as error:
+            if jax.process_count() > 1:
+                raise  # the others wait in a collective: all have to end
+            self.fail(wave, error, place)
+        return held
+
+    def change_program(
+        self, wave: Wave, width: int, held: tuple[str, int] | None
+    ) -> tuple[str, int]:
+        """Compiles a wave's program, or waits for the thread that does, and lets the other go."""
+        me, begun = threading.current_thread(), time.perf_counter()
+        self.compiling.add(me)
+        try:
+            self.programs.acquire(wave.plans[0], width)
+        finally:
+            self.compiling.discard(me)
+            with self.lock:
+                self.waiting += time.perf_counter() - begun
+        self.programs.release(held)
+        return wave.program, width
+
+    def record(self, rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Keeps the rows of runs that have ended, with the machine that made them."""
+        with self.lock:
+            self.computing += sum(row.get("seconds") or 0.0 for row in rows)
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        made = {"device": device_name(), "date": date, **versions()}
+        return self.rows.add([{**row, "made": made} for row in rows])
+
+    def fail(self, wave: Wave, error: Exception, place: Path) -> None:
+        """Records what raised; a wave that is too large for the memory is tried in halves."""
+        text = str(error)
+        oom = "RESOURCE_EXHAUSTED" in text or "ut of memory" in text
+        half = len(wave.plans) // 2
+        if oom and len(wave.plans) > self.axis:
+            self.callback.on_message(f"{len(wave.plans)} runs at a time do not fit the memory")
+            with self.lock:
+                self.queue[:0] = [Wave(wave.plans[:half]), Wave(wave.plans[half:])]
+            return
+        shutil.rmtree(place, ignore_errors=True)
+        failed = [
+            row_of(plan, "oom" if oom else "failed", f"{type(error).__name__}: {text}")
+            | {"traceback": traceback.format_exc()}
+            for plan in wave.plans
+        ]
+        for row in self.record(failed):
+            self.callback.on_run_end(row["key"], row["state"], row)
+
+
+def _count_beginning(place: Path) -> list[Path]:
+    """Counts that a wave begins, and refuses one that has ended its process again and again.
+
+    Returns:
+      The file that counts it, on process 0.
+
+    Raises:
+      RuntimeError: if it was begun often, and never came to a checkpoint.
+    """
+    hopeless, marks = False, []
+    if hosts.is_process_zero():
+        place.mkdir(parents=True, exist_ok=True)
+        begun = sorted(place.glob("begun-*"))
+        hopeless = len(begun) >= MOST_BEGUN and not Checkpoints(place).steps()
+        marks = [place / f"begun-{len(begun)}"]
+        marks[0].touch()
+    if hosts.broadcast(hopeless):
+        raise RuntimeError(
+            f"the wave was begun {MOST_BEGUN} times and never came to a checkpoint; something in "
+            "it ends the process."
+        )
+    return marks
+
+
+__all__ = [
+    "MOST_BEGUN", "MOST_WORKERS", "Execution", "Outcome", "default_workers", "is_at_work", "make",
+    "sweep_mesh",
+]  # fmt: skip

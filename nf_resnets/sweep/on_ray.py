@@ -1,0 +1,137 @@
+"""The shards of a sweep as tasks of Ray, which tries a task again if its worker or node dies.
+
+A task goes on from the checkpoints and rows in the sweep's folder, which all nodes must share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from nf_resnets import data
+from nf_resnets.sweep import engine
+from nf_resnets.sweep.engine import Outcome
+from nf_resnets.sweep.image_task import Sweep, make_sweep
+from nf_resnets.sweep.options import Options
+from nf_resnets.sweep.rows import Rows
+from nf_resnets.training.callbacks import Callback
+
+MOST_RETRIES = 100
+"""How often a task is tried again; a wave that ends its process again and again fails before."""
+
+PAUSE = 0.5
+"""Seconds between two looks at the tasks, and for so many times of a look at the rows."""
+
+Submit = Callable[..., "Future[Any]"]
+"""``submit(function, *arguments)``, as executors of ``concurrent.futures`` have it."""
+
+
+def submitter(address: str) -> Submit:
+    """Joins a Ray cluster, and returns what submits a function to it: on one GPU where it has some.
+
+    Args:
+      address: of the cluster, or ``auto`` for the one that this machine belongs to.
+
+    Raises:
+      ImportError: if Ray is not installed.
+      OSError: if the cluster does not answer.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            f"Ray cannot be imported ({error}); install it with `pip install nf_resnets[ray]`."
+        ) from error
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False)
+        except ConnectionError as error:
+            raise OSError(f"--ray {address}: no cluster answers ({error}).") from None
+    gpus = min(1, int(ray.cluster_resources().get("GPU", 0)))
+
+    def submit(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        # The rows may still be held by a worker that is about to end: that is an OSError.
+        task = ray.remote(function).options(
+            num_cpus=1, num_gpus=gpus, max_retries=MOST_RETRIES, retry_exceptions=[OSError]
+        )
+        return task.remote(*arguments).future()
+
+    return submit
+
+
+def slots(default: int) -> int:
+    """How many tasks a cluster of Ray runs at a time: its GPUs, or its cores."""
+    import ray
+
+    found = ray.cluster_resources()
+    return int(found.get("GPU", 0) or found.get("CPU", 0)) or default
+
+
+def make_shard(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> int:
+    """Makes the missing runs of a shard of a sweep, and returns how many it has of its own.
+
+    Nothing is printed or drawn; ``options`` says which shard, and where.
+    """
+    sweep = make_sweep(axes, base, load=lambda name: data.load(name, options.data_dir))
+    with Rows(options.out, options.shard).open() as rows:
+        if options.retry:
+            rows.retry()
+        return len(engine.make(sweep.task, sweep.plans, rows, execution=options.execution).rows)
+
+
+def make(
+    options: Options, sweep: Sweep, submit: Submit, count: int, callback: Callback,
+    stop: Callable[[], bool],
+) -> Outcome:  # fmt: skip
+    """Makes a sweep's missing runs as shards that an executor runs elsewhere.
+
+    Args:
+      options: of the sweep.
+      sweep: the grid.
+      submit: of the executor.
+      count: how many shards there are to be, unless the folder has some already.
+      callback: hears of the runs that have ended.
+      stop: whether to leave; the tasks that have begun are told to stop where they can be.
+
+    Raises:
+      Exception: what a shard raised.
+    """
+    there = [re.search(r"-of-(\d+)$", path.stem) for path in options.out.glob("rows-*.jsonl")]
+    count = next((int(match[1]) for match in there if match), count)
+    how = dataclasses.replace(options.execution, workers=options.execution.workers or 1)
+    shards = [
+        dataclasses.replace(options, shard=(index, count), execution=how) for index in range(count)
+    ]
+    futures = [submit(make_shard, shard, sweep.axes, sweep.base) for shard in shards]
+    rows, told, looked = Rows(options.out), set[str](), 0.0
+    told |= set(rows.keys())
+    while True:
+        over = all(future.done() for future in futures)
+        if over or time.monotonic() > looked:
+            begun = time.monotonic()
+            found = rows.read()
+            looked = begun + max(PAUSE, 20 * (time.monotonic() - begun))
+            for plan in sweep.plans:
+                if plan.key in found and plan.key not in told:
+                    told.add(plan.key)
+                    row = found[plan.key]
+                    callback.on_run_end(plan.key, row["state"], row)
+        if over or stop():
+            break
+        time.sleep(PAUSE / 10)
+    for future in futures:
+        if future.done():
+            future.result()
+        else:
+            future.cancel()
+    made = {plan.key: found[plan.key] for plan in sweep.plans if plan.key in found}
+    seconds = sum(row["seconds"] or 0.0 for row in made.values())
+    spent = {"computing": seconds, "compiling": 0.0, "outside": 0.0}
+    return Outcome(made, not over, spent, len(sweep.programs))
+
+
+__all__ = ["MOST_RETRIES", "Submit", "make", "make_shard", "slots", "submitter"]

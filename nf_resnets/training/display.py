@@ -1,0 +1,232 @@
+"""What training shows: bars in a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from nf_resnets.training.run import Plan
+
+MANY = 500
+"""Of more runs not each one gets a line: at most one line a second is printed."""
+
+MOST_BARS = 8
+"""Runs that have a bar of their own."""
+
+
+class Display:
+    """Shows how runs get on; a callback and a context manager.
+
+    In a terminal: a bar for each run that trains, with its loss and its last test, and one for all
+    of them. Elsewhere: a line for each epoch of a single run, or for each run that ended.
+
+    A reader that is gone (a broken pipe) ends the output, and nothing else.
+
+    Args:
+      plans: the runs that are to be made; none for a single training.
+      describe: ``describe(result)`` says what came of a run that finished; by default its accuracy.
+      console: where to; standard output by default.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan] = (),
+        *,
+        describe: Callable[[Mapping[str, Any]], str] | None = None,
+        console: Console | None = None,
+    ) -> None:
+        self._console = console or Console()
+        there = console is not None or self._console.file.isatty()
+        self._live = there and self._console.is_terminal and not self._console.is_dumb_terminal
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(),
+            console=self._console, disable=not self._live, refresh_per_second=4, transient=True,
+        )  # fmt: skip
+        self._describe = describe or _outcome
+        self._lock = threading.RLock()
+        self._plans = {plan.key: plan for plan in plans}
+        self._work = {plan.key: plan.num_steps * plan.step_cost for plan in plans}
+        self._all = self._bars.add_task(
+            _counted(len(plans)), total=sum(self._work.values()), visible=len(plans) > 1
+        )
+        self._bar_of: dict[str, TaskID] = {}
+        self._words: dict[str, dict[str, str]] = {}  # what stands on a run's bar
+        self._steps: dict[str, int] = {}  # of each run that trains
+        self._counts: Counter[str] = Counter()
+        self._printed = -math.inf
+        self._is_gone = False  # whoever reads
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        if self._live:
+            self._console.show_cursor(True)  # a process that is killed cannot bring it back
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._reader():
+            self._bars.stop()
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[None]:
+        with self._lock:
+            if not self._is_gone:
+                try:
+                    yield
+                except OSError:  # a broken pipe
+                    self._is_gone = True
+            else:
+                yield
+
+    def _print(self, line: str) -> None:
+        if self._is_gone:
+            return
+        if self._live:
+            self._console.print(Text(line))
+        else:
+            # Not through rich, which would break lines at 80 columns.
+            print(line, file=self._console.file, flush=True)
+
+    def on_compile_begin(self, program: str, label: str) -> None:
+        """A program is being compiled."""
+        with self._reader():
+            if len(self._plans) <= MANY:
+                self._print(f"compiling for {printable(label)}")
+
+    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
+        """A program is compiled, or could not be."""
+        with self._reader():
+            if slots and len(self._plans) <= MANY:
+                self._print(f"compiled in {duration_text(seconds)}")
+
+    def on_run_begin(
+        self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
+    ) -> None:
+        """A run begins, or goes on."""
+        with self._reader():
+            if step:
+                self._print(f"{printable(label)}: goes on from step {step:,} of {num_steps:,}")
+            bar = self._bars.add_task(
+                printable(label), total=num_steps, completed=step,
+                visible=len(self._bar_of) < MOST_BARS,
+            )  # fmt: skip
+            self._bar_of[key], self._words[key] = bar, {"label": printable(label)}
+            self._steps[key] = num_steps
+            self._bars.advance(self._all, self._part(key, step))
+
+    def _part(self, key: str, steps: int) -> float:
+        """The work of so many steps."""
+        return self._work[key] * steps / self._plans[key].num_steps if key in self._plans else 0.0
+
+    def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
+        """A run has reached a step."""
+        with self._reader():
+            names = [name for name in ("likelihood", "loss") if name in curve]
+            if names and len(curve[names[0]]):
+                self._words[key][names[0]] = f"{names[0]} {float(curve[names[0]][-1]):.3f}"
+            if "input_fraction" in curve:
+                part = float(curve["input_fraction"][-1])
+                self._words[key]["input"] = f"{part:.0%} of the time waiting for images"
+            self._update(key, step)
+            self._bars.advance(self._all, self._part(key, len(curve["loss"])))
+
+    def _update(self, key: str, step: int) -> None:
+        words = ", ".join(self._words[key].values())
+        self._bars.update(self._bar_of[key], completed=step, description=words)
+
+    def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
+        """An epoch of a run is over."""
+        with self._reader():
+            if row.get("test_accuracy") is not None:
+                self._words[key]["test"] = f"validation {percent(row['test_accuracy'])}"
+                self._update(key, step)
+            if len(self._plans) <= 1:
+                words = [f"loss {row['train_loss']:.3f}"]
+                words += [f"accuracy {percent(row['train_accuracy'])}"]
+                words += [self._words[key]["test"]] if "test" in self._words[key] else []
+                steps = f"step {step:,} of {self._steps[key]:,}"
+                self._print(f"  epoch {row['epoch']}, {steps}: {', '.join(words)}")
+
+    def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
+        """A run is over."""
+        with self._reader():
+            bar = self._bar_of.pop(key, None)
+            if bar is not None:
+                self._bars.remove_task(bar)
+            for other in list(self._bar_of.values())[:MOST_BARS]:
+                self._bars.update(other, visible=True)
+            self._words.pop(key, None)
+            made = int(result.get("steps_done") or 0)
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._bars.advance(self._all, self._part(key, plan.num_steps - made))
+            self._counts[state] += 1
+            over, all_ = self._counts.total(), len(self._plans)
+            words = ", ".join(f"{n:,} {state}" for state, n in self._counts.items())
+            self._bars.update(self._all, description=f"{_counted(all_)}: {words}")
+            due = all_ <= MANY or over == all_ or time.monotonic() > self._printed + 1
+            if all_ > 1 and due:
+                self._printed = time.monotonic()
+                what = self._describe(result) if state == "finished" else state
+                what += f": {printable(result['message'])}" if result.get("message") else ""
+                label = printable(plan.label) if plan is not None else key[:8]
+                self._print(f"{over:>{len(str(all_))},}/{all_:,} {label}: {what}")
+
+    def on_message(self, text: str) -> None:
+        """Prints a line."""
+        with self._reader():
+            self._print(printable(text))
+
+
+def _counted(runs: int) -> str:
+    return f"{runs:,} run{'s'[: runs != 1]}"
+
+
+def _outcome(result: Mapping[str, Any]) -> str:
+    seconds = duration_text(float(result.get("seconds") or 0.0))
+    return f"{percent(result.get('test_accuracy'))} ({seconds})"
+
+
+LONGEST_MESSAGE = 300
+"""Characters of a message that are shown."""
+
+
+def printable(text: str) -> str:
+    """One line without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST_MESSAGE]
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent; a dash where there is none."""
+    there = fraction is not None and math.isfinite(fraction)
+    return f"{fraction:.1%}" if there else "-"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds to two digits or so.
+
+    Example:
+      >>> [duration_text(seconds) for seconds in (0.0412, 1.23, 9.96, 75, 4000, 180000)]
+      ['0.041 s', '1.2 s', '10 s', '1 min 15 s', '1 h 6 min', '2 d 2 h']
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0.0):.2g} s"
+    whole = round(seconds)
+    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small} {smaller}"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+__all__ = [
+    "LONGEST_MESSAGE", "MANY", "Display", "duration_text", "percent", "printable",
+]  # fmt: skip

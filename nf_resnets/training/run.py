@@ -1,0 +1,142 @@
+"""A run: what it is to be (a plan), and how far it has come."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run's settings and data, and what follows from them before anything is compiled.
+
+    Attributes:
+      settings: JSON values; they and ``data`` are all that the run's numbers depend on.
+      label: what displays and logs call the run.
+      num_steps: steps of the run.
+      steps_per_epoch: after so many steps, and at the end, the run has a row of an epoch.
+      program: runs of equal names share a compiled program.
+      data: the fingerprint of the data.
+      evaluate_every: epochs between two tests; the last step is always followed by one.
+      curve_points: points of the curve in the run's row, at most.
+      step_cost: of a step, in those of other runs: examples times layers.
+      facts: what else the row has, as JSON values.
+    """
+
+    settings: Mapping[str, Any]
+    label: str
+    num_steps: int
+    steps_per_epoch: int
+    program: str = ""
+    data: str = ""
+    evaluate_every: int = 1
+    curve_points: int = 200
+    step_cost: float = 1.0
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """SHA-256 of the canonical text of settings and data."""
+        text = json.dumps(
+            [dict(self.settings), self.data],
+            sort_keys=True, separators=(",", ":"), allow_nan=False,
+        )  # fmt: skip
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclasses.dataclass
+class Run:
+    """How far a run has come, besides its state.
+
+    Attributes:
+      metrics: the names of the curve's columns.
+      curve: the metrics of every step, float32 ``[num_steps, M]``, NaN for steps to come.
+      step: steps made.
+      first_step: the step from which this process resumed the run.
+      seconds: the time of the run, in earlier processes too.
+      step_seconds: the time of the steps that this process made.
+      diverged: why the run diverged; empty if it did not.
+      history: a row for each epoch that is over, as JSON values.
+      state: the state after the last step, as NumPy arrays, where it was asked for.
+    """
+
+    metrics: tuple[str, ...]
+    curve: np.ndarray
+    step: int = 0
+    first_step: int = 0
+    seconds: float = 0.0
+    step_seconds: float = 0.0
+    diverged: str = ""
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    state: Any = None
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``diverged``, or ``stopped`` before the last step."""
+        if self.diverged:
+            return "diverged"
+        return "finished" if self.step == len(self.curve) else "stopped"
+
+    def column(self, name: str, start: int = 0) -> np.ndarray:
+        """A metric of the steps made, from one on."""
+        return self.curve[start : self.step, self.metrics.index(name)]
+
+    def row(self, step: int) -> dict[str, float]:
+        """The metrics of a step, counted from 0; -1 is the last one made."""
+        return dict(zip(self.metrics, self.curve[: self.step][step].tolist(), strict=True))
+
+    def mean(self, name: str, start: int = 0) -> float:
+        """The exact mean of a metric over steps, however they were divided into calls."""
+        values = self.column(name, start)
+        return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+
+    def thinned(self, points: int) -> dict[str, list[float]]:
+        """The curve with at most so many points, each the mean of as many steps.
+
+        Points lie at the same steps for runs that diverged. ``step`` is the last one of a point.
+        """
+        length = max(1, -(-len(self.curve) // points))
+        starts = range(0, self.step, length)
+        found: dict[str, list[float]] = {
+            "step": [min(start + length, self.step) for start in starts]
+        }
+        for name in self.metrics:
+            values = self.column(name).tolist()
+            parts = [values[start : start + length] for start in starts]
+            found[name] = [sum(part) / len(part) for part in parts]
+        return found
+
+    def measures(self, points: int) -> dict[str, Any]:
+        """What a run's row has of its curve."""
+        made = self.step - self.first_step
+        return {
+            "first_loss": float(self.column("loss")[0]),
+            "last_loss": float(self.column("loss")[-1]),
+            "last_grad_norm": float(self.column("grad_norm")[-1]),
+            "seconds_per_step": self.step_seconds / made if made else math.nan,
+            "resumed_at": self.first_step,
+            "curve": self.thinned(points),
+        }
+
+
+def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
+    """Tells labels that are no class from divergence: only they make the accuracy NaN.
+
+    Raises:
+      ValueError: if the accuracy is NaN; it names the batch or split that is ``where``.
+    """
+    if math.isnan(metrics.get("accuracy", 0.0)):
+        raise ValueError(
+            f"a label in {where} is no class of the network; expected 0 <= label < num_classes "
+            "(was the data set changed after it was checked?)."
+        )
+
+
+__all__ = ["Plan", "Run", "refuse_labels"]

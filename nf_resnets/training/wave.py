@@ -1,0 +1,375 @@
+"""Training: a wave of runs that share a program, from their first step to their last."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from nf_resnets.training import hosts
+from nf_resnets.training.callbacks import Callbacks
+from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.program import Program, Start
+from nf_resnets.training.run import Plan, Run, refuse_labels
+from nf_resnets.training.sharding import unstack
+from nf_resnets.training.state import TrainState
+
+MOST_SAVING = 0.02
+"""Of the time between two checkpoints, what writing one may take: else the next one waits."""
+
+OUTCOME = ("test_accuracy", "test_loss", "train_loss", "train_accuracy")
+"""What the row of a finished run has of its last epoch."""
+
+Row = dict[str, Any]
+
+
+class Stopped(Exception):
+    """Training was told to stop; what was reached is saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hooks:
+    """What a wave tells others, and asks of them.
+
+    Attributes:
+      callback: receives the events of the runs; on process 0 only.
+      record: ``record(rows)`` keeps the rows of runs that have ended, and returns those that it
+        did not have.
+      stop: ``stop()`` says whether to save and leave; it is called about once a second.
+      probe: ``probe(program, plan, state, step)`` gives JSON values for the row of an epoch, before
+        the first step and after each epoch; None for none.
+      finish: ``finish(program, plan, state)`` gives more measures of a finished run.
+
+    Example:
+      >>> kept = []
+      >>> hooks = Hooks(record=lambda rows: kept.extend(rows) or rows)
+      >>> hooks.record([{"key": "a", "state": "finished"}]) == kept
+      True
+    """
+
+    callback: Any = dataclasses.field(default_factory=Callbacks)
+    record: Callable[[Sequence[Row]], Sequence[Mapping[str, Any]]] = lambda rows: rows
+    stop: Callable[[], bool] = lambda: False
+    probe: Callable[[Program, Plan, Any, int], Mapping[str, Any]] | None = None
+    finish: Callable[[Program, Plan, Any], Mapping[str, Any]] | None = None
+
+
+def train(
+    program: Program,
+    starts: Sequence[Start | TrainState],
+    plans: Sequence[Plan] | None = None,
+    *,
+    checkpoints: Checkpoints | None = None,
+    hooks: Hooks = Hooks(),
+    save_seconds: float = 60.0,
+    call_seconds: float = 1.0,
+    keep_states: bool = False,
+) -> list[Run]:
+    """Trains runs of a program until all of them have made their steps or have diverged.
+
+    Order and augmentation follow from seed and step: a wave that is killed and started again with
+    its checkpoints ends with the numbers of one that was not.
+
+    Args:
+      program: with at least as many slots as there are runs.
+      starts: how the runs begin, unless there is a checkpoint: the start of each, or its first
+        state.
+      plans: what the runs are: their settings and data are what a checkpoint is held against, and
+        displays and logs have their labels. By default they are numbered.
+      checkpoints: where the wave is saved and resumed; None for neither. They stay there, for
+        whoever keeps the results to remove.
+      hooks: who is told.
+      save_seconds: between two checkpoints.
+      call_seconds: about so long is a call that makes steps; a signal is noticed between two.
+      keep_states: whether the result has the runs' last states.
+
+    Raises:
+      Stopped: if ``hooks.stop()`` says so; the wave is saved.
+      ValueError: if the checkpoints are of other runs, or a label is no class.
+      OSError: if a row cannot be kept, or the wave cannot be saved when it is told to stop.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from nf_resnets import data, optim, training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
+      >>> def optimizer(hyper):
+      ...     return optim.sgd(hyper["learning_rate"])
+      >>> state = training.create_state(
+      ...     {"head": {"kernel": jnp.zeros((64, 10))}}, optimizer, {"learning_rate": 0.1})
+      >>> program = training.image_program(
+      ...     apply, data.load("digits"), optimizer, training.make_mesh(devices=jax.devices()[:1]),
+      ...     training.ImageTraining(batch_size=64, num_steps=2), state)
+      >>> (run,) = training.train(program, [state])
+      >>> run.status, run.column("loss").shape
+      ('finished', (2,))
+    """
+    if plans is None:
+        plans = [
+            Plan({"run": number}, f"run {number}", program.num_steps, program.steps_per_epoch)
+            for number in range(len(starts))
+        ]
+    wave = _Wave(program, plans, hooks)
+    try:
+        _begin(wave, starts, checkpoints)
+        return _train(wave, checkpoints, save_seconds, call_seconds, keep_states)
+    finally:
+        program.close()
+
+
+@dataclasses.dataclass
+class _Wave:
+    program: Program
+    plans: Sequence[Plan]
+    hooks: Hooks
+    states: Any = None
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    waited: float = 0.0  # for batches from the host, before the first step
+
+    def left(self) -> list[tuple[int, Plan, Run]]:
+        """The runs that have steps to make."""
+        numbered = zip(range(len(self.runs)), self.plans, self.runs, strict=True)
+        return [each for each in numbered if each[2].status == "stopped"]
+
+    def taken(self, slot: int) -> Any:
+        """The state of a run, as NumPy arrays."""
+        return self.program.take(self.states, slot)
+
+    def input_seconds(self) -> float | None:
+        """How long the wave has waited for batches from the host; None where none come."""
+        seconds = self.program.input_seconds
+        return None if seconds is None else seconds() - self.waited
+
+
+def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) -> None:
+    """Fills the slots, from the newest checkpoint if there is one."""
+    program, count = wave.program, len(wave.plans)
+    shape = program.num_steps, len(program.metrics)
+    like = {
+        "states": jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), program.like
+        ),
+        "curve": jax.ShapeDtypeStruct((count, *shape), np.float32),
+    }
+    found, other = None, False
+    if checkpoints is not None and hosts.is_process_zero():
+        there = checkpoints.facts()
+        other = there is not None and there["keys"] != [plan.key for plan in wave.plans]
+        found = None if other else checkpoints.restore(like)
+    if hosts.any_process(other):
+        assert checkpoints is not None
+        raise ValueError(
+            f"{checkpoints.folder} holds a run of other settings or data; expected its own. Remove "
+            "it to begin anew, or choose another place for the results."
+        )
+    facts = hosts.broadcast(None if found is None else found[2])
+    tree = hosts.broadcast_tree(None if found is None else found[1], like)
+    wave.states = program.empty()
+    for slot, start in enumerate(starts):
+        begun = time.perf_counter()
+        if tree is None:
+            wave.states = program.begin(wave.states, slot, start)
+            step = int(start.step) if isinstance(start, TrainState) else 0
+            if step > program.num_steps:
+                raise ValueError(
+                    f"num_steps={program.num_steps} found; expected at least the {step} made."
+                )
+            curve = np.full(shape, np.nan, np.float32)
+            run = Run(program.metrics, curve, step, seconds=time.perf_counter() - begun)
+        else:
+            wave.states = program.put(wave.states, slot, unstack(tree["states"], slot))
+            run = Run(program.metrics, np.array(tree["curve"][slot]), **facts["runs"][slot])
+        run.first_step = run.step
+        wave.runs.append(run)
+    if program.input_seconds is not None:
+        wave.waited = program.input_seconds()
+    for _, plan, run in wave.left():
+        wave.hooks.callback.on_run_begin(
+            plan.key, plan.label, plan.settings, run.step, program.num_steps
+        )
+    if tree is None and wave.hooks.probe is not None:
+        for slot, plan, run in wave.left():
+            measures = dict(wave.hooks.probe(program, plan, wave.taken(slot), run.step))
+            run.history.append({"epoch": 0, "step": run.step, "measures": measures})
+
+
+def _train(
+    wave: _Wave, checkpoints: Checkpoints | None, save_seconds: float, call_seconds: float,
+    keep_states: bool,
+) -> list[Run]:  # fmt: skip
+    program, hooks = wave.program, wave.hooks
+    count, saved_at, saving, ended = 1, time.monotonic(), 0.0, set[int]()
+
+    def end_runs() -> None:
+        numbered = zip(range(len(wave.runs)), wave.plans, wave.runs, strict=True)
+        over = [each for each in numbered if each[2].status != "stopped" and each[0] not in ended]
+        ended.update(slot for slot, _, _ in over)
+        _end_runs(wave, over, keep_states)
+
+    end_runs()  # those that had diverged before the checkpoint, if their rows were lost
+    while left := wave.left():
+        step = left[0][2].step  # they are all at the same one
+        per_epoch = program.steps_per_epoch
+        epoch_end = min((step // per_epoch + 1) * per_epoch, program.num_steps)
+        took, told = _agree(_make_steps(wave, min(count, epoch_end - step)), hooks.stop())
+        made = max(run.step for _, _, run in left) - step
+        count = max(1, min(int(call_seconds * made / max(took, 1e-6)), 1_000_000))
+        _end_epoch(wave, [each for each in left if each[2].step == epoch_end])
+        end_runs()
+        if checkpoints is None or not wave.left():
+            if told and wave.left():
+                raise Stopped
+            continue
+        since, _ = _agree(time.monotonic() - saved_at, False)
+        if told or (since > save_seconds and saving < MOST_SAVING * since):
+            _save(wave, checkpoints, must=told)
+            saving, _ = _agree(time.monotonic() - saved_at - since, False)
+            saved_at = time.monotonic()
+        if told:
+            raise Stopped
+    return wave.runs
+
+
+def _agree(seconds: float, flag: bool) -> tuple[float, bool]:
+    """The longest of the processes' seconds, and whether any has the flag: the same on all."""
+    if jax.process_count() == 1:
+        return seconds, flag
+    found = multihost_utils.process_allgather(np.array([seconds, flag], np.float32))
+    return float(found[:, 0].max()), bool(found[:, 1].any())
+
+
+def _make_steps(wave: _Wave, count: int) -> float:
+    """Makes steps with the runs that have some left; returns the seconds that they took."""
+    program, left = wave.program, wave.left()
+    counts = np.zeros(program.slots, np.int32)
+    counts[[slot for slot, _, _ in left]] = count
+    begun = time.perf_counter()
+    found = program.steps(wave.states, counts)
+    wave.states = found.states
+    curve, steps, diverged = hosts.gather((dict(found.curve), found.counts, found.diverged))
+    took = time.perf_counter() - begun
+    for slot, plan, run in left:
+        new = {name: curve[name][slot, : steps[slot]] for name in program.metrics}
+        run.curve[run.step : run.step + steps[slot]] = np.stack(list(new.values()), axis=-1)
+        run.step += int(steps[slot])
+        run.seconds += took / len(left)
+        run.step_seconds += took / len(left)
+        if diverged[slot]:
+            last = run.row(-1)
+            refuse_labels(last, f"the batch of step {run.step}")
+            gone = [f"{name} {x}" for name, x in last.items() if not math.isfinite(x)]
+            run.diverged = f"{', '.join(gone)} at step {run.step}"
+        waited = wave.input_seconds()
+        if waited is not None:
+            new["input_fraction"] = [min(waited / max(run.step_seconds, 1e-9), 1.0)]
+        wave.hooks.callback.on_step(plan.key, run.step, new)
+    return took
+
+
+def _end_epoch(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]]) -> None:
+    """Tests the runs where a test is due, and makes a row of the epoch of each."""
+    runs = [each for each in runs if not each[2].diverged]
+    if not runs:
+        return
+    program, (_, plan, first) = wave.program, runs[0]
+    epoch = -(-first.step // program.steps_per_epoch)
+    is_over = first.step == program.num_steps
+    begun, tests = time.perf_counter(), {}
+    if is_over or epoch % plan.evaluate_every == 0:
+        tests = {name: np.asarray(values) for name, values in program.test(wave.states).items()}
+    took = (time.perf_counter() - begun) / len(runs)
+    for slot, plan, run in runs:
+        test = {name: float(values[slot]) for name, values in tests.items()}
+        refuse_labels(test, "the test split")
+        run.seconds += took
+        since = sum(row.get("seconds", 0.0) for row in run.history)
+        start = (run.step - 1) // program.steps_per_epoch * program.steps_per_epoch
+        row: Row = {
+            "epoch": epoch,
+            "step": run.step,
+            "train_loss": run.mean("loss", start),
+            "train_accuracy": run.mean("accuracy", start),
+            **{f"test_{name}": test.get(name) for name in ("loss", "accuracy")},
+            "seconds": run.seconds - since,
+            "measures": {},
+        }
+        wave.hooks.callback.on_epoch(plan.key, run.step, row)
+        run.history.append(row)
+        if not math.isfinite(test.get("loss", 0.0)):
+            # The last update itself may have made the parameters diverge.
+            run.diverged = f"the test loss is {test['loss']} at step {run.step}"
+        elif wave.hooks.probe is not None:
+            state = wave.taken(slot)
+            row["measures"] = dict(wave.hooks.probe(program, plan, state, run.step))
+
+
+def _end_runs(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]], keep_states: bool) -> None:
+    """Records the runs that have ended."""
+    rows = []
+    for slot, plan, run in runs:
+        finished = run.status == "finished"
+        row = row_of(plan, run.status, run.diverged or None)
+        row |= {"steps_done": run.step, "seconds": run.seconds, "history": run.history}
+        row |= {"measures": run.measures(plan.curve_points)}
+        if finished:
+            row |= {name: run.history[-1][name] for name in OUTCOME}
+        if (waited := wave.input_seconds()) is not None:
+            fraction = min(waited / max(run.step_seconds, 1e-9), 1.0)
+            row["measures"] |= {"input_wait": waited, "input_fraction": fraction}
+        if keep_states:
+            run.state = wave.taken(slot)
+        if finished and wave.hooks.finish is not None:
+            state = run.state if keep_states else wave.taken(slot)
+            row["measures"] |= wave.hooks.finish(wave.program, plan, state)
+        rows.append(row)
+    for new in wave.hooks.record(rows) if rows else ():
+        wave.hooks.callback.on_run_end(new["key"], new["state"], new)
+
+
+def row_of(plan: Plan, state: str, message: str | None) -> Row:
+    """The row of a run of which nothing was made."""
+    return {
+        **plan.settings,
+        "key": plan.key,
+        "program": plan.program,
+        "data": plan.data,
+        "state": state,
+        "message": message,
+        "steps_done": 0,
+        "seconds": 0.0,
+        **dict.fromkeys(OUTCOME),
+        "history": [],
+        "measures": {},
+        "resolved": dict(plan.facts),
+    }
+
+
+def _save(wave: _Wave, checkpoints: Checkpoints, *, must: bool) -> None:
+    """Saves the wave; one that cannot be saved goes on, unless it ``must`` be."""
+    count, names = len(wave.runs), ("step", "seconds", "diverged", "history")
+    states = [wave.taken(slot) for slot in range(count)]
+    tree = {
+        "states": jax.tree.map(lambda *leaves: np.stack(leaves), *states),
+        "curve": np.stack([run.curve for run in wave.runs]),
+    }
+    facts = {
+        "keys": [plan.key for plan in wave.plans],
+        "runs": [{name: getattr(run, name) for name in names} for run in wave.runs],
+    }
+    if not hosts.is_process_zero():
+        return
+    try:
+        checkpoints.save(max(run.step for run in wave.runs), tree, facts)
+    except OSError as error:
+        if must:
+            raise
+        wave.hooks.callback.on_message(f"no checkpoint: {error}; training goes on without")
+
+
+__all__ = ["OUTCOME", "Hooks", "Row", "Stopped", "row_of", "train"]

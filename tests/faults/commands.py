@@ -1,0 +1,398 @@
+"""The commands in processes of their own, to be killed and stopped, and their uninterrupted twins.
+
+A process that has imported everything, and made no array, forks them: one starts in a fraction of
+a second. The runs of a sweep are softmax regressions on the digits, whose steps are made to last.
+
+Usage: python -m tests.faults.commands    lines of JSON on stdin and stdout, see `serve`
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import importlib
+import itertools
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from tests.sweep.small import repeatable
+
+ROOT = Path(__file__).parents[2]
+# Runs of 66 steps, 22 an epoch, of 4 ms each.
+TINY = ("--model", "wrn-10-1", "--stem-channels", "4", "--epochs", "3", "--save-seconds", "0")
+FOUR = ("--grid", "peak_lr=2^-3:2^-2", "seed=0:2")
+STEP_SECONDS = 0.004
+
+
+# --- In the test -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A command that has been started; its folder has a log of events and what it says."""
+
+    pid: int
+    folder: Path
+
+    def send(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self, seconds=120):
+        """Its exit code, -9 when it was killed."""
+        code = ask(wait=self.pid, seconds=seconds)
+        assert code is not None, f"still at work after {seconds} s: {self.said()}"
+        return code
+
+    def kill(self):
+        self.send(signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL, self.said()
+
+    def said(self):
+        return (self.folder / f"{self.pid}.txt").read_text()
+
+    def events(self, kind=None):
+        path = self.folder / f"{self.pid}.events"
+        # The last line may be on its way.
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if kind in (None, event["kind"])]
+
+    def until(self, kind, count=1, seconds=120, **fields):
+        """Waits for an event, and gives it."""
+        end = time.monotonic() + seconds
+        while len(found := [e for e in self.events(kind) if fields.items() <= e.items()]) < count:
+            assert time.monotonic() < end, f"no {kind} in {seconds} s: {self.said()}"
+            assert ask(wait=self.pid, seconds=0.01) is None, f"ended before: {self.said()}"
+        return found[count - 1]
+
+
+def start(folder, *arguments, out=None, prepare=None):
+    """Starts ``nf-resnets ARGUMENTS --out OUT`` (a sweep of four runs where there are none).
+
+    ``prepare`` is a function of this module by name, and its arguments, that the process calls
+    first. ``out`` is by default ``sweep`` in the folder.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if not arguments or arguments[0].startswith("-"):
+        arguments = ("sweep", *FOUR, *TINY, *arguments)
+    arguments = [*arguments, "--out", str(out or Path(folder) / "sweep")]
+    prepare = [prepare] if isinstance(prepare, str) else prepare
+    return Process(ask(start=arguments, folder=str(folder), prepare=prepare), Path(folder))
+
+
+def run(folder, *arguments, code=0, seconds=240, **options):
+    """Starts a command and waits for its end."""
+    process = start(folder, *arguments, **options)
+    assert process.wait(seconds) == code, process.said()
+    return process
+
+
+@functools.cache
+def twin(*arguments):
+    """The folder of a command that nobody interrupted; each is run once in a session."""
+    folder = Path(tempfile.mkdtemp(dir=_home()))
+    run(folder, *arguments)
+    return folder
+
+
+def rows(folder):
+    """What a sweep's folder says of its runs, without what another try would change."""
+    from nf_resnets.sweep import Rows
+
+    return repeatable(Rows(Path(folder) / "sweep").read())
+
+
+def assert_twins(folder, *arguments):
+    """The same runs with the same numbers, bit for bit, and nothing left of the checkpoints."""
+    expected = rows(twin(*arguments))
+    assert rows(folder) == expected and len(expected) == 4
+    assert {row["state"] for row in expected.values()} == {"finished"}
+    assert not (Path(folder) / "sweep" / "checkpoints").exists()
+    # They have learnt: none ends where it began, or as another one does.
+    losses = {row["test_loss"] for row in expected.values()}
+    assert len(losses) == 4 and max(losses) < 2
+
+
+@functools.cache
+def _home():
+    home = tempfile.mkdtemp(prefix="nf_resnets_faults_")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return home
+
+
+def ask(**question):
+    server = _server()
+    server.stdin.write(json.dumps(question) + "\n")
+    server.stdin.flush()
+    answer = server.stdout.readline()
+    assert answer, "the process that forks commands has ended"
+    return json.loads(answer)
+
+
+@functools.cache
+def _server():
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.commands", f"{_home()}/compiled"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+    )  # fmt: skip
+
+    def close():
+        server.stdin.close()
+        server.wait()
+
+    atexit.register(close)
+    return server
+
+
+# --- In the command's process --------------------------------------------------------------------
+
+
+class Log:
+    """A callback that appends each event, as one line and at once, to a file."""
+
+    def __init__(self, folder):
+        path = Path(folder) / f"{os.getpid()}.events"
+        self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, kind, **fields):
+        os.write(self.file, f"{json.dumps({'kind': kind, **fields})}\n".encode())
+
+    def __getattr__(self, name):
+        kind = name.removeprefix("on_")
+        return lambda *values: self.write(kind)
+
+    def on_run_begin(self, key, label, settings, step, num_steps):
+        self.write("run_begin", key=key, step=step)
+
+    def on_step(self, key, step, curve):
+        self.write("step", key=key, step=step)
+
+
+def listen(log):
+    """Has a log hear of all events, of saves and of rows that are on disk."""
+    from nf_resnets.sweep import Rows, engine, programs
+    from nf_resnets.trained import run
+    from nf_resnets.training import wave
+    from nf_resnets.training.callbacks import Callbacks
+    from nf_resnets.training.checkpoint import Checkpoints
+
+    def said(kind, function, when):
+        @functools.wraps(function)
+        def saying(*args, **options):
+            if when == "before":
+                log.write(kind)
+            result = function(*args, **options)
+            if when == "after":
+                log.write(kind)
+            return result
+
+        return saying
+
+    def heard(train):
+        def hearing(*args, hooks, **options):
+            hooks = dataclasses.replace(hooks, callback=Callbacks(hooks.callback, log))
+            # Signals are noticed, and trainings saved, between two calls.
+            options = {"save_seconds": 0.0, **options}
+            return train(*args, hooks=hooks, call_seconds=0.02, **options)
+
+        return hearing
+
+    wave.MOST_SAVING = math.inf
+    for module in (engine, run):
+        module.train = heard(module.train)
+    programs.Programs._compile = said("compile_begin", programs.Programs._compile, "before")
+    Checkpoints.save = said("saved", Checkpoints.save, "after")
+    Rows.add = said("appended", Rows.add, "after")
+
+
+def softmax_regression():
+    """In the place of the networks of a sweep, which take long to compile."""
+    from nf_resnets import training
+    from nf_resnets.sweep.image_task import ImageTask
+    from tests.training import linear
+
+    def start(self, plan):
+        return linear.state(plan.settings["seed"], plan.settings["peak_lr"])
+
+    def build(self, plan, mesh, *, runs_per_device=1, vectorize="auto"):
+        return training.image_program(
+            linear.apply, self.dataset("digits"), linear.optimizer, mesh,
+            training.ImageTraining(64, plan.num_steps), start(self, plan),
+            runs_per_device=runs_per_device,
+        )  # fmt: skip
+
+    ImageTask.start, ImageTask.build = start, build
+
+
+def change_steps(before):
+    """Has ``before(counts)`` called before the steps of every program that is built."""
+    from nf_resnets.sweep.image_task import ImageTask
+
+    build = ImageTask.build
+
+    def changed(*args, **options):
+        program = build(*args, **options)
+        steps = lambda states, counts: before(counts) or program.steps(states, counts)  # noqa: E731
+        return dataclasses.replace(program, steps=steps)
+
+    ImageTask.build = changed
+
+
+def last():
+    """Steps that last for a minute."""
+    change_steps(lambda counts: time.sleep(60))
+
+
+def compile_for_long():
+    """Has every program take a minute."""
+    from nf_resnets.sweep.image_task import ImageTask
+
+    ImageTask.build = lambda *args, **options: time.sleep(60)
+
+
+def small_files(size):
+    """No file may be larger, as on a disk that is full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def at_row(number, act, path):
+    """Moves or removes a folder before so many rows are written."""
+    from nf_resnets.sweep import Rows
+
+    add, calls = Rows.add, itertools.count(1)
+
+    def acting(self, rows):
+        if next(calls) == number:
+            os.rename(path, f"{path}-away") if act == "move" else shutil.rmtree(path, True)
+        return add(self, rows)
+
+    Rows.add = acting
+
+
+def kill_at(place, when="before", number=1):
+    """Has the process killed before, after or in the middle of a call of a method."""
+    module, _, path = place.partition(":")
+    owner_name, _, name = path.rpartition(".")
+    owner = importlib.import_module(module)
+    owner = getattr(owner, owner_name) if owner_name else owner
+    method, calls = getattr(owner, name), itertools.count(1)
+
+    @functools.wraps(method)
+    def killing(*args, **options):
+        is_it = next(calls) == number
+        if is_it and when == "within":  # of bytes to be written, the first half is
+            os.write(args[0]._file, args[1][: len(args[1]) // 2])
+        if is_it and when != "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = method(*args, **options)
+        if is_it:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, killing)
+
+
+def work(request, cache):
+    """What a command's process does; the exit code."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+    from nf_resnets import __main__, plotting
+
+    plotting.sweep_figures = lambda *args, **options: []
+    softmax_regression()
+    change_steps(lambda counts: time.sleep(STEP_SECONDS * counts.max()))
+    listen(Log(request["folder"]))
+    if request["prepare"]:
+        name, *arguments = request["prepare"]
+        globals()[name](*arguments)
+    sys.argv = ["nf-resnets", *request["start"]]
+    try:
+        if request["start"][0].startswith("experiments."):
+            del sys.argv[0]
+            module = importlib.import_module(request["start"][0])
+            return module.run(module.EXPERIMENT)
+        return __main__.main()
+    except SystemExit as leaving:
+        return leaving.code
+
+
+# --- In the process that forks -------------------------------------------------------------------
+
+
+def forked(request, cache):
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        # Whoever started the tests may have it ignored, as a shell does for the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        path = Path(request["folder"]) / f"{os.getpid()}.txt"
+        said = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), said, said)):
+            os.dup2(file, number)
+        code = work(request, cache)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def waited(pid, seconds, codes):
+    """The exit code of a child, None if it is still at work after so many seconds."""
+    end = time.monotonic() + seconds
+    while pid not in codes:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            codes[pid] = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() >= end:
+            return None
+        else:
+            time.sleep(0.002)
+    return codes[pid]
+
+
+def serve(cache):
+    """Answers `{"start": arguments}` by a pid, and `{"wait": pid, "seconds": s}` by a code."""
+    from nf_resnets import data
+    from nf_resnets.plotting import sweep  # noqa: F401
+    from nf_resnets.sweep import __main__  # noqa: F401
+    from nf_resnets.trained import command  # noqa: F401
+    from tests.training import linear  # noqa: F401
+
+    data.load("digits")
+    codes, started = {}, []
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "start" in question:
+            answer = forked(question, cache)
+            started.append(answer)
+        else:
+            answer = waited(question["wait"], question["seconds"], codes)
+        print(json.dumps(answer), flush=True)
+    for pid in started:
+        if pid not in codes:
+            os.kill(pid, signal.SIGKILL)
+            waited(pid, 10, codes)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,85 @@
+"""Sizes from outside. They are bounded before XLA sees them, in one sentence."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import tyro
+
+from nf_resnets.sweep import Rows, image_task, settings
+from nf_resnets.sweep import __main__ as main
+
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "wrn-100000000006-1"), "expected numbers of at most 1,000,000"),
+        (("--model", "wrn-16-100000000"), "expected numbers of at most 1,000,000"),
+        (("--model", f"cifar-resnet-{NINES}"), "expected numbers of at most 1,000,000"),
+        (("--model", "wrn-16-900000"), "parameters; expected at most"),
+        (("--stem-channels", "100000000"), "stem_channels=1e+08 found; expected at most 1,000,000"),
+        (("--stem-channels", "999999"), "parameters; expected at most"),
+        (("--stem-channels", NINES), "stem_channels=9999"),
+        (("--padding", "1000000000"), "padding=1000000000 found; expected less than the"),
+        (
+            ("--base-model", "wrn-10-2"),
+            "base_model=wrn-10-2 found, but scheme='fixup' has",
+        ),
+        (("--epochs", "1e300"), "epochs=1e+300 found; expected less than"),
+        (("--warmup-epochs", "1e308"), "warmup_epochs=1e+308 found"),
+        (("--steps", NINES), "steps=9999"),
+        (("--seed", NINES), "seed=9999"),
+        (("--grid", f"seed={NINES}"), "seed='9999"),
+        (("--grid", f"seed=0:{NINES}"), "--grid: seed='0:99"),
+        (("--grid", f"peak_lr=2^-{NINES}"), "--grid: peak_lr="),
+        (("--grid", f"peak_lr={NINES}^2"), "--grid: peak_lr="),
+        (("--grid", f"peak_lr={'9' * 5000}"), "--grid: peak_lr="),
+        (("--grid", "seed=0:inf"), "seed=0:inf found; expected a range"),
+        (("--grid", "seed=nan:5"), "seed=nan:5 found; expected a range"),
+        (("--grid", "seed=0:1e300"), "values; expected at most 1000000"),
+        (("--grid", "peak_lr=9^99:9^100"), "expected a number above 0"),
+        (("--grid", "seed=0:1001", "momentum=0.9", "epochs=1:1001"), "a grid of 1,001,000 points"),
+        (("--grid", "steps=1:5001"), "a program to compile; expected at most 4,096"),
+        (("--save-seconds", "inf"), "--save-seconds inf found; expected at most 1,000,000,000"),
+        (("--save-seconds", "1e300"), "--save-seconds 1e+300 found; expected at most"),
+        (("--workers", "1000000000"), "--workers 1000000000 found; expected at most 1,000"),
+        (("--workers", NINES), "--workers 9999"),
+        (("--runs-per-device", "1000000000"), "expected at most 10,000"),
+    ],
+)
+def test_too_large_is_refused_in_one_sentence(arguments, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = time.monotonic()
+    with pytest.raises(SystemExit) as caught:
+        main.main(tyro.cli(main.Command, args=[*arguments, "--dry-run"]))
+    said = str(caught.value)
+    assert sentence in said and "\n" not in said and len(said) < 400
+    assert time.monotonic() - start < 20  # a grid that is made, or a network, takes longer
+
+
+def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    made = []
+    check = settings.make
+    monkeypatch.setattr(settings, "make", lambda values: made.append(0) or check(values))
+    # What a step takes is known, so that nothing is compiled.
+    axes = settings.parse(["peak_lr=2^-8:2^1", "scheme=skipinit,alpha_one", "seed=0:50000"])
+    sweep = image_task.make_sweep(axes, {"model": "wrn-10-1"})
+    assert len(sweep.programs) == 1
+    with Rows(tmp_path / "runs").open() as rows:
+        one = image_task.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
+        (plan,) = one.plans
+        known = {"state": "finished", "steps_done": 220, "seconds": 2.2, "data": plan.data}
+        rows.add([{**plan.settings, **known, "key": plan.key, "program": plan.program}])
+    made.clear()
+    words = ["peak_lr=0.1," + ",".join(f"{2.0**-n}" for n in range(1, 10))]
+    words += ["scheme=skipinit,alpha_one", "seed=0:50000"]
+    start = time.monotonic()
+    arguments = ["--grid", *words, "--model", "wrn-10-1", "--out", "runs", "--dry-run"]
+    assert main.main(tyro.cli(main.Command, args=arguments)) == 0
+    said = capsys.readouterr().out
+    assert "Grid: 1,000,000 runs, 1 of them done" in said and "999,999 runs of 220 steps" in said
+    assert len(made) == 2 and time.monotonic() - start < 20

@@ -1,0 +1,117 @@
+"""Thousands of finished runs. Reporting is near-linear, and SIGTERM ends it in 4 seconds.
+
+The runs are rows that are written by the test, and none is trained. What is done with them is
+counted in calls of functions, which do not depend on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tyro
+
+from nf_resnets.sweep import Rows, image_task, results, settings
+from nf_resnets.sweep import __main__ as main
+from nf_resnets.training.wave import row_of
+
+ROOT = Path(__file__).parents[2]
+
+SECONDS = 4.0  # in which a signal is answered
+FEW = ("--model", "wrn-10-1", "--stem-channels", "2", "--epochs", "1")
+
+
+def command(folder, runs):
+    axes = ("peak_lr=2^-8:2^1", f"seed=0:{runs // 10}")
+    return ["--grid", *axes, *FEW, "--workers", "1", "--out", str(folder)]
+
+
+def fill(folder, runs):
+    """A folder whose rows say that all runs are finished."""
+    base = {"model": "wrn-10-1", "stem_channels": 2, "epochs": 1.0}
+    sweep = image_task.make_sweep(settings.parse(command(folder, runs)[1:3]), base)
+    assert len(sweep.plans) == runs
+    result = {"state": "finished", "steps_done": 22, "train_loss": 1.0, "seconds": 1.0}
+    epoch = {"epoch": 1, "step": 22, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
+    curve = {name: [0.5] * 22 for name in ("step", "loss", "accuracy", "grad_norm", "update_norm")}
+    with Rows(folder).open() as rows:
+        rows.add([
+            {**row_of(plan, "finished", None), **result, "test_accuracy": number % 500 / 500,
+             "history": [epoch], "measures": {"curve": curve}}
+            for number, plan in enumerate(sweep.plans)
+        ])  # fmt: skip
+    return folder
+
+
+def cost(folder, runs):
+    """Calls of Python functions of the command on finished runs."""
+    wanted = tyro.cli(main.Command, args=command(folder, runs))
+    profile = cProfile.Profile()
+    try:
+        profile.enable()
+        assert main.main(wanted) == 0
+    finally:
+        profile.disable()
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def grows_linearly(folder, few):
+    many = 10 * few
+    cost(fill(folder / "first", 10), 10)  # what is imported at the first call
+    calls = cost(fill(folder / "few", few), few)
+    more_calls = cost(fill(folder / "many", many), many)
+    # Ten times as many runs: a fifth is left for what is sorted.
+    assert more_calls < 12 * calls, (calls, more_calls)
+
+
+def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
+    # Figures are looked at by the slow test.
+    monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    grows_linearly(tmp_path, 10)
+
+
+@pytest.mark.slow
+def test_reporting_of_5000_runs_with_figures_takes_ten_times_that_of_500(tmp_path, capsys):
+    grows_linearly(tmp_path, 500)
+
+
+def ended_after(process):
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(60)
+    return time.monotonic() - start, code
+
+
+def told_to_stop(folder, runs, after):
+    """Seconds and code of the end of a command that has said its first line some time before."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nf_resnets.sweep", *command(folder, runs)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
+    )  # fmt: skip
+    try:
+        assert "runs, 1 program on" in process.stdout.readline()
+        time.sleep(after)
+        return ended_after(process)
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("many") / "runs", 5000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0])
+def test_sigterm_ends_the_command_at_every_moment(many, after):
+    seconds, code = told_to_stop(many, 5000, after)
+    # With a machine so slow that it was still at work; else it has ended by itself.
+    assert seconds < SECONDS and code in (0, 143, -signal.SIGTERM)

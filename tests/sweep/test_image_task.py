@@ -1,0 +1,167 @@
+"""Runs of images: what follows from their settings, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import data, training
+from nf_resnets.sweep import image_task
+from nf_resnets.sweep.settings import make
+from tests.sweep import small
+
+
+@pytest.mark.slow
+def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
+    task = image_task.ImageTask(small.load)
+    runs = [
+        task.plan(make({**small.BASE, "scheme": scheme, **more}))
+        for scheme, more in (
+            ("skipinit", {}), ("skipinit", {"alpha": 0.5}), ("alpha_one", {}),
+            ("skipinit", {"branch_scale": 0.1}), ("skipinit", {"weight_decay": 0.0, "seed": 3}),
+        )
+    ]  # fmt: skip
+    assert len({run.program for run in runs}) == 1
+    other = task.plan(make({**small.BASE, "scheme": "skipinit", "batch_size": 32}))
+    assert other.program != runs[0].program
+    program = task.build(runs[0], training.make_mesh(devices=jax.devices()[:1]))
+    states = [program.take(program.begin(program.empty(), 0, task.start(run)), 0) for run in runs]
+    alphas = [float(state.params["stage_1"]["first"]["alpha"]) for state in states]
+    assert alphas == [0.0, 0.5, 1.0, 0.0, 0.0]
+    kernels = [np.asarray(state.params["stage_1"]["first"]["conv_1"]["kernel"]) for state in states]
+    # float32: 0.1 is not one of its numbers.
+    np.testing.assert_allclose(kernels[3], 0.1 * kernels[0], rtol=1e-6)
+    assert np.abs(kernels[4] - kernels[0]).max() > 0.1  # another seed, another draw
+    assert float(states[4].hyper["weight_decay"]) == 0
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "rescalenet"])
+def test_rescalenets_biases_and_multipliers_do_not_decay(scheme):
+    kind = image_task.kind_of(make({**small.BASE, "scheme": scheme}), small.load("digits"))
+    model = image_task.make_model(kind, small.load("digits"))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 1)))["params"]
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+    optimizer = image_task.optimizer(kind, image_task.hyper_of(kind.settings))
+    zeros = jax.tree.map(np.zeros_like, params)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+    for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
+        # Without a gradient, whatever moves has decayed; Fixup's code decays all.
+        expected = scheme == "fixup" or path[-1].key == "kernel"
+        assert bool(np.abs(update).max() > 0) == expected, jax.tree_util.keystr(path)
+
+
+def test_what_follows_from_the_settings_is_kept():
+    (plan,) = small.make({"scheme": ("skipinit",)}, peak_lr=0.125).plans
+    facts = plan.facts
+    assert (facts["steps_per_epoch"], plan.num_steps, plan.steps_per_epoch) == (22, 44, 22)
+    steps, rates = zip(*facts["rates"], strict=True)
+    assert steps[:3] == (0, 22, 25)  # half of 44 steps, then ten parts of 2.2
+    assert rates[:2] == (0.125, 0.0625)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch_size": 2048}, "batch_size=2048 is larger than the training split of 1437"),
+        ({"micro_batch": 24}, "micro_batch=24 found; expected a divisor of batch_size=64"),
+        ({"warmup_epochs": 3.0}, "warmup_epochs=3 found, 66 steps; expected no more than"),
+        ({"scheme": "batchnorm", "batch_size": 96}, "ghost_batch=64 found; expected a divisor"),
+        ({"scheme": "fixupp"}, "did you mean 'fixup'?"),
+        ({"scheme": "layernorm_pre"}, "layernorm_pre"),
+        ({"scheme": "t_fixup"}, "t_fixup"),
+        ({"model": "wrn-11-1"}, "11"),
+        ({"model": "resnet-110"}, "did you mean 'cifar-resnet-110'?"),
+        ({"model": "transformer-6"}, "expected a network for images"),
+        ({"dataset": "digit"}, "digits"),
+        ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),
+        ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
+        ({"padding": 8}, "padding=8 found; expected less than the 8 pixels of an image's side"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):
+    with pytest.raises(ValueError) as caught:
+        small.make({"seed": (0, 1)}, **settings)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():
+    dataset = small.load("digits")
+    rates = []
+    for dropout in (0.0, 0.25, None):
+        settings = make({**small.BASE, "scheme": "regularized_skipinit", "dropout": dropout})
+        rates.append(image_task.make_model(image_task.kind_of(settings, dataset), dataset).dropout)
+    assert rates == [0.0, 0.25, 0.6]
+
+
+def test_a_run_may_have_one_step():
+    sweep = small.make({"seed": (0,)}, steps=1, epochs=0.0)
+    assert [plan.num_steps for plan in sweep.plans] == [1]
+
+
+def test_an_axis_that_makes_the_same_runs_twice_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^scalar_factor=0.1 found, but scheme='skipinit' has no "
+    ):
+        small.make({"scalar_factor": (0.1, 1.0)}, scheme="skipinit")
+    assert small.make({"scalar_factor": (0.1, 1.0), "scheme": ("skipinit", "fixup")}).size == 4
+
+
+def test_batches_that_do_not_divide_the_set():
+    """1,437 images: 22 batches of 64, and 29 images that are left out of each epoch."""
+    for batch, steps in ((64, 22), (1437, 1)):
+        (plan,) = small.make({"batch_size": (batch,)}).plans
+        assert (plan.steps_per_epoch, plan.num_steps) == (steps, 2 * steps)
+    with pytest.raises(ValueError, match="batch_size=1438 is larger than the training split of"):
+        small.make({"batch_size": (64, 1438)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch_size": 33}, "batch_size=33 does not divide evenly"),
+        ({"scheme": "batchnorm", "batch_size": 32}, "ghost_batch=64 found, 1 in a batch of 32"),
+    ],
+)
+def test_an_indivisible_batch_is_refused_before_anything_starts(tmp_path, settings, sentence):
+    """Over two devices; on one it is not."""
+    sweep = small.make({"seed": (0, 1)}, **settings)
+    for plan in sweep.plans:
+        sweep.task.check(plan, 1)
+    with pytest.raises(ValueError) as caught:
+        small.run(tmp_path, sweep.plans, sweep.task, devices=2, devices_per_run=2)
+    assert sentence in str(caught.value)
+
+
+def with_labels(split, label):
+    """The digits, a label of which is another one after they were checked."""
+    digits = data.load("digits")
+    copies = {
+        name: data.Split(each.images, each.labels.copy())
+        for name, each in (("train", digits.train), ("test", digits.test))
+    }
+    copies[split].labels[7] = label
+    return lambda name: dataclasses.replace(digits, **copies)
+
+
+def test_a_sweep_on_bad_data_does_not_begin():
+    """What is checked is tested in tests/data/test_sources.py."""
+    with pytest.raises(ValueError, match="digits, train split: label 7 is 10"):
+        image_task.make_sweep({"seed": (0, 1)}, small.BASE, load=with_labels("train", 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("split", "label"), [("train", -1), ("test", 10)])
+def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence(
+    tmp_path, monkeypatch, split, label
+):
+    """A run that failed can be tried again with the data set mended; one that diverged cannot."""
+    monkeypatch.setattr(data.Dataset, "__post_init__", lambda self: None)
+    base = {**small.BASE, "model": "cifar-resnet-8", "epochs": 1.0}
+    sweep = image_task.make_sweep({"seed": (0,)}, base, load=with_labels(split, label))
+    (row,) = small.run(tmp_path, sweep.plans, sweep.task)[0].values()
+    where = "the batch of step" if split == "train" else "the test split"
+    assert row["state"] == "failed" and f"a label in {where}" in row["message"]

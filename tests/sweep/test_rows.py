@@ -1,0 +1,186 @@
+"""Rows: every damaged line is passed over and named, a key counts once, one process a file."""
+
+import errno
+import io
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nf_resnets.sweep.rows import Rows, plain, write_csv
+
+ROOT = Path(__file__).parents[2]
+
+
+def row(key, **more):
+    return {"key": key, "state": "finished", "loss": 0.1, "measures": {"curve": [1, 2]}, **more}
+
+
+@pytest.fixture
+def ten(tmp_path):
+    """Ten rows on disk."""
+    with Rows(tmp_path).open() as rows:
+        rows.add([row(f"k{number}") for number in range(5)])
+        rows.add([row(f"k{number}") for number in range(5, 10)])
+    return tmp_path / "rows-0-of-1.jsonl"
+
+
+def test_rows_come_back_as_they_were(ten):
+    rows = Rows(ten.parent)
+    assert rows.read() == {f"k{number}": row(f"k{number}") for number in range(10)}
+    assert rows.keys() == [f"k{number}" for number in range(10)] and rows.damaged == []
+    assert "k3" in rows and "k10" not in rows
+    # What the documentation says of other readers: JSON before the tab.
+    lines = [json.loads(line.partition("\t")[0]) for line in ten.read_text().splitlines()]
+    assert [each["key"] for each in lines] == rows.keys()
+
+
+def test_a_key_counts_once(ten):
+    with Rows(ten.parent).open() as rows:
+        assert [each["key"] for each in rows.add([row("k9"), row("new"), row("k0")])] == ["new"]
+        assert rows.add([row("new", loss=2.0)]) == []
+        # A run that is tried again: its last row counts.
+        rows.follow({*rows.keys()} - {"k9"})
+        assert len(rows.add([row("k9", state="diverged")])) == 1
+    found = Rows(ten.parent).read()
+    assert len(found) == 11 and found["k9"]["state"] == "diverged" and found["new"]["loss"] == 0.1
+
+
+def test_a_flipped_bit_is_named_and_no_number_changes(ten):
+    whole, data, rng = Rows(ten.parent).read(), ten.read_bytes(), random.Random(0)
+    ends = [place for place, letter in enumerate(data) if letter in b"\t\n"]
+    for place in [*rng.sample(range(len(data)), 60), *ends[:4]]:
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << rng.randrange(8)
+        ten.write_bytes(flipped)
+        rows = Rows(ten.parent)
+        found = rows.read()
+        number = data[:place].count(b"\n") + 1
+        # Without the end of a line two are one; the last one needs none.
+        lost = 10 - len(found)
+        assert lost in ((1, 2) if data[place] == ord("\n") else (1,)), place
+        assert found.items() < whole.items() if lost else found == whole
+        assert rows.damaged[0] == f"{ten}, line {number}"
+
+
+@pytest.mark.parametrize("size", range(0, 200, 7))
+def test_a_line_that_was_cut_is_made_again(ten, size):
+    whole, data = Rows(ten.parent).read(), ten.read_bytes()
+    ten.write_bytes(data[:-size] if size else data)
+    lost = whole.keys() - Rows(ten.parent).read().keys()
+    with Rows(ten.parent).open() as rows:
+        assert len(rows.damaged) == (data[-size - 1 : -size] not in (b"\n", b"")) - (size == 1)
+        rows.add([row(key) for key in sorted(lost)])
+    assert Rows(ten.parent).read() == whole
+
+
+def test_an_empty_file_and_a_missing_folder_have_no_rows(tmp_path):
+    (tmp_path / "rows-0-of-1.jsonl").write_bytes(b"")
+    assert Rows(tmp_path).read() == {} == Rows(tmp_path / "nothing").read()
+    assert not (tmp_path / "nothing").exists()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from nf_resnets.sweep.rows import Rows
+with Rows(Path(sys.argv[1]), (int(sys.argv[2]), 2)).open() as rows:
+    print("open", flush=True)
+    sys.stdin.readline()
+    rows.add([{"key": "theirs"}])
+"""
+
+
+def test_two_processes_write_files_of_their_own_and_never_one(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path), "0"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "open\n"
+        sentence = f"another process is writing {tmp_path / 'rows-0-of-2.jsonl'}; wait for it, or "
+        with pytest.raises(OSError, match=re.escape(sentence)), Rows(tmp_path, (0, 2)).open():
+            pass
+        with Rows(tmp_path, (1, 2)).open() as rows:
+            rows.add([row("ours")])
+            process.communicate("\n", timeout=60)
+            assert rows.read().keys() == {"ours", "theirs"}
+    finally:
+        process.kill()
+    # The system has let go of the file of the process that ended.
+    with Rows(tmp_path, (0, 2)).open() as rows:
+        assert rows.keys() == ["ours", "theirs"]
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (0, 3)])
+def test_another_number_of_shards_is_refused(tmp_path, shard):
+    with Rows(tmp_path, (1, 2)).open() as rows:
+        rows.add([row("k")])
+    sentence = f"rows-1-of-2.jsonl is of 2 shards, and --shard {shard[0]} {shard[1]} found; expec"
+    with pytest.raises(OSError, match=sentence), Rows(tmp_path, shard).open():
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["rows-1-of-2.jsonl"]
+
+
+def test_a_symbolic_link_is_not_written_to(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "rows-0-of-1.jsonl").symlink_to(tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"rows-0-of-1\.jsonl is a link"), Rows(tmp_path).open():
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_disk_that_fills_up_costs_the_rows_that_did_not_fit(ten, monkeypatch):
+    write, free = os.pwrite, [20, 0]
+
+    def short(file, data, at):
+        if not free:
+            return write(file, data, at)
+        if left := free.pop(0):
+            return write(file, data[:left], at)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", short)
+    with Rows(ten.parent).open() as rows:
+        with pytest.raises(OSError, match=f"^{ten} cannot be written: No space left on device"):
+            rows.add([row("lost")])
+        assert "lost" not in rows
+        # With space again nothing else is lost.
+        rows.add([row("new")])
+    rows = Rows(ten.parent)
+    assert len(rows.read()) == 11 and rows.damaged == []
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_a_folder_that_vanishes_is_said(ten, how):
+    with Rows(ten.parent).open() as rows:
+        ten.unlink() if how == "removed" else ten.rename(ten.with_suffix(".away"))
+        with pytest.raises(OSError, match=f"^{ten} cannot be written: "):
+            rows.add([row("new")])
+        assert "new" not in rows
+
+
+def test_of_processes_that_work_as_one_only_one_writes(tmp_path):
+    with Rows(tmp_path / "other", writes=False).open() as rows:
+        assert rows.add([row("k")]) == [row("k")] and "k" in rows
+    assert not (tmp_path / "other").exists()
+
+
+def test_values_are_plain_json():
+    value = {"a": np.float32(0.5), "b": np.array([1, 2]), "c": (math.nan, math.inf, True, None)}
+    assert plain(value) == {"a": 0.5, "b": [1, 2], "c": [None, None, True, None]}
+
+
+def test_a_table_has_what_is_flat_of_the_rows():
+    file = io.StringIO()
+    write_csv([row("a", flip=True), row("b", more="x,y")], file)
+    assert file.getvalue().splitlines() == [
+        "key,state,loss,flip,more", "a,finished,0.1,true,", 'b,finished,0.1,,"x,y"'
+    ]  # fmt: skip

@@ -1,0 +1,105 @@
+"""Steps on batches from the host: stalls are measured, and reading ahead changes no number."""
+
+import concurrent.futures
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import training
+from nf_resnets.data import imagenet
+from nf_resnets.training.host_steps import HostSteps
+from nf_resnets.training.steps import METRICS
+from tests.training import streamed_process as small
+
+
+class Batches:
+    """A stream without files: its images are what the step number says."""
+
+    opened = 0
+
+    def __init__(self, mesh, count, seconds, first_step):
+        Batches.opened += 1
+        self._iterator = training.DeviceIterator(self._made(first_step, count, seconds), mesh, 16)
+        self.closed = False
+
+    def _made(self, first_step, count, seconds):
+        for step in range(first_step, count):
+            time.sleep(seconds)
+            image = np.random.default_rng(step).integers(0, 256, (16, small.SIZE, small.SIZE, 3))
+            yield {"image": image.astype(np.uint8), "label": np.full(16, 1, np.int32)}
+
+    def __next__(self):
+        return next(self._iterator)
+
+    def close(self):
+        self.closed = True
+
+
+MESH = training.make_mesh(devices=jax.devices()[:1])
+STEP = training.make_streamed_step(
+    small.linear, small.adam, MESH, batch_size=16, mean=imagenet.IMAGENET_MEAN,
+    std=imagenet.IMAGENET_STD,
+)  # fmt: skip
+
+
+def host_steps(count, seconds=0.0):
+    return HostSteps(STEP, lambda seed, step: Batches(MESH, count, seconds, step), MESH, METRICS)
+
+
+def states_of(**options):
+    return training.shard_runs(training.stack([small.begin(**options)]), MESH)
+
+
+def test_stalls_are_measured():
+    slow, fast = host_steps(6, seconds=0.05), host_steps(6)
+    slow(states_of(), np.array([6]))
+    fast(states_of(), np.array([6]))
+    assert 0.3 <= slow.seconds_waited < 0.3 + 1.0 and fast.seconds_waited < 0.3
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_steps_ahead_of_the_host_change_no_number(lag):
+    steps = host_steps(9)
+    steps._lag = lag
+    whole = host_steps(9)(states_of(), np.array([9]))
+    before = Batches.opened
+    first = steps(states_of(), np.array([4]))
+    second = steps(first.states, np.array([5]))
+    assert Batches.opened == before + 1, "the stream stays open between calls"
+    for name in METRICS:
+        parts = [found.curve[name] for found in (first, second)]
+        np.testing.assert_array_equal(np.concatenate(parts, 1), whole.curve[name])
+    assert (second.counts.tolist(), second.diverged.tolist()) == ([5], [False])
+    # The step that diverges is the last one that is counted, however many are under way.
+    found = steps(states_of(rate=jnp.inf), np.array([6]))
+    assert (found.counts.tolist(), found.diverged.tolist()) == ([1], [True])
+    assert np.isfinite(found.curve["loss"]).all()
+    # Another run, or another step of the same, opens another stream.
+    assert steps(states_of(), np.array([1])).curve["loss"] == whole.curve["loss"][0, 0]
+
+
+def test_threads_read_batches_of_their_own():
+    """Two runs of one program, as two workers of a sweep train them, in turns of a step each."""
+    turns = threading.Barrier(2)
+
+    def in_turns(states, batch):
+        turns.wait(timeout=60)
+        return STEP(states, batch)
+
+    steps = HostSteps(in_turns, lambda seed, step: Batches(MESH, 9, 0.0, step), MESH, METRICS)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(steps, states_of(), np.array([6])) for _ in range(2)]
+        found = [call.result().curve["loss"] for call in calls]
+    alone = host_steps(9)(states_of(), np.array([6])).curve["loss"]
+    for each in found:
+        np.testing.assert_array_equal(each, alone)
+
+
+def test_a_stream_that_ends_early_is_said():
+    with pytest.raises(ValueError) as error:
+        host_steps(3)(states_of(), np.array([5]))
+    assert str(error.value) == "the stream ended before step 3; expected more batches."

@@ -1,0 +1,115 @@
+"""A wave on streamed batches: resumed it ends where it would have, on any number of devices."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nf_resnets.data import stream
+from nf_resnets.training import Stopped
+from nf_resnets.training.checkpoint import Checkpoints
+from tests import photographs
+from tests.training import streamed_process as small
+from tests.training.small import Log
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return photographs.data_dir(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def whole(data_dir):
+    """The run that nothing interrupted."""
+    return small.run(data_dir)
+
+
+def start(data_dir, folder, kill_at, *more):
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+    arguments = [sys.executable, "-m", "tests.training.streamed_process", data_dir, folder, kill_at]
+    return subprocess.Popen(
+        [*map(str, arguments), *map(str, more)],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": flags},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    shown, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return json.loads(shown.splitlines()[-1])
+
+
+def assert_twins(found, whole):
+    """The same program on the same numbers: to the last bit."""
+    assert found.status == "finished"
+    np.testing.assert_array_equal(found.curve, whole.curve)
+    assert small.digest(found.state) == small.digest(whole.state)
+
+
+def test_it_trains_and_is_tested(whole, data_dir):
+    assert whole.status == "finished" and whole.first_step == 0
+    assert int(whole.state.step) == len(whole.curve) == small.STEPS
+    assert np.isfinite(whole.curve).all()
+    begun = small.begin().params["head"]["kernel"]
+    assert np.abs(whole.state.params["head"]["kernel"] - begun).max() > 0.01
+    ours = small.program(data_dir, 1, stream.Reading(threads=3))
+    found = ours.test(ours.put(ours.empty(), 0, whole.state))
+    # 22 photographs, each counted once.
+    assert found["accuracy"][0] * 22 == pytest.approx(round(found["accuracy"][0] * 22))
+    assert 0 < found["loss"][0] < 20
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_parameters(data_dir, whole, tmp_path):
+    folder = tmp_path / "checkpoints"
+    killed = start(data_dir, folder, 11)
+    killed.communicate(timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    reading = stream.Reading(threads=7, ahead=1)
+    resumed = small.run(data_dir, folder, reading=reading)
+    assert 0 < resumed.first_step <= 11
+    assert_twins(resumed, whole)
+
+
+def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path):
+    with pytest.raises(Stopped):
+        small.run(data_dir, tmp_path, Log(stop_at=6))
+    assert Checkpoints(tmp_path).steps()[-1] == 6
+    resumed = small.run(data_dir, tmp_path, reading=stream.Reading(threads=7, ahead=1))
+    assert resumed.first_step == 6
+    assert_twins(resumed, whole)
+
+
+def test_devices_change_nothing_but_rounding(data_dir, whole):
+    found = small.run(data_dir, devices=4)
+    # Means over the batch are summed in another order, Adam divides by their roots.
+    np.testing.assert_allclose(found.column("loss"), whole.column("loss"), rtol=2e-4)
+
+
+@pytest.mark.slow
+def test_two_hosts_read_their_own_halves(data_dir, whole, tmp_path):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    pair = [start(data_dir, tmp_path / "both", 0, port, process) for process in (0, 1)]
+    found = [finish(process) for process in pair]
+    assert found[0]["digest"] == found[1]["digest"]
+    np.testing.assert_allclose(found[0]["loss"], whole.column("loss"), rtol=2e-4)
+    # Both of them begin where the checkpoint of process 0 is.
+    pair = [start(data_dir, tmp_path / "both", 0, port, process) for process in (0, 1)]
+    again = [finish(process) for process in pair]
+    assert again[0]["first_step"] == again[1]["first_step"] > 0
+    assert {one["digest"] for one in again} == {found[0]["digest"]}
