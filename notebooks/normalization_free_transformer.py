@@ -136,7 +136,8 @@ def train(scheme):
     mesh = training.make_mesh(devices=jax.devices()[:1])
     settings = translation.TokenTraining(max_tokens=TOKENS, num_steps=STEPS)
     program = translation.token_program(model, corpus, optimizer, mesh, settings, start)
-    return model, training.train(program, start)
+    (run,) = training.train(program, [start], keep_states=True)
+    return model, run
 
 
 runs = {title: train(scheme) for title, scheme in VARIANTS.items()}
@@ -144,8 +145,7 @@ runs = {title: train(scheme) for title, scheme in VARIANTS.items()}
 # %%
 curves = []
 for title, (_, run) in runs.items():
-    losses = [float(metrics["likelihood"]) for metrics in run.curve]
-    smooth = plotting.moving_average(losses, 5)
+    smooth = plotting.moving_average(run.column("likelihood").tolist(), 5)
     diverged = run.status == "diverged"
     curves.append(plotting.Curve(title, range(1, len(smooth) + 1), smooth, diverged=diverged))
 ends = ", ".join(f"{curve.title} {curve.y[-1]:,.1f}" for curve in curves)

@@ -56,12 +56,12 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
 # %%
 import dataclasses
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from IPython.display import Image
 
 from nf_resnets import plotting, schemes, sweep
-from nf_resnets.sweep import Callbacks
 
 GRID = {
     "scheme": ("skipinit", "batchnorm"),
@@ -79,14 +79,13 @@ FOLDER = Path(tempfile.mkdtemp())
 
 # %%
 grid = sweep.make_sweep(GRID, BASE)
-print(f"{len(grid.runs)} runs, {len(grid.programs)} programs")
+print(f"{grid.size} runs, {len(grid.programs)} programs")
 
 # %% [markdown]
 # ## The runs
 #
-# The *ledger*, here an SQLite file, records every run. Stop this cell at any moment and run it
-# again: it makes what is missing, and nothing twice. Several machines can work on one ledger. A run
-# that diverges is a result like any other, and the next run takes its place.
+# A folder keeps a *row* of every run that is over. Stop this cell at any moment and run it again:
+# it makes what is missing, and nothing twice. A run that diverges is a result like any other.
 #
 # The command does the same, and displays the progress:
 #
@@ -96,11 +95,10 @@ print(f"{len(grid.runs)} runs, {len(grid.programs)} programs")
 # ```
 
 # %%
-with sweep.open_ledger(FOLDER / "ledger.db") as ledger:
-    sweep.enter(grid.runs, ledger)
-    outcome = sweep.run_sweep(grid.task, grid.runs, ledger, FOLDER / "checkpoints", Callbacks())
-    rows = ledger.rows(grid.keys)
-print(", ".join(f"{count} {state}" for state, count in outcome.counts.items() if count))
+with sweep.Rows(FOLDER).open() as kept:
+    rows = list(sweep.make(grid.task, grid.plans, kept).rows.values())
+states = Counter(row["state"] for row in rows)
+print(", ".join(f"{count} {state}" for state, count in states.items()))
 
 # %% [markdown]
 # ## The best rates
@@ -138,7 +136,7 @@ Image(FOLDER / "rates.png", width=820)
 #   $2^{-1}$. BatchNorm's accuracy at batch 32 is flat over six rates, between which one seed cannot
 #   choose; its best rate by training loss moves from $2^{-2}$ to $2^0$.
 # - **Right edge.** Runs that diverged are in a band of their own. At batch 32 SkipInit diverges
-#   from $2^{-1}$ on, BatchNorm at none of these rates. Large rates help where there are few steps:
+#   from $2^{-2}$ on, BatchNorm at none of these rates. Large rates help where there are few steps:
 #   batch 256 has 20 in these four epochs, and BatchNorm is far ahead there. With more epochs
 #   SkipInit comes close at small batches, but not at the largest (see the larger sweep below).
 # - **Both rows.** A rate that is best for the test accuracy but not for the training loss

@@ -36,9 +36,7 @@ DIRECT = {
     "trained.torch_layouts": ("Layout",),
     "trained.torch_parts": ("Part",),
     "trained.transfer": ("transfer",),
-    "training.checkpoint": (
-        "CheckpointError", "CheckpointHeldError", "CheckpointWarning", "Checkpoints",
-    ),
+    "training.checkpoint": ("Checkpoints",),
     "training.hosts": ("initialize", "is_process_zero"),
     "training.preemption": ("Preemption",),
 }  # fmt: skip
