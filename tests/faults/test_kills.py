@@ -107,6 +107,7 @@ def test_twins_are_told_from_others(tmp_path):
         assert_twins(tmp_path)
 
 
+@pytest.mark.slow
 def test_shards_of_which_one_is_killed(tmp_path):
     shards = [start(tmp_path, "--shard", str(index), "2") for index in range(2)]
     shards[0].until("step", 3)
@@ -130,6 +131,7 @@ def told(process, number, code):
     return process.said()
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("options", [(), WIDE], ids=["threads", "slots"])
 def test_a_signal_saves_where_the_runs_stand(tmp_path, number, options):
@@ -147,6 +149,7 @@ def test_a_signal_saves_where_the_runs_stand(tmp_path, number, options):
     assert_twins(tmp_path)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_does_not_wait_for_a_compilation(tmp_path, number):
     process = start(tmp_path, prepare="compile_for_long")
@@ -225,6 +228,7 @@ def test_a_read_only_folder_is_refused_before_anything_begins(tmp_path, mounted)
     assert process.said().count("\n") == 1
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("act", ["move", "remove"])
 def test_a_folder_that_vanishes_is_said_once(tmp_path, act):
     folder = tmp_path / "sweep"
