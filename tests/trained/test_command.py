@@ -308,7 +308,7 @@ def test_a_translator_is_trained_and_translates(tmp_path, capsys):
     wanted = command.TrainTranslator(tmp_path / "net", recipe=recipe, tested=2)
     assert command.run(wanted) == 0
     out = said(capsys)[0]
-    assert "step 12 of 12: negative log-likelihood" in out and "of copies; nrefs:1" in out
+    assert "step 12 of 12: loss " in out and "of copies; nrefs:1" in out
     found = trained.load(tmp_path / "net")
     assert found.model.scheme == "fixup" and (found.inputs.source, found.inputs.target) == (
         "de",
