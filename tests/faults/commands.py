@@ -297,7 +297,7 @@ def kill_at(place, when="before", number=1):
     def killing(*args, **options):
         is_it = next(calls) == number
         if is_it and when == "within":  # of bytes to be written, the first half is
-            os.write(args[0]._file, args[1][: len(args[1]) // 2])
+            os.pwrite(args[0]._file, args[1][: len(args[1]) // 2], os.fstat(args[0]._file).st_size)
         if is_it and when != "after":
             os.kill(os.getpid(), signal.SIGKILL)
         result = method(*args, **options)
