@@ -1,6 +1,6 @@
-"""Manifests: JSON that states what a file or a folder holds, and its own SHA-256.
+"""Manifests: JSON that states what a file holds, and its own SHA-256.
 
-Checkpoints and the files of trained networks have one each. It names every part with its SHA-256,
+The file of a trained network has one. It names every part with its SHA-256,
 so that a flipped bit anywhere is noticed before anything that was read is used.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from nf_resnets import places
 
 DEEPEST = 50
 """Levels of values inside of values, at most; Python's own functions recurse over them."""
@@ -82,13 +79,6 @@ def digest(*parts: Any) -> str:
     return found.hexdigest()
 
 
-def size_and_digest(path: Path) -> list[Any]:
-    """The number of bytes of a file, and their SHA-256."""
-    with places.open_file(path) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        return [file.seek(0, 2), found]
-
-
 def _sealed(text: str) -> str:
     return f'{{"sha256":"{digest(text)}","manifest":{text}}}'
 
@@ -105,4 +95,4 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-__all__ = ["DEEPEST", "ManifestError", "digest", "seal", "size_and_digest", "unseal"]
+__all__ = ["DEEPEST", "ManifestError", "digest", "seal", "unseal"]
