@@ -16,6 +16,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from nf_resnets import data, models, optim, schemes, training
@@ -23,6 +24,7 @@ from nf_resnets.data.order import MOST_STEPS, total_steps
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.sweep.settings import (
     FIELDS,
+    LIMITS,
     NUMBERS,
     SINGLE,
     RunSettings,
@@ -159,7 +161,11 @@ class ImageTask:
         how = training.ImageTraining(
             batch_size=settings.batch_size,
             num_steps=kind.num_steps,
-            augmentation=data.Augmentation(settings.padding, settings.flip),
+            augmentation=data.Augmentation(
+                settings.padding, settings.flip, settings.mixup, settings.cutout
+            ),
+            label_smoothing=settings.label_smoothing,
+            average_decay=settings.average or None,
             micro_batches=kind.micro_batches,
             # More than an epoch has would be the same ones again.
             bn_estimate_batches=min(settings.bn_estimate_batches, kind.steps_per_epoch),
@@ -222,10 +228,15 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
             )
         bn_groups = batch_size // ghost
     image = dataset.train.images.shape[1:]
-    if settings.padding >= min(image[:-1]):
+    for name, pixels in (("padding", settings.padding), ("cutout", settings.cutout)):
+        if pixels >= min(image[:-1]):
+            raise ValueError(
+                f"{name}={pixels} found; expected less than the {min(image[:-1])} pixels of an "
+                "image's side."
+            )
+    if settings.nesterov and settings.optimizer != "sgd":
         raise ValueError(
-            f"padding={settings.padding} found; expected less than the {min(image[:-1])} pixels of "
-            "an image's side."
+            f"nesterov=True found with optimizer={settings.optimizer!r}; expected sgd."
         )
     found = Kind(
         settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings)
@@ -248,6 +259,7 @@ def _program(settings: RunSettings) -> str:
     values = dict(vars(settings))
     for name in (*NUMBERS, "evaluate_every"):  # no part of the program
         del values[name]
+    values |= {name: bool(values[name]) for name in LIMITS}
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
     # Schemes that compile alike share their programs; the first of them stands for all.
@@ -295,7 +307,15 @@ def _schedule(
     def constant(step: Any) -> jax.Array:
         return jnp.broadcast_to(jnp.asarray(peak, jnp.float32), jnp.shape(step))
 
-    schedule = optim.halving(peak, num_steps) if kind == "halving" else constant
+    if kind == "inverse_sqrt":  # which begins with a warm-up of its own
+        return optim.inverse_sqrt(peak, max(1, warmup_steps))
+    drops = [step for step in (-(-num_steps // 2), -(-3 * num_steps // 4)) if step < num_steps]
+    schedule = {
+        "halving": lambda: optim.halving(peak, num_steps),
+        "cosine": lambda: optim.cosine(peak, num_steps),
+        "step": lambda: optim.step_decay(peak, drops, 0.1),
+        "constant": lambda: constant,
+    }[kind]()
     return optim.warmup(schedule, warmup_steps, num_steps)
 
 
@@ -306,6 +326,7 @@ def hyper_of(settings: RunSettings) -> dict[str, float]:
         "momentum": settings.momentum,
         "weight_decay": settings.weight_decay,
         "scalar_factor": scalar_factor(settings),
+        **{name: getattr(settings, name) for name in LIMITS if getattr(settings, name)},
     }
 
 
@@ -332,11 +353,17 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
 
 def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """The optimizer with the schedule of a kind and the numbers of a run."""
-    others = {name: value for name, value in hyper.items() if name != "learning_rate"}
+    others = {n: value for n, value in hyper.items() if n not in ("learning_rate", *LIMITS)}
     how = kind.settings.schedule, hyper["learning_rate"], kind.num_steps, kind.warmup_steps
     rule, of = optim.OPTIMIZERS[kind.settings.optimizer]
+    if kind.settings.nesterov:
+        others["nesterov"] = True
     made = rule(_schedule(*how), scheme=kind.scheme, **others)
-    return made if kind.relative is None else kind.relative.parametrize(made, kind=of)
+    if kind.relative is not None:
+        made = kind.relative.parametrize(made, kind=of)
+    limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
+    clips = [clip(hyper[name]) for name, clip in limits.items() if name in hyper]
+    return optax.chain(*clips, made) if clips else made
 
 
 MOST_KINDS = 4096

@@ -18,6 +18,9 @@ import numpy as np
 from nf_resnets import models, optim, schemes
 from nf_resnets.training.display import printable
 
+SCHEDULES = ("halving", "constant", "cosine", "step", "inverse_sqrt")
+"""How the learning rate changes; see :mod:`nf_resnets.optim`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
@@ -46,7 +49,9 @@ class RunSettings:
     peak_lr: float = 0.1
     """The learning rate of the first half of the run, after the warm-up."""
     schedule: str = "halving"
-    """halving: constant for half of the run, then halved ten times; constant."""
+    """halving: constant for half of the run, then halved ten times; constant; cosine, to 0 at the
+    end; step: a tenth at half and again at three quarters of the run; inverse_sqrt, from the end of
+    the warm-up."""
     warmup_epochs: float = 0.0
     """Over how many epochs the rate rises linearly from 0."""
     optimizer: str = "sgd"
@@ -56,8 +61,18 @@ class RunSettings:
     the rates of all leaves follow width and depth from there; none to leave them as they are."""
     momentum: float = 0.9
     """The fraction of the last update's velocity that is kept; AdamW's and Lion's beta_1."""
+    nesterov: bool = False
+    """Nesterov's momentum, with SGD."""
     weight_decay: float = 5e-4
     """The coefficient of L2 in the gradient, with SGD; with the others decay is decoupled."""
+    clip_norm: float = 0.0
+    """The largest norm of the whole gradient, to which a larger one is scaled; 0 for no limit."""
+    adaptive_clip: float = 0.0
+    """The largest norm of a unit's gradient relative to that of its weights, in all leaves but the
+    head's; published for batches of 4,096: 0.01. 0 for no limit."""
+    average: float = 0.0
+    """The fraction of an exponential moving average of the parameters that a step keeps, such as
+    0.999; the average is tested, and kept, in place of the parameters. 0 for no average."""
     scalar_factor: float | None = None
     """What the rate is multiplied by for the leaves that the scheme trains slowly, such as Fixup's
     scalar biases and multipliers; none for what the scheme says, a tenth for Fixup's."""
@@ -76,6 +91,12 @@ class RunSettings:
     """Pixels of padding before the random crop; 0 for no crop."""
     flip: bool = False
     """Whether half of the training images are mirrored."""
+    mixup: float = 0.0
+    """The alpha of the Beta distribution of the fractions by which images are mixed; 0 for none."""
+    cutout: int = 0
+    """Pixels on each side of the square that is taken away from every image; 0 for none."""
+    label_smoothing: float = 0.0
+    """The fraction of a label that is spread over all classes."""
     evaluate_every: int = 1
     """Epochs between two tests; the last step is always followed by one."""
     remat: bool = False
@@ -92,6 +113,9 @@ NUMBERS = (
 )  # fmt: skip
 """The fields that are data of a run and no part of its program."""
 
+LIMITS = ("clip_norm", "adaptive_clip")
+"""The fields that are data of a run where they are not 0; the program has them or not."""
+
 FIELDS: dict[str, tuple[type, bool]] = {}
 """Of each field its type, and whether it may be None."""
 for _name, _hint in typing.get_type_hints(RunSettings).items():
@@ -106,12 +130,14 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "momentum": (0, True, 1),
     "alpha": (-math.inf, False, math.inf),
     "dropout": (0, True, 1),
+    "average": (0, True, 1),
+    "label_smoothing": (0, True, 1),
     "evaluate_every": (1, True, math.inf),
     "seed": (0, True, 2**32),
 }
 _RANGE = (0, True, math.inf)  # of all others
 _CHOICES = {
-    "schedule": ("halving", "constant"), "dtype": models.DTYPES, "optimizer": optim.NAMES
+    "schedule": SCHEDULES, "dtype": models.DTYPES, "optimizer": optim.NAMES
 }  # fmt: skip
 
 
@@ -415,7 +441,7 @@ def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
 
 
 __all__ = [
-    "FIELDS", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
+    "FIELDS", "LIMITS", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
     "label", "make", "parse", "points", "scalar_factor",
     "shown", "swept", "typed", "value_text",
 ]  # fmt: skip

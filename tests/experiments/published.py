@@ -487,6 +487,13 @@ OF_USERS = {
         "optimizer": ("sgd", PROTOCOL),
         "base_model": (None, "ours"),
         "gradient_noise": (False, "ours"),
+        "nesterov": (False, PROTOCOL),
+        "clip_norm": (0.0, "ours: none"),
+        "adaptive_clip": (0.0, "ours: none"),
+        "average": (0.0, "ours: none"),
+        "mixup": (0.0, "ours: none"),
+        "cutout": (0, "ours: none"),
+        "label_smoothing": (0.0, "ours: none"),
         "seed": (0, "ours"),
     },
     "nf_resnets.trained.fit.Recipe": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from nf_resnets import data, training
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
+from tests.models.trees import quick_jit
 from tests.sweep import small
 
 
@@ -63,6 +65,74 @@ def test_what_follows_from_the_settings_is_kept():
 
 
 @pytest.mark.parametrize(
+    ("schedule", "rate"),
+    [
+        ("constant", lambda t: 1),
+        ("cosine", lambda t: (1 + math.cos(math.pi * t / 88)) / 2),
+        ("step", lambda t: {44: 0.1, 66: 0.01}.get(t, 1)),
+        ("inverse_sqrt", lambda t: (22 / max(t + 1, 22)) ** 0.5),
+    ],
+)
+def test_the_rate_follows_the_schedule(schedule, rate):
+    """Of 88 steps, of which the first 22 are the warm-up."""
+    settings = make({**small.BASE, "epochs": 4, "schedule": schedule, "warmup_epochs": 1})
+    kind = image_task.kind_of(settings, small.load("digits"))
+    rule = image_task.optimizer(kind, {"learning_rate": 1.0, "momentum": 0.0})
+    ones = {"head": {"kernel": np.ones((2, 3), np.float32)}}
+    state = rule.init(ones)
+    for step in range(67):
+        updates, state = quick_jit(rule.update)(ones, state, ones)
+        if step in (10, 22, 44, 66):
+            expected = rate(step) * min(1, (step + 1) / 22)
+            # float32
+            np.testing.assert_allclose(-updates["head"]["kernel"], expected, rtol=1e-5)
+
+
+def test_a_gradient_is_clipped_and_the_limit_is_data():
+    """By its norm as a whole, then each unit by the norm of its weights."""
+    dataset, ones = small.load("digits"), np.ones((3, 3, 1, 4), np.float32)
+    params = {"stem": {"kernel": ones}}
+
+    def moved(**limits):
+        settings = make(
+            {**small.BASE, "momentum": 0, "weight_decay": 0, "nesterov": False, **limits}
+        )
+        rule = image_task.optimizer(
+            image_task.kind_of(settings, dataset),
+            {**image_task.hyper_of(settings), "learning_rate": 1.0},
+        )
+        updates, _ = rule.update(params, rule.init(params), params)
+        return -float(updates["stem"]["kernel"][0, 0, 0, 0])
+
+    # The gradient's norm is 6; that of each of the four units is 3, as is that of its weights.
+    assert moved() == 1.0
+    assert moved(clip_norm=1.5) == pytest.approx(1.5 / 6, rel=1e-6)
+    assert moved(adaptive_clip=0.25) == pytest.approx(0.25, rel=1e-6)
+    assert moved(clip_norm=1.5, adaptive_clip=0.5) == pytest.approx(0.25, rel=1e-6)
+    programs = [plan.program for plan in small.make({"clip_norm": (0.0, 0.5, 1.5)}).plans]
+    assert programs[0] != programs[1] == programs[2]
+
+
+MORE = {
+    "mixup": 1.0, "cutout": 3, "label_smoothing": 0.1, "average": 0.9, "nesterov": True,
+    "clip_norm": 0.1, "adaptive_clip": 0.01, "schedule": "cosine",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_average_is_tested_and_the_rest_changes_the_training(tmp_path):
+    task, base = image_task.ImageTask(small.load), {**small.BASE, "epochs": 0.0, "steps": 12}
+    plans = [task.plan(make({**base, **more})) for more in ({}, {"average": 0.9}, MORE)]
+    how = task._parts(plans[2])[3]
+    assert how.augmentation == data.Augmentation(mixup=1.0, cutout=3)
+    assert (how.label_smoothing, how.average_decay) == (0.1, 0.9)
+    rows = small.run(tmp_path, plans, task)[0]
+    plain, average, of_all = (rows[plan.key] for plan in plans)
+    assert average["train_loss"] == plain["train_loss"] != of_all["train_loss"]
+    assert average["test_loss"] != plain["test_loss"]
+
+
+@pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"batch_size": 2048}, "batch_size=2048 is larger than the training split of 1437"),
@@ -79,6 +149,8 @@ def test_what_follows_from_the_settings_is_kept():
         ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),
         ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
         ({"padding": 8}, "padding=8 found; expected less than the 8 pixels of an image's side"),
+        ({"cutout": 8}, "cutout=8 found; expected less than the 8 pixels of an image's side"),
+        ({"nesterov": True, "optimizer": "lion"}, "nesterov=True found with optimizer='lion'; exp"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):

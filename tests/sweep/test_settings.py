@@ -37,7 +37,7 @@ def test_every_field_makes_another_run(field):
         "dataset": "cifar10", "model": "wrn-16-2", "scheme": "skipinit", "schedule": "constant",
         "epochs": 3.5, "steps": 7, "alpha": 0.5, "dropout": 0.25, "flip": True, "remat": True,
         "momentum": 0.5, "dtype": "bfloat16", "gradient_noise": True, "optimizer": "lion",
-        "base_model": "wrn-10-1",
+        "base_model": "wrn-10-1", "nesterov": True, "average": 0.5, "label_smoothing": 0.5,
     }.get(field, 3)  # fmt: skip
     assert key({field: other}) != key({})
 
@@ -51,13 +51,16 @@ def test_every_field_makes_another_run(field):
         ("peak_lr", math.nan, "peak_lr=nan found; expected a finite number."),
         ("peak_lr", True, "peak_lr=True found; expected a finite number."),
         ("momentum", 1.0, "momentum=1.0 found; expected a number of at least 0 and below 1."),
+        ("average", 1, "average=1 found; expected a number of at least 0 and below 1."),
+        ("label_smoothing", 1.0, "label_smoothing=1.0 found; expected a number of at least 0 and"),
+        ("mixup", -1, "mixup=-1 found; expected a number of at least 0."),
         ("batch_size", 2.5, "batch_size=2.5 found; expected a whole number."),
         ("batch_size", 0, "batch_size=0 found; expected a number of at least 1."),
         ("seed", 2**32, "seed=4294967296 found; expected a number of at least 0 and below"),
         ("scheme", 3, "scheme=3 found; expected text."),
         ("flip", "yes", "flip='yes' found; expected true or false."),
         ("flip", None, "flip=None found; expected true or false."),
-        ("schedule", "step", "schedule='step' found; expected halving or constant."),
+        ("schedule", "linear", "schedule='linear' found; expected halving or constant or cos"),
         ("learning_rate", 0.1, "'learning_rate' is no setting of a run; expected one of dataset,"),
         ("peak_rl", 0.1, "did you mean 'peak_lr'?"),
     ],
