@@ -22,21 +22,22 @@ if TYPE_CHECKING:
         training,
         translation,
     )
-    from nf_resnets.trained.quick import fit, predict
+    from nf_resnets.trained.fit import fit
+    from nf_resnets.trained.quick import predict
 
 __version__ = "0.1.0"
 
 _LAZY = (
     "analysis", "data", "models", "optim", "plotting", "sweep", "trained", "training", "translation"
 )  # fmt: skip
-_FUNCTIONS = ("fit", "predict")
+_FUNCTIONS = {"fit": "nf_resnets.trained.fit", "predict": "nf_resnets.trained.quick"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"nf_resnets.{name}")
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module("nf_resnets.trained.quick"), name)
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'nf_resnets' has no attribute {name!r}")
 
 

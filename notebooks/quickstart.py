@@ -214,12 +214,12 @@ Image(FIGURES / "runs.png", width=760)
 # ```
 
 # %%
-from nf_resnets.trained.fit import Recipe, fit
+from nf_resnets import fit
 from nf_resnets.trained.predict import predict, ranked
 
 model = models.WideResNet(depth=16, scheme="fixup", stem_channels=8)
 EPOCHS = 5.0
-found = fit(model, digits, Recipe(epochs=EPOCHS, seed=SEED))
+found = fit(digits, network=model, epochs=EPOCHS, seed=SEED, show=False)
 print(f"{100 * found.notes['test_accuracy']:.1f}% of {len(digits.test.labels)} test images")
 
 path = trained.save(

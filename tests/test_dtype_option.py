@@ -26,9 +26,8 @@ def options_of(command):
 
 
 def test_every_command_has_it_with_one_default():
-    commands = RunSettings, analysis.Options, trained.Train, trained.TrainTranslator
+    commands = RunSettings, analysis.Options, trained.TrainTranslator
     assert {options_of(each) for each in (*commands, fixup_fig3_depth.Command)} == {"float32"}
-    assert options_of(trained.Tune) is None  # what the network computed in so far
 
 
 def test_networks_of_a_sweep(digits):
@@ -46,12 +45,6 @@ def test_runs_of_a_sweep_that_compute_in_other_dtypes_are_other_runs():
     rows = [{**plain.settings, "data": plain.data}]
     assert small.make({"dtype": models.DTYPES, "seed": (0,)}).count(rows).total() == 1
     assert small.make({"seed": (0,)}, dtype="bfloat16").count(rows).total() == 0
-
-
-def test_networks_of_the_commands_for_trained_networks(digits):
-    for dtype in models.DTYPES:
-        train = trained.Train(model="wrn-10-1", stem_channels=4, dtype=dtype)
-        assert trained._network(train, digits).dtype == jnp.dtype(dtype)
 
 
 def test_pages_of_other_numbers_go_elsewhere():

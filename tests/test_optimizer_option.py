@@ -16,7 +16,7 @@ from nf_resnets import data, init, optim
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import RunSettings, make
-from nf_resnets.trained import fit, fit_translation
+from nf_resnets.trained import fit_translation
 from tests.models.trees import quick_jit
 from tests.sweep import small
 
@@ -33,10 +33,10 @@ HEAD = {"head": {"kernel": 2 * np.ones((4, 3), np.float32)}, "bias_head": np.one
 def test_every_command_has_it():
     fields = [
         {field.name: field.default for field in dataclasses.fields(command)}["optimizer"]
-        for command in (RunSettings, fit.Recipe, Command, skipinit_lr_batch.Command,
+        for command in (RunSettings, Command, skipinit_lr_batch.Command,
                         fixup_table3_translation.Command, fit_translation.TranslationRecipe)
     ]  # fmt: skip
-    assert fields == ["sgd"] * 4 + ["adamw"] * 2
+    assert fields == ["sgd"] * 3 + ["adamw"] * 2
 
 
 @pytest.mark.parametrize("name", optim.NAMES)

@@ -24,7 +24,8 @@ RANKS = {
     "analysis": 5,
     "training": 6,
     "plotting": 7, "translation": 7,
-    "sweep": 8, "trained": 8,
+    "sweep": 8,
+    "trained": 9,
 }  # fmt: skip
 # Rows in, figures out: of what rank it stands does not matter, since it may import colours alone.
 ALONE = {"plotting": ("plotting", "looks")}

@@ -29,7 +29,7 @@ DIRECT = {
     "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
     "sweep.regimes": ("LeftOut", "Point", "Residual", "Smooth"),
     "trained.export": ("export", "load_export", "save_export"),
-    "trained.fit": ("Recipe", "fit"),
+    "trained.fit": ("fit",),
     "trained.fit_translation": ("TranslationRecipe", "fit_translation"),
     "trained.pictures": ("read_picture", "write_picture"),
     "trained.predict": ("logits_of", "predict", "ranked"),

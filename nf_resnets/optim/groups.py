@@ -74,6 +74,8 @@ def label_tree(
       {'bias_stem': 'scalar', 'stem': {'kernel': 'weight'}}
     """
     _refuse_no_group(scalars=scalars)
+    if scalars == Group():  # whatever the leaves are
+        return jax.tree.map(lambda _: "weight", params)
     role_map = roles.assign(params, rules)
     if scalars is None:
         if scheme is None:

@@ -22,6 +22,8 @@ from jax.sharding import Mesh
 from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data.order import MOST_STEPS, total_steps
 from nf_resnets.parametrization import STANDARD
+from nf_resnets.roles import Group
+from nf_resnets.sweep.given import Given
 from nf_resnets.sweep.settings import (
     FIELDS,
     LIMITS,
@@ -56,17 +58,18 @@ class Kind:
     program: str  # runs of equal names share a compiled program
     step_cost: float = 1.0  # examples times layers
     relative: training.Relative | None = None  # what the network at which rates were tuned changes
+    given: Given = Given()
 
     @property
     def scheme(self) -> schemes.Scheme:
         """Of the network; relative to the base network, where there is one."""
         found = self.relative.model.scheme if self.relative else self.settings.scheme
-        return schemes.get(found)
+        return self.given.scheme or schemes.get(found)
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a run's row has of it: the schedule as ``[first step, rate]``."""
         parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
-        others = ("settings", "program", "step_cost", "relative")
+        others = ("settings", "program", "step_cost", "relative", "given")
         own = {name: value for name, value in vars(self).items() if name not in others}
         return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
 
@@ -77,14 +80,19 @@ class ImageTask:
     Args:
       load: ``load(name)`` gives a data set.
       names: the settings by which a display tells the runs apart.
+      given: what is not made from settings.
     """
 
     probe: Callable[..., Any] | None = None
     finish: Callable[..., Any] | None = None
 
     def __init__(
-        self, load: Callable[[str], data.Dataset] = data.load, names: tuple[str, ...] = SINGLE
+        self,
+        load: Callable[[str], data.Dataset] = data.load,
+        names: tuple[str, ...] = SINGLE,
+        given: Given = Given(),  # noqa: B008 (a frozen value)
     ) -> None:
+        self._given = given
         self.dataset = functools.cache(load)
         self.fingerprint = functools.cache(lambda name: data.fingerprint(self.dataset(name)))
         self._names = names
@@ -97,15 +105,16 @@ class ImageTask:
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
         others = dataclasses.replace(settings, **numbers)
         if others not in self._kinds:
-            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset))
+            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self._given)
         return self._kinds[others]
 
     def plan(self, settings: RunSettings) -> Plan:
         """What follows from a run's settings; raises as :func:`kind_of`."""
         kind = self.kind(settings)
+        values = {**vars(settings), **self._given.names}
         return Plan(
-            settings=vars(settings),
-            label=label(vars(settings), self._names),
+            settings=values,
+            label=label(values, self._names),
             program=kind.program,
             data=self.fingerprint(settings.dataset),
             num_steps=kind.num_steps,
@@ -115,9 +124,13 @@ class ImageTask:
             facts=kind.facts(settings.peak_lr),
         )
 
+    def _settings(self, plan: Plan) -> RunSettings:
+        names = self._given.names
+        return make({n: x for n, x in plan.settings.items() if n in FIELDS and n not in names})
+
     def check(self, plan: Plan, devices_per_run: int) -> None:
         """Refuses a run whose batch does not divide over its devices."""
-        refuse_indivisible(self.kind(make(plan.settings)), devices_per_run)
+        refuse_indivisible(self.kind(self._settings(plan)), devices_per_run)
 
     def build(
         self,
@@ -128,7 +141,7 @@ class ImageTask:
         vectorize: Literal["auto", "vmap", "loop"] = "auto",
     ) -> training.Program:
         """Compiles the program of a run."""
-        name = make(plan.settings).dataset
+        name = self._settings(plan).dataset
         place = name, mesh
         with self._lock:  # threads that compile share what is on the devices
             if place not in self._splits:
@@ -156,7 +169,7 @@ class ImageTask:
 
     def _parts(self, plan: Plan) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
         """Network, data, optimizer and steps of a run's program."""
-        settings = make(plan.settings)
+        settings = self._settings(plan)
         kind, dataset = self.kind(settings), self.dataset(settings.dataset)
         how = training.ImageTraining(
             batch_size=settings.batch_size,
@@ -171,14 +184,27 @@ class ImageTask:
             bn_estimate_batches=min(settings.bn_estimate_batches, kind.steps_per_epoch),
             gradient_noise=settings.gradient_noise,
         )
-        return make_model(kind, dataset), dataset, functools.partial(optimizer, kind), how
+        model = make_model(kind, dataset)
+        if isinstance(model, training.Functions):
+            model = model.apply
+        return model, dataset, functools.partial(optimizer, kind), how
 
-    def start(self, plan: Plan) -> training.Start:
+    def start(self, plan: Plan) -> training.Start | training.TrainState:
         """In what a run differs from others of its program."""
-        settings = make(plan.settings)
-        return training.Start(
-            self.kind(settings).scheme, settings.seed, hyper_of(settings), settings.alpha,
-            settings.branch_scale,
+        settings = self._settings(plan)
+        kind, network, variables = self.kind(settings), self._given.network, self._given.variables
+        if variables is None and not self._given.is_other:
+            return training.Start(
+                kind.scheme, settings.seed, hyper_of(settings), settings.alpha,
+                settings.branch_scale,
+            )  # fmt: skip
+        if variables is None:
+            shape = self.dataset(settings.dataset).train.images.shape[1:]
+            variables = network.init(jax.random.key(settings.seed), jnp.zeros((1, *shape)))
+        return training.create_state(
+            variables["params"], functools.partial(optimizer, kind), hyper_of(settings),
+            batch_stats=variables.get("batch_stats"), seed=settings.seed,
+            average_decay=settings.average or None,
         )  # fmt: skip
 
 
@@ -193,12 +219,17 @@ def _unit_schedule(kind: str, num_steps: int, warmup_steps: int) -> tuple[tuple[
     return tuple((step, float(factors[step])) for step in changes)
 
 
-def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
+def kind_of(
+    settings: RunSettings,
+    dataset: data.Dataset,
+    given: Given = Given(),  # noqa: B008 (a frozen value)
+) -> Kind:
     """Works out what a run's settings mean on its data set, and checks that they can be run.
 
     Raises:
       ValueError: if batch, micro-batch and ghost batch do not fit each other or the data, the
-        warm-up is longer than the run, or there is no such network for the scheme.
+        warm-up is longer than the run, or there is no such network for the scheme, or the one given
+        has other classes.
     """
     examples = len(dataset.train.labels)
     batch_size = settings.batch_size
@@ -217,7 +248,7 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
             f"micro_batch={micro_batch} found; expected a divisor of batch_size={batch_size}."
         )
     micro_batches = batch_size // min(micro_batch, batch_size)
-    anatomy = schemes.get(settings.scheme).anatomy
+    anatomy = (given.scheme or schemes.get(settings.scheme)).anatomy
     bn_groups = 1
     if anatomy.has_batch_norm:
         ghost = min(settings.ghost_batch or batch_size, batch_size)
@@ -238,10 +269,24 @@ def kind_of(settings: RunSettings, dataset: data.Dataset) -> Kind:
         raise ValueError(
             f"nesterov=True found with optimizer={settings.optimizer!r}; expected sgd."
         )
+    for name in ("adaptive_clip", "optimizer"):
+        if given.is_other and getattr(settings, name) not in (0, *optim.NAMES[:3]):
+            raise ValueError(
+                f"{name}={getattr(settings, name)} found for a network of another library; "
+                "expected another one, for this one must know which axes of a leaf make a unit."
+            )
     found = Kind(
-        settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings)
-    )
+        settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings),
+        given=given,
+    )  # fmt: skip
+    if given.is_other:
+        return dataclasses.replace(found, step_cost=float(batch_size))
     model, like = make_model(found, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
+    if given.network is not None and model.num_classes != dataset.num_classes:
+        raise ValueError(
+            f"the network has num_classes={model.num_classes}; expected {dataset.num_classes}, the "
+            f"classes of {dataset.name}."
+        )
     numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
     if max(numbers) > LARGE:
         what = f"model={shown(settings.model)} with stem_channels={settings.stem_channels}"
@@ -263,6 +308,8 @@ def _program(settings: RunSettings) -> str:
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
     # Schemes that compile alike share their programs; the first of them stands for all.
+    if settings.scheme not in schemes.names():  # that of a network which is given
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
     scheme = schemes.get(settings.scheme)
     anatomy = scheme.anatomy
     values["scheme"] = next(
@@ -284,6 +331,10 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
     """
     if kind.relative is not None:
         return kind.relative.model
+    if kind.given.network is not None:
+        network = kind.given.network
+        has_groups = hasattr(network, "bn_groups")
+        return network.clone(bn_groups=kind.bn_groups) if has_groups else network
     settings = kind.settings
     options: dict[str, Any] = {
         "num_classes": dataset.num_classes,
@@ -343,7 +394,7 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
             f"gradient_noise=True found with micro_batch={settings.micro_batch}; expected fewer "
             f"examples in a micro-batch than batch_size={settings.batch_size}."
         )
-    if schemes.get(settings.scheme).anatomy.has_batch_norm and kind.bn_groups % parts:
+    if kind.scheme.anatomy.has_batch_norm and kind.bn_groups % parts:
         raise ValueError(
             f"ghost_batch={settings.ghost_batch} found, {kind.bn_groups} in a batch of "
             f"{settings.batch_size}; expected a multiple of {parts}, some for each of "
@@ -353,18 +404,33 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
 
 def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """The optimizer with the schedule of a kind and the numbers of a run."""
-    others = {n: value for n, value in hyper.items() if n not in ("learning_rate", *LIMITS)}
-    how = kind.settings.schedule, hyper["learning_rate"], kind.num_steps, kind.warmup_steps
-    rule, of = optim.OPTIMIZERS[kind.settings.optimizer]
-    if kind.settings.nesterov:
-        others["nesterov"] = True
-    made = rule(_schedule(*how), scheme=kind.scheme, **others)
-    if kind.relative is not None:
-        made = kind.relative.parametrize(made, kind=of)
+    settings, given = kind.settings, kind.given
+    peak = hyper["learning_rate"]
+    rate = _schedule(settings.schedule, peak, kind.num_steps, kind.warmup_steps)
+    if callable(given.optimizer):
+        fixed = {n: value for n, value in vars(settings).items() if n not in NUMBERS}
+        made = given.optimizer({**fixed, **hyper, "peak_lr": peak, "learning_rate": rate})
+    elif given.optimizer is not None:
+        made = given.optimizer
+    else:
+        options = {n: x for n, x in hyper.items() if n not in ("learning_rate", *LIMITS)}
+        if settings.nesterov:
+            options["nesterov"] = True
+        # Nobody knows what the leaves of another library's network are.
+        groups: dict[str, Any] = {"scheme": kind.scheme}
+        if given.is_other:
+            groups = {"scalars": Group(), "undecayed": Group()}
+        rule, of = optim.OPTIMIZERS[settings.optimizer]
+        made = rule(rate, **groups, **options)
+        if kind.relative is not None:
+            made = kind.relative.parametrize(made, kind=of)
     limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
     clips = [clip(hyper[name]) for name, clip in limits.items() if name in hyper]
-    return optax.chain(*clips, made) if clips else made
+    return given.wrap(optax.chain(*clips, made) if clips else made)
 
+
+UNREAD = ("alpha", "dropout", "base_model")
+"""Settings that some schemes do not read."""
 
 MOST_KINDS = 4096
 """Combinations of settings of which most need a program of their own."""
@@ -425,6 +491,7 @@ def make_sweep(
     base: Mapping[str, Any] | None = None,
     *,
     load: Callable[[str], data.Dataset] = data.load,
+    given: Given = Given(),  # noqa: B008 (a frozen value)
 ) -> Sweep:
     """Checks a grid, before anything starts.
 
@@ -432,6 +499,7 @@ def make_sweep(
       axes: of each swept setting its values.
       base: the other settings, where they are not the defaults.
       load: ``load(name)`` gives a data set.
+      given: what is not made from settings.
 
     Raises:
       ValueError: if a value is not in order, or does not fit the network or the data; the sentence
@@ -456,12 +524,12 @@ def make_sweep(
             f"a grid of {count:,} combinations of {', '.join(others)} found, each a program to "
             f"compile; expected at most {MOST_KINDS:,}."
         )
-    task = ImageTask(load, tuple(swept(axes)) or SINGLE)
+    task = ImageTask(load, tuple(swept(axes)) or SINGLE, given)
     found = points(others, {**base, **first})
     kinds = [task.kind(settings) for settings in found]
-    for name in ("alpha", "dropout", "base_model"):
-        _refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
-    _refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), found)
+    for name in UNREAD:
+        refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
+    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), found)
     return Sweep(axes, base, tuple(kinds), task)
 
 
@@ -470,7 +538,7 @@ def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(settings.get(name) for name in FIELDS if name not in NUMBERS)
 
 
-def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
+def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
     """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
 
     def reads(scheme: schemes.Scheme) -> bool:
@@ -491,6 +559,6 @@ def _refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[Ru
 
 
 __all__ = [
-    "ImageTask", "Kind", "Sweep", "hyper_of", "kind_of", "make_model", "make_sweep", "optimizer",
-    "refuse_indivisible",
+    "UNREAD", "ImageTask", "Kind", "Sweep", "hyper_of", "kind_of", "make_model", "make_sweep",
+    "optimizer", "refuse_indivisible", "refuse_without_effect",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from nf_resnets.sweep.task import Task
 from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
+from nf_resnets.training.state import TrainState
 
 Name = tuple[str, int]
 """A program's name, and how many runs a device carries."""
@@ -100,7 +101,9 @@ class Programs:
                 del self._users[name], self._futures[name]
 
 
-def seconds_per_step(program: Program, start: Start, *, at_least: float = 0.2) -> float:
+def seconds_per_step(
+    program: Program, start: Start | TrainState, *, at_least: float = 0.2
+) -> float:
     """The seconds of one step of one run, with all slots taken; a median of several calls."""
     states: Any = program.empty()
     for slot in range(program.slots):

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
+from nf_resnets.training.state import TrainState
 
 
 class Task(Protocol):
@@ -31,8 +32,8 @@ class Task(Protocol):
     ) -> Program:
         """Compiles the program of a run."""
 
-    def start(self, plan: Plan) -> Start:
-        """In what a run differs from others of its program."""
+    def start(self, plan: Plan) -> Start | TrainState:
+        """How a run begins: in what it differs from others of its program, or its first state."""
 
     @property
     def probe(self) -> Callable[[Program, Plan, Any, int], Mapping[str, Any]] | None:

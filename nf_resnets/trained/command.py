@@ -22,8 +22,10 @@ import tyro
 
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.command_line import MISTAKE, finish, program
+from nf_resnets.sweep.given import BUILT, Given
+from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import export as exports
-from nf_resnets.trained import file, fit, pictures, predict, quick, transfer
+from nf_resnets.trained import file, fit, pictures, predict, transfer
 from nf_resnets.trained import settings as settings_of
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
@@ -38,13 +40,6 @@ from nf_resnets.training.wandb import WandB
 NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network's file.")]]
 Out = Annotated[Path, tyro.conf.arg(help="The file to write.")]
 Overwrite = Annotated[bool, tyro.conf.arg(help="Replace the file if it is there.")]
-Dataset = Annotated[
-    str,
-    tyro.conf.arg(
-        help="digits, cifar10, cifar100, svhn_cropped, fashion_mnist; or PATH or PATH@SIZE of a "
-        "folder with a folder of image files for each class."
-    ),
-]
 DataDir = Annotated[
     str | None,
     tyro.conf.arg(
@@ -59,11 +54,7 @@ StemChannels = Annotated[
         "published."
     ),
 ]
-Dtype = Annotated[
-    models.Dtype,
-    tyro.conf.arg(help="What the network computes in; its parameters are float32 in either case."),
-]
-ImageRecipe = Annotated[fit.Recipe, tyro.conf.OmitArgPrefixes]
+RunOptions = Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +89,7 @@ class Train:
     """
 
     out: Out = Path("digits.safetensors")
-    dataset: Dataset = "digits"
-    model: str = "wrn-16-1"
-    """A network by name: wrn-16-4, cifar-resnet-110, resnet-50, resnet-50-v2, vgg-16."""
-    scheme: str = "fixup"
-    """How it is initialised: fixup, skipinit, rescalenet, batchnorm, ..."""
-    stem_channels: StemChannels = 0
-    dtype: Dtype = models.DTYPES[0]
-    recipe: ImageRecipe = fit.Recipe()
+    settings: RunOptions = fit.SETTINGS
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
     data_dir: DataDir = None
@@ -116,13 +100,11 @@ class Train:
         """Trains a network and saves it."""
         out = _tried(self)
         samples = None if self.samples is None else places.try_folder(self.samples, "--samples")
-        dataset = data.load(self.dataset, self.data_dir)
-        model = _network(self, dataset)
-        where = f"{self.model} ({self.scheme}) on {self.dataset}"
+        settings = make(vars(self.settings))
+        dataset = data.load(settings.dataset, self.data_dir)
+        where = f"{settings.model} ({settings.scheme}) on {settings.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
-        notes = {"network": self.model, "dataset": self.dataset}
-        _make(self, out, notes, {"model": self.model, "dataset": self.dataset},
-              partial(fit.fit, model, dataset, self.recipe))  # fmt: skip
+        _make(self, out, {}, partial(fit.fit_one, settings, Given(), load=lambda _: dataset))
         if samples is not None:
             _write_samples(samples, dataset)
             print(f"Images to try it on: {program()} predict {out} {samples}/*.png")
@@ -146,7 +128,8 @@ class TrainTranslator:
     plain."""
     tested: int = 100
     """Test pairs that are translated at the end, for BLEU."""
-    dtype: Dtype = models.DTYPES[0]
+    dtype: models.Dtype = models.DTYPES[0]
+    """What the network computes in; its parameters are float32 in either case."""
     recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = TranslationRecipe()
     data_dir: DataDir = None
     logs: Logged = Logs()
@@ -165,7 +148,7 @@ class TrainTranslator:
         make = partial(
             fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested
         )
-        _make(self, out, {"dataset": self.dataset}, {"dataset": self.dataset}, make)
+        _make(self, out, {"dataset": self.dataset}, make)
         print(f'{program()} predict {out} --sentence "{pairs.test.source[0]}"')
 
 
@@ -293,17 +276,17 @@ class Predict:
 
 @dataclasses.dataclass(frozen=True)
 class Tune:
-    """Fine-tune a network on another data set: its head is new, the rest goes on from the file."""
+    """Fine-tune a network on another data set: its head is new, the rest goes on from the file.
+
+    It takes five epochs if neither --epochs nor --steps is given.
+    """
 
     file: NetworkFile
     out: Out
-    dataset: Dataset = "digits"
     learn: transfer.Learn = "all"
     """What is trained: all; small: the head, and the biases, multipliers and norms; head. The rest
     stays as it is."""
-    dtype: models.Dtype | None = None
-    """What the network computes in; by default what it did so far."""
-    recipe: ImageRecipe = fit.Recipe(epochs=5.0, learning_rate=0.02)
+    settings: RunOptions = dataclasses.replace(fit.SETTINGS, peak_lr=0.02)
     data_dir: DataDir = None
     logs: Logged = Logs()
     overwrite: Overwrite = False
@@ -311,30 +294,27 @@ class Tune:
     def __call__(self) -> None:
         """Fine-tunes a network and saves it under another name."""
         out = _tried(self)
-        old = file.load(self.file)
-        dataset = data.load(self.dataset, self.data_dir)
-        key = jax.random.key(self.recipe.seed)
+        old, wanted = file.load(self.file), self.settings
+        for name in (*BUILT, "alpha", "branch_scale"):
+            if name != "dtype" and getattr(wanted, name) != getattr(RunSettings(), name):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {getattr(wanted, name)} found; expected none, for "
+                    f"the network is that of {self.file}."
+                )
+        if not wanted.epochs and not wanted.steps:
+            wanted = dataclasses.replace(wanted, epochs=5.0)
+        dataset = data.load(wanted.dataset, self.data_dir)
+        key = jax.random.key(wanted.seed)
         new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
-        if self.dtype is not None:
-            dtype = models.dtype_of(self.dtype)
-            new = dataclasses.replace(new, model=new.model.clone(dtype=dtype))
+        dtype = models.dtype_of(wanted.dtype)
+        new = dataclasses.replace(new, model=new.model.clone(dtype=dtype))
         labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], self.learn))
-        print(f"Fine-tuning {self.file} on {self.dataset}: {labels.count('learns')} of "
+        print(f"Fine-tuning {self.file} on {wanted.dataset}: {labels.count('learns')} of "
               f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
-        notes = {
-            "network": old.notes.get("network", type(new.model).__name__),
-            "dataset": self.dataset,
-            "tuned_from": dict(old.notes),
-            "learn": self.learn,
-        }
-        settings = {
-            "dataset": self.dataset,
-            "learn": self.learn,
-            "tuned_from": data.fingerprint(jax.tree.leaves(old.variables)),
-        }
-        _make(self, out, notes, settings,
-              partial(fit.fit, new.model, dataset, self.recipe, variables=new.variables,
-                      learn=self.learn))  # fmt: skip
+        replaced = fit.replacements(new, learn=self.learn)
+        settings = make({**vars(wanted), **replaced.settings})
+        _make(self, out, {"tuned_from": dict(old.notes), "learn": self.learn},
+              partial(fit.fit_one, settings, replaced, load=lambda _: dataset))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,18 +379,10 @@ def _tried(command: Train | TrainTranslator | Tune) -> Path:
     return places.try_file(command.out, "--out", overwrite=command.overwrite, ending=ENDING)
 
 
-def _network(command: Train, dataset: data.Dataset) -> Any:
-    return quick.make_network(
-        command.model, command.scheme, dataset,
-        dtype=command.dtype, stem_channels=command.stem_channels,
-    )  # fmt: skip
-
-
 def _make(
     command: Train | TrainTranslator | Tune,
     out: Path,
     notes: dict[str, Any],
-    settings: dict[str, Any],
     make: Callable[..., Trained],
 ) -> None:
     """Trains a network, saves it, and prints how good it is."""
@@ -418,7 +390,7 @@ def _make(
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(unfinished(out))
         callbacks = [stack.enter_context(each) for each in (*command.logs.open(), Display())]
-        network = make(watch=Watch(tuple(callbacks), checkpoints, settings))
+        network = make(watch=Watch(tuple(callbacks), checkpoints))
         _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
               overwrite=command.overwrite)  # fmt: skip
     found = network.notes

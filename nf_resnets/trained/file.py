@@ -68,7 +68,8 @@ class Trained:
     """A network with its weights, and what it takes.
 
     Attributes:
-      model: the Flax module.
+      model: the Flax module; of another library's network the function that calls it
+        (:class:`nf_resnets.training.Functions`).
       variables: ``{"params": ...}``, of a network with BatchNorm with ``"batch_stats"`` too; nested
         dicts of NumPy arrays (``jax.device_put`` puts them on a device).
       inputs: what it takes.

@@ -1,153 +1,155 @@
-"""A short training for the commands, with warm-up and halving, on one data set, with a test."""
+"""The training of one network for images: a wave of one run of a sweep's task."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, get_type_hints
+import os
+from typing import Any
 
 import jax
-import tyro
 from jax.sharding import Mesh
 
-from nf_resnets import data, optim, schemes, training
-from nf_resnets.data.order import total_steps
+from nf_resnets import data, training
+from nf_resnets.sweep.given import Given, Load, Optimizer, given, named
+from nf_resnets.sweep.image_task import UNREAD, ImageTask, refuse_without_effect
+from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained.file import Trained
 from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.predict import images_of, refuse_other_network
 from nf_resnets.trained.run import Watch, train_one
-from nf_resnets.trained.settings import is_of, type_name
+from nf_resnets.trained.settings import to_json
 from nf_resnets.trained.transfer import Learn, partly
+from nf_resnets.training.callbacks import Callback
+from nf_resnets.training.display import Display
 
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """How a network is trained."""
-
-    epochs: float = 10.0
-    """Passes over the training images."""
-    batch_size: int = 64
-    """Images in a step."""
-    learning_rate: Annotated[float, tyro.conf.arg(name="peak-lr")] = 0.1
-    """The rate of the first half, after a warm-up of one epoch (or half of the run, if that is
-    shorter); then it is halved ten times."""
-    optimizer: optim.Name = "sgd"
-    """sgd; adamw, lion or muon, which want smaller rates: the schemes' own recipes are SGD's."""
-    momentum: float = 0.9
-    """The fraction of the last update's velocity that is kept; AdamW's and Lion's beta_1."""
-    weight_decay: float = 5e-4
-    """The coefficient of L2 in the gradient, with SGD; with the others decay is decoupled."""
-    padding: int = 0
-    """Pixels of padding before the random crop; 0 for no crop."""
-    flip: bool = False
-    """Whether half of the images are mirrored; digits must not be."""
-    seed: int = 0
-    """From which weights, order and augmentation follow, below 2^32."""
-
-    def __post_init__(self) -> None:
-        refuse_outside(
-            self,
-            ("epochs", "batch_size", "learning_rate"),
-            {"momentum": 1, "weight_decay": math.inf, "padding": math.inf, "seed": 2**32},
-        )
-
-
-def refuse_outside(recipe: Any, positive: tuple[str, ...], below: Mapping[str, float]) -> None:
-    """Refuses fields of a recipe of another type, or not positive and finite, or 0 to a limit.
-
-    Raises:
-      ValueError: that names the first of them.
-    """
-    for name, hint in get_type_hints(type(recipe)).items():
-        value = getattr(recipe, name)
-        if not (isinstance(value, float) and hint is float) and not is_of(value, hint):
-            raise ValueError(f"{name}={value!r} found; expected {type_name(hint)}.")
-    for name in (*positive, *below):
-        value, high = getattr(recipe, name), below.get(name, math.inf)
-        if not 0 <= value < high or (name in positive and value == 0):
-            expected = "more than 0" if name in positive else f"0 <= {name} < {high}"
-            raise ValueError(f"{name}={value} found; expected {expected}.")
+SETTINGS = RunSettings(warmup_epochs=1.0)
+"""The settings of a training, where they are not given."""
 
 
 def fit(
-    model: Any,
-    dataset: data.Dataset,
-    recipe: Recipe,
+    dataset: data.Dataset | str | os.PathLike[str],
     *,
-    variables: Any = None,
+    network: Any = None,
+    optimizer: Optimizer = None,
     learn: Learn = "all",
-    watch: Watch = Watch(),  # noqa: B008 (a frozen value)
+    callback: Callback | None = None,
+    show: bool = True,
+    **settings: Any,
 ) -> Trained:
-    """Trains a network, and tests it after every epoch.
+    """Trains a network for images without normalisation, and tests it after every epoch.
 
     Args:
-      model: a network for images.
-      dataset: what it is trained and tested on.
-      recipe: how.
-      variables: the parameters, and BatchNorm's statistics, with which it starts; by default those
-        of its scheme. Schemes that are no draw of their own change He's (fan_in), with which the
-        sweeps and most experiments begin.
+      dataset: what it is trained and tested on; or its name or the path of a folder, see
+        :func:`nf_resnets.data.load`.
+      network: in place of the settings ``model`` and ``scheme``: a network of
+        :mod:`nf_resnets.models`; a trained one, which goes on from its weights; or, of any other
+        library, what :func:`nf_resnets.training.functions_of` takes.
+      optimizer: an optax transformation; or ``optimizer(settings)`` that gives one, where
+        ``settings["learning_rate"]`` is the schedule of the run's rate, a function of the step. Or
+        the name of one, as a setting.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
-      watch: who is told, and where the training is saved.
+      callback: receives the events of the training, such as
+        :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`.
+      show: whether the progress is printed.
+      **settings: those of :class:`nf_resnets.sweep.RunSettings`: ``model``, ``epochs``,
+        ``peak_lr``, ``flip``, ... By default the warm-up is an epoch. It is at most half of the
+        run, and a batch of the default size at most the data set.
 
     Returns:
-      The network after the last step; its notes have ``recipe``, ``steps``, and ``test_accuracy``
-      and ``test_loss`` on the whole test split.
+      The network after the last step, or the average of its parameters; its notes have
+      ``settings``, ``steps``, ``test_accuracy`` and ``test_loss`` on the whole test split.
+      ``save(path)`` writes one of this library into a file.
 
     Raises:
-      TrainedError: if the run diverges, or was told to stop and is saved.
-      ValueError: if the batch does not fit the data, the checkpoints are of another training, or a
-        label is no class.
+      TrainedError: if the run diverges.
+      ValueError: if an argument is not in order, or does not fit the data.
+      TypeError: if data set, network, optimizer or callback is none.
+
+    Example:
+      >>> import nf_resnets
+      >>> network = nf_resnets.fit("photos@32", epochs=20, flip=True)         # doctest: +SKIP
+      >>> nf_resnets.predict(network, ["new/1.jpg"])                          # doctest: +SKIP
+      [('cat', 0.97)]
     """
-    inputs, side = Images.of(dataset), min(dataset.train.images.shape[1:3])
-    if recipe.padding >= side:
-        raise ValueError(f"padding={recipe.padding} found; expected less than a side, {side}.")
-    classes = getattr(model, "num_classes", dataset.num_classes)
-    if classes != dataset.num_classes:
-        raise ValueError(
-            f"the model has num_classes={classes}; expected {dataset.num_classes}, the classes of "
-            f"{dataset.name}."
+    if callback is not None and not hasattr(callback, "on_epoch"):
+        raise TypeError(
+            f"callback is a {type(callback).__name__}; expected a nf_resnets.sweep.Callback, such "
+            "as sweep.TensorBoard(folder)."
         )
-    per_epoch = data.steps_per_epoch(len(dataset.train.labels), recipe.batch_size)
-    steps = total_steps(recipe.epochs, per_epoch)
+    settings["dataset"], load = named(dataset)
+    if isinstance(optimizer, str):
+        settings["optimizer"], optimizer = optimizer, None
+    replaced = replacements(network, optimizer, learn, settings)
+    values = make({"warmup_epochs": SETTINGS.warmup_epochs, **settings, **replaced.settings})
+    callbacks: list[Callback] = [callback] if callback else []
+    with contextlib.ExitStack() as stack:
+        if show:
+            callbacks.append(stack.enter_context(Display()))
+        return fit_one(values, replaced, Watch(tuple(callbacks)), load)
 
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        rate = optim.halving(hyper["learning_rate"], steps)
-        rule, _ = optim.OPTIMIZERS[recipe.optimizer]
-        made = rule(
-            optim.warmup(rate, min(per_epoch, steps // 2), steps),
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            scheme=model.scheme,
-        )
-        return partly(made, learn)
 
-    scheme, hyper = schemes.get(model.scheme), {"learning_rate": recipe.learning_rate}
-    start: training.Start | training.TrainState = training.Start(scheme, recipe.seed, hyper)
-    if variables is not None:
-        statistics = variables.get("batch_stats")
-        start = training.create_state(
-            variables["params"], optimizer, hyper, batch_stats=statistics, seed=recipe.seed
-        )
-    # With BatchNorm a device holds whole slices of the batch, by default one of all.
-    slices = model.bn_groups if scheme.anatomy.has_batch_norm else recipe.batch_size
-    augmentation = data.Augmentation(recipe.padding, recipe.flip)
-    program = training.image_program(
-        model,
-        dataset,
-        optimizer,
-        mesh_for(math.gcd(slices, recipe.batch_size)),
-        training.ImageTraining(recipe.batch_size, steps, augmentation),
-        start,
-    )
-    plan = watch.plan(model, recipe, data.fingerprint(dataset), steps, per_epoch)
-    state, row = train_one(program, start, plan, watch)
-    found = {"params": state.params}
+def replacements(
+    network: Any,
+    optimizer: Optimizer = None,
+    learn: Learn = "all",
+    settings: Any = (),
+    **names: Any,
+) -> Given:
+    """What a training has in place of what its settings name; see :func:`fit`."""
+    variables = None
+    if isinstance(network, Trained):
+        images_of(network)
+        refuse_other_network(network)
+        names["weights"] = data.fingerprint(jax.tree.leaves(network.variables))
+        network, variables = network.model, network.variables
+    if learn != "all":
+        names["learn"] = learn
+    found = given(
+        network, optimizer, settings=settings, variables=variables,
+        wrap=lambda rule: partly(rule, learn),
+    )  # fmt: skip
+    if network is not None and not found.is_other:
+        names["network"] = json.dumps(to_json(network), sort_keys=True)
+    return dataclasses.replace(found, names={**names, **found.names})
+
+
+def fit_one(
+    settings: RunSettings, replaced: Given, watch: Watch, load: Load = data.load
+) -> Trained:
+    """Trains one network by settings that are checked; see :func:`fit`."""
+    dataset = load(settings.dataset)
+    inputs, images = Images.of(dataset), len(dataset.train.labels)
+    if settings.batch_size == RunSettings.batch_size:
+        settings = dataclasses.replace(settings, batch_size=min(settings.batch_size, images))
+    per_epoch = data.steps_per_epoch(images, settings.batch_size)
+    epochs = settings.steps / per_epoch if settings.steps else settings.epochs
+    warmup = min(settings.warmup_epochs, epochs / 2)
+    settings = dataclasses.replace(settings, warmup_epochs=warmup)
+    task = ImageTask(lambda name: dataset, ("model", "scheme"), replaced)
+    plan, kind = task.plan(settings), task.kind(settings)
+    if replaced.network is None:
+        for name in UNREAD:
+            refuse_without_effect(name, (getattr(settings, name),), [settings])
+    # With BatchNorm a device holds whole slices of the batch.
+    parts = kind.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
+    program = task.build(plan, mesh_for(parts // kind.micro_batches))
+    state, row = train_one(program, task.start(plan), plan, watch)
+    variables = {"params": state.tested_params}
     if state.batch_stats:
-        found["batch_stats"] = state.batch_stats
-    notes = {"recipe": dataclasses.asdict(recipe), "steps": steps}
+        variables["batch_stats"] = state.batch_stats
+    default = RunSettings(scalar_factor=kind.scheme.scalar_factor)
+    changed = {
+        name: value
+        for name, value in plan.settings.items()
+        if name not in ("network", "weights") and value != getattr(default, name, None)
+    }
+    notes = {"network": plan.settings["model"], "dataset": dataset.name, "settings": changed}
+    notes |= {"steps": plan.num_steps}
     notes |= {name: row[name] for name in ("test_accuracy", "test_loss")}
-    return Trained(model, found, inputs, notes)
+    return Trained(program.model, variables, inputs, notes)
 
 
 def mesh_for(slices: int) -> Mesh:
@@ -157,4 +159,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["Recipe", "fit", "mesh_for", "refuse_outside"]
+__all__ = ["SETTINGS", "fit", "fit_one", "mesh_for", "replacements"]

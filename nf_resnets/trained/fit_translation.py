@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
 from nf_resnets import data, models, optim, schemes, training, translation
 from nf_resnets.trained.file import Trained
-from nf_resnets.trained.fit import mesh_for, refuse_outside
+from nf_resnets.trained.fit import mesh_for
 from nf_resnets.trained.inputs import Sentences
 from nf_resnets.trained.run import Watch, train_one
+from nf_resnets.trained.settings import is_of, to_json, type_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +49,14 @@ class TranslationRecipe:
 
     def __post_init__(self) -> None:
         below = {"dropout": 1, "label_smoothing": 1, "seed": 2**32}
-        names = (field.name for field in dataclasses.fields(self) if field.name != "optimizer")
-        refuse_outside(self, tuple(name for name in names if name not in below), below)
+        numbers = {field.name for field in dataclasses.fields(self)} - {"optimizer"}
+        for name, hint in get_type_hints(type(self)).items():
+            value, high = getattr(self, name), below.get(name, math.inf)
+            if not is_of(value, hint):
+                raise ValueError(f"{name}={value!r} found; expected {type_name(hint)}.")
+            if name in numbers and not (0 <= value < high and (value or name in below)):
+                expected = f"0 <= {name} < {high}" if name in below else "more than 0"
+                raise ValueError(f"{name}={value} found; expected {expected}.")
 
 
 def fit_translation(
@@ -119,7 +128,14 @@ def fit_translation(
         bleu = translation.bleu(found, targets, language=pairs.languages[1])
         return {"test_bleu": bleu.score, "signature": bleu.signature}
 
-    plan = watch.plan(model, recipe, data.fingerprint(pairs), recipe.steps, program.steps_per_epoch)
+    settings = {
+        "scheme": scheme, **dataclasses.asdict(recipe), "dataset": pairs.name,
+        "network": json.dumps(to_json(model), sort_keys=True),
+    }  # fmt: skip
+    plan = training.Plan(
+        settings, f"Transformer, {scheme}", recipe.steps, program.steps_per_epoch,
+        data=data.fingerprint(pairs),
+    )  # fmt: skip
     state, row = train_one(program, start, plan, watch, finish=finish)
     notes = {
         "recipe": dataclasses.asdict(recipe),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import schemes
 from nf_resnets.trained.file import TrainedError
-from nf_resnets.trained.settings import to_json
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.checkpoint import Checkpoints, held
 from nf_resnets.training.preemption import Preemption
@@ -51,22 +48,10 @@ class Watch:
     Attributes:
       callbacks: receive its events.
       checkpoints: where it is saved and resumed; None for neither.
-      settings: what else it depends on, as JSON values; logs keep them.
     """
 
     callbacks: tuple[Callback, ...] = ()
     checkpoints: Checkpoints | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def plan(self, model: Any, recipe: Any, data: str, num_steps: int, per_epoch: int) -> Plan:
-        """The plan of a training of a network by a recipe, on data of a fingerprint."""
-        scheme = schemes.get(model.scheme).name
-        network = json.dumps(to_json(model), sort_keys=True)
-        settings = {
-            "scheme": scheme, **dataclasses.asdict(recipe), "network": network, **self.settings
-        }  # fmt: skip
-        label = f"{settings.get('model', type(model).__name__)}, {scheme}"
-        return Plan(settings, label, num_steps, per_epoch, data=data)
 
 
 @contextlib.contextmanager
@@ -158,7 +143,7 @@ def train_one(
             watch.checkpoints.delete()
         raise TrainedError(
             f"the run diverged ({run.diverged} of {program.num_steps}), and no network is kept; "
-            f"lower learning_rate={float(start.hyper['learning_rate']):g}."
+            f"lower the learning rate, {float(start.hyper['learning_rate']):g}."
         )
     return run.state, rows[-1]
 

@@ -1,6 +1,6 @@
 """Training: the step of one replica, its compiled forms on a mesh, programs, waves of runs."""
 
-from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
+from nf_resnets.training.apply import ApplyFn, Functions, eval_apply, functions_of, train_apply
 from nf_resnets.training.average import Average, moved_average, start_average
 from nf_resnets.training.device_iterator import DeviceIterator, local_rows
 from nf_resnets.training.evaluate import make_evaluate
@@ -33,11 +33,11 @@ from nf_resnets.training.wave import Hooks, Stopped, train
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
-    "Hooks", "ImageTraining", "Parametrize", "Plan", "Program", "Relative", "Run", "Start", "Steps",
-    "Stopped", "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
-    "draw_params", "eval_apply", "first_images", "image_program", "image_test", "local_rows",
-    "lower_image_steps", "make_estimate_batch_stats", "make_evaluate", "make_initial", "make_mesh",
-    "make_streamed_evaluate", "make_streamed_step", "make_train_steps", "moved_average",
-    "relative_to", "replica_step", "replicate", "shard_runs", "stack", "start_average",
-    "streamed_program", "train", "train_apply", "unstack",
+    "Functions", "Hooks", "ImageTraining", "Parametrize", "Plan", "Program", "Relative", "Run",
+    "Start", "Steps", "Stopped", "StreamedTraining", "TrainState", "create_state", "cross_entropy",
+    "device_splits", "draw_params", "eval_apply", "first_images", "functions_of", "image_program",
+    "image_test", "local_rows", "lower_image_steps", "make_estimate_batch_stats", "make_evaluate",
+    "make_initial", "make_mesh", "make_streamed_evaluate", "make_streamed_step", "make_train_steps",
+    "moved_average", "relative_to", "replica_step", "replicate", "shard_runs", "stack",
+    "start_average", "streamed_program", "train", "train_apply", "unstack",
 ]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +87,70 @@ def eval_apply(model: Any) -> ApplyFn:
     return apply
 
 
+class Functions(NamedTuple):
+    """Any network as two functions.
+
+    Attributes:
+      init: ``init(key, images)`` draws ``{"params": ...}``, and ``"batch_stats"`` where there are
+        any.
+      apply: see ``ApplyFn``; in a test ``keys`` are None.
+    """
+
+    init: Callable[[jax.Array, jax.Array], Mapping[str, Any]]
+    apply: ApplyFn
+
+
+def functions_of(network: Any) -> Functions:
+    """The functions of a Flax module, or of a pair of functions without running statistics.
+
+    Args:
+      network: a Flax module, which is called with ``train=`` where its ``__call__`` takes it and
+        may have BatchNorm and dropout; or ``(init, apply)``, where ``init(key)`` draws the
+        parameters and ``apply(params, images)`` gives logits ``[B, classes]``.
+
+    Raises:
+      TypeError: if it is neither.
+
+    Example:
+      >>> linear = functions_of((lambda key: jnp.ones((4, 2)), lambda params, x: x @ params))
+      >>> variables = linear.init(jax.random.key(0), jnp.ones((1, 4)))
+      >>> linear.apply(variables["params"], {}, jnp.ones((3, 4)), None)[0].shape
+      (3, 2)
+    """
+    if isinstance(network, nn.Module):
+        return _module_functions(network)
+    if isinstance(network, tuple) and len(network) == 2 and all(map(callable, network)):
+        draw, call = network
+        return Functions(
+            lambda key, images: {"params": draw(key)},
+            lambda params, batch_stats, images, keys: (call(params, images), batch_stats),
+        )
+    raise TypeError(
+        f"network is a {type(network).__name__}; expected a Flax module, or a pair of functions "
+        "(init, apply)."
+    )
+
+
+def _module_functions(module: nn.Module) -> Functions:
+    takes_train = "train" in inspect.signature(type(module).__call__).parameters
+    in_test: dict[str, Any] = {"train": False} if takes_train else {}
+
+    def init(key: jax.Array, images: jax.Array) -> Any:
+        return module.init(key, images, **in_test)
+
+    def apply(params: Any, batch_stats: Any, images: jax.Array, keys: Any) -> tuple[Any, Any]:
+        variables = {"params": params} | ({"batch_stats": batch_stats} if batch_stats else {})
+        if keys is None:
+            return module.apply(variables, images, **in_test), batch_stats
+        options: Any = dict.fromkeys(in_test, True) | {"rngs": {"dropout": keys[0]}}
+        if not batch_stats:
+            return module.apply(variables, images, **options), batch_stats
+        logits, new = module.apply(variables, images, mutable=["batch_stats"], **options)
+        return logits, new["batch_stats"]
+
+    return Functions(jax.jit(init), apply)
+
+
 def called(apply_fn: ApplyFn, params: Any, batch_stats: Any, images: Any, keys: Any) -> Any:
     """Calls a network, and refuses what is not logits ``[b, c]`` with statistics.
 
@@ -142,4 +206,6 @@ def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:
     return {"params": params, "batch_stats": batch_stats}
 
 
-__all__ = ["ApplyFn", "eval_apply", "has_batch_norm", "train_apply"]
+__all__ = [
+    "ApplyFn", "Functions", "eval_apply", "functions_of", "has_batch_norm", "train_apply",
+]  # fmt: skip

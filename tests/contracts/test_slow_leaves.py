@@ -69,7 +69,7 @@ def of_sweep(scheme, monkeypatch):
 def of_fit(scheme, monkeypatch):
     catch(monkeypatch, training, "image_program", 2)
     network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-    return caught(fit.fit, network, digits(), fit.Recipe())
+    return caught(fit.fit, digits(), network=network)
 
 
 STREAMED = SimpleNamespace(

@@ -222,7 +222,7 @@ def test_the_reference_has_what_is_exported_and_what_the_pages_import():
     for source in [*WRITTEN, ROOT / "README.md", *(ROOT / "notebooks").glob("*.py")]:
         found = re.findall(r"^from (nf_resnets(?:\.\w+)+) import (.+)$", source.read_text(), re.M)
         used |= {(module, name) for module, names in found for name in names.split(", ")}
-    assert ("nf_resnets.trained.fit", "Recipe") in used
+    assert ("nf_resnets.trained.transfer", "transfer") in used
     for module, name in used:
         value = getattr(importlib.import_module(module), name)
         origins = {(place, each) for place, each in entered if each == name}

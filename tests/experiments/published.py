@@ -496,17 +496,6 @@ OF_USERS = {
         "label_smoothing": (0.0, "ours: none"),
         "seed": (0, "ours"),
     },
-    "nf_resnets.trained.fit.Recipe": {
-        "optimizer": ("sgd", PROTOCOL),
-        "learning_rate": (0.1, "Fixup 4.1"),
-        "momentum": (0.9, PROTOCOL),
-        "weight_decay": (5e-4, PROTOCOL),
-        "epochs": (10.0, "ours: for digits"),
-        "batch_size": (64, "ours: for digits"),
-        "padding": (0, "ours: for digits"),
-        "flip": (False, "ours: for digits"),
-        "seed": (0, "ours"),
-    },
     "nf_resnets.trained.fit_translation.TranslationRecipe": {
         "optimizer": ("adamw", "Vaswani 5.3: Adam"),
         "label_smoothing": (0.1, "Fixup code: --label-smoothing 0.1"),

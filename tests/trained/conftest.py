@@ -1,10 +1,12 @@
 """One training of a network for digits, and its compiled program, for all tests here."""
 
+import dataclasses
+
 import jax
 import pytest
 
+from nf_resnets.sweep import RunSettings
 from nf_resnets.trained import command
-from nf_resnets.trained.fit import Recipe
 
 EPOCHS = 4  # of 44 steps each
 REAL, COMPILE = command.fit.training.image_program, jax.stages.Lowered.compile
@@ -16,9 +18,13 @@ def compile_quickly(lowered):
 
 
 def wanted(out, **changes):
-    recipe = Recipe(epochs=EPOCHS, batch_size=32)
-    options = {"model": "wrn-10-1", "stem_channels": 8, "recipe": recipe}
-    return command.Train(**{"out": out, **options, **changes})
+    names = [name for name in changes if name in RunSettings.__dataclass_fields__]
+    settings = {
+        "model": "wrn-10-1", "stem_channels": 8, "epochs": EPOCHS, "batch_size": 32,
+        **{name: changes.pop(name) for name in names},
+    }  # fmt: skip
+    how = dataclasses.replace(command.fit.SETTINGS, **settings)
+    return command.Train(**{"out": out, "settings": how, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -26,12 +32,12 @@ def image_program():
     """Compiles once: trainings that differ in their rate alone share a program, as in a sweep."""
     programs = {}
 
-    def image_program(model, dataset, optimizer, mesh, training, start):
+    def image_program(model, dataset, optimizer, mesh, training, start, **options):
         key = model, training
         if key not in programs:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(jax.stages.Lowered, "compile", compile_quickly)
-                programs[key] = REAL(model, dataset, optimizer, mesh, training, start)
+                programs[key] = REAL(model, dataset, optimizer, mesh, training, start, **options)
         return programs[key]
 
     return image_program

@@ -13,11 +13,13 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from nf_resnets import data, trained
+from nf_resnets.sweep.settings import make
 from nf_resnets.trained import __main__ as entry
 from nf_resnets.trained import command
-from nf_resnets.trained.fit import Recipe
+from nf_resnets.trained.fit import SETTINGS
 from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.models.trees import quick_jit
+from tests.trained.conftest import wanted
 from tests.trained.networks import drawn
 
 
@@ -69,16 +71,17 @@ def test_what_a_file_holds_is_shown(home, capsys):
 
 def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, capsys, monkeypatch):
     """Its training is that of the function, and here ends where it begins."""
-    recipe = Recipe(epochs=2.0, learning_rate=0.1)
+    how = dataclasses.replace(SETTINGS, epochs=2.0, peak_lr=0.1)
 
-    def fit(model, dataset, how, *, variables, learn, watch):
-        assert (how, learn) == (recipe, "head")
+    def fit(settings, given, watch, load):
+        assert settings == make(vars(how)) and given.names["learn"] == "head"
         notes = {"steps": 90, "test_accuracy": 0.5, "test_loss": 1.0}
-        return trained.Trained(model, variables, trained.Images.of(dataset), notes)
+        inputs = trained.Images.of(load("digits"))
+        return trained.Trained(given.network, dict(given.variables), inputs, notes)
 
-    monkeypatch.setattr(command.fit, "fit", fit)
+    monkeypatch.setattr(command.fit, "fit_one", fit)
     wanted = command.Tune(
-        home / "digits.safetensors", tmp_path / "tuned.safetensors", learn="head", recipe=recipe
+        home / "digits.safetensors", tmp_path / "tuned.safetensors", learn="head", settings=how
     )
     assert command.run(wanted) == 0
     assert "2 of " in said(capsys)[0]
@@ -93,8 +96,10 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
 
 @pytest.mark.slow
 def test_fine_tuning(home, capsys):
-    wanted = command.Tune(home / "digits.safetensors", home / "tuned.safetensors", learn="head",
-                          recipe=Recipe(epochs=2.0, learning_rate=0.1))  # fmt: skip
+    how = dataclasses.replace(SETTINGS, epochs=2.0, peak_lr=0.1)
+    wanted = command.Tune(
+        home / "digits.safetensors", home / "tuned.safetensors", learn="head", settings=how
+    )
     assert command.run(wanted) == 0
     assert "leaves learn" in said(capsys)[0]
     # A new head on features of the same digits.
@@ -124,7 +129,12 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
     good = next((home / "digits").glob("*.png"))
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(net.read_bytes()[:-10])
-    for wanted, message in (
+
+    def tuned(**changes):
+        how = dataclasses.replace(SETTINGS, **changes)
+        return command.Tune(net, tmp_path / "x", settings=how)
+
+    for each, message in (
         (command.Predict(net, (text,)), "text.png is no image that can be read"),
         (command.Predict(net, (tmp_path / "gone.png",)), "gone.png is not there"),
         (command.Predict(net), "no image given"),
@@ -136,15 +146,17 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
         (command.Show(text), "is no safetensors file"),
         (command.Export(net, tmp_path / "x", platforms=("gpu",)), "platforms='gpu' found"),
         (command.Export(tmp_path / "gone", tmp_path / "x"), "gone is not there"),
-        (command.Tune(net, tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
-        (command.Train(tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
-        (command.Train(tmp_path / "x", model="resnet-110"), "did you mean 'cifar-resnet-110'"),
-        (command.Train(tmp_path / "x", model="transformer-6"), "expected a network for images"),
-        (command.Train(tmp_path / "x", model="vgg-16", scheme="plain"), "32 or more"),
-        (command.Train(tmp_path / "x", scheme="fixupp"), "did you mean 'fixup'"),
+        (tuned(dataset="digit"), "did you mean 'digits'"),
+        (tuned(model="wrn-10-1"), "--model wrn-10-1 found; expected none, for the network is that"),
+        (wanted(tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
+        (wanted(tmp_path / "x", model="resnet-110"), "did you mean 'cifar-resnet-110'"),
+        (wanted(tmp_path / "x", model="transformer-6"), "expected a network for images"),
+        (wanted(tmp_path / "x", model="vgg-16", scheme="plain"), "32 or more"),
+        (wanted(tmp_path / "x", scheme="fixupp"), "did you mean 'fixup'"),
+        (wanted(tmp_path / "x", steps=3), "epochs=4 and steps=3 found; expected one of the two"),
         (command.Train(tmp_path), "is a folder"),
     ):
-        assert message in fails(wanted, capsys), wanted
+        assert message in fails(each, capsys), each
     assert not (tmp_path / "x").exists()
 
 

@@ -6,14 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import data, schemes, training
+from nf_resnets import data, schemes, trained, training
 from nf_resnets.trained import TrainedError
-from nf_resnets.trained.fit import Recipe, fit
-from nf_resnets.trained.run import Watch
+from nf_resnets.trained.fit import fit
 from tests.trained.networks import wide_resnet
 from tests.training.small import Log
 
-SHORT = Recipe(epochs=6.0, batch_size=32, learning_rate=0.3)
+SHORT = {"epochs": 6.0, "batch_size": 32, "peak_lr": 0.3, "show": False}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def initial(model):
 def test_it_learns(digits):
     model = wide_resnet("fixup", stem_channels=8)
     log = Log()
-    made = fit(model, digits, SHORT, watch=Watch((log,)))
+    made = fit(digits, network=model, callback=log, **SHORT)
     assert made.notes["steps"] == 42
     epochs = [row["train_loss"] for _, _, row in log.of("on_epoch")]
     assert [step for _, step, _ in log.of("on_epoch")] == [7 * n for n in range(1, 7)]
@@ -51,13 +50,14 @@ def test_it_learns(digits):
     start = initial(model)
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), start, made.variables)
     assert all(jax.tree.leaves(moved))
-    again = fit(model, digits, SHORT, variables=start)
+    begun = trained.Trained(model, start, made.inputs)
+    again = fit(digits, network=begun, **SHORT)
     assert abs(again.notes["test_accuracy"] - made.notes["test_accuracy"]) < 0.05
 
 
 @pytest.mark.slow
 def test_statistics_of_batch_norm_come_along(digits):
-    made = fit(wide_resnet("batchnorm"), digits, Recipe(epochs=0.3, batch_size=32))
+    made = fit(digits, network=wide_resnet("batchnorm"), **{**SHORT, "epochs": 0.3})
     assert made.notes["steps"] == 2
     means = jax.tree.leaves(made.variables["batch_stats"])
     assert all(np.isfinite(leaf).all() for leaf in means)
@@ -68,8 +68,8 @@ def test_statistics_of_batch_norm_come_along(digits):
 def test_what_is_frozen_stays(digits):
     model = wide_resnet("skipinit")
     start = initial(model)
-    recipe = dataclasses.replace(SHORT, epochs=0.3)
-    made = fit(model, digits, recipe, variables=start, learn="head")
+    begun = trained.Trained(model, start, trained.Images.of(digits))
+    made = fit(digits, network=begun, learn="head", **{**SHORT, "epochs": 0.3})
     same = jax.tree.map(np.array_equal, start["params"], made.variables["params"])
     assert not any(jax.tree.leaves(same.pop("head")))
     assert all(jax.tree.leaves(same))
@@ -77,9 +77,9 @@ def test_what_is_frozen_stays(digits):
 
 @pytest.mark.slow
 def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
-    one_step = Recipe(epochs=1 / 7, batch_size=32, learning_rate=0.01)
+    one_step = {"steps": 1, "batch_size": 32, "peak_lr": 0.01, "show": False}
     found = [
-        fit(wide_resnet("rescalenet"), digits, dataclasses.replace(one_step, weight_decay=decay))
+        fit(digits, network=wide_resnet("rescalenet"), weight_decay=decay, **one_step)
         for decay in (0.0, 5.0)
     ]
     same = jax.tree_util.tree_map_with_path(
@@ -91,28 +91,21 @@ def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
 
 @pytest.mark.slow
 def test_a_run_that_diverges_gives_no_network(digits):
-    with pytest.raises(TrainedError, match=r"the run diverged \(.*; lower learning_rate=1e\+06"):
-        fit(wide_resnet("alpha_one"), digits, Recipe(learning_rate=1e6))
+    with pytest.raises(TrainedError, match=r"the run diverged \(.*; lower the learning rate, 1e"):
+        fit(digits, network=wide_resnet("alpha_one"), peak_lr=1e6, show=False)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"epochs": 0.0}, "epochs=0.0 found; expected more than 0"),
-        ({"epochs": float("nan")}, "epochs=nan found"),
-        ({"batch_size": 0}, "batch_size=0 found"),
-        ({"learning_rate": -1.0}, "learning_rate=-1.0 found"),
-        ({"momentum": 1.0}, "momentum=1.0 found; expected 0 <= momentum < 1"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0 found"),
-        ({"padding": -1}, "padding=-1 found"),
-        ({"seed": 2**32}, "seed=4294967296 found"),
-    ],
-)
-def test_a_recipe_is_checked(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Recipe(**changes)
+def test_the_warm_up_is_half_of_a_short_run_and_the_batch_fits_a_small_set(digits):
+    few = dataclasses.replace(digits, train=data.Split(*(x[:34] for x in (
+        digits.train.images, digits.train.labels))))  # fmt: skip
+    log = Log()
+    fit(few, network=wide_resnet("fixup"), steps=3, show=False, callback=log)
+    settings = log.of("on_run_begin")[0][2]
+    assert (settings["batch_size"], settings["warmup_epochs"]) == (34, 1.0)
+    fit(few, network=wide_resnet("fixup"), epochs=1, show=False, callback=log)
+    assert log.of("on_run_begin")[1][2]["warmup_epochs"] == 0.5
 
 
 def test_more_epochs_than_steps_are_counted_for_are_refused(digits):
     with pytest.raises(ValueError, match="epochs=1e.18 found; expected less than"):
-        fit(wide_resnet("fixup"), digits, Recipe(epochs=1e18))
+        fit(digits, network=wide_resnet("fixup"), epochs=1e18)

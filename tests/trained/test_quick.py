@@ -1,14 +1,16 @@
 """The training of one call, and predictions from image files."""
 
-import flax.linen
+import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
 from PIL import Image
 
 import nf_resnets
 from nf_resnets import data, models, sweep, trained
-from nf_resnets.trained import quick
+from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.trained import fit
 from nf_resnets.trained.predict import predict
 from tests.trained.conftest import EPOCHS
 from tests.training.small import Log
@@ -21,14 +23,16 @@ def equal(a, b):
 def test_it_trains_as_the_command_does(home, compiled_once, tmp_path, capsys):
     twin = trained.load(home / "digits.safetensors")
     log = Log()
-    network = nf_resnets.fit("digits", model=twin.model, epochs=EPOCHS, batch_size=32, callback=log)
+    network = nf_resnets.fit(
+        "digits", model="wrn-10-1", stem_channels=8, epochs=EPOCHS, batch_size=32, callback=log
+    )
     assert equal(network.variables, twin.variables)
     assert network.notes["test_accuracy"] == twin.notes["test_accuracy"]
     assert capsys.readouterr().out.count("  epoch ") == EPOCHS
     # The events of one run, in order.
     (begin,), epochs, (end,) = log.of("on_run_begin"), log.of("on_epoch"), log.of("on_run_end")
     key, label, settings, step, steps = begin
-    assert (label, step, steps) == ("WideResNet, fixup", 0, network.notes["steps"])
+    assert (label, step, steps) == ("wrn-10-1, fixup", 0, network.notes["steps"])
     assert settings["dataset"] == "digits" and settings["epochs"] == EPOCHS
     assert sum(len(each[2]["loss"]) for each in log.of("on_step")) == steps
     assert [each[1] for each in epochs] == [*range(steps // 4, steps + 1, steps // 4)]
@@ -39,22 +43,60 @@ def test_it_trains_as_the_command_does(home, compiled_once, tmp_path, capsys):
 
 def test_logs_tell_trainings_apart(monkeypatch):
     """One key for all networks of a class emptied the log of the first training."""
+    keys = []
 
-    def fit(model, dataset, how, *, watch):
-        key = watch.plan(model, how, data.fingerprint(dataset), 1, 1).key
-        watch.callbacks[0].on_run_begin(key)
-        return trained.Trained(model, {}, trained.Images.of(dataset), {})
+    def train_one(program, start, plan, watch):
+        keys.append(plan.key)
+        raise trained.TrainedError("enough")
 
-    monkeypatch.setattr(quick.training_fit, "fit", fit)
+    monkeypatch.setattr(fit, "train_one", train_one)
+    monkeypatch.setattr(ImageTask, "build", lambda *_: None)
     digits = data.load("digits")
     darker = data.from_arrays(digits.train.images // 2, digits.train.labels, name="digits")
     small, large = (models.WideResNet(depth=depth, scheme="fixup") for depth in (10, 16))
-    log, wanted = Log(), [(small, digits), (large, digits), (small, darker), (small, digits)]
-    for model, dataset in wanted:
-        nf_resnets.fit(dataset, model=model, callback=log, show=False)
-    nf_resnets.fit(digits, model=small, callback=log, show=False, seed=1)
-    one, deeper, of_darker, again, other_seed = (each[0] for each in log.of("on_run_begin"))
-    assert again == one and len({one, deeper, of_darker, other_seed}) == 4
+    for network, dataset, seed in (
+        (small, digits, 0), (large, digits, 0), (small, darker, 0), (small, digits, 1),
+        (small, digits, 0),
+    ):  # fmt: skip
+        with pytest.raises(trained.TrainedError, match="enough"):
+            nf_resnets.fit(dataset, network=network, show=False, seed=seed)
+    assert keys[4] == keys[0] and len(set(keys)) == 4
+
+
+class Net(nn.Module):
+    """A network of another library's: BatchNorm, dropout, and names that no rule knows."""
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        x = nn.BatchNorm(use_running_average=not train, name="norm")(x)
+        x = nn.Dropout(0.5, deterministic=not train)(x)
+        return nn.Dense(10, name="last")(x.reshape(len(x), -1))
+
+
+def test_any_network_is_trained_with_any_optimizer():
+    """A pair of functions makes the step of softmax regression in NumPy; a module learns."""
+    digits, log = data.load("digits"), Log()
+    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
+    found = nf_resnets.fit(
+        digits, network=pair, optimizer=optax.sgd(0.5), batch_size=1437, steps=1, show=False
+    )
+    x = ((digits.train.images - digits.mean) / digits.std).reshape(1437, 64)
+    wrong = 0.1 - np.eye(10)[digits.train.labels]
+    # float32 sums of 1,437 numbers
+    np.testing.assert_allclose(found.variables["params"], -0.5 * x.T @ wrong / 1437, atol=1e-5)
+    network = nf_resnets.fit(
+        digits, network=Net(), peak_lr=0.01, epochs=2, average=0.9, show=False, callback=log,
+        optimizer=lambda settings: optax.adamw(settings["learning_rate"]),
+    )  # fmt: skip
+    assert network.notes["test_accuracy"] > 0.8  # 92% measured
+    assert np.abs(network.variables["batch_stats"]["norm"]["mean"]).max() > 0
+    images = digits.test.images[:50]
+    classes = [int(name) for name, _ in nf_resnets.predict(network, images)]
+    assert np.mean(classes == digits.test.labels[:50]) > 0.7
+    settings = log.of("on_run_begin")[0][2]
+    assert (settings["model"], settings["optimizer"]) == ("Net", "given")
+    with pytest.raises(trained.TrainedError, match="expected one of this library"):
+        network.save("nowhere")
 
 
 def test_files_and_pixels_have_the_same_classes(home):
@@ -77,7 +119,7 @@ def test_files_and_pixels_have_the_same_classes(home):
 
 
 def test_bad_arguments_are_refused_before_the_training(tmp_path):
-    with pytest.raises(ValueError, match="epoch=3 found; expected one of epochs, batch_size"):
+    with pytest.raises(ValueError, match="'epoch' is no setting of a run; .*did you mean 'epochs'"):
         nf_resnets.fit("digits", epoch=3)
     with pytest.raises(ValueError, match="unknown data set 'digit'"):
         nf_resnets.fit("digit")
@@ -91,29 +133,32 @@ def test_bad_arguments_are_refused_before_the_training(tmp_path):
     ("arguments", "message"),
     [
         ({"dataset": (1, 2)}, "dataset is a tuple; expected a name, the path of a folder, or a Da"),
-        ({"model": flax.linen.Dense(10)}, "a network of class Dense found; expected one of this"),
-        ({"model": None}, "a network of class NoneType found"),
-        ({"model": models.WideResNet}, "a network of class type found"),
+        ({"network": print}, "network is a builtin_function_or_method; expected a Flax module, or"),
+        ({"model": None}, "model=None found; expected text"),
+        ({"network": models.WideResNet}, "network is a type; expected a Flax module"),
         (
-            {"model": models.WideResNet(10, num_classes=9)},
-            "num_classes=9; expected 10, the classes of",
+            {"network": models.WideResNet(10, num_classes=9)},
+            "num_classes=9; expected 10, the classes of digits",
         ),
         (
-            {"model": models.WideResNet(10), "scheme": "rezero"},
-            "'rezero' found for a model that has",
+            {"network": models.WideResNet(10), "scheme": "rezero"},
+            "scheme='rezero' found with network=; expected one of the two",
         ),
         ({"callback": print}, "callback is a builtin_function_or_method; expected a .*Callback"),
-        ({"epochs": "3"}, "epochs='3' found; expected float"),
-        ({"batch_size": 16.0}, "batch_size=16.0 found; expected int"),
-        ({"seed": 1.5}, "seed=1.5 found; expected int"),
-        ({"flip": "no"}, "flip='no' found; expected bool"),
-        ({"optimizer": "adam"}, "optimizer='adam' found; expected Literal.*'adamw'"),
-        ({"padding": 8}, "padding=8 found; expected less than a side, 8"),
+        ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha"),
+        ({"epochs": "3"}, "epochs='3' found; expected a finite number"),
+        ({"batch_size": 16.5}, "batch_size=16.5 found; expected a whole number"),
+        ({"optimizer": 3}, "optimizer is a int; expected an optax transformation"),
+        ({"network": (len, len), "adaptive_clip": 0.1}, "adaptive_clip=0.1 found for a network of"),
+        ({"seed": 1.5}, "seed=1.5 found; expected a whole number"),
+        ({"flip": "no"}, "flip='no' found; expected true or false"),
+        ({"optimizer": "adam"}, "optimizer='adam' found; expected sgd or adamw"),
+        ({"padding": 8}, "padding=8 found; expected less than the 8 pixels"),
     ],
 )
 def test_arguments_of_another_kind_are_refused_before_the_training(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        nf_resnets.fit(**{"dataset": "digits", "model": "wrn-10-1", **arguments})
+        nf_resnets.fit(**{"dataset": "digits", **arguments})
 
 
 def test_pixels_of_another_scale_are_refused(home):
@@ -156,5 +201,5 @@ def test_a_folder_of_images_is_learnt(tmp_path):
 def test_a_run_that_diverges_is_said_to_the_callback():
     log = Log()
     with pytest.raises(trained.TrainedError, match="diverged"):
-        nf_resnets.fit("digits", model="wrn-10-1", learning_rate=1e30, epochs=0.2, callback=log)
+        nf_resnets.fit("digits", model="wrn-10-1", peak_lr=1e30, epochs=0.2, callback=log)
     assert [state for _, state, _ in log.of("on_run_end")] == ["diverged"]

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nf_resnets import data, places, trained
+from nf_resnets import places, trained
+from nf_resnets.sweep.image_task import kind_of, make_model
 from nf_resnets.trained import command, run
 from nf_resnets.training.checkpoint import Checkpoints, held
 from tests.trained.conftest import wanted
 from tests.trained.networks import assert_same, drawn
 from tests.training.test_tensorboard import needs_tensorboardx, scalars
 from tests.training.test_wandb import logged, needs_wandb
-
-RECIPE = wanted("").recipe
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +112,7 @@ def test_a_second_training_into_one_file_says_so_before_it_begins(tmp_path, monk
     out = tmp_path / "net"
     folder = tmp_path / "net.unfinished"
     folder.mkdir()
-    monkeypatch.setattr(command.fit, "fit", stop)
+    monkeypatch.setattr(command.fit, "fit_one", stop)
     with held(folder / "lock"):
         err = fails(wanted(out), capsys)
     assert err == (
@@ -126,7 +125,7 @@ def test_a_second_training_into_one_file_says_so_before_it_begins(tmp_path, monk
 @pytest.mark.parametrize(
     "changes",
     [
-        {"recipe": dataclasses.replace(RECIPE, seed=1)},
+        {"seed": 1},
         pytest.param({"scheme": "skipinit"}, marks=pytest.mark.slow),  # another program
     ],
 )
@@ -142,25 +141,13 @@ def test_another_training_does_not_go_on_from_there(
     assert Checkpoints(folder).steps()[-1] == step and not out.exists()
 
 
-def test_other_images_with_the_same_labels_are_another_training():
-    dataset = data.load("digits")
-    images = dataset.train.images.copy()
-    images[7, 0, 0, 0] += 1
-    darker = dataclasses.replace(dataset, train=data.Split(images, dataset.train.labels))
-    model = command._network(wanted("net"), dataset)
-    keys = [
-        run.Watch().plan(model, RECIPE, data.fingerprint(each), 176, 44).key
-        for each in (dataset, darker)
-    ]
-    assert keys[0] != keys[1]
-
-
 @pytest.mark.slow
 def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
     out = tmp_path / "net"
     assert command.run(wanted(out)) == 0
     for name in ("one", "other"):
-        tuned = command.Tune(out, tmp_path / name, recipe=RECIPE, learn="small")
+        how = dataclasses.replace(command.fit.SETTINGS, epochs=4.0, batch_size=32)
+        tuned = command.Tune(out, tmp_path / name, settings=how, learn="small")
         if name == "one":
             with monkeypatch.context() as patch:
                 interrupted(patch)
@@ -174,10 +161,9 @@ def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
 def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(
     tmp_path, monkeypatch, capsys, compiled_once
 ):
-    hot = dataclasses.replace(RECIPE, learning_rate=1e9)
     monkeypatch.setattr(run, "train", functools.partial(run.train, save_seconds=0.0))
-    err = fails(wanted(tmp_path / "net", recipe=hot), capsys)
-    assert "the run diverged (" in err and "lower learning_rate=1e+09" in err
+    err = fails(wanted(tmp_path / "net", peak_lr=1e9), capsys)
+    assert "the run diverged (" in err and "lower the learning rate, 1e+09" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,11 +171,13 @@ def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(
 def trained_at_once(monkeypatch):
     """In place of a training: drawn weights, the same each time."""
 
-    def fit(model, dataset, *_, **__):
+    def fit(settings, given, watch, load):
+        dataset = load("digits")
+        model = make_model(kind_of(settings, dataset), dataset)
         notes = {"steps": 14, "test_accuracy": 0.5, "test_loss": 1.0}
         return trained.Trained(model, drawn(model), trained.Images.of(dataset), notes)
 
-    monkeypatch.setattr(command.fit, "fit", fit)
+    monkeypatch.setattr(command.fit, "fit_one", fit)
 
 
 def test_a_network_that_cannot_be_written_is_kept_elsewhere(
@@ -341,7 +329,7 @@ def test_a_training_is_a_run_of_weights_and_biases(tmp_path, monkeypatch, compil
     assert command.run(wanted(tmp_path / "net", logs=command.Logs(wandb="mine"))) == 0
     (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     config, history, summary, code = logged(tmp_path, path.stem.removeprefix("run-"))
-    assert config["model"] == "wrn-10-1" and config["learning_rate"] == 0.1
+    assert config["model"] == "wrn-10-1" and config["peak_lr"] == 0.1
     assert 0 < history[176]["test/accuracy"] <= 1 and history[1]["train/loss"] > 0
     assert summary["state"] == "finished" and code == 0
 

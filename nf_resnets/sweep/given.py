@@ -1,0 +1,133 @@
+"""What runs have in place of what their settings name: a network, an optimizer, weights."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+
+from nf_resnets import data, models, schemes, training
+
+BUILT = ("model", "scheme", "stem_channels", "base_model", "dropout", "remat", "dtype")
+"""The settings of which a network is made; a network that is given has none of them."""
+
+Optimizer = Any
+"""An optax transformation, or ``optimizer(settings)`` that gives one. ``settings`` are those of the
+run, and ``settings["learning_rate"]`` is the schedule of its rate, a function of the step."""
+
+Load = Callable[[str], data.Dataset]
+"""``load(name)`` gives a data set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What is not made from settings.
+
+    Attributes:
+      network: a network of :mod:`nf_resnets.models`, or the :class:`nf_resnets.training.Functions`
+        of another one.
+      variables: with which a run starts; by default they are drawn from its seed.
+      optimizer: see ``Optimizer``.
+      wrap: changes the transformation, whichever it is.
+      names: what the plans of runs say of all this, as JSON values, in place of settings or
+        besides.
+    """
+
+    network: Any = None
+    variables: Mapping[str, Any] | None = None
+    optimizer: Optimizer = None
+    wrap: Callable[[optax.GradientTransformation], optax.GradientTransformation] = lambda rule: rule
+    names: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the network is one of another library."""
+        return isinstance(self.network, training.Functions)
+
+    @property
+    def scheme(self) -> schemes.Scheme | None:
+        """The network's; one of another library has no parts of a scheme."""
+        if self.network is None:
+            return None
+        return schemes.get("plain" if self.is_other else self.network.scheme)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a run that follow."""
+        scheme = self.scheme
+        if scheme is None:
+            return {}
+        found: dict[str, Any] = {"scheme": scheme.name}
+        if scheme.name not in schemes.names():
+            found["scalar_factor"] = scheme.scalar_factor
+        return found
+
+
+def given(
+    network: Any = None,
+    optimizer: Optimizer = None,
+    *,
+    settings: Mapping[str, Any],
+    name: str = "",
+    **others: Any,
+) -> Given:
+    """Takes a network and an optimizer as users have them.
+
+    Args:
+      network: a network of :mod:`nf_resnets.models`; or what
+        :func:`nf_resnets.training.functions_of` takes.
+      optimizer: see ``Optimizer``.
+      settings: those that a user names besides.
+      name: of the network; by default that of its class.
+      **others: the other attributes of :class:`Given`.
+
+    Raises:
+      ValueError: if there is a network, and a setting of which one would be made.
+      TypeError: if the network or the optimizer is none.
+    """
+    names = dict(others.pop("names", {}))
+    if network is not None:
+        for each in BUILT:
+            if each in settings:
+                raise ValueError(
+                    f"{each}={settings[each]!r} found with network=; expected one of the two."
+                )
+        names["model"] = name or ("pair" if isinstance(network, tuple) else type(network).__name__)
+        kind = None
+        with contextlib.suppress(ValueError):
+            kind = models.architectures.architecture_of(network)
+        if kind is None:
+            network = training.functions_of(network)
+        elif kind.inputs != "images":
+            raise ValueError(f"network is a {names['model']}; expected a network for images.")
+    if optimizer is not None:
+        if not callable(optimizer) and not hasattr(optimizer, "update"):
+            raise TypeError(
+                f"optimizer is a {type(optimizer).__name__}; expected an optax transformation, or "
+                "a function of the run's settings that returns one."
+            )
+        names["optimizer"] = name or "given"
+    return Given(network, optimizer=optimizer, names=names, **others)
+
+
+def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
+    """The name of a data set, and what loads it by that name.
+
+    Raises:
+      TypeError: if it is neither a data set nor a name.
+    """
+    if isinstance(dataset, str | os.PathLike):
+        return os.fspath(dataset), data.load
+    if not isinstance(dataset, data.Dataset):
+        raise TypeError(
+            f"dataset is a {type(dataset).__name__}; expected a name, the path of a folder, or "
+            "a Dataset, as data.from_arrays(images, labels) makes one."
+        )
+    return dataset.name, lambda name: dataset
+
+
+__all__ = ["BUILT", "Given", "Load", "Optimizer", "given", "named"]
