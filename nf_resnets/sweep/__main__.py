@@ -7,12 +7,14 @@ python -m nf_resnets.sweep --grid peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Annotated, NoReturn
 
 import tyro
 
 from nf_resnets import command_line
 from nf_resnets.sweep import command
+from nf_resnets.sweep.config import Config, with_config
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.settings import RunSettings, parse
@@ -33,6 +35,7 @@ class Command:
 
     grid: tuple[str, ...] = ()
     """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 scheme=fixup,skipinit."""
+    config: Config = None
     options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
         dataclasses.field(default_factory=Options)
     )
@@ -57,7 +60,15 @@ def main(wanted: Command) -> int:
 
 def run(prog: str = "") -> NoReturn:
     """Does what the command line says, and exits; its help calls it ``prog``."""
-    command.end(lambda: main(command_line.read(Command, prog)))
+
+    def whole() -> int:
+        try:
+            default = with_config(Command(), sys.argv[1:])
+        except (ValueError, OSError) as error:
+            raise SystemExit(str(error)) from error
+        return main(command_line.read(Command, prog, default=default))
+
+    command.end(whole)
 
 
 __all__ = ["Command", "main", "run"]

@@ -17,7 +17,7 @@ from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Isolation, Optimum, Row, Rule, grouped, isolated, optima
-from nf_resnets.sweep.settings import swept, value_text
+from nf_resnets.sweep.settings import axis_text, swept, value_text
 from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
 from nf_resnets.training.display import duration_text
 
@@ -172,16 +172,8 @@ def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> st
       >>> command_of({"scheme": ("fixup",), "peak_lr": (0.25, 0.5)}, {"epochs": 2.0})
       "nf-resnets sweep --grid scheme=fixup 'peak_lr=2^-2,2^-1' epochs=2.0"
     """
-
-    def exact(name: str, value: Any) -> str:
-        text = value_text(name, value)  # which may round
-        return str(value) if isinstance(value, float) and not text.startswith("2^") else text
-
     named = {**axes, **{name: (value,) for name, value in base.items()}}
-    words = (
-        f"{name}={','.join(exact(name, value) for value in values)}"
-        for name, values in named.items()
-    )
+    words = (axis_text(name, values) for name, values in named.items())
     return shlex.join(["nf-resnets", "sweep", "--grid"]) + " " + " ".join(map(shlex.quote, words))
 
 

@@ -418,6 +418,21 @@ def value_text(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
+def axis_text(name: str, values: Iterable[Any]) -> str:
+    """An axis as :func:`parse` reads it.
+
+    Example:
+      >>> axis_text("peak_lr", (0.25, 0.1)), axis_text("flip", (True,))
+      ('peak_lr=2^-2,0.1', 'flip=true')
+    """
+
+    def exact(value: Any) -> str:
+        text = value_text(name, value)  # which may round
+        return str(value) if isinstance(value, float) and not text.startswith("2^") else text
+
+    return f"{name}={','.join(map(exact, values))}"
+
+
 def swept(axes: Mapping[str, Sequence[Any]]) -> list[str]:
     """The settings that tell the runs of a grid apart."""
     return [name for name, values in axes.items() if len(values) > 1]
@@ -441,7 +456,7 @@ def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
 
 
 __all__ = [
-    "FIELDS", "LIMITS", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "checked",
+    "FIELDS", "LIMITS", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "axis_text", "checked",
     "label", "make", "parse", "points", "scalar_factor",
     "shown", "swept", "typed", "value_text",
 ]  # fmt: skip

@@ -7,8 +7,10 @@ nf-resnets predict digits.safetensors digits/*.png
 from __future__ import annotations
 
 import inspect
+import sys
 
-from nf_resnets.command_line import choose, program, read
+from nf_resnets.command_line import MISTAKE, choose, program, read
+from nf_resnets.sweep.config import with_config
 from nf_resnets.trained import command
 
 
@@ -17,7 +19,14 @@ def run(prog: str = "") -> int:
     prog = prog or program()
     about = {name: inspect.getdoc(of) or "" for name, of in command.COMMANDS.items()}
     name = choose(prog, {each: text.partition("\n\n")[0] for each, text in about.items()})
-    return command.run(read(command.COMMANDS[name], f"{prog} {name}"))
+    of, default = command.COMMANDS[name], None
+    if of is command.Train:
+        try:
+            default = with_config(of(), sys.argv[1:])
+        except (ValueError, OSError) as error:
+            print(error, file=sys.stderr)
+            return MISTAKE
+    return command.run(read(of, f"{prog} {name}", default=default))
 
 
 __all__ = ["run"]

@@ -22,6 +22,7 @@ import tyro
 
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.command_line import MISTAKE, finish, program
+from nf_resnets.sweep.config import Config
 from nf_resnets.sweep.given import BUILT, Given
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import export as exports
@@ -90,6 +91,7 @@ class Train:
 
     out: Out = Path("digits.safetensors")
     settings: RunOptions = fit.SETTINGS
+    config: Config = None
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
     data_dir: DataDir = None

@@ -1,0 +1,70 @@
+"""``--config``: what a sweep or a run wrote is read again, and options given besides win."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from nf_resnets.sweep.__main__ import Command
+from nf_resnets.sweep.config import read_config, with_config
+from nf_resnets.sweep.results import Result, _write_settings
+from nf_resnets.sweep.settings import RunSettings, make, parse
+from nf_resnets.trained import __main__ as entry
+from nf_resnets.trained import command as trained
+
+
+def test_the_settings_of_a_sweep_are_its_grid_again(tmp_path):
+    axes = {"peak_lr": (0.1, 0.25), "scheme": ("fixup", "skipinit"), "flip": (True, False)}
+    base = {"model": "wrn-10-1", "epochs": 1.5}
+    _write_settings(Result([], axes, base, {}, {}, 0, 0, []), tmp_path)
+    found = with_config(Command(), ["--config", str(tmp_path / "settings.json")])
+    assert parse(found.grid) == axes
+    assert found.settings == RunSettings(**base)
+    with pytest.raises(ValueError, match="has a grid; expected the settings of one run"):
+        with_config(trained.Train(), [f"--config={tmp_path / 'settings.json'}"])
+
+
+def test_a_row_is_a_run_again(tmp_path):
+    settings = make({"peak_lr": 0.3, "steps": 7, "mixup": 0.2})
+    row = {**vars(settings), "key": "abc", "state": "finished", "test_loss": 1.0, "history": []}
+    path = tmp_path / "row.json"
+    path.write_text(json.dumps(row))
+    found = with_config(trained.Train(), ["--seed", "1", "--config", str(path)])
+    assert make(vars(found.settings)) == settings
+    # --epochs besides is the whole budget.
+    found = with_config(trained.Train(), ["--config", str(path), "--epochs", "2"])
+    assert found.settings == dataclasses.replace(settings, steps=0)
+
+
+def test_options_given_besides_win(tmp_path, monkeypatch):
+    path = tmp_path / "mine.json"
+    path.write_text('{"peak_lr": 0.3, "seed": 7}')
+    wanted = []
+    monkeypatch.setattr(entry.command, "run", lambda command: wanted.append(command) or 0)
+    words = ["nf-resnets", "train", "--config", str(path), "--seed", "8"]
+    monkeypatch.setattr(entry.sys, "argv", words)
+    assert entry.run() == 0
+    assert (wanted[0].settings.peak_lr, wanted[0].settings.seed) == (0.3, 8)
+    assert wanted[0].settings.warmup_epochs == 1.0  # train's default
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"peak_rl": 0.3}', "did you mean 'peak_lr'"),
+        ('{"seed": -1}', "seed=-1 found; expected a number of at least 0"),
+        ('{"grid": {"seed": 3}}', "the axis seed is a int; expected a sequence"),
+        ("[1]", "a list found; expected an object of settings"),
+        ("{", "line 1"),
+    ],
+)
+def test_what_is_no_settings_is_refused_with_the_file(tmp_path, text, message, monkeypatch, capsys):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_config(path)
+    assert str(caught.value).startswith(f"--config {path}: ")
+    monkeypatch.setattr(entry.sys, "argv", ["nf-resnets", "train", "--config", str(path)])
+    assert entry.run() == 2 and str(path) in capsys.readouterr().err
