@@ -7,8 +7,9 @@ python -m nf_resnets.sweep --grid peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import tyro
 
@@ -18,6 +19,7 @@ from nf_resnets.sweep.config import Config, with_config
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.settings import RunSettings, parse
+from nf_resnets.trained.keep import Networks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,10 @@ class Command:
     grid: tuple[str, ...] = ()
     """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 scheme=fixup,skipinit."""
     config: Config = None
+    keep: Literal["none", "best", "all"] = "none"
+    """Which runs that finish from now on keep their networks, in the folder's networks/, for
+    predict: best, the one of the highest test accuracy among those that differ in rate and seed
+    only; all."""
     options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
         dataclasses.field(default_factory=Options)
     )
@@ -51,11 +57,18 @@ def main(wanted: Command) -> int:
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
     base = command.base_of(wanted.settings, axes)
-    result = command.run(wanted.options, axes, base, "Sweep")
+    keep = None if wanted.keep == "none" else functools.partial(Networks, which=wanted.keep)
+    result = command.run(wanted.options, axes, base, "Sweep", keep=keep)
     if result is None:
         return 0
     named = (name.replace("peak_lr", "learning rate").replace("_", " ") for name in axes)
-    return finish(result, wanted.options, title=f"Sweep of {', '.join(named)}")
+    code = finish(result, wanted.options, title=f"Sweep of {', '.join(named)}")
+    networks = sorted((wanted.options.out.expanduser() / "networks").glob("*.safetensors"))
+    if keep is not None and networks:
+        print(
+            f"  networks/, {len(networks)} of them: {command_line.program()} predict {networks[0]}"
+        )
+    return code
 
 
 def run(prog: str = "") -> NoReturn:

@@ -31,12 +31,15 @@ from nf_resnets.sweep.select import Row, Rule, optima
 from nf_resnets.sweep.settings import RunSettings, typed, value_text
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
-from nf_resnets.training.callbacks import Callback, Callbacks
+from nf_resnets.training.callbacks import Callbacks
 from nf_resnets.training.display import Display, duration_text
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.run import Plan
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
+
+Keep = Callable[[Sweep, Path], Any]
+"""``keep(sweep, folder)`` makes a sweep save its networks, and returns a callback that prunes."""
 
 
 def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
         title: str, *, metrics: Sequence[str] = METRICS, read: Callable[[Row], Row] = dict,
-        ) -> Result | None:  # fmt: skip
+        keep: Keep | None = None) -> Result | None:  # fmt: skip
     """Makes what is missing of a sweep.
 
     Args:
@@ -64,6 +67,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       title: what the first line calls it.
       metrics: by which rates are compared, for ``--extend``.
       read: makes of a row that which is compared.
+      keep: saves the networks of the runs.
 
     Returns:
       None after a dry run, and on all but process 0.
@@ -86,7 +90,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
             refuse_indivisible(each, data_devices)
         with hosts.abort_on_error():
             if not options.dry_run:
-                return _run(options, sweep, title, metrics, read)
+                return _run(options, sweep, title, metrics, read, keep)
             _dry_run(options, sweep, chips)
             return None
     except (ValueError, OSError, ImportError) as error:
@@ -177,8 +181,9 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
 
 
 def _run(
-    options: Options, sweep: Sweep, title: str, metrics: Sequence[str], read: Callable[[Row], Row]
-) -> Result | None:
+    options: Options, sweep: Sweep, title: str, metrics: Sequence[str],
+    read: Callable[[Row], Row], keep: Keep | None,
+) -> Result | None:  # fmt: skip
     store_programs(options.out)
     writes = hosts.is_process_zero()
     if writes:
@@ -193,7 +198,7 @@ def _run(
             make = functools.partial(_make_here, options, rows)
         else:
             rows, submit = Rows(options.out), on_ray.submitter(options.ray)
-            make = functools.partial(_make_elsewhere, options, submit)
+            make = functools.partial(_make_elsewhere, options, submit, keep)
         if writes:
             runs, count = sweep.size, len(sweep.programs)
             where = device_name() if options.ray is None else f"Ray at {options.ray}"
@@ -203,7 +208,7 @@ def _run(
                 flush=True,
             )
             say_what_is_damaged(rows)
-        sweep, outcome = _make_and_grow(options, sweep, rows, make, stop, metrics, read)
+        sweep, outcome = _make_and_grow(options, sweep, rows, make, stop, metrics, read, keep)
     # Another process than this one can have been told to stop.
     code = stop.exit_code or (143 if outcome.stopped else 0)
     counts = Counter(row["state"] for row in outcome.rows.values())
@@ -248,12 +253,12 @@ def say_what_is_damaged(rows: Rows) -> None:
 
 def _make_and_grow(
     options: Options, sweep: Sweep, rows: Rows, make: Callable[..., Outcome], stop: Preemption,
-    metrics: Sequence[str], read: Callable[[Row], Row],
+    metrics: Sequence[str], read: Callable[[Row], Row], keep: Keep | None,
 ) -> tuple[Sweep, Outcome]:  # fmt: skip
     """Makes what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
-        with _watched(options, sweep, rows, stop) as callback:
+        with _watched(options, sweep, rows, stop, keep) as callback:
             outcome = make(sweep, callback=callback, stop=lambda: stop.requested)
         if outcome.stopped or (stop.requested and jax.process_count() == 1):
             return sweep, outcome
@@ -275,12 +280,16 @@ def _make_and_grow(
 
 @contextlib.contextmanager
 def _watched(
-    options: Options, sweep: Sweep, rows: Rows, stop: Preemption
+    options: Options, sweep: Sweep, rows: Rows, stop: Preemption, keep: Keep | None
 ) -> Iterator[Callbacks]:  # fmt: skip
     """What shows and logs the runs, on process 0; meanwhile a signal sets ``stop``."""
     with contextlib.ExitStack() as stack:
-        callbacks: list[Callback] = []
+        callbacks: list[Any] = []
+        networks = None if keep is None else keep(sweep, options.out)
         if hosts.is_process_zero():
+            if networks is not None:
+                callbacks.append(networks)
+                stack.callback(networks.prune)
             left = [plan for plan in sweep.plans if plan.key not in rows]
             display = stack.enter_context(Display(left))
             callbacks.append(display)
@@ -302,8 +311,10 @@ def _make_here(options: Options, rows: Rows, sweep: Sweep, **hooks: Any) -> Outc
     return engine.make(sweep.task, sweep.plans, rows, execution=options.execution, **hooks)
 
 
-def _make_elsewhere(options: Options, submit: on_ray.Submit, sweep: Sweep, **hooks: Any) -> Outcome:
-    return on_ray.make(options, sweep, submit, on_ray.slots(1), **hooks)
+def _make_elsewhere(
+    options: Options, submit: on_ray.Submit, keep: Keep | None, sweep: Sweep, **hooks: Any
+) -> Outcome:
+    return on_ray.make(options, sweep, submit, on_ray.slots(1), keep=keep, **hooks)
 
 
 def _result(

@@ -71,12 +71,16 @@ def slots(default: int) -> int:
     return int(found.get("GPU", 0) or found.get("CPU", 0)) or default
 
 
-def make_shard(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> int:
+def make_shard(
+    options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any], keep: Any = None
+) -> int:
     """Makes the missing runs of a shard of a sweep, and returns how many it has of its own.
 
-    Nothing is printed or drawn; ``options`` says which shard, and where.
+    Nothing is printed or drawn; ``options`` says which shard, and where. ``keep`` saves networks.
     """
     sweep = make_sweep(axes, base, load=lambda name: data.load(name, options.data_dir))
+    if keep is not None:
+        keep(sweep, options.out)
     with Rows(options.out, options.shard).open() as rows:
         if options.retry:
             rows.retry()
@@ -85,7 +89,7 @@ def make_shard(options: Options, axes: Mapping[str, Sequence[Any]], base: Mappin
 
 def make(
     options: Options, sweep: Sweep, submit: Submit, count: int, callback: Callback,
-    stop: Callable[[], bool],
+    stop: Callable[[], bool], keep: Any = None,
 ) -> Outcome:  # fmt: skip
     """Makes a sweep's missing runs as shards that an executor runs elsewhere.
 
@@ -95,6 +99,7 @@ def make(
       submit: of the executor.
       count: how many shards there are to be, unless the folder has some already.
       callback: hears of the runs that have ended.
+      keep: saves the networks of the runs.
       stop: whether to leave; the tasks that have begun are told to stop where they can be.
 
     Raises:
@@ -106,7 +111,7 @@ def make(
     shards = [
         dataclasses.replace(options, shard=(index, count), execution=how) for index in range(count)
     ]
-    futures = [submit(make_shard, shard, sweep.axes, sweep.base) for shard in shards]
+    futures = [submit(make_shard, shard, sweep.axes, sweep.base, keep) for shard in shards]
     rows, told, looked = Rows(options.out), set[str](), 0.0
     told |= set(rows.keys())
     while True:

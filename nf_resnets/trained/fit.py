@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -140,16 +141,19 @@ def fit_one(
     variables = {"params": state.tested_params}
     if state.batch_stats:
         variables["batch_stats"] = state.batch_stats
-    default = RunSettings(scalar_factor=kind.scheme.scalar_factor)
-    changed = {
-        name: value
-        for name, value in plan.settings.items()
-        if name not in ("network", "weights") and value != getattr(default, name, None)
-    }
-    notes = {"network": plan.settings["model"], "dataset": dataset.name, "settings": changed}
-    notes |= {"steps": plan.num_steps}
-    notes |= {name: row[name] for name in ("test_accuracy", "test_loss")}
+    notes = {
+        "network": plan.settings["model"], "dataset": dataset.name,
+        "settings": changed(plan.settings), "steps": plan.num_steps,
+        **{name: row[name] for name in ("test_accuracy", "test_loss")},
+    }  # fmt: skip
     return Trained(program.model, variables, inputs, notes)
+
+
+def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a plan that are not the defaults, as the notes of a file have them."""
+    passed = ("network", "weights", "scalar_factor")
+    default = vars(RunSettings())
+    return {n: x for n, x in settings.items() if n not in passed and x != default.get(n)}
 
 
 def mesh_for(slices: int) -> Mesh:
@@ -159,4 +163,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["SETTINGS", "fit", "fit_one", "mesh_for", "replacements"]
+__all__ = ["SETTINGS", "changed", "fit", "fit_one", "mesh_for", "replacements"]

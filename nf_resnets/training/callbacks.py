@@ -55,7 +55,7 @@ def _passed_on(event: str) -> Any:
     def call(self: Callbacks, *values: Any) -> None:
         for place, callback in enumerate(self._callbacks):
             try:
-                getattr(callback, event)(*values)
+                getattr(callback, event, lambda *_: None)(*values)
             except Exception as error:
                 if place not in self._raised:
                     self._raised.add(place)
@@ -67,7 +67,7 @@ def _passed_on(event: str) -> Any:
 
 
 class Callbacks:
-    """Passes each event on to several callbacks, in their order.
+    """Passes each event on to several callbacks, in their order; one hears what it has methods for.
 
     One that raises disturbs neither the sweep nor the others, which are sent one message about it;
     so is ``say``, for where no display is among them.
@@ -81,7 +81,7 @@ class Callbacks:
       half of the runs are done
     """
 
-    def __init__(self, *callbacks: Callback, say: Callable[[str], Any] = lambda text: None) -> None:
+    def __init__(self, *callbacks: Any, say: Callable[[str], Any] = lambda text: None) -> None:
         self._callbacks = callbacks
         self._say = say
         self._raised: set[int] = set()
