@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from nf_resnets import models
-from nf_resnets.models.vgg import CONFIGURATIONS
 from nf_resnets.trained.torch_parts import CONV_1X1, Part, Place, copied
 
 
@@ -232,13 +230,12 @@ def _calibrated(place: Place, bias: np.ndarray, mean: np.ndarray, count: np.ndar
     return (bias - mean).reshape(place.shape)
 
 
-def _bias_of(*ones: int) -> Part:
-    """A channel bias, kept as what was learnt and, apart, the mean of the first batches."""
-
-    def shapes(place: Place) -> tuple[tuple[int, ...], ...]:
-        return ((1, *place.shape, *ones),) * 2 + ((),)
-
-    return Part(("._bias", ".init_mean", ".count"), shapes, _calibrated)
+CHANNEL_BIAS = Part(
+    ("._bias", ".init_mean", ".count"),
+    lambda place: ((1, *place.shape, 1, 1),) * 2 + ((),),
+    _calibrated,
+)
+"""A channel bias, kept as what was learnt and, apart, the mean of the first batches."""
 
 
 RESCALENET = Layout(
@@ -258,7 +255,7 @@ RESCALENET = Layout(
         "bias_head": "addbias2",
         "head": "fc",
     },
-    parts={"vector": _bias_of(1, 1)},
+    parts={"vector": CHANNEL_BIAS},
 )
 
 # --- NF-ResNet, timm's --------------------------------------------------------------------------
@@ -280,91 +277,9 @@ TIMM_NF_RESNET = Layout(
     crop=0.94,
 )
 
-# --- VGG ----------------------------------------------------------------------------------------
-
-_DENSE = ["classifier_1", None, None, "classifier_2", None, None, "head"]
-
-
-def _vgg(
-    depth: int,
-    features: Callable[[int], list[str | None]],
-    end: Sequence[str | None] = (),
-    dense: Sequence[str | None] = _DENSE,
-    **options: Any,
-) -> Layout:
-    """A VGG network, whose modules PyTorch numbers through in two lists.
-
-    ``features(i)`` are our names of the modules of the i-th convolution, None for what has no
-    tensors, ``end`` those after the last max-pool, ``dense`` those of the second list.
-    """
-    modules: list[str | None] = []
-    index = itertools.count(1)
-    for length in CONFIGURATIONS[depth]:
-        for _ in range(length):
-            modules += features(next(index))
-        modules.append(None)  # the max-pool
-    names = {
-        ours: f"{theirs}.{number}"
-        for theirs, listed in (("features", [*modules, *end]), ("classifier", dense))
-        for number, ours in enumerate(listed)
-        if ours is not None
-    }
-    return Layout(names=names, network=models.VGG, arguments={"depth": depth}, **options)
-
-
-def _plain(depth: int) -> Layout:
-    return _vgg(
-        depth,
-        lambda i: [f"features_{i}", None],
-        name=f"torchvision-vgg-{depth}",
-        title="torchvision's VGG networks",
-        scheme="plain",
-    )
-
-
-def _with_batch_norm(depth: int) -> Layout:
-    """BatchNorm behind convolutions that keep their bias vector, of which the mean is lowered."""
-    layout = _vgg(
-        depth,
-        lambda i: [f"features_{i}", f"norm_features_{i}", None],
-        name=f"torchvision-vgg-{depth}-bn",
-        title="torchvision's VGG networks with BatchNorm",
-        scheme="batchnorm",
-    )
-    means = {
-        f"norm_{ours}/mean": Part(
-            (".running_mean", f"{theirs}.bias"),
-            lambda place: (place.shape,) * 2,
-            lambda place, mean, bias: mean - bias,
-        )
-        for ours, theirs in layout.names.items()
-        if ours.startswith("features_")
-    }
-    return dataclasses.replace(layout, parts=means)
-
-
-def _of_rescalenet(depth: int) -> Layout:
-    """A channel bias before every layer but the first."""
-    return _vgg(
-        depth,
-        lambda i: [f"bias_features_{i}"] * (i > 1) + [f"features_{i}", None],
-        ["bias_classifier_1"],
-        [*_DENSE[:3], "bias_classifier_2", *_DENSE[3:6], "bias_head", "head"],
-        name=f"rescalenet-vgg-{depth}",
-        title="the RescaleNet authors' VGG networks",
-        scheme="rescalenet_published",
-        parts={
-            "vector": _bias_of(1, 1),
-            "bias_classifier_2/vector": _bias_of(),
-            "bias_head/vector": _bias_of(),
-        },
-    )
-
-
 LAYOUTS: tuple[Layout, ...] = (
     TORCHVISION_RESNET, TIMM_RESNET_V2, WIDE_RESNET, WIDE_RESNET_AUTHORS, FIXUP_CIFAR,
-    FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET, *map(_plain, CONFIGURATIONS),
-    *map(_with_batch_norm, CONFIGURATIONS), *map(_of_rescalenet, (16, 19)),
+    FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET,
 )  # fmt: skip
 """The published layouts that are known."""
 

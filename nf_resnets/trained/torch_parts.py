@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nf_resnets import models
-
 Shape = tuple[int, ...]
 
 
@@ -74,16 +72,6 @@ DENSE = Part((".weight",), lambda place: (place.shape[::-1],), lambda place, wei
 """A linear layer's ``[D_out, D_in]``, to ``[D_in, D_out]``."""
 
 
-def _of_feature_map(place: Place, weight: np.ndarray) -> np.ndarray:
-    size = place.network.pool_size
-    maps = weight.reshape(len(weight), -1, size, size)
-    return maps.transpose(2, 3, 1, 0).reshape(place.shape)
-
-
-FLATTENED = dataclasses.replace(DENSE, value=_of_feature_map)
-"""A linear layer behind a flattened feature map: PyTorch counts its inputs by channel, row and
-column, this library by row, column and channel."""
-
 CONV_1X1 = Part(
     (".weight",),
     lambda place: ((*place.shape[::-1], 1, 1),),
@@ -101,15 +89,16 @@ def default_part(place: Place) -> Part:
       ValueError: if PyTorch's layers have nothing like it; the leaf is named.
 
     Example:
-      >>> place = Place(models.VGG(depth=11), "classifier_1/kernel", (25088, 4096))
-      >>> default_part(place) is FLATTENED
+      >>> from nf_resnets import models
+      >>> place = Place(models.ResNet(depth=50), "head/kernel", (2048, 1000))
+      >>> default_part(place) is DENSE
       True
     """
     *_, last = place.path.split("/")
     if last == "kernel" and len(place.shape) == 4:
         return CONV
     if last == "kernel" and len(place.shape) == 2:
-        return FLATTENED if _behind_flattening(place) else DENSE
+        return DENSE
     if last in _TENSORS and len(place.shape) == 1:
         return copied(_TENSORS[last])
     if not place.shape:
@@ -120,11 +109,4 @@ def default_part(place: Place) -> Part:
     )
 
 
-def _behind_flattening(place: Place) -> bool:
-    network = place.network
-    if not isinstance(network, models.VGG):
-        return False
-    return place.path == ("classifier_1/kernel" if network.classifier else "head/kernel")
-
-
-__all__ = ["CONV", "CONV_1X1", "DENSE", "FLATTENED", "Part", "Place", "copied", "default_part"]
+__all__ = ["CONV", "CONV_1X1", "DENSE", "Part", "Place", "copied", "default_part"]

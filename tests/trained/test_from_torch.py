@@ -280,52 +280,9 @@ def test_it_is_kept_and_used_as_any_other(tmp_path):
     assert predict(loaded, np.zeros((2, 32, 32, 3))).shape == (2, CLASSES)
 
 
-# --- VGG ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scheme", "positions"),
-    [("plain", (0, 3, 6, 8, 11, 13, 16, 18)), ("batchnorm", (0, 4, 8, 11, 15, 18, 22, 25))],
-)
-def test_the_flattened_feature_map_is_counted_anew(scheme, positions):
-    """PyTorch flattens channel, row, column; ours row, column, channel."""
-    model = models.VGG(
-        depth=11, scheme=scheme, stem_channels=1, num_classes=3, classifier=(5, 4), pool_size=2
-    )
-    rng = np.random.default_rng(0)
-    channels = (3, 1, 2, 4, 4, 8, 8, 8, 8)
-    shapes = {}
-    for c_in, c_out, position in zip(channels[:-1], channels[1:], positions, strict=True):
-        shapes |= {f"features.{position}.weight": (c_out, c_in, 3, 3)}
-        shapes |= {f"features.{position}.bias": (c_out,)}
-        if scheme == "batchnorm":
-            parts = ("weight", "bias", "running_mean", "running_var")
-            shapes |= {f"features.{position + 1}.{part}": (c_out,) for part in parts}
-    for position, (d_in, d_out) in {0: (32, 5), 3: (5, 4), 6: (4, 3)}.items():
-        shapes |= {f"classifier.{position}.weight": (d_out, d_in)}
-        shapes |= {f"classifier.{position}.bias": (d_out,)}
-    state_dict = {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
-    made = from_torch(state_dict, model)
-    assert made.notes["from_torch"].startswith("torchvision-vgg-11")
-
-    params = made.variables["params"]
-    kernel, theirs = params["classifier_1"]["kernel"], state_dict["classifier.0.weight"]
-    for channel, row, column in np.ndindex(8, 2, 2):
-        ours = kernel[(row * 2 + column) * 8 + channel]
-        np.testing.assert_array_equal(ours, theirs[:, (channel * 2 + row) * 2 + column])
-    second = params["classifier_2"]["kernel"]
-    np.testing.assert_array_equal(second.T, state_dict["classifier.3.weight"])
-    if scheme == "batchnorm":
-        # Their convolutions keep a bias vector, which the running mean takes over.
-        found = made.variables["batch_stats"]["norm_features_3"]["mean"]
-        mean, bias = state_dict["features.9.running_mean"], state_dict["features.8.bias"]
-        np.testing.assert_array_equal(found, mean - bias)
-
-
 # --- PyTorch: the published modules' logits -----------------------------------------------------
 
 IMAGENET = {"stem_channels": 4, "num_classes": CLASSES}
-SMALL_VGG = {**IMAGENET, "classifier": (12, 12)}
 
 MODULES = {
     "fixup-cifar": (
@@ -382,21 +339,6 @@ MODULES = {
         lambda m: m.NormFreeResNet((3, 4, 6, 3)),
         models.ResNet(depth=50, version=2, scheme="nf_resnet_timm", **IMAGENET),
         (64, 70),
-    ),
-    "torchvision-vgg-11": (
-        lambda m: m.vgg((1, 1, 2, 2, 2), norm=False),
-        models.VGG(depth=11, scheme="plain", **SMALL_VGG),
-        (64, 96),
-    ),
-    "torchvision-vgg-13-bn": (
-        lambda m: m.vgg((2, 2, 2, 2, 2), norm=True),
-        models.VGG(depth=13, scheme="batchnorm", **SMALL_VGG),
-        (64, 96),
-    ),
-    "rescalenet-vgg-16": (
-        lambda m: m.rescale_vgg((2, 2, 3, 3, 3)),
-        models.VGG(depth=16, scheme="rescalenet", **SMALL_VGG),
-        (64, 96),
     ),
 }
 
@@ -511,13 +453,13 @@ def test_what_no_weight_says_is_refused_by_its_name(name, network, scheme, fault
 
 
 def test_a_bias_that_still_follows_its_batches_is_refused():
-    layout = torch_layouts.get("rescalenet-vgg-16")
+    layout = torch_layouts.get("rescalenet")
     part = layout.parts["vector"]
-    place = Place(models.VGG(depth=16, scheme="rescalenet"), "bias_features_2/vector", (2,))
+    place = Place(models.ResNet(depth=50, scheme="rescalenet"), "bias_stem/vector", (2,))
     assert part.shapes(place) == ((1, 2, 1, 1), (1, 2, 1, 1), ())
     bias, mean = np.array([1.0, 2.0]).reshape(1, 2, 1, 1), np.full((1, 2, 1, 1), 0.5)
     np.testing.assert_array_equal(part.value(place, bias, mean, np.array(8)), [0.5, 1.5])
-    with pytest.raises(ValueError, match=r"count=3 found at 'bias_features_2/vector'.*expected 8"):
+    with pytest.raises(ValueError, match=r"count=3 found at 'bias_stem/vector'.*expected 8"):
         part.value(place, bias, mean, np.array(3))
 
 
@@ -692,7 +634,6 @@ def test_a_published_layout_is_for_a_network_of_its_scheme(layout):
         models.ResNet: {"depth": 50},
         models.CifarResNet: {"depth": 20},
         models.WideResNet: {"depth": 16},
-        models.VGG: {},
     }[layout.network]
     model = layout.network(**{**names, **layout.arguments}, scheme=layout.scheme)
     leaves = jax.tree_util.tree_leaves_with_path(shapes(model, (64, 64, 3))["params"])

@@ -195,34 +195,6 @@ class NormFreeResNet(nn.Module):
         return self.head["fc"](F.relu(x).mean((2, 3)))
 
 
-def vgg(configuration, *, norm, width=4, pool=7, dense=12):
-    """Of torchvision.models.vgg."""
-    features, c_in = [], 3
-    for length, multiple in zip(configuration, (1, 2, 4, 8, 8), strict=True):
-        for _ in range(length):
-            features.append(conv(c_in, multiple * width, bias=True))
-            features += [nn.BatchNorm2d(multiple * width)] if norm else []
-            features.append(nn.ReLU())
-            c_in = multiple * width
-        features.append(nn.MaxPool2d(2, 2))
-    classifier = [
-        *(nn.Linear(c_in * pool**2, dense), nn.ReLU(), nn.Dropout()),
-        *(nn.Linear(dense, dense), nn.ReLU(), nn.Dropout(), nn.Linear(dense, CLASSES)),
-    ]
-    return InTwoLists(features, classifier, pool)
-
-
-class InTwoLists(nn.Module):
-    def __init__(self, features, classifier, pool):
-        super().__init__()
-        self.pool = pool
-        self.features, self.classifier = nn.Sequential(*features), nn.Sequential(*classifier)
-
-    def forward(self, x):
-        x = F.adaptive_avg_pool2d(self.features(x), (self.pool, self.pool))
-        return self.classifier(torch.flatten(x, 1))
-
-
 # --- xternalz/WideResNet-pytorch ----------------------------------------------------------------
 
 
@@ -379,23 +351,6 @@ class RescaleNet(nn.Module):
     def forward(self, x):
         x = F.max_pool2d(F.relu(self.addbias1(self.conv1(x))), 3, 2, padding=1)
         return self.fc(self.addbias2(through_stages(self, x)).mean((2, 3)))
-
-
-def rescale_vgg(configuration, width=4, pool=7, dense=12):
-    features, c_in = [], 3
-    for length, multiple in zip(configuration, (1, 2, 4, 8, 8), strict=True):
-        for _ in range(length):
-            features += [AddBias(c_in, 1, 1)] if features else []
-            features += [conv(c_in, multiple * width), nn.ReLU()]
-            c_in = multiple * width
-        features.append(nn.MaxPool2d(2, 2))
-    features.append(AddBias(c_in, 1, 1))
-    classifier = [
-        *(nn.Linear(c_in * pool**2, dense, bias=False), nn.ReLU(), nn.Dropout(), AddBias(dense)),
-        *(nn.Linear(dense, dense, bias=False), nn.ReLU(), nn.Dropout(), AddBias(dense)),
-        nn.Linear(dense, CLASSES),
-    ]
-    return InTwoLists(features, classifier, pool)
 
 
 # --- What is done with them ---------------------------------------------------------------------
