@@ -23,7 +23,6 @@ from nf_resnets.trained.predict import images_of, refuse_other_network
 from nf_resnets.trained.run import Watch, train_one
 from nf_resnets.trained.settings import to_json
 from nf_resnets.trained.transfer import Learn, partly
-from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.display import Display
 
 SETTINGS = RunSettings(warmup_epochs=1.0)
@@ -36,7 +35,7 @@ def fit(
     network: Any = None,
     optimizer: Optimizer = None,
     learn: Learn = "all",
-    callback: Callback | None = None,
+    callback: Any = None,
     show: bool = True,
     **settings: Any,
 ) -> Trained:
@@ -52,7 +51,7 @@ def fit(
         ``settings["learning_rate"]`` is the schedule of the run's rate, a function of the step. Or
         the name of one, as a setting.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
-      callback: receives the events of the training, such as
+      callback: receives the events of the training (:class:`nf_resnets.sweep.Callback`), such as
         :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`.
       show: whether the progress is printed.
       **settings: those of :class:`nf_resnets.sweep.RunSettings`: ``model``, ``epochs``,
@@ -85,7 +84,7 @@ def fit(
         settings["optimizer"], optimizer = optimizer, None
     replaced = replacements(network, optimizer, learn, settings)
     values = make({"warmup_epochs": SETTINGS.warmup_epochs, **settings, **replaced.settings})
-    callbacks: list[Callback] = [callback] if callback else []
+    callbacks = [callback] if callback else []
     with contextlib.ExitStack() as stack:
         if show:
             callbacks.append(stack.enter_context(Display()))

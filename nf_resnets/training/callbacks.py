@@ -9,7 +9,8 @@ from typing import Any, Protocol
 class Callback(Protocol):
     """Receives the events of a sweep, or of one training.
 
-    A sweep calls it from several threads. It must not raise.
+    A class with some of the methods is one. A sweep calls it from several threads. It must not
+    raise.
     """
 
     def on_compile_begin(self, program: str, label: str) -> None:

@@ -16,9 +16,8 @@ import importlib.util
 import json
 import math
 import os
-import socket
+import re
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -56,8 +55,8 @@ def initialize(
     Raises:
       ValueError: if only some of the three are given, one is out of its range, or this process is
         already joined as another.
-      OSError: if the coordinator's host is unknown, does not answer, or its port is taken. (If the
-        others do not come, JAX ends process 0 by SIGABRT.)
+      OSError: if JAX cannot join the processes. (Where the coordinator does not answer, or the
+        others do not come, it may end the process by SIGABRT.)
       RuntimeError: if a device has been used before.
 
     Example:
@@ -84,7 +83,11 @@ def initialize(
                 f"process_id={process_id} of num_processes={num_processes} found; expected "
                 "0 <= process_id < num_processes."
             )
-        address = _address(coordinator)
+        port = coordinator.rpartition(":")[2] if re.fullmatch(r".+:\d+", coordinator, re.A) else "0"
+        if not 0 < int(port) < 2**16:
+            raise ValueError(
+                f"coordinator={coordinator!r} found; expected HOST:PORT, such as 10.0.0.1:1234."
+            )
         if jax.distributed.is_initialized():
             found = (jax.process_index(), jax.process_count())
             if found != (process_id, num_processes):
@@ -93,11 +96,6 @@ def initialize(
                     f"process is already joined as {found[0]} of {found[1]}."
                 )
             return
-        # JAX ends the whole process, without a sentence, where one of these fails.
-        if process_id == 0:
-            _check_free(coordinator, address)
-        else:
-            _wait_for(coordinator, address, connect_seconds)
     elif jax.distributed.is_initialized() or not _on_a_tpu():
         return
 
@@ -124,47 +122,6 @@ def initialize(
             raise
 
 
-def _address(coordinator: str) -> tuple[str, int]:
-    host, colon, port = coordinator.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        raise ValueError(
-            f"coordinator={coordinator!r} found; expected HOST:PORT, such as 10.0.0.1:1234."
-        )
-    return host.strip("[]"), int(port)
-
-
-def _check_free(coordinator: str, address: tuple[str, int]) -> None:
-    with socket.socket() as sock:
-        # As JAX's server does it: the connections of an earlier start do not hold the port.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("", address[1]))
-        except OSError as error:
-            raise OSError(
-                f"coordinator={coordinator!r}: process 0 cannot listen at port {address[1]} "
-                f"({error.strerror}); choose another, for every process."
-            ) from None
-
-
-def _wait_for(coordinator: str, address: tuple[str, int], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection(address, timeout=5).close()
-            return
-        except socket.gaierror as error:
-            # A name may appear later than a process that is started at the same time.
-            reason = f"the host is not known ({error.strerror})"
-        except OSError as error:
-            reason = str(error)
-        if time.monotonic() > end:
-            raise OSError(
-                f"coordinator={coordinator!r} did not answer within connect_seconds={seconds}: "
-                f"{reason}; is process 0 running there?"
-            )
-        time.sleep(0.1)
-
-
 def _on_a_tpu() -> bool:
     """Whether there are TPU chips that JAX would use, found without starting them."""
     platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
@@ -179,37 +136,33 @@ def is_process_zero() -> bool:
     return jax.process_index() == 0
 
 
-# The first message holds kind, length and the beginning of the content: most messages are short,
-# and cost one collective of one shape.
-_BYTES, _JSON, _REFUSED = range(3)
-_FIRST = 4096
-_HEADER = 9
-
-
 def broadcast(value: Any) -> Any:
     """Gives the value of process 0 to every process; those of the others are ignored.
 
     All processes call it, in the same order as their other collectives.
 
     Args:
-      value: a JSON value or bytes, of any length.
+      value: a JSON value.
 
     Returns:
       The value as JSON gives it back: tuples as lists, keys as text.
 
     Raises:
-      TypeError: on every process, if the value of process 0 is neither.
+      TypeError: on process 0, if its value is none.
 
     Example:
       >>> broadcast({"rate": 0.1, "shape": (2, 3)})
       {'rate': 0.1, 'shape': [2, 3]}
     """
-    kind, content = _encode(value) if is_process_zero() else (_BYTES, b"")
+    text = json.dumps(value).encode() if is_process_zero() else b""
     if jax.process_count() > 1:
-        kind, content = _send(kind, content)
-    if kind == _REFUSED:
-        raise TypeError(content.decode())
-    return json.loads(content) if kind == _JSON else content
+        length = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+        # A power of two, so that messages of all lengths compile a handful of programs.
+        buffer = np.zeros(1 << (length - 1).bit_length(), np.uint8)
+        buffer[: len(text)] = np.frombuffer(text, np.uint8)
+        whole = np.asarray(multihost_utils.broadcast_one_to_all(buffer), np.uint8)
+        text = whole[:length].tobytes()
+    return json.loads(text)
 
 
 def broadcast_tree(found: Any, like: Any) -> Any:
@@ -231,48 +184,22 @@ def broadcast_tree(found: Any, like: Any) -> Any:
     """
     if jax.process_count() == 1 or not broadcast(found is not None):
         return found if is_process_zero() else None
-    whole = b"" if found is None else b"".join(x.tobytes() for x in jax.tree.leaves(found))
-    whole = broadcast(whole)
-    if is_process_zero():
-        return found
-    leaves, start = [], 0
-    for leaf in jax.tree.leaves(like):
-        dtype = np.dtype(leaf.dtype)
-        size = math.prod(leaf.shape) * dtype.itemsize
-        leaves.append(np.frombuffer(whole[start : start + size], dtype).reshape(leaf.shape))
-        start += size
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
+    def as_bytes(leaf: Any) -> np.ndarray:
+        if is_process_zero():
+            return np.frombuffer(np.asarray(leaf).tobytes(), np.uint8)
+        return np.zeros(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize, np.uint8)
 
-def _encode(value: Any) -> tuple[int, bytes]:
-    if isinstance(value, bytes):
-        return _BYTES, value
-    try:
-        return _JSON, json.dumps(value).encode()
-    except (TypeError, ValueError) as error:
-        # The others wait for a message: they get the refusal.
-        return _REFUSED, (
-            f"a value of type {type(value).__name__} found; expected a JSON value or bytes "
-            f"({error})."
-        ).encode()
+    # As bytes, since JAX sums what the processes have, and -0.0 + 0 is 0.
+    whole = multihost_utils.broadcast_one_to_all(
+        jax.tree.map(as_bytes, found if is_process_zero() else like)
+    )
 
+    def as_before(part: Any, leaf: Any) -> np.ndarray:
+        content = np.asarray(part, np.uint8).tobytes()
+        return np.frombuffer(content, np.dtype(leaf.dtype)).reshape(leaf.shape)
 
-def _send(kind: int, content: bytes) -> tuple[int, bytes]:
-    start = bytes([kind]) + len(content).to_bytes(8, "big") + content[: _FIRST - _HEADER]
-    start = _collective(start, _FIRST)
-    kind, length = start[0], int.from_bytes(start[1:_HEADER], "big")
-    received = start[_HEADER:]
-    if length > len(received):
-        # Powers of two, so that messages of all lengths compile a handful of programs.
-        rest = length - len(received)
-        received += _collective(content[_FIRST - _HEADER :], 1 << (rest - 1).bit_length())
-    return kind, received[:length]
-
-
-def _collective(content: bytes, size: int) -> bytes:
-    buffer = np.zeros(size, np.uint8)
-    buffer[: len(content)] = np.frombuffer(content, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(buffer), np.uint8).tobytes()
+    return found if is_process_zero() else jax.tree.map(as_before, whole, like)
 
 
 def any_process(flag: bool) -> bool:

@@ -143,15 +143,6 @@ class TensorBoard:
             path.name.rpartition("-")[2]: path for path in self._folder.glob("*-*") if path.is_dir()
         }
 
-    def on_compile_begin(self, program: str, label: str) -> None:
-        """Not logged."""
-
-    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
-        """Not logged."""
-
-    def on_message(self, text: str) -> None:
-        """Not logged."""
-
     def on_run_begin(
         self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
     ) -> None:

@@ -54,15 +54,6 @@ class WandB:
         self._most_points = most_points
         self._runs: dict[str, tuple[Any, int]] = {}  # of those in slots; every n-th step is logged
 
-    def on_compile_begin(self, program: str, label: str) -> None:
-        """Not logged."""
-
-    def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
-        """Not logged."""
-
-    def on_message(self, text: str) -> None:
-        """Not logged."""
-
     def on_run_begin(
         self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
     ) -> None:

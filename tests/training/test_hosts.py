@@ -24,16 +24,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from nf_resnets import training
 from nf_resnets.training import hosts
 
-# What process 0 says: empty, short, to the last byte of the first message and one more, and what
-# needs a second message of which the size is, and is not, a power of two.
-FIRST = 4096 - 9
+# What process 0 says: of every kind, and of lengths that are, and are not, powers of two.
 SAID = [
     None,
     {"rate": 0.1, "text": "é\n", "list": [1, [2.5, True]], "none": None},
-    b"",
-    bytes(range(256)),
-    *(b"x" * (FIRST + more) for more in (-1, 0, 1, 4096, 4097)),
-    "y" * 100_000,
+    "",
+    *("x" * length for length in (254, 255, 4094, 100_000)),
 ]
 
 
@@ -45,12 +41,6 @@ def talk(process):
         assert found == value and type(found) is type(value), (found, value)
     # What the others would say may be no message at all.
     assert hosts.broadcast(2 if process == 0 else object()) == 2
-    try:
-        hosts.broadcast({1, 2} if process == 0 else 0)
-    except TypeError as error:
-        assert str(error).startswith("a value of type set found; expected a JSON value or bytes")
-    else:
-        raise AssertionError("a set was sent")
     assert [hosts.any_process(flag) for flag in (False, process == 1, True)] == [False, True, True]
     tree = {
         "kernel": np.linspace(0, 1, 3000, dtype=np.float32).reshape(30, 100),
@@ -305,28 +295,6 @@ def test_times_that_do_not_fit(name):
         hosts.initialize("host:1", 2, 0, **{name: 0})
 
 
-def test_a_coordinator_that_is_not_there():
-    start = time.monotonic()
-    with pytest.raises(OSError) as error:
-        hosts.initialize(f"127.0.0.1:{free_port()}", 2, 1, connect_seconds=1)
-    assert 1 <= time.monotonic() - start < 10
-    assert "did not answer within connect_seconds=1: " in str(error.value)
-    assert str(error.value).endswith("Connection refused; is process 0 running there?")
-
-
-def test_a_coordinator_whose_port_is_taken():
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        sock.listen()
-        port = sock.getsockname()[1]
-        with pytest.raises(OSError) as error:
-            hosts.initialize(f"127.0.0.1:{port}", 2, 0)
-    assert str(error.value) == (
-        f"coordinator='127.0.0.1:{port}': process 0 cannot listen at port {port} (Address already "
-        "in use); choose another, for every process."
-    )
-
-
 def on_a_tpu(monkeypatch, platforms):
     """Makes it look as on a Cloud TPU, and records how JAX is asked to join."""
     asked = []
@@ -374,13 +342,8 @@ def test_one_process_says_what_several_would():
     for value in SAID:
         assert hosts.broadcast(value) == value
     assert hosts.broadcast({"a": (1, 2), 3: None}) == {"a": [1, 2], "3": None}
-    for value in ({1}, [object()], np.float32(1), bytearray(b"x")):
-        with pytest.raises(TypeError, match=r"^a value of type .*; expected a JSON value or bytes"):
-            hosts.broadcast(value)
-    cycle = []
-    cycle.append(cycle)
-    with pytest.raises(TypeError, match="^a value of type list found"):
-        hosts.broadcast(cycle)
+    with pytest.raises(TypeError, match="set is not JSON serializable"):
+        hosts.broadcast({1})
     assert [hosts.any_process(flag) for flag in (False, True)] == [False, True]
 
 
