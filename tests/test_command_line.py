@@ -29,7 +29,7 @@ def test_help_fits_the_terminal(typed, columns, monkeypatch, capsys):
 def test_what_stands_under_a_field_is_broken_where_the_terminal_ends(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     assert run(monkeypatch, "train", "--help") == 0
-    assert "(or half of the run, if that is shorter); then" in capsys.readouterr().out
+    assert "of a folder with a folder of images for each class." in capsys.readouterr().out
 
 
 @dataclasses.dataclass(frozen=True)

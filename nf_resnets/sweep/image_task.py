@@ -92,7 +92,7 @@ class ImageTask:
         names: tuple[str, ...] = SINGLE,
         given: Given = Given(),  # noqa: B008 (a frozen value)
     ) -> None:
-        self._given = given
+        self.given = given
         self.dataset = functools.cache(load)
         self.fingerprint = functools.cache(lambda name: data.fingerprint(self.dataset(name)))
         self._names = names
@@ -105,13 +105,13 @@ class ImageTask:
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
         others = dataclasses.replace(settings, **numbers)
         if others not in self._kinds:
-            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self._given)
+            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self.given)
         return self._kinds[others]
 
     def plan(self, settings: RunSettings) -> Plan:
         """What follows from a run's settings; raises as :func:`kind_of`."""
         kind = self.kind(settings)
-        values = {**vars(settings), **self._given.names}
+        values = {**vars(settings), **self.given.names}
         return Plan(
             settings=values,
             label=label(values, self._names),
@@ -125,7 +125,7 @@ class ImageTask:
         )
 
     def _settings(self, plan: Plan) -> RunSettings:
-        names = self._given.names
+        names = self.given.names
         return make({n: x for n, x in plan.settings.items() if n in FIELDS and n not in names})
 
     def check(self, plan: Plan, devices_per_run: int) -> None:
@@ -192,8 +192,8 @@ class ImageTask:
     def start(self, plan: Plan) -> training.Start | training.TrainState:
         """In what a run differs from others of its program."""
         settings = self._settings(plan)
-        kind, network, variables = self.kind(settings), self._given.network, self._given.variables
-        if variables is None and not self._given.is_other:
+        kind, network, variables = self.kind(settings), self.given.network, self.given.variables
+        if variables is None and not self.given.is_other:
             return training.Start(
                 kind.scheme, settings.seed, hyper_of(settings), settings.alpha,
                 settings.branch_scale,

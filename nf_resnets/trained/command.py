@@ -104,9 +104,10 @@ class Train:
         samples = None if self.samples is None else places.try_folder(self.samples, "--samples")
         settings = make(vars(self.settings))
         dataset = data.load(settings.dataset, self.data_dir)
+        task, settings = fit.task_of(settings, Given(), lambda _: dataset)
         where = f"{settings.model} ({settings.scheme}) on {settings.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
-        _make(self, out, {}, partial(fit.fit_one, settings, Given(), load=lambda _: dataset))
+        _make(self, out, {}, partial(fit.fit_one, task, settings))
         if samples is not None:
             _write_samples(samples, dataset)
             print(f"Images to try it on: {program()} predict {out} {samples}/*.png")
@@ -310,13 +311,14 @@ class Tune:
         new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
         dtype = models.dtype_of(wanted.dtype)
         new = dataclasses.replace(new, model=new.model.clone(dtype=dtype))
+        replaced = fit.replacements(new, learn=self.learn)
+        settings = make({**vars(wanted), **replaced.settings})
+        task, settings = fit.task_of(settings, replaced, lambda _: dataset)
         labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], self.learn))
         print(f"Fine-tuning {self.file} on {wanted.dataset}: {labels.count('learns')} of "
               f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
-        replaced = fit.replacements(new, learn=self.learn)
-        settings = make({**vars(wanted), **replaced.settings})
         _make(self, out, {"tuned_from": dict(old.notes), "learn": self.learn},
-              partial(fit.fit_one, settings, replaced, load=lambda _: dataset))  # fmt: skip
+              partial(fit.fit_one, task, settings))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,11 +84,12 @@ def fit(
         settings["optimizer"], optimizer = optimizer, None
     replaced = replacements(network, optimizer, learn, settings)
     values = make({"warmup_epochs": SETTINGS.warmup_epochs, **settings, **replaced.settings})
+    task, values = task_of(values, replaced, load)
     callbacks = [callback] if callback else []
     with contextlib.ExitStack() as stack:
         if show:
             callbacks.append(stack.enter_context(Display()))
-        return fit_one(values, replaced, Watch(tuple(callbacks)), load)
+        return fit_one(task, values, Watch(tuple(callbacks)))
 
 
 def replacements(
@@ -116,12 +117,12 @@ def replacements(
     return dataclasses.replace(found, names={**names, **found.names})
 
 
-def fit_one(
-    settings: RunSettings, replaced: Given, watch: Watch, load: Load = data.load
-) -> Trained:
-    """Trains one network by settings that are checked; see :func:`fit`."""
+def task_of(
+    settings: RunSettings, replaced: Given, load: Load = data.load
+) -> tuple[ImageTask, RunSettings]:
+    """The task of one run, and its settings as they fit the data, all checked; see :func:`fit`."""
     dataset = load(settings.dataset)
-    inputs, images = Images.of(dataset), len(dataset.train.labels)
+    images = len(dataset.train.labels)
     if settings.batch_size == RunSettings.batch_size:
         settings = dataclasses.replace(settings, batch_size=min(settings.batch_size, images))
     per_epoch = data.steps_per_epoch(images, settings.batch_size)
@@ -129,10 +130,16 @@ def fit_one(
     warmup = min(settings.warmup_epochs, epochs / 2)
     settings = dataclasses.replace(settings, warmup_epochs=warmup)
     task = ImageTask(lambda name: dataset, ("model", "scheme"), replaced)
-    plan, kind = task.plan(settings), task.kind(settings)
+    task.kind(settings)
     if replaced.network is None:
         for name in UNREAD:
             refuse_without_effect(name, (getattr(settings, name),), [settings])
+    return task, settings
+
+
+def fit_one(task: ImageTask, settings: RunSettings, watch: Watch) -> Trained:
+    """Trains the one run of a task; see :func:`fit`."""
+    plan, kind, dataset = task.plan(settings), task.kind(settings), task.dataset(settings.dataset)
     # With BatchNorm a device holds whole slices of the batch.
     parts = kind.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
     program = task.build(plan, mesh_for(parts // kind.micro_batches))
@@ -145,7 +152,7 @@ def fit_one(
         "settings": changed(plan.settings), "steps": plan.num_steps,
         **{name: row[name] for name in ("test_accuracy", "test_loss")},
     }  # fmt: skip
-    return Trained(program.model, variables, inputs, notes)
+    return Trained(program.model, variables, Images.of(dataset), notes)
 
 
 def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,4 +169,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["SETTINGS", "changed", "fit", "fit_one", "mesh_for", "replacements"]
+__all__ = ["SETTINGS", "changed", "fit", "fit_one", "mesh_for", "replacements", "task_of"]

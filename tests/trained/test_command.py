@@ -73,10 +73,10 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
     """Its training is that of the function, and here ends where it begins."""
     how = dataclasses.replace(SETTINGS, epochs=2.0, peak_lr=0.1)
 
-    def fit(settings, given, watch, load):
+    def fit(task, settings, watch):
+        given, inputs = task.given, trained.Images.of(task.dataset("digits"))
         assert settings == make(vars(how)) and given.names["learn"] == "head"
         notes = {"steps": 90, "test_accuracy": 0.5, "test_loss": 1.0}
-        inputs = trained.Images.of(load("digits"))
         return trained.Trained(given.network, dict(given.variables), inputs, notes)
 
     monkeypatch.setattr(command.fit, "fit_one", fit)

@@ -171,8 +171,8 @@ def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(
 def trained_at_once(monkeypatch):
     """In place of a training: drawn weights, the same each time."""
 
-    def fit(settings, given, watch, load):
-        dataset = load("digits")
+    def fit(task, settings, watch):
+        dataset = task.dataset("digits")
         model = make_model(kind_of(settings, dataset), dataset)
         notes = {"steps": 14, "test_accuracy": 0.5, "test_loss": 1.0}
         return trained.Trained(model, drawn(model), trained.Images.of(dataset), notes)
