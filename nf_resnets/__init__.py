@@ -23,21 +23,22 @@ if TYPE_CHECKING:
         translation,
     )
     from nf_resnets.trained.fit import fit
-    from nf_resnets.trained.quick import predict
+    from nf_resnets.trained.predict import classify as predict
 
 __version__ = "0.1.0"
 
 _LAZY = (
     "analysis", "data", "models", "optim", "plotting", "sweep", "trained", "training", "translation"
 )  # fmt: skip
-_FUNCTIONS = {"fit": "nf_resnets.trained.fit", "predict": "nf_resnets.trained.quick"}
+_FUNCTIONS = {"fit": ("fit", "fit"), "predict": ("predict", "classify")}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"nf_resnets.{name}")
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
+        module, function = _FUNCTIONS[name]
+        return getattr(importlib.import_module(f"nf_resnets.trained.{module}"), function)
     raise AttributeError(f"module 'nf_resnets' has no attribute {name!r}")
 
 

@@ -32,7 +32,7 @@ DIRECT = {
     "trained.fit": ("fit",),
     "trained.fit_translation": ("TranslationRecipe", "fit_translation"),
     "trained.pictures": ("read_picture", "write_picture"),
-    "trained.predict": ("logits_of", "predict", "ranked"),
+    "trained.predict": ("classify", "logits_of", "predict", "ranked"),
     "trained.torch_layouts": ("Layout",),
     "trained.torch_parts": ("Part",),
     "trained.transfer": ("transfer",),

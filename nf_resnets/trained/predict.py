@@ -1,9 +1,10 @@
-"""What a trained network says of images: probabilities of the classes."""
+"""What a trained network says of images: classes and their probabilities."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, training
-from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
+from nf_resnets.trained.file import Trained, TrainedError, expected_leaves, load
 from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.pictures import read_picture
 from nf_resnets.trained.tree import refuse_no_variables, refuse_other_leaves
 
 
@@ -63,8 +65,9 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
       >>> variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
       >>> inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
       >>> network = trained.Trained(model, variables, inputs)
-      >>> predict(network, np.zeros((5, 8, 8, 1))).shape
-      (5, 2)
+      >>> pixels = np.zeros((5, 8, 8, 1))
+      >>> predict(network, pixels).shape, classify(network, pixels)[0][0] in inputs.class_names
+      ((5, 2), True)
     """
     inputs = images_of(trained)
     pixels = np.asarray(pixels)
@@ -100,6 +103,57 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
             "the network's outputs are NaN; expected weights with which they are numbers."
         )
     return result
+
+
+def classify(
+    network: Trained | str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | np.ndarray,
+) -> list[tuple[str, float]]:
+    """The likeliest class of each image, with its probability.
+
+    :func:`predict` gives the probabilities of all classes.
+
+    Args:
+      network: as :func:`nf_resnets.fit` returns it, or its file.
+      images: image files, or raw pixels ``[B, H, W, C]``. Files are cropped in the middle, resized,
+        and made grey or coloured as the network needs them.
+
+    Raises:
+      TrainedError: if the network does not take images, an image cannot be read, which is named, or
+        pixels are scaled to 0 to 1 or to mean 0 where the network takes raw ones.
+    """
+    if not isinstance(network, Trained):
+        network = load(network)
+    inputs = images_of(network)
+    if isinstance(images, str | os.PathLike):
+        images = [images]
+    if isinstance(images, np.ndarray | jax.Array):
+        images = np.asarray(images)
+        _refuse_scaled(images, inputs.max_value)
+    else:
+        files = list(images) if isinstance(images, Iterable) else [images]
+        for file in files:
+            if not isinstance(file, str | os.PathLike):
+                raise TrainedError(
+                    f"images has a {type(file).__name__}; expected image files, or raw pixels "
+                    f"[B, {', '.join(map(str, inputs.shape))}] in one array."
+                )
+        images = np.array([read_picture(file, inputs) for file in files], np.float32)
+        images = images.reshape(-1, *inputs.shape)
+    found = predict(network, images)
+    return [ranked(each, inputs.class_names, 1)[0] for each in found]
+
+
+def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
+    """Refuses pixels of 0 to 1, or about 0, where the network takes raw ones, as of 0 to 255."""
+    if max_value < 8 or pixels.dtype.kind != "f" or not pixels.size:
+        return
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or 0 < high <= 1:
+        raise TrainedError(
+            f"images with pixels from {low:.3g} to {high:.3g} found, which look scaled; expected "
+            f"raw ones, from 0 to {max_value:g}, as the network was trained on."
+        )
 
 
 def refuse_other_network(trained: Trained) -> None:
@@ -147,4 +201,4 @@ def images_of(trained: Trained) -> Images:
     return trained.inputs
 
 
-__all__ = ["images_of", "logits_of", "predict", "ranked", "refuse_other_network"]
+__all__ = ["classify", "images_of", "logits_of", "predict", "ranked", "refuse_other_network"]

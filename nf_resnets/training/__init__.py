@@ -1,7 +1,6 @@
 """Training: the step of one replica, its compiled forms on a mesh, programs, waves of runs."""
 
 from nf_resnets.training.apply import ApplyFn, Functions, eval_apply, functions_of, train_apply
-from nf_resnets.training.average import Average, moved_average, start_average
 from nf_resnets.training.device_iterator import DeviceIterator, local_rows
 from nf_resnets.training.evaluate import make_evaluate
 from nf_resnets.training.images import (
@@ -14,12 +13,17 @@ from nf_resnets.training.images import (
 )
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
 from nf_resnets.training.loss import cross_entropy
-from nf_resnets.training.mesh import DATA, SWEEP, make_mesh
+from nf_resnets.training.mesh import DATA, SWEEP, make_mesh, replicate, shard_runs, stack, unstack
 from nf_resnets.training.program import Program, Start, Steps
-from nf_resnets.training.relative import Parametrize, Relative, relative_to
+from nf_resnets.training.relative import Relative, relative_to
 from nf_resnets.training.run import Plan, Run
-from nf_resnets.training.sharding import replicate, shard_runs, stack, unstack
-from nf_resnets.training.state import TrainState, create_state
+from nf_resnets.training.state import (
+    Average,
+    TrainState,
+    create_state,
+    moved_average,
+    start_average,
+)
 from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import replica_step
 from nf_resnets.training.steps import LONGEST, make_train_steps
@@ -33,7 +37,7 @@ from nf_resnets.training.wave import Hooks, Stopped, train
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
-    "Functions", "Hooks", "ImageTraining", "Parametrize", "Plan", "Program", "Relative", "Run",
+    "Functions", "Hooks", "ImageTraining", "Plan", "Program", "Relative", "Run",
     "Start", "Steps", "Stopped", "StreamedTraining", "TrainState", "create_state", "cross_entropy",
     "device_splits", "draw_params", "eval_apply", "first_images", "functions_of", "image_program",
     "image_test", "local_rows", "lower_image_steps", "make_estimate_batch_stats", "make_evaluate",

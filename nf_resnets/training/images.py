@@ -25,7 +25,7 @@ from nf_resnets.training.initial import (
     make_initial,
     refuse_other_params,
 )
-from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.mesh import DATA, SWEEP, replicate, shard_runs
 from nf_resnets.training.program import (
     InitialFn,
     Program,
@@ -35,7 +35,6 @@ from nf_resnets.training.program import (
     quick_compile,
     state_shapes,
 )
-from nf_resnets.training.sharding import replicate, shard_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import NOISE, Vectorize

@@ -17,8 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets import schemes
 from nf_resnets.data.order import check_seed
 from nf_resnets.training import hosts
-from nf_resnets.training.mesh import SWEEP
-from nf_resnets.training.sharding import unstack
+from nf_resnets.training.mesh import SWEEP, unstack
 from nf_resnets.training.state import TrainState, refuse_other_leaves
 
 

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import optax
 
 from nf_resnets import init, optim, schemes
-from nf_resnets.parametrization import Kind
 
 DEPTHS = ("depth", "num_layers", "encoder_layers", "decoder_layers")
 """The fields of networks that say how deep they are."""
-
-
-class Parametrize(Protocol):
-    """Scales the rates of an optimizer; see :func:`nf_resnets.optim.parametrized`.
-
-    Example:
-      >>> import optax
-      >>> from functools import partial
-      >>> from nf_resnets import optim
-      >>> small, large = ({"head": {"kernel": jax.numpy.ones((n, 10))}} for n in (16, 64))
-      >>> parametrize: Parametrize = partial(
-      ...     optim.parametrized, params=large, scheme="mup", base=small)
-      >>> optimizer = parametrize(optax.sgd(0.1), kind="sgd")
-      >>> updates, _ = optimizer.update(large, optimizer.init(large), large)
-      >>> round(float(updates["head"]["kernel"][0, 0]), 6)
-      -0.025
-    """
-
-    def __call__(
-        self, optimizer: optax.GradientTransformation, *, kind: Kind
-    ) -> optax.GradientTransformation:
-        """The optimizer, whose rates follow width and depth."""
 
 
 class Relative(NamedTuple):
@@ -42,11 +20,12 @@ class Relative(NamedTuple):
 
     Attributes:
       model: the network, whose scheme (``init.at_base``) knows the base network.
-      parametrize: scales an optimizer for it.
+      parametrize: ``parametrize(optimizer, kind=...)`` scales the rates of an optimizer for it, as
+        :func:`nf_resnets.optim.parametrized`.
     """
 
     model: Any
-    parametrize: Parametrize
+    parametrize: Callable[..., optax.GradientTransformation]
 
 
 def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
@@ -93,4 +72,4 @@ def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
     return Relative(model if same else model.clone(scheme=scheme), parametrize)
 
 
-__all__ = ["Parametrize", "Relative", "relative_to"]
+__all__ = ["Relative", "relative_to"]

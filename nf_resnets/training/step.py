@@ -15,11 +15,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
 from nf_resnets.data.order import check_whole
 from nf_resnets.training.apply import ApplyFn, called
-from nf_resnets.training.average import moved_average
 from nf_resnets.training.loss import correct, cross_entropy
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs
-from nf_resnets.training.sharding import stack, unstack
-from nf_resnets.training.state import OptimizerFn, TrainState, is_counter, refuse_other_leaves
+from nf_resnets.training.mesh import DATA, SWEEP, check_runs, stack, unstack
+from nf_resnets.training.state import (
+    OptimizerFn,
+    TrainState,
+    is_counter,
+    moved_average,
+    refuse_other_leaves,
+)
 
 Metrics = dict[str, jax.Array]
 Vectorize = Literal["auto", "vmap", "loop"]

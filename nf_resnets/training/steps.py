@@ -13,9 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.data.order import check_whole, epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.mesh import DATA, SWEEP, check_runs, stack, unstack
 from nf_resnets.training.program import Steps
-from nf_resnets.training.sharding import stack, unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
     NOISE,

@@ -15,9 +15,9 @@ from jax.experimental import multihost_utils
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callbacks
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.mesh import unstack
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan, Run, refuse_labels
-from nf_resnets.training.sharding import unstack
 from nf_resnets.training.state import TrainState
 
 MOST_SAVING = 0.02

@@ -13,9 +13,8 @@ from nf_resnets import models
 from nf_resnets.training import hosts
 from nf_resnets.training.host_steps import HostSteps
 from nf_resnets.training.initial import make_initial
-from nf_resnets.training.mesh import DATA
+from nf_resnets.training.mesh import DATA, unstack
 from nf_resnets.training.program import Program, Start, build
-from nf_resnets.training.sharding import unstack
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
 from nf_resnets.translation.evaluate import mean_likelihood
