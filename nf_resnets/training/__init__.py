@@ -1,12 +1,9 @@
 """Training: the step of one replica, its compiled forms on a mesh, programs, waves of runs."""
 
 from nf_resnets.training.apply import ApplyFn, Functions, eval_apply, functions_of, train_apply
-from nf_resnets.training.device_iterator import DeviceIterator, local_rows
-from nf_resnets.training.evaluate import make_evaluate
 from nf_resnets.training.images import (
     ImageTraining,
     device_splits,
-    first_images,
     image_program,
     image_test,
     lower_image_steps,
@@ -18,30 +15,22 @@ from nf_resnets.training.program import Program, Start, Steps
 from nf_resnets.training.relative import Relative, relative_to
 from nf_resnets.training.run import Plan, Run
 from nf_resnets.training.state import (
-    Average,
     TrainState,
     create_state,
-    moved_average,
-    start_average,
 )
-from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import replica_step
 from nf_resnets.training.steps import LONGEST, make_train_steps
 from nf_resnets.training.streamed import (
     StreamedTraining,
-    make_streamed_evaluate,
-    make_streamed_step,
     streamed_program,
 )
 from nf_resnets.training.wave import Hooks, Stopped, train
 
 __all__ = [
-    "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Average", "DeviceIterator",
-    "Functions", "Hooks", "ImageTraining", "Plan", "Program", "Relative", "Run",
-    "Start", "Steps", "Stopped", "StreamedTraining", "TrainState", "create_state", "cross_entropy",
-    "device_splits", "draw_params", "eval_apply", "first_images", "functions_of", "image_program",
-    "image_test", "local_rows", "lower_image_steps", "make_estimate_batch_stats", "make_evaluate",
-    "make_initial", "make_mesh", "make_streamed_evaluate", "make_streamed_step", "make_train_steps",
-    "moved_average", "relative_to", "replica_step", "replicate", "shard_runs", "stack",
-    "start_average", "streamed_program", "train", "train_apply", "unstack",
+    "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Functions", "Hooks",
+    "ImageTraining", "Plan", "Program", "Relative", "Run", "Start", "Steps", "Stopped",
+    "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
+    "draw_params", "eval_apply", "functions_of", "image_program", "image_test", "lower_image_steps",
+    "make_initial", "make_mesh", "make_train_steps", "relative_to", "replica_step", "replicate",
+    "shard_runs", "stack", "streamed_program", "train", "train_apply", "unstack",
 ]  # fmt: skip

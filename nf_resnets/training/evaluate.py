@@ -1,4 +1,4 @@
-"""Loss and accuracy on a whole split: every example counted once, none dropped."""
+"""Tests of a run: loss and accuracy on a whole split, and the statistics of BatchNorm for them."""
 
 from __future__ import annotations
 
@@ -12,51 +12,23 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.augment import normalize
-from nf_resnets.data.batch import DeviceData
+from nf_resnets.data.batch import DeviceData, training_batch
 from nf_resnets.data.order import check_whole
 from nf_resnets.models.conv import never_stored
 from nf_resnets.training.apply import ApplyFn, called
 from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.state import TrainState, is_counter
 
 
 def make_evaluate(
     apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int
 ) -> Callable[[Any, Any, DeviceData], dict[str, jax.Array]]:
-    """Compiles the evaluation of ``R`` runs on a ``("sweep", "data")`` mesh.
+    """Compiles ``evaluate(params, batch_stats, data)`` of ``R`` runs on a mesh.
 
-    The split is cut into as few batches as that takes, as equal as they can be; what the last one
-    lacks is filled up with examples that do not count.
-
-    Args:
-      apply_fn: how the network is called (:func:`nf_resnets.training.eval_apply`).
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      batch_size: the most examples in a batch over all devices of a run; rounded up to divide
-        evenly.
-
-    Returns:
-      ``evaluate(params, batch_stats, data)`` with a leading axis ``[R, ...]`` on parameters and
-      statistics; it gives ``loss`` and ``accuracy`` float32 [R], means over the whole split. The
-      accuracy is NaN if a label is no class.
-
-    Raises:
-      ValueError: if ``batch_size`` is below 1; from the function, if ``R`` is no multiple of the
-        mesh's ``sweep`` axis.
-      TypeError: if ``batch_size`` is no whole number.
-
-    Example:
-      >>> import numpy as np
-      >>> from nf_resnets import data, training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params, batch_stats
-      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
-      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
-      >>> mesh = training.make_mesh(devices=jax.devices()[:1])
-      >>> evaluate = make_evaluate(apply, mesh, batch_size=4)
-      >>> split = data.DeviceData.of(dataset, dataset.test)
-      >>> found = jax.eval_shape(evaluate, jnp.zeros((1, 16, 2)), {}, split)
-      >>> {name: each.shape for name, each in found.items()}
-      {'accuracy': (1,), 'loss': (1,)}
+    It gives ``loss`` and ``accuracy`` float32 [R], means over the whole split; the accuracy is NaN
+    if a label is no class. The split is cut into as few batches as ``batch_size`` allows, as equal
+    as they can be; what the last one lacks is filled up with examples that do not count.
     """
     check_whole(batch_size=batch_size)
     if batch_size < 1:
@@ -122,4 +94,63 @@ def batch_sums(
     return jnp.stack([*found, counts.sum()])
 
 
-__all__ = ["batch_sums", "make_evaluate"]
+def make_estimate_batch_stats(
+    apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int, momentum: float | None = None
+) -> Callable[[TrainState, DeviceData, jax.Array], Any]:
+    """Compiles ``estimate(states, data, orders)``, BatchNorm's statistics at the last parameters.
+
+    Running statistics forget with a factor of 0.9 a step; after few steps of a deep network that
+    still moves fast they are those of a network that is gone. Here mean and variance are averages
+    over the first ``batches`` of the orders int32 [R, N], not augmented: ``mean = sum_i mean_i /
+    batches``, likewise the variance. Whole numbers among the statistics stay as they are.
+    ``momentum`` is what a step keeps of the running statistics; None finds it for each of them,
+    from two updates.
+
+    Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
+    """
+    check_whole(batches=batches, batch_size=batch_size)
+    if batches < 1:
+        raise ValueError(f"batches={batches} found; expected at least 1.")
+
+    def one_run(state: TrainState, data: DeviceData, order: jax.Array) -> Any:
+        nothing = jax.tree.map(jnp.zeros_like, state.batch_stats)
+
+        @never_stored()
+        def one_batch(index: jax.Array) -> Any:
+            batch = training_batch(
+                data, order, state.seed, index, batch_size=batch_size, axis_name=DATA
+            )
+            _, updated = apply_fn(state.params, nothing, batch["image"], batch["keys"])
+            # From 0, an update of the running statistics adds this fraction of the batch's.
+            if momentum is not None:
+                return jax.tree.map(lambda value: value / (1 - momentum), updated)
+            # From what is as large as that, the difference is a fraction of it that float32 keeps.
+            start = jax.tree.map(lambda new: jnp.maximum(jnp.abs(new), 1), updated)
+            _, again = apply_fn(state.params, start, batch["image"], batch["keys"])
+            return jax.tree.map(
+                lambda new, then, before: new / (1 - (then - new) / before), updated, again, start
+            )
+
+        found = lax.map(one_batch, jnp.arange(batches))
+        means = lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)
+        return jax.tree.map(
+            lambda mean, given: given if is_counter(given) else mean.astype(given.dtype),
+            means, state.batch_stats,
+        )  # fmt: skip
+
+    def local_runs(states: TrainState, data: DeviceData, orders: jax.Array) -> Any:
+        return lax.map(lambda run: one_run(run[0], data, run[1]), (states, orders))
+
+    per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
+    sharded = jax.shard_map(
+        local_runs, mesh=mesh, in_specs=(per_run, shared, per_run), out_specs=per_run
+    )
+
+    def estimate(states: TrainState, data: DeviceData, orders: jax.Array) -> Any:
+        check_runs(orders.shape[0], mesh)
+        return sharded(states, data, orders)
+
+    return jax.jit(estimate, out_shardings=NamedSharding(mesh, per_run))
+
+
+__all__ = ["batch_sums", "make_estimate_batch_stats", "make_evaluate"]

@@ -18,7 +18,7 @@ from nf_resnets.data.order import check_whole
 from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training import hosts
 from nf_resnets.training.apply import ApplyFn, eval_apply, has_batch_norm, train_apply
-from nf_resnets.training.evaluate import make_evaluate
+from nf_resnets.training.evaluate import make_estimate_batch_stats, make_evaluate
 from nf_resnets.training.initial import (
     CALIBRATION_EXAMPLES,
     Draw,
@@ -36,7 +36,6 @@ from nf_resnets.training.program import (
     state_shapes,
 )
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.statistics import make_estimate_batch_stats
 from nf_resnets.training.step import NOISE, Vectorize
 from nf_resnets.training.steps import LONGEST, METRICS, make_train_steps
 

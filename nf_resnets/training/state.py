@@ -34,15 +34,7 @@ class Average(NamedTuple):
 
 
 def start_average(params: Any, decay: Any) -> Average:
-    """The average before the first step: the parameters themselves.
-
-    Args:
-      params: the initialised parameter tree.
-      decay: in ``[0, 1)`` as a float32; it may be traced.
-
-    Raises:
-      ValueError: if ``decay`` is outside its range.
-    """
+    """The average before the first step: the parameters themselves."""
     if not isinstance(decay, jax.core.Tracer) and not 0 <= np.float32(decay) < 1:
         raise ValueError(f"average_decay={decay} found; expected 0 <= average_decay < 1.")
 
@@ -54,26 +46,15 @@ def start_average(params: Any, decay: Any) -> Average:
 
 
 def moved_average(average: Average, params: Any, step: Any) -> Average:
-    r"""The average after a step, in which the initial parameters have no part.
+    """The average after ``step`` steps, in which the initial parameters have no part.
 
-    After ``T`` steps it is ``(1 - d) sum_t d^{T-t} theta_t / (1 - d^T)``, which is
-    ``optax.ema(d, debias=True)`` of the parameters ``theta_t`` after each step. It is kept
-    corrected: a step moves it by the fraction ``(1 - d) / (1 - d^T)``, so the first replaces it.
-
-    Args:
-      average: the one before the step.
-      params: the parameters after it.
-      step: ``T``, the steps of the run, this one included.
+    After ``T`` steps it is ``(1 - d) sum_t d^{T-t} theta_t / (1 - d^T)``, which is ``optax.ema(d,
+    debias=True)`` of the parameters ``theta_t`` after each step. It is kept corrected: a step moves
+    it by the fraction ``(1 - d) / (1 - d^T)``, so the first replaces it.
 
     Source: Polyak, Juditsky, *Acceleration of Stochastic Approximation by Averaging*, 1992, with
     weights that forget, as in Szegedy et al., CVPR 2016, section 8, and the correction of Kingma,
     Ba, *Adam*, ICLR 2015, section 3.
-
-    Example:
-      >>> average = start_average({"w": jnp.array([9.0])}, 0.5)
-      >>> average = moved_average(average, {"w": jnp.array([1.0])}, 1)
-      >>> moved_average(average, {"w": jnp.array([4.0])}, 2).params["w"].tolist()
-      [3.0]
     """
     fraction = optax.tree.bias_correction(1 - average.decay, average.decay, step)
     return average._replace(params=optax.incremental_update(params, average.params, fraction))
@@ -129,7 +110,7 @@ def create_state(
       batch_stats: BatchNorm's running statistics, if there are any.
       seed: from which data order and augmentation follow, in ``[0, 2**32)``; it may be traced.
       average_decay: how much of the parameters' moving average a step keeps, in ``[0, 1)``
-        (:func:`nf_resnets.training.moved_average`); None for no average.
+        (``moved_average``); None for no average.
 
     Raises:
       ValueError: if ``average_decay`` or ``seed`` is outside its range.

@@ -19,9 +19,8 @@ from nf_resnets.data.crop import RandomCrop
 from nf_resnets.data.mixup import mixed, mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
-from nf_resnets.training.device_iterator import DeviceIterator, local_rows
 from nf_resnets.training.evaluate import batch_sums
-from nf_resnets.training.host_steps import HostSteps
+from nf_resnets.training.host_steps import DeviceIterator, HostSteps, local_rows
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs
 from nf_resnets.training.program import Program, Start, build
@@ -186,49 +185,10 @@ def make_streamed_step(
 ) -> jax.stages.Wrapped:
     """As :func:`nf_resnets.training.make_train_steps`, but one step on a batch from the host.
 
-    The runs share the batches; mixup and dropout follow from each one's seed. Every image is mixed
-    with another one of the whole batch, by :func:`nf_resnets.data.mixture`: replicas send each
-    other their images, as bytes, so that one device and eight give the same numbers.
-
-    Args:
-      apply_fn: see ``make_train_steps``, as for the arguments that are not listed here.
-      optimizer: see there.
-      mesh: see there.
-      batch_size: ``B``, examples in a step of one run, over all its devices.
-      mean: of the training pixels, per channel, in raw pixel units.
-      std: standard deviation of the training pixels, likewise.
-      mixup: ``alpha`` of the Beta distribution of the fractions; 0 for no mixing.
-      micro_batches: see there.
-      label_smoothing: see there.
-      vectorize: see there.
-
-    Returns:
-      ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
-      leaf, a batch with ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] sharded over the mesh
-      (:class:`nf_resnets.training.DeviceIterator`); metrics float32 [R]. The states given are
-      donated.
-
-    Raises:
-      ValueError: if the batch does not divide over the devices and micro-batches, ``mixup`` is
-        negative, or ``vectorize`` is none of the three; from the step, if ``R`` is no multiple of
-        the ``sweep`` axis or the batch has another size.
-
-    Example:
-      >>> import optax
-      >>> from nf_resnets import training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
-      >>> def optimizer(hyper):
-      ...     return optax.sgd(hyper["learning_rate"])
-      >>> step = make_streamed_step(
-      ...     apply, optimizer, training.make_mesh(devices=jax.devices()[:1]), batch_size=4,
-      ...     mean=(128.0,), std=(64.0,))
-      >>> state = training.create_state({"head": {"kernel": jnp.zeros((4, 2))}}, optimizer,
-      ...                               {"learning_rate": 0.1})
-      >>> batch = {"image": jnp.zeros((4, 2, 2, 1), jnp.uint8), "label": jnp.zeros(4, jnp.int32)}
-      >>> states, metrics = jax.eval_shape(step, training.stack([state]), batch)
-      >>> metrics["loss"].shape
-      (1,)
+    The runs share the batches, ``image`` uint8 [B, H, W, C] and ``label`` int32 [B]; mixup and
+    dropout follow from each one's seed. Every image is mixed with another one of the whole batch,
+    by :func:`nf_resnets.data.mixture`: replicas send each other their images, as bytes, so that one
+    device and eight give the same numbers.
     """
     check_batch(batch_size, mesh, micro_batches)
     if not 0 <= mixup < float("inf"):
@@ -280,34 +240,10 @@ def make_streamed_step(
 def make_streamed_evaluate(
     apply_fn: ApplyFn, mesh: Mesh, *, mean: Sequence[float], std: Sequence[float]
 ) -> Callable[[Any, Any, Iterable[DeviceBatch]], dict[str, np.ndarray]]:
-    """Compiles the evaluation of ``R`` runs on batches that come from the host.
+    """Compiles ``evaluate(params, batch_stats, batches)`` of ``R`` runs on batches from the host.
 
-    Args:
-      apply_fn: how the network is called (:func:`nf_resnets.training.eval_apply`).
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      mean: of the training pixels, per channel, in raw pixel units.
-      std: standard deviation of the training pixels, likewise.
-
-    Returns:
-      ``evaluate(params, batch_stats, batches)`` with a leading axis ``[R, ...]`` on parameters and
-      statistics, and batches of ``image``, ``label`` and ``counts`` float32 [B], 0 for an example
-      that only fills the batch. It gives ``loss`` and ``accuracy`` float64 [R], means over all
-      examples that count.
-
-    Raises:
-      ValueError: from the function, if no example counts, or ``R`` is no multiple of the mesh's
-        ``sweep`` axis.
-
-    Example:
-      >>> from nf_resnets import training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params, batch_stats
-      >>> evaluate = make_streamed_evaluate(
-      ...     apply, training.make_mesh(devices=jax.devices()[:1]), mean=(128.0,), std=(64.0,))
-      >>> batch = {"image": jnp.zeros((4, 2, 2, 1), jnp.uint8), "label": jnp.zeros(4, jnp.int32),
-      ...          "counts": jnp.ones(4)}
-      >>> evaluate(jnp.zeros((1, 4, 2)), {}, [batch])["loss"].round(4).tolist()
-      [0.6931]
+    Batches have ``image``, ``label`` and ``counts`` float32 [B], 0 for an example that only fills
+    the batch. It gives ``loss`` and ``accuracy`` float64 [R], means over all examples that count.
     """
     colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 

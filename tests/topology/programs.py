@@ -15,6 +15,7 @@ from nf_resnets import models, optim, schemes, training, translation
 from nf_resnets.data.batch import DeviceData
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import state_shapes
+from nf_resnets.training.streamed import make_streamed_step
 from nf_resnets.translation import beam
 
 HYPER = {"learning_rate": 0.1, "weight_decay": 5e-4}
@@ -89,7 +90,7 @@ def streamed(devices: Any) -> Program:
     """A step on images from the host, mixed with each other over all chips."""
     mesh, batch, side = training.make_mesh(devices=devices), 32, 32
     model = models.WideResNet(depth=10, scheme="fixup", **TINY)
-    function = training.make_streamed_step(
+    function = make_streamed_step(
         training.train_apply(model, shards=mesh.shape[DATA]),
         sgd,
         mesh,

@@ -10,6 +10,7 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.state import moved_average, start_average
 
 DECAY = 0.8
 HYPER = {"learning_rate": 0.5, "weight_decay": 0.0}
@@ -65,9 +66,9 @@ def test_parameters_and_metrics_are_those_of_a_run_without():
 
 
 def test_parameters_of_few_bits_are_averaged_in_float32():
-    average = training.start_average({"w": jnp.ones(2, jnp.bfloat16)}, 0.999)
+    average = start_average({"w": jnp.ones(2, jnp.bfloat16)}, 0.999)
     for step, value in enumerate([1.0, 2.0, 2.0], start=1):
-        average = training.moved_average(average, {"w": jnp.full(2, value, jnp.bfloat16)}, step)
+        average = moved_average(average, {"w": jnp.full(2, value, jnp.bfloat16)}, step)
     assert average.params["w"].dtype == jnp.float32
     # Of about 5/3, which bfloat16 would round by 2e-3; the weights' own error is 6e-8 / 1e-3.
     np.testing.assert_allclose(

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets.training.device_iterator import DeviceIterator, local_rows
+from nf_resnets.training.host_steps import DeviceIterator, local_rows
 from nf_resnets.training.mesh import make_mesh
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.models import onednn
+from nf_resnets.training.evaluate import make_evaluate
 from tests.training import small
 
 COUNT = 53  # a prime, so that no batch divides it
@@ -39,7 +40,7 @@ def by_numpy(params, run, dtype=np.float64):
 
 def evaluate(apply_fn, params, batch_stats=None, *, sweep=1, data=1, batch_size=16, split=SPLIT):
     mesh = training.make_mesh(sweep, data, devices=jax.devices()[: sweep * data])
-    compiled = training.make_evaluate(apply_fn, mesh, batch_size=batch_size)
+    compiled = make_evaluate(apply_fn, mesh, batch_size=batch_size)
     found = compiled(
         training.shard_runs(params, mesh),
         training.shard_runs({} if batch_stats is None else batch_stats, mesh),
@@ -80,7 +81,7 @@ def test_one_compilation_and_one_trace_for_many_runs():
         return linear(params, batch_stats, images, keys)
 
     mesh = training.make_mesh(devices=jax.devices()[:2])
-    compiled = training.make_evaluate(counted, mesh, batch_size=16)
+    compiled = make_evaluate(counted, mesh, batch_size=16)
     data = training.replicate(SPLIT, mesh)
     for _ in range(2):
         compiled(training.shard_runs(parameters(8), mesh), {}, data)
@@ -163,11 +164,11 @@ def test_the_sum_of_half_precision_logits_is_in_float32():
 def test_refusals():
     mesh = training.make_mesh(2, 4)
     with pytest.raises(ValueError, match=r"^batch_size=0 found; expected at least 1\.$"):
-        training.make_evaluate(linear, mesh, batch_size=0)
+        make_evaluate(linear, mesh, batch_size=0)
     for wrong in (2.5, 2.0, "2", None):
         with pytest.raises(TypeError, match=f"^batch_size={wrong!r} found; expected a whole num"):
-            training.make_evaluate(linear, mesh, batch_size=wrong)
-    compiled = training.make_evaluate(linear, mesh, batch_size=16)
+            make_evaluate(linear, mesh, batch_size=wrong)
+    compiled = make_evaluate(linear, mesh, batch_size=16)
     nothing = jax.tree.map(
         lambda leaf: leaf[:0] if leaf.ndim and len(leaf) == COUNT else leaf, SPLIT
     )
@@ -181,6 +182,6 @@ def test_its_convolutions_call_onednn_on_a_cpu(monkeypatch):
     monkeypatch.setattr(onednn, "available", lambda: True)
     model, mesh = small.wide_resnet("fixup"), training.make_mesh(devices=jax.devices()[:1])
     params = training.stack([small.he_variables(model)["params"]])
-    compiled = training.make_evaluate(training.eval_apply(model), mesh, batch_size=16)
+    compiled = make_evaluate(training.eval_apply(model), mesh, batch_size=16)
     text = compiled.trace(params, {}, SPLIT).lower(lowering_platforms=("cpu",)).as_text()
     assert "__onednn$" in text

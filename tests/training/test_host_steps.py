@@ -11,8 +11,9 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.data import imagenet
-from nf_resnets.training.host_steps import HostSteps
+from nf_resnets.training.host_steps import DeviceIterator, HostSteps
 from nf_resnets.training.steps import METRICS
+from nf_resnets.training.streamed import make_streamed_step
 from tests.training import streamed_process as small
 
 
@@ -23,7 +24,7 @@ class Batches:
 
     def __init__(self, mesh, count, seconds, first_step):
         Batches.opened += 1
-        self._iterator = training.DeviceIterator(self._made(first_step, count, seconds), mesh, 16)
+        self._iterator = DeviceIterator(self._made(first_step, count, seconds), mesh, 16)
         self.closed = False
 
     def _made(self, first_step, count, seconds):
@@ -40,7 +41,7 @@ class Batches:
 
 
 MESH = training.make_mesh(devices=jax.devices()[:1])
-STEP = training.make_streamed_step(
+STEP = make_streamed_step(
     small.linear, small.adam, MESH, batch_size=16, mean=imagenet.IMAGENET_MEAN,
     std=imagenet.IMAGENET_STD,
 )  # fmt: skip

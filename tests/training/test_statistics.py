@@ -8,6 +8,7 @@ import pytest
 from nf_resnets import data, training
 from nf_resnets.data import normalize
 from nf_resnets.models.layers import GhostBatchNorm
+from nf_resnets.training.evaluate import make_estimate_batch_stats
 from tests.training import small
 
 COUNT, BATCH, BATCHES = 48, 16, 2
@@ -42,7 +43,7 @@ def state():
 
 def estimated(devices, *, given=GhostBatchNorm.momentum, **options):
     mesh = small.mesh_of(1, devices)
-    estimate = training.make_estimate_batch_stats(
+    estimate = make_estimate_batch_stats(
         apply_of(devices, **options), mesh, batch_size=BATCH, batches=BATCHES, momentum=given
     )
     states = training.shard_runs(training.stack([state()]), mesh)
@@ -93,7 +94,7 @@ def test_the_momentum_is_found_at_variances_of_any_size():
 
 def test_no_batches_are_refused():
     with pytest.raises(ValueError, match="batches=0 found"):
-        training.make_estimate_batch_stats(apply_of(1), small.mesh_of(), batch_size=16, batches=0)
+        make_estimate_batch_stats(apply_of(1), small.mesh_of(), batch_size=16, batches=0)
 
 
 def test_those_of_a_users_function_are_estimated_before_a_test():
@@ -122,7 +123,7 @@ def test_those_of_a_users_function_are_estimated_before_a_test():
     assert losses[1] < 0.5 * losses[0]
     # A test compiled for the state takes them.
     mesh = small.mesh_of()
-    estimate = training.make_estimate_batch_stats(apply, mesh, batch_size=BATCH, batches=BATCHES)
+    estimate = make_estimate_batch_stats(apply, mesh, batch_size=BATCH, batches=BATCHES)
     states = training.shard_runs(training.stack([state]), mesh)
     orders = training.shard_runs(small.order(3, 0, COUNT)[None], mesh)
     found = training.unstack(estimate(states, training.replicate(SPLIT, mesh), orders), 0)

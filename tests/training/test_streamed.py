@@ -8,7 +8,7 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.data import mixture
-from nf_resnets.training.device_iterator import DeviceIterator
+from nf_resnets.training.host_steps import DeviceIterator
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 
 B, SIDE, CLASSES = 16, 2, 5
