@@ -413,15 +413,16 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     elif given.optimizer is not None:
         made = given.optimizer
     else:
-        options = {n: x for n, x in hyper.items() if n not in ("learning_rate", *LIMITS)}
+        options: dict[str, Any] = {
+            n: x for n, x in hyper.items() if n not in ("learning_rate", *LIMITS)
+        }
         if settings.nesterov:
             options["nesterov"] = True
         # Nobody knows what the leaves of another library's network are.
-        groups: dict[str, Any] = {"scheme": kind.scheme}
         if given.is_other:
-            groups = {"scalars": Group(), "undecayed": Group()}
+            options |= {"scalars": Group(), "undecayed": Group()}
         rule, of = optim.OPTIMIZERS[settings.optimizer]
-        made = rule(rate, **groups, **options)
+        made = rule(rate, scheme=kind.scheme, **options)
         if kind.relative is not None:
             made = kind.relative.parametrize(made, kind=of)
     limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
