@@ -9,8 +9,8 @@ from typing import Any
 from nf_resnets import data, training
 from nf_resnets.sweep import engine
 from nf_resnets.sweep.engine import Execution
-from nf_resnets.sweep.given import Optimizer, given, named
 from nf_resnets.sweep.image_task import make_sweep
+from nf_resnets.sweep.overrides import Optimizer, named, overrides_of
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.display import Display
@@ -69,9 +69,9 @@ def run(
       >>> [(row["peak_lr"], row["state"]) for row in rows]
       [(0.1, 'finished'), (0.2, 'finished')]
     """
-    replaced = given(network, optimizer, settings={**grid, **settings}, name=name)
+    overrides = overrides_of(network, optimizer, settings={**grid, **settings}, name=name)
     settings["dataset"], load = named(dataset)
-    sweep = make_sweep(grid, {**settings, **replaced.settings}, load=load, given=replaced)
+    sweep = make_sweep(grid, {**settings, **overrides.settings}, load=load, overrides=overrides)
     with Rows(Path(folder)).open() as rows, Preemption() as stop:
         display = Display([plan for plan in sweep.plans if plan.key not in rows])
         callbacks: list[Callback] = [display] if show else []

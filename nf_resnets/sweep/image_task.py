@@ -23,7 +23,7 @@ from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data.order import MOST_STEPS, total_steps
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.roles import Group
-from nf_resnets.sweep.given import Given
+from nf_resnets.sweep.overrides import Overrides
 from nf_resnets.sweep.settings import (
     FIELDS,
     LIMITS,
@@ -58,18 +58,18 @@ class Kind:
     program: str  # runs of equal names share a compiled program
     step_cost: float = 1.0  # examples times layers
     relative: training.Relative | None = None  # what the network at which rates were tuned changes
-    given: Given = Given()
+    overrides: Overrides = Overrides()
 
     @property
     def scheme(self) -> schemes.Scheme:
         """Of the network; relative to the base network, where there is one."""
         found = self.relative.model.scheme if self.relative else self.settings.scheme
-        return self.given.scheme or schemes.get(found)
+        return self.overrides.scheme or schemes.get(found)
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a run's row has of it: the schedule as ``[first step, rate]``."""
         parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
-        others = ("settings", "program", "step_cost", "relative", "given")
+        others = ("settings", "program", "step_cost", "relative", "overrides")
         own = {name: value for name, value in vars(self).items() if name not in others}
         return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
 
@@ -80,7 +80,7 @@ class ImageTask:
     Args:
       load: ``load(name)`` gives a data set.
       names: the settings by which a display tells the runs apart.
-      given: what is not made from settings.
+      overrides: what is not made from settings.
     """
 
     probe: Callable[..., Any] | None = None
@@ -90,9 +90,9 @@ class ImageTask:
         self,
         load: Callable[[str], data.Dataset] = data.load,
         names: tuple[str, ...] = SINGLE,
-        given: Given = Given(),  # noqa: B008 (a frozen value)
+        overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
     ) -> None:
-        self.given = given
+        self.overrides = overrides
         self.dataset = functools.cache(load)
         self.fingerprint = functools.cache(lambda name: data.fingerprint(self.dataset(name)))
         self._names = names
@@ -105,13 +105,13 @@ class ImageTask:
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
         others = dataclasses.replace(settings, **numbers)
         if others not in self._kinds:
-            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self.given)
+            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self.overrides)
         return self._kinds[others]
 
     def plan(self, settings: RunSettings) -> Plan:
         """What follows from a run's settings; raises as :func:`kind_of`."""
         kind = self.kind(settings)
-        values = {**vars(settings), **self.given.names}
+        values = {**vars(settings), **self.overrides.names}
         return Plan(
             settings=values,
             label=label(values, self._names),
@@ -125,7 +125,7 @@ class ImageTask:
         )
 
     def _settings(self, plan: Plan) -> RunSettings:
-        names = self.given.names
+        names = self.overrides.names
         return make({n: x for n, x in plan.settings.items() if n in FIELDS and n not in names})
 
     def check(self, plan: Plan, devices_per_run: int) -> None:
@@ -192,8 +192,12 @@ class ImageTask:
     def start(self, plan: Plan) -> training.Start | training.TrainState:
         """In what a run differs from others of its program."""
         settings = self._settings(plan)
-        kind, network, variables = self.kind(settings), self.given.network, self.given.variables
-        if variables is None and not self.given.is_other:
+        kind, network, variables = (
+            self.kind(settings),
+            self.overrides.network,
+            self.overrides.variables,
+        )
+        if variables is None and not self.overrides.is_other:
             return training.Start(
                 kind.scheme, settings.seed, hyper_of(settings), settings.alpha,
                 settings.branch_scale,
@@ -222,7 +226,7 @@ def _unit_schedule(kind: str, num_steps: int, warmup_steps: int) -> tuple[tuple[
 def kind_of(
     settings: RunSettings,
     dataset: data.Dataset,
-    given: Given = Given(),  # noqa: B008 (a frozen value)
+    overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
 ) -> Kind:
     """Works out what a run's settings mean on its data set, and checks that they can be run.
 
@@ -248,7 +252,7 @@ def kind_of(
             f"micro_batch={micro_batch} found; expected a divisor of batch_size={batch_size}."
         )
     micro_batches = batch_size // min(micro_batch, batch_size)
-    anatomy = (given.scheme or schemes.get(settings.scheme)).anatomy
+    anatomy = (overrides.scheme or schemes.get(settings.scheme)).anatomy
     bn_groups = 1
     if anatomy.has_batch_norm:
         ghost = min(settings.ghost_batch or batch_size, batch_size)
@@ -270,19 +274,19 @@ def kind_of(
             f"nesterov=True found with optimizer={settings.optimizer!r}; expected sgd."
         )
     for name in ("adaptive_clip", "optimizer"):
-        if given.is_other and getattr(settings, name) not in (0, *optim.NAMES[:3]):
+        if overrides.is_other and getattr(settings, name) not in (0, *optim.NAMES[:3]):
             raise ValueError(
                 f"{name}={getattr(settings, name)} found for a network of another library; "
                 "expected another one, for this one must know which axes of a leaf make a unit."
             )
     found = Kind(
         settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings),
-        given=given,
+        overrides=overrides,
     )  # fmt: skip
-    if given.is_other:
+    if overrides.is_other:
         return dataclasses.replace(found, step_cost=float(batch_size))
     model, like = make_model(found, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
-    if given.network is not None and model.num_classes != dataset.num_classes:
+    if overrides.network is not None and model.num_classes != dataset.num_classes:
         raise ValueError(
             f"the network has num_classes={model.num_classes}; expected {dataset.num_classes}, the "
             f"classes of {dataset.name}."
@@ -331,8 +335,8 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
     """
     if kind.relative is not None:
         return kind.relative.model
-    if kind.given.network is not None:
-        network = kind.given.network
+    if kind.overrides.network is not None:
+        network = kind.overrides.network
         has_groups = hasattr(network, "bn_groups")
         return network.clone(bn_groups=kind.bn_groups) if has_groups else network
     settings = kind.settings
@@ -404,14 +408,14 @@ def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
 
 def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """The optimizer with the schedule of a kind and the numbers of a run."""
-    settings, given = kind.settings, kind.given
+    settings, overrides = kind.settings, kind.overrides
     peak = hyper["learning_rate"]
     rate = _schedule(settings.schedule, peak, kind.num_steps, kind.warmup_steps)
-    if callable(given.optimizer):
+    if callable(overrides.optimizer):
         fixed = {n: value for n, value in vars(settings).items() if n not in NUMBERS}
-        made = given.optimizer({**fixed, **hyper, "peak_lr": peak, "learning_rate": rate})
-    elif given.optimizer is not None:
-        made = given.optimizer
+        made = overrides.optimizer({**fixed, **hyper, "peak_lr": peak, "learning_rate": rate})
+    elif overrides.optimizer is not None:
+        made = overrides.optimizer
     else:
         options: dict[str, Any] = {
             n: x for n, x in hyper.items() if n not in ("learning_rate", *LIMITS)
@@ -419,7 +423,7 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
         if settings.nesterov:
             options["nesterov"] = True
         # Nobody knows what the leaves of another library's network are.
-        if given.is_other:
+        if overrides.is_other:
             options |= {"scalars": Group(), "undecayed": Group()}
         rule, of = optim.OPTIMIZERS[settings.optimizer]
         made = rule(rate, scheme=kind.scheme, **options)
@@ -427,7 +431,7 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
             made = kind.relative.parametrize(made, kind=of)
     limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
     clips = [clip(hyper[name]) for name, clip in limits.items() if name in hyper]
-    return given.wrap(optax.chain(*clips, made) if clips else made)
+    return overrides.wrap(optax.chain(*clips, made) if clips else made)
 
 
 UNREAD = ("alpha", "dropout", "base_model")
@@ -492,7 +496,7 @@ def make_sweep(
     base: Mapping[str, Any] | None = None,
     *,
     load: Callable[[str], data.Dataset] = data.load,
-    given: Given = Given(),  # noqa: B008 (a frozen value)
+    overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
 ) -> Sweep:
     """Checks a grid, before anything starts.
 
@@ -500,7 +504,7 @@ def make_sweep(
       axes: of each swept setting its values.
       base: the other settings, where they are not the defaults.
       load: ``load(name)`` gives a data set.
-      given: what is not made from settings.
+      overrides: what is not made from settings.
 
     Raises:
       ValueError: if a value is not in order, or does not fit the network or the data; the sentence
@@ -525,7 +529,7 @@ def make_sweep(
             f"a grid of {count:,} combinations of {', '.join(others)} found, each a program to "
             f"compile; expected at most {MOST_KINDS:,}."
         )
-    task = ImageTask(load, tuple(swept(axes)) or SINGLE, given)
+    task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
     found = points(others, {**base, **first})
     kinds = [task.kind(settings) for settings in found]
     for name in UNREAD:

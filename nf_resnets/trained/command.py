@@ -23,7 +23,7 @@ import tyro
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.command_line import MISTAKE, finish, program
 from nf_resnets.sweep.config import Config
-from nf_resnets.sweep.given import BUILT, Given
+from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
@@ -104,7 +104,7 @@ class Train:
         samples = None if self.samples is None else places.try_folder(self.samples, "--samples")
         settings = make(vars(self.settings))
         dataset = data.load(settings.dataset, self.data_dir)
-        task, settings = fit.task_of(settings, Given(), lambda _: dataset)
+        task, settings = fit.task_of(settings, Overrides(), lambda _: dataset)
         where = f"{settings.model} ({settings.scheme}) on {settings.dataset}"
         print(f"Training {where}, {_device()}", flush=True)
         _make(self, out, {}, partial(fit.fit_one, task, settings))
@@ -311,9 +311,9 @@ class Tune:
         new = transfer.transfer(old, inputs=Images.of(dataset), key=key)
         dtype = models.dtype_of(wanted.dtype)
         new = dataclasses.replace(new, model=new.model.clone(dtype=dtype))
-        replaced = fit.replacements(new, learn=self.learn)
-        settings = make({**vars(wanted), **replaced.settings})
-        task, settings = fit.task_of(settings, replaced, lambda _: dataset)
+        overrides = fit.run_overrides(new, learn=self.learn)
+        settings = make({**vars(wanted), **overrides.settings})
+        task, settings = fit.task_of(settings, overrides, lambda _: dataset)
         labels = jax.tree.leaves(transfer.label_tree(new.variables["params"], self.learn))
         print(f"Fine-tuning {self.file} on {wanted.dataset}: {labels.count('learns')} of "
               f"{len(labels)} leaves learn, {_device()}", flush=True)  # fmt: skip
@@ -428,7 +428,7 @@ def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
 
 
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:
-    """Ten images of the test split, by index and class; none that is there is replaced."""
+    """Ten images of the test split, by index and class; none that is there is overrides."""
     for index in range(min(10, len(dataset.test.labels))):
         name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
         path = folder / f"test_{index}_is_{name[:50]}.png"

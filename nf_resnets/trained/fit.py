@@ -14,8 +14,8 @@ import jax
 from jax.sharding import Mesh
 
 from nf_resnets import data, training
-from nf_resnets.sweep.given import Given, Load, Optimizer, given, named
 from nf_resnets.sweep.image_task import UNREAD, ImageTask, refuse_without_effect
+from nf_resnets.sweep.overrides import Load, Optimizer, Overrides, named, overrides_of
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained.file import Trained
 from nf_resnets.trained.inputs import Images
@@ -82,9 +82,9 @@ def fit(
     settings["dataset"], load = named(dataset)
     if isinstance(optimizer, str):
         settings["optimizer"], optimizer = optimizer, None
-    replaced = replacements(network, optimizer, learn, settings)
-    values = make({"warmup_epochs": SETTINGS.warmup_epochs, **settings, **replaced.settings})
-    task, values = task_of(values, replaced, load)
+    overrides = run_overrides(network, optimizer, learn, settings)
+    values = make({"warmup_epochs": SETTINGS.warmup_epochs, **settings, **overrides.settings})
+    task, values = task_of(values, overrides, load)
     callbacks = [callback] if callback else []
     with contextlib.ExitStack() as stack:
         if show:
@@ -92,13 +92,13 @@ def fit(
         return fit_one(task, values, Watch(tuple(callbacks)))
 
 
-def replacements(
+def run_overrides(
     network: Any,
     optimizer: Optimizer = None,
     learn: Learn = "all",
     settings: Any = (),
     **names: Any,
-) -> Given:
+) -> Overrides:
     """What a training has in place of what its settings name; see :func:`fit`."""
     variables = None
     if isinstance(network, Trained):
@@ -108,7 +108,7 @@ def replacements(
         network, variables = network.model, network.variables
     if learn != "all":
         names["learn"] = learn
-    found = given(
+    found = overrides_of(
         network, optimizer, settings=settings, variables=variables,
         wrap=lambda rule: partly(rule, learn),
     )  # fmt: skip
@@ -118,7 +118,7 @@ def replacements(
 
 
 def task_of(
-    settings: RunSettings, replaced: Given, load: Load = data.load
+    settings: RunSettings, overrides: Overrides, load: Load = data.load
 ) -> tuple[ImageTask, RunSettings]:
     """The task of one run, and its settings as they fit the data, all checked; see :func:`fit`."""
     dataset = load(settings.dataset)
@@ -129,9 +129,9 @@ def task_of(
     epochs = settings.steps / per_epoch if settings.steps else settings.epochs
     warmup = min(settings.warmup_epochs, epochs / 2)
     settings = dataclasses.replace(settings, warmup_epochs=warmup)
-    task = ImageTask(lambda name: dataset, ("model", "scheme"), replaced)
+    task = ImageTask(lambda name: dataset, ("model", "scheme"), overrides)
     task.kind(settings)
-    if replaced.network is None:
+    if overrides.network is None:
         for name in UNREAD:
             refuse_without_effect(name, (getattr(settings, name),), [settings])
     return task, settings
@@ -169,4 +169,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["SETTINGS", "changed", "fit", "fit_one", "mesh_for", "replacements", "task_of"]
+__all__ = ["SETTINGS", "changed", "fit", "fit_one", "mesh_for", "run_overrides", "task_of"]

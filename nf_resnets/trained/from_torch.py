@@ -196,7 +196,7 @@ def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, model: An
             f"{layout.title} has ImageNet's side={layout.side}, mean and std; expected "
             "inputs=Images(...), or those of the images that the network was trained on."
         )
-    layer = layout.theirs("stem") or layout.theirs("features_1")
+    layer = layout.theirs("stem")
     first = f"{layer}.weight" if layer else str(layout.theirs("stem/kernel"))
     kernel = tensors.get(first)
     if kernel is not None and kernel.ndim == 4 and kernel.shape[1] != len(layout.mean):

@@ -74,10 +74,10 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
     how = dataclasses.replace(SETTINGS, epochs=2.0, peak_lr=0.1)
 
     def fit(task, settings, watch):
-        given, inputs = task.given, trained.Images.of(task.dataset("digits"))
-        assert settings == make(vars(how)) and given.names["learn"] == "head"
+        overrides, inputs = task.overrides, trained.Images.of(task.dataset("digits"))
+        assert settings == make(vars(how)) and overrides.names["learn"] == "head"
         notes = {"steps": 90, "test_accuracy": 0.5, "test_loss": 1.0}
-        return trained.Trained(given.network, dict(given.variables), inputs, notes)
+        return trained.Trained(overrides.network, dict(overrides.variables), inputs, notes)
 
     monkeypatch.setattr(command.fit, "fit_one", fit)
     wanted = command.Tune(

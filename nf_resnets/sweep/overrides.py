@@ -24,7 +24,7 @@ Load = Callable[[str], data.Dataset]
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class Overrides:
     """What is not made from settings.
 
     Attributes:
@@ -67,14 +67,14 @@ class Given:
         return found
 
 
-def given(
+def overrides_of(
     network: Any = None,
     optimizer: Optimizer = None,
     *,
     settings: Mapping[str, Any],
     name: str = "",
     **others: Any,
-) -> Given:
+) -> Overrides:
     """Takes a network and an optimizer as users have them.
 
     Args:
@@ -83,7 +83,7 @@ def given(
       optimizer: see ``Optimizer``.
       settings: those that a user names besides.
       name: of the network; by default that of its class.
-      **others: the other attributes of :class:`Given`.
+      **others: the other attributes of :class:`Overrides`.
 
     Raises:
       ValueError: if there is a network, and a setting of which one would be made.
@@ -111,7 +111,7 @@ def given(
                 "a function of the run's settings that returns one."
             )
         names["optimizer"] = name or "given"
-    return Given(network, optimizer=optimizer, names=names, **others)
+    return Overrides(network, optimizer=optimizer, names=names, **others)
 
 
 def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
@@ -130,4 +130,4 @@ def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
     return dataset.name, lambda name: dataset
 
 
-__all__ = ["BUILT", "Given", "Load", "Optimizer", "given", "named"]
+__all__ = ["BUILT", "Load", "Optimizer", "Overrides", "named", "overrides_of"]
