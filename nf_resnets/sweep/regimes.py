@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nf_resnets.sweep.select import Edge, Optimum
+from nf_resnets.sweep.select import Edge, Optimum, along
 
 Shows = Literal["linear", "saturated", "both", "neither"]
 Form = Literal["bent", "smooth"]
@@ -237,24 +237,15 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
       >>> fit.group, fit.metric
       ({'scheme': 'fixup'}, 'test_accuracy')
     """
-    curves: dict[Hashable, list[Optimum]] = {}
-    for one in found:
-        if batch_size not in one.group:
-            raise ValueError(
-                f"batch_size={batch_size!r} found, which the group {one.group} does not have; "
-                "expected a field by which the optima were grouped."
-            )
-        rest = tuple((name, value) for name, value in one.group.items() if name != batch_size)
-        curves.setdefault((one.metric, rest), []).append(one)
     fits = []
-    for of in curves.values():
+    for group, of in along(found, batch_size):
         pairs = (pair for one in of for pair in zip(one.rates, one.rates[1:], strict=False))
         factors = [high.rate / low.rate for low, high in pairs]
         fits.append(
             regimes(
                 [Point(e.group[batch_size], e.best, e.low, e.high, e.at_edge) for e in of],
                 factor=statistics.median_high(factors) if factors else 2.0,
-                group={name: value for name, value in of[0].group.items() if name != batch_size},
+                group=group,
                 metric=of[0].metric,
             )
         )

@@ -195,6 +195,24 @@ def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Any, ...], lis
     return groups
 
 
+def along(found: Sequence[Any], field: str) -> list[tuple[dict[str, Any], list[Any]]]:
+    """Results of one metric whose groups differ in a field only, and what they share.
+
+    Raises:
+      ValueError: if a group has no such field.
+    """
+    lines: dict[tuple[Any, ...], list[Any]] = {}
+    for one in found:
+        if field not in one.group:
+            raise ValueError(
+                f"{field!r} found; expected a field by which the results were grouped: "
+                f"{', '.join(one.group) or 'there is none'}."
+            )
+        rest = tuple((name, value) for name, value in one.group.items() if name != field)
+        lines.setdefault((rest, one.metric), []).append(one)
+    return [(dict(rest), ones) for (rest, _), ones in lines.items()]
+
+
 @dataclasses.dataclass(frozen=True)
 class Isolation:
     """What becomes of one setting, by the best choice of all others.
@@ -396,6 +414,6 @@ def _place_of(one: RateSummary, rule: Rule) -> float:
 
 
 __all__ = [
-    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "check_metric",
-    "edge_of", "grouped", "isolated", "optima", "optimum", "state_of",
+    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "along",
+    "check_metric", "edge_of", "grouped", "isolated", "optima", "optimum", "state_of",
 ]  # fmt: skip

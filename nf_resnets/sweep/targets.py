@@ -12,7 +12,16 @@ import jax.numpy as jnp
 
 from nf_resnets.analysis import GradientNoise, noise_scale
 from nf_resnets.sweep.regimes import Point, Regimes, regimes
-from nf_resnets.sweep.select import METRICS, Edge, Row, check_metric, edge_of, grouped, state_of
+from nf_resnets.sweep.select import (
+    METRICS,
+    Edge,
+    Row,
+    along,
+    check_metric,
+    edge_of,
+    grouped,
+    state_of,
+)
 
 WINDOW = 40
 """A training metric is judged by its mean over this fraction of the points of its curve."""
@@ -195,13 +204,9 @@ def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> 
       >>> found[0].batch_size  # perfect scaling up to here
       64.0
     """
-    curves: dict[Any, list[StepsToTarget]] = {}
-    for one in found:
-        rest = tuple((name, value) for name, value in one.group.items() if name != batch_size)
-        curves.setdefault(rest, []).append(one)
     return [
-        _knee([_point(one, batch_size) for one in of], dict(rest), of[0].metric)
-        for rest, of in curves.items()
+        _knee([_point(one, batch_size) for one in of], group, of[0].metric)
+        for group, of in along(found, batch_size)
     ]
 
 

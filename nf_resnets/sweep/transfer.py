@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from nf_resnets.sweep.select import METRICS, Edge, Optimum
+from nf_resnets.sweep.select import METRICS, Edge, Optimum, along
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,27 +70,17 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
       >>> large.octaves, large.stays, round(large.cost, 3)
       (-1.0, False, 0.2)
     """
-    groups: dict[tuple[Any, ...], list[Optimum]] = {}
-    for one in optima:
-        if by not in one.group:
-            raise ValueError(
-                f"by={by!r} found; expected a field of the optima's groups: "
-                f"{', '.join(one.group) or 'they have none'}."
-            )
-        rest = (one.metric, *((name, of) for name, of in one.group.items() if name != by))
-        groups.setdefault(rest, []).append(one)
     found = []
-    for same in groups.values():
+    for group, same in along(optima, by):
         ordered = sorted(same, key=lambda one: one.group[by])
-        found += [_move(one, ordered[0].best, by) for one in ordered]
+        found += [_move(one, group, one.group[by], ordered[0].best) for one in ordered]
     return found
 
 
-def _move(one: Optimum, base: float | None, by: str) -> Move:
-    rest = {name: of for name, of in one.group.items() if name != by}
+def _move(one: Optimum, group: dict[str, Any], size: float, base: float | None) -> Move:
     octaves = None if one.best is None or base is None else math.log2(one.best / base)
     move = Move(
-        rest, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge, one.mean, octaves
+        group, size, one.metric, one.best, one.low, one.high, one.at_edge, one.mean, octaves
     )
     there = next((rate for rate in one.rates if rate.rate == base), None)
     if base is None or there is None or not there.n + there.diverged:

@@ -80,7 +80,7 @@ def test_no_run_finished(found):
 
 def test_a_size_that_the_optima_lack_is_refused():
     best = optima(rows(), by=("scheme", "depth"), metric="train_loss")
-    with pytest.raises(ValueError, match="by='width' found; expected a field .*: scheme, depth"):
+    with pytest.raises(ValueError, match="'width' found; expected a field .*: scheme, depth"):
         moves(best, "width")
 
 
