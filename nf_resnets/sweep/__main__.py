@@ -29,7 +29,8 @@ class Command:
     Any setting of a run, listed below, can be an axis of the grid: NAME=VALUES with commas between
     the values. 2^-8:2^2 is every power from the one to the other, both included; 0:5 is 0, 1, 2, 3,
     4, as in Python. Runs that differ only in numbers (peak_lr, momentum, weight_decay,
-    scalar_factor, alpha, branch_scale, seed, or schemes that compile alike) share one program.
+    scalar_factor, alpha, branch_scale, seed, clip_norm and adaptive_clip above 0, or schemes that
+    compile alike) share one program.
 
     The best rate, and the range of rates as good, are reported for each batch size by test accuracy
     and by training loss, after De and Smith (NeurIPS 2020).

@@ -27,7 +27,7 @@ TINY = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 2.0, "batch_size": 64
 
 def lowered(name, devices_per_run, runs_per_device=1):
     sweep = make_sweep({"peak_lr": (0.1,)}, TINY)
-    run = sweep.task.resolve(sweep.kinds[0].settings)
+    run = sweep.task.plan(sweep.kinds[0].settings)
     mesh = sweep_mesh(topology.topology_devices(name), devices_per_run)
     return sweep, sweep.task.lower(run, mesh, runs_per_device=runs_per_device)
 
