@@ -32,6 +32,7 @@ Part = Literal[
     "against_batch_norm",
     "depth",
     "together",
+    "whole_job",
     "roofline",
     "startup",
     "tpu_programs",

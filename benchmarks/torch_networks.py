@@ -95,21 +95,23 @@ class Network(Scalars):
     Args:
       name: as in the registry of architectures: ``cifar-resnet-n``, ``wrn-n-k``, ``resnet-50``.
       num_classes: of the head.
+      channels: of the images.
     """
 
-    def __init__(self, name: str, num_classes: int):
+    def __init__(self, name: str, num_classes: int, channels: int = 3):
         super().__init__()
         numbers = [int(number) for number in re.findall(r"\d+", name)]
         self.pre_activation, self.pooled = name.startswith("wrn"), name.startswith("resnet")
         block: Any
         if self.pooled:
-            block, sizes, stem = Bottleneck, SIZES[numbers[0]], conv(3, 64, 7, 2)
+            block, sizes, stem = Bottleneck, SIZES[numbers[0]], conv(channels, 64, 7, 2)
             widths: tuple[int, ...] = (256, 512, 1024, 2048)
         elif self.pre_activation:
-            block, sizes, stem = PreActivationBlock, ((numbers[0] - 4) // 6,) * 3, conv(3, 16)
+            block, sizes = PreActivationBlock, ((numbers[0] - 4) // 6,) * 3
+            stem = conv(channels, 16)
             widths = tuple(16 * numbers[1] * 2**index for index in range(3))
         else:
-            block, sizes, stem = BasicBlock, ((numbers[0] - 2) // 6,) * 3, conv(3, 16)
+            block, sizes, stem = BasicBlock, ((numbers[0] - 2) // 6,) * 3, conv(channels, 16)
             widths = (16, 32, 64)
         self.stem = stem
         self.scalars("bias_relu" if self.pre_activation else "bias_stem", "bias_head")
@@ -131,6 +133,19 @@ class Network(Scalars):
         if self.pre_activation:
             x = F.relu(x + self.bias_relu)
         return self.head(x.float().mean((2, 3)) + self.bias_head)
+
+
+def fixup(network: Network) -> None:
+    """Draws Fixup's weights: He's, times ``L**(-1/2)`` in the branches, last layers and head 0."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight)
+    with torch.no_grad():
+        for block in network.blocks:
+            block.conv_1.weight *= len(network.blocks) ** -0.5
+            block.conv_2.weight.zero_()
+        network.head.weight.zero_()
+        network.head.bias.zero_()
 
 
 def build(name: str, num_classes: int, params: Mapping[str, Any], device: str) -> Network:
