@@ -34,7 +34,6 @@ DIRECT = {
     "trained.pictures": ("read_picture", "write_picture"),
     "trained.predict": ("classify", "logits_of", "predict", "ranked"),
     "trained.torch_layouts": ("Layout",),
-    "trained.torch_parts": ("Part",),
     "trained.transfer": ("transfer",),
     "training.checkpoint": ("Checkpoints",),
     "training.hosts": ("initialize", "is_process_zero"),

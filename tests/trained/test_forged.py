@@ -1,10 +1,8 @@
 """Files that vouch for themselves and are wrong: one sentence for each, and no crash, no hang."""
 
-import copy
 import hashlib
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -15,13 +13,11 @@ import pytest
 import safetensors.numpy
 
 from nf_resnets import trained
-from nf_resnets.trained import TrainedError, command
+from nf_resnets.trained import command
 from nf_resnets.trained.pictures import write_picture
 from tests.trained.networks import (
-    assert_same,
     drawn,
     forge,
-    put_together,
     refused,
     saved,
     set_at,
@@ -110,16 +106,6 @@ def test_a_whole_file_of_something_else_is_refused(tmp_path, change, message):
     assert re.search(message, refused(path))
 
 
-def test_a_manifest_that_is_no_mapping_or_nested_too_deeply_is_refused(tmp_path):
-    path, _ = saved(tmp_path / "net")
-    header, body = taken_apart(path)
-    for text in ("[]", "3", "null", '"text"', "[" * 200_000 + "]" * 200_000, '{"a":' * 200_000):
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        header["__metadata__"]["nf_resnets"] = f'{{"sha256":"{digest}","manifest":{text}}}'
-        put_together(path, header, body)
-        refused(path)
-
-
 def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path):
     for text in ("[" * 200_000, '{"a":' * 200_000 + "1" + "}" * 200_000):
         data = text.encode()
@@ -190,48 +176,3 @@ for path in sys.argv[1:]:
     lines = process.stdout.splitlines()
     assert len(lines) == 12, process.stderr
     assert all("expected a file" in line for line in lines)
-
-
-VALUES = (
-    None, True, False, 0, -1, 1, 3, 16, 10**5, 2**63, 10**400, 0.0, -0.5, 1e308, "", "fixup", "a",
-    "\x1b[31m", "x" * 5_000, [], [1], [0, 0], ["a", None], {}, {"name": "x"}, [[[]]],
-)  # fmt: skip
-
-
-def mutated(manifest, rng):
-    """Changes, removes or adds some values anywhere."""
-    places = []
-
-    def visit(value):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            places.append((value, key))
-            if isinstance(value[key], dict | list):
-                visit(value[key])
-
-    visit({key: value for key, value in manifest.items() if key != "leaves"})
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        container, key = rng.choice(places)
-        kind = rng.random()
-        if kind < 0.7 and (isinstance(container, list) or key in container):
-            if isinstance(container, dict) or key < len(container):
-                container[key] = copy.deepcopy(rng.choice(VALUES))
-        elif kind < 0.85 and isinstance(container, dict):
-            container.pop(key, None)
-        elif isinstance(container, dict):
-            container[rng.choice(("depth", "name", "extra", "scheme"))] = rng.choice(VALUES)
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-def test_mutated_manifests_are_refused_or_are_the_same_network(tmp_path, seed):
-    rng = random.Random(seed)
-    path, made = saved(tmp_path / "net")
-    whole = path.read_bytes()
-    for _ in range(60):
-        path.write_bytes(whole)
-        forge(path, lambda manifest: mutated(manifest, rng))
-        try:
-            found = trained.load(path)
-        except TrainedError:
-            refused(path)
-        else:
-            assert_same(found.variables, made.variables)
