@@ -5,10 +5,8 @@ import dataclasses
 import itertools
 import shutil
 import threading
-import time
 
 import jax
-import numpy as np
 import pytest
 
 from nf_resnets import data
@@ -19,7 +17,6 @@ from nf_resnets.sweep.settings import make as make_settings
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep import small
 from tests.sweep.small import Linear, plans, run
-from tests.training.linear import STEPS
 from tests.training.small import Log
 
 OOM = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 68719476736 bytes.")
@@ -104,15 +101,6 @@ def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, opti
     assert 8 in [event[3] for event in log.of("on_run_begin")]
     assert not outcome.stopped and left(tmp_path) == []
     assert_twins(rows, twin)
-
-
-def test_waiting_for_a_program_is_no_overhead(tmp_path):
-    def slowly(program, plan):
-        time.sleep(0.5)
-        return program
-
-    _, outcome, _ = run(tmp_path, plans(3), Linear(slowly), workers=3)
-    assert outcome.seconds["compiling"] > 0.9 > outcome.seconds["outside"]
 
 
 def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
@@ -295,14 +283,3 @@ def test_an_interrupt_ends_it_at_once(tmp_path, monkeypatch):
         with contextlib.suppress(RuntimeError):  # this one
             thread.join(60) if thread.name == "nf-resnets-wave" else None
     assert not engine.is_at_work() and Rows(tmp_path).read() == {}
-
-
-def test_devices_that_do_not_divide_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="^devices_per_run=3 found; expected a divisor of the 4"):
-        run(tmp_path, plans(1), devices=4, devices_per_run=3)
-
-
-def test_the_curve_in_a_row_is_that_of_the_run(twin):
-    row = next(iter(twin.values()))
-    assert row["measures"]["curve"]["step"] == list(range(1, STEPS + 1))
-    assert np.isfinite(row["measures"]["curve"]["loss"]).all()

@@ -6,7 +6,6 @@ import concurrent.futures
 import gc
 import time
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.sweep import programs
-from nf_resnets.sweep.programs import Cost, Programs
+from nf_resnets.sweep.programs import Programs
 from nf_resnets.training.run import Plan
 from tests.sweep import small
 from tests.training.small import Log
@@ -88,17 +87,6 @@ def test_a_step_s_seconds_are_those_of_one_run():
     assert calls[0] == [1, 1, 1, 1]
 
 
-def test_a_sweep_s_time_is_its_runs_spread_over_workers():
-    costs = [
-        Cost(PLAN, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
-        Cost(PLAN, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
-    ]
-    assert costs[0].seconds == pytest.approx(15)
-    assert programs.total(costs, workers=1) == pytest.approx(15 + 47)
-    assert programs.total(costs, workers=2) == pytest.approx(31)
-    assert programs.total([], workers=2) == 0
-
-
 def test_what_runs_cost_is_read_off_the_rows_or_measured():
     plans = small.plans(2, program="p")
     rows = [
@@ -134,19 +122,3 @@ def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chose
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says it")
-def test_programs_give_their_memory_back(tmp_path):
-    found = []
-
-    class Counting(Log):
-        def on_compile_begin(self, *_):
-            gc.collect()
-            found.append(len(Path("/proc/self/maps").read_text().splitlines()))
-
-    sweep = small.make({"batch_size": (16, 24, 32)}, epochs=0.1)
-    small.run(tmp_path, sweep.plans, sweep.task, Counting())
-    # A program of this network has about 900.
-    assert len(found) == 3 and found[2] < found[1] + 450

@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import math
 import os
 import random
 import re
@@ -11,10 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from nf_resnets.sweep.rows import Rows, plain, write_csv
+from nf_resnets.sweep.rows import Rows, write_csv
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,17 +163,6 @@ def test_a_folder_that_vanishes_is_said(ten, how):
         with pytest.raises(OSError, match=f"^{ten} cannot be written: "):
             rows.add([row("new")])
         assert "new" not in rows
-
-
-def test_of_processes_that_work_as_one_only_one_writes(tmp_path):
-    with Rows(tmp_path / "other", writes=False).open() as rows:
-        assert rows.add([row("k")]) == [row("k")] and "k" in rows
-    assert not (tmp_path / "other").exists()
-
-
-def test_values_are_plain_json():
-    value = {"a": np.float32(0.5), "b": np.array([1, 2]), "c": (math.nan, math.inf, True, None)}
-    assert plain(value) == {"a": 0.5, "b": [1, 2], "c": [None, None, True, None]}
 
 
 def test_a_table_has_what_is_flat_of_the_rows():

@@ -63,13 +63,6 @@ def test_the_middle_is_looked_at(tmp_path):
     assert read_picture(path, GREY).min() < 1
 
 
-def test_fewer_pixels_are_averages(tmp_path):
-    """A checkerboard of single pixels is even grey at an eighth of its size."""
-    board = np.indices((64, 64)).sum(axis=0) % 2 * 255
-    found = read_picture(kept(tmp_path / "board.png", board), GREY)
-    assert np.abs(found / 16 - 0.5).max() < 0.02
-
-
 def test_cameras_and_transparency_are_heeded(tmp_path):
     left = np.zeros((64, 64), np.uint8)
     left[:, :32] = 255
@@ -83,19 +76,6 @@ def test_cameras_and_transparency_are_heeded(tmp_path):
     path = kept(tmp_path / "clear.png", clear)
     found = read_picture(path, COLOUR)
     assert (found[:, :4] == 255).all() and (found[:, 4:] == 0).all()
-
-
-def test_sixteen_bits_keep_their_upper_ones(tmp_path):
-    values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
-    Image.fromarray(values).save(tmp_path / "deep.png")
-    found = read_picture(tmp_path / "deep.png", takes((8, 8, 1), max_value=255.0))[..., 0]
-    np.testing.assert_array_equal(found, values // 256)
-
-
-def test_light_and_dark_change_places(tmp_path):
-    path = kept(tmp_path / "a.png", np.arange(64).reshape(8, 8))
-    both = [read_picture(path, GREY, invert=invert) for invert in (False, True)]
-    np.testing.assert_allclose(both[0] + both[1], 16, atol=1e-5)
 
 
 def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):

@@ -73,37 +73,6 @@ def test_several_runs(runs, sweep, data):
     assert len(set(found["loss"].tolist())) == runs
 
 
-def test_one_compilation_and_one_trace_for_many_runs():
-    traces = []
-
-    def counted(params, batch_stats, images, keys):
-        traces.append(images.shape)
-        return linear(params, batch_stats, images, keys)
-
-    mesh = training.make_mesh(devices=jax.devices()[:2])
-    compiled = make_evaluate(counted, mesh, batch_size=16)
-    data = training.replicate(SPLIT, mesh)
-    for _ in range(2):
-        compiled(training.shard_runs(parameters(8), mesh), {}, data)
-    # Four batches of 14 are enough for 53 examples, where 16 are allowed: 7 on a device.
-    assert traces == [(7, 8, 8, 1)] and compiled._cache_size() == 1
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "data", "expected"),
-    [(200, 1, 53), (50, 1, 27), (16, 1, 14), (53, 4, 14), (1, 2, 1)],
-)
-def test_batches_are_equal_and_no_larger_than_the_split(batch_size, data, expected):
-    shapes = []
-
-    def seen(params, batch_stats, images, keys):
-        shapes.append(images.shape[0])
-        return linear(params, batch_stats, images, keys)
-
-    evaluate(seen, parameters(1), data=data, batch_size=batch_size)
-    assert shapes == [expected]
-
-
 def test_infinite_logits_of_the_filling_do_not_leak():
     # 53 = 3 * 14 + 11: the last batch is filled up from its twelfth place on with the last example.
     last = (jnp.asarray(SPLIT.images[-1], jnp.float32) - 8) / 5
@@ -147,35 +116,6 @@ def test_batch_norm_uses_its_running_statistics():
         # Float32 through ten layers, batches of 8 against one of 53; measured: 3e-8.
         np.testing.assert_allclose(found["loss"][run], losses.mean(), rtol=2e-6)
     assert abs(found["loss"][0] - found["loss"][1]) > 1e-2
-
-
-def test_the_sum_of_half_precision_logits_is_in_float32():
-    def rounded(params, batch_stats, images, keys):
-        logits, _ = linear(params, batch_stats, images, keys)
-        return logits.astype(jnp.bfloat16), batch_stats
-
-    found = evaluate(rounded, parameters(1), batch_size=64)
-    assert found["loss"].dtype == found["accuracy"].dtype == np.float32
-    # Only the logits are rounded, not the losses: one loss of 53 rounded to 8 bits is 7e-5 off.
-    expected, _ = by_numpy(parameters(1), 0, jnp.bfloat16)
-    np.testing.assert_allclose(found["loss"], expected, rtol=2e-6)
-
-
-def test_refusals():
-    mesh = training.make_mesh(2, 4)
-    with pytest.raises(ValueError, match=r"^batch_size=0 found; expected at least 1\.$"):
-        make_evaluate(linear, mesh, batch_size=0)
-    for wrong in (2.5, 2.0, "2", None):
-        with pytest.raises(TypeError, match=f"^batch_size={wrong!r} found; expected a whole num"):
-            make_evaluate(linear, mesh, batch_size=wrong)
-    compiled = make_evaluate(linear, mesh, batch_size=16)
-    nothing = jax.tree.map(
-        lambda leaf: leaf[:0] if leaf.ndim and len(leaf) == COUNT else leaf, SPLIT
-    )
-    with pytest.raises(ValueError, match="the split has no examples; expected at least one"):
-        compiled(parameters(2), {}, nothing)
-    with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2"):
-        compiled(parameters(3), {}, SPLIT)
 
 
 def test_its_convolutions_call_onednn_on_a_cpu(monkeypatch):

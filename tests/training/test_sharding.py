@@ -3,9 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax.core import FrozenDict
 from jax.sharding import AxisType, PartitionSpec
 
 from nf_resnets import models, training
@@ -21,27 +19,6 @@ def test_meshes():
     assert two.devices.ravel().tolist() == jax.devices()[1:3]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0,), "a mesh of sweep=0, data=None found; expected 1 or more of each."),
-        ((1, 0), "a mesh of sweep=1, data=0 found; expected 1 or more of each."),
-        ((3,), "8 devices found; expected a multiple of sweep=3, as many for each group."),
-        ((16,), "8 devices found; expected a multiple of sweep=16, as many for each group."),
-        ((2, 3), "a mesh of sweep=2 times data=3 needs 6 devices; 8 found."),
-    ],
-)
-def test_meshes_that_do_not_fit(arguments, message):
-    with pytest.raises(ValueError) as error:
-        training.make_mesh(*arguments)
-    assert str(error.value) == message
-
-
-def test_a_mesh_needs_a_device():
-    with pytest.raises(ValueError, match="^0 devices found"):
-        training.make_mesh(devices=[])
-
-
 def test_sharding():
     mesh = training.make_mesh(2, 4)
     tree = {"a": np.arange(12.0).reshape(4, 3), "b": [jnp.arange(2, dtype=jnp.int32)]}
@@ -52,16 +29,6 @@ def test_sharding():
     for array in (sharded, whole, training.replicate(sharded, mesh)):
         small.assert_close(array, tree, rtol=0, atol=0)
     assert sharded["b"][0].dtype == jnp.int32
-
-
-def test_sharding_refuses():
-    mesh = training.make_mesh(2, 4)
-    with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2, the devices"):
-        training.shard_runs({"a": np.zeros((3, 4))}, mesh)
-    with pytest.raises(ValueError, match=r"^0 runs found"):
-        training.shard_runs({"a": np.zeros((0, 4))}, mesh)
-    with pytest.raises(ValueError, match=r"^the scalar .*; expected a leading axis of runs"):
-        training.shard_runs({"a": np.float32(1)}, mesh)
 
 
 def test_a_fresh_state():
@@ -78,44 +45,6 @@ def test_a_fresh_state():
             small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, seed=seed)
     with pytest.raises(ValueError, match="^learning_rate=-0.1 found"):
         small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, learning_rate=-0.1)
-
-
-def test_states_under_vmap_and_eval_shape():
-    def make(rate):
-        params = {"head": {"kernel": jnp.ones((2, 3))}}
-        return training.create_state(
-            params, small.sgd, {"learning_rate": rate, "weight_decay": 0.0}
-        )
-
-    states = jax.vmap(make)(jnp.array([0.1, 0.2]))
-    assert states.hyper["learning_rate"].shape == (2,)
-    assert jax.eval_shape(make, 0.1).params["head"]["kernel"].shape == (2, 3)
-
-
-def test_containers_stay_what_they_are():
-    def apply(params, batch_stats, images, keys):
-        return images @ params["w"], {"a": {"mean": images.mean()}}
-
-    state = training.create_state(
-        FrozenDict({"w": np.ones((3, 2), np.float32)}),
-        lambda hyper: optax.sgd(hyper["learning_rate"]),
-        {"learning_rate": 0.1},
-        batch_stats=FrozenDict({"a": {"mean": np.float32(0)}}),
-    )
-    batch = {"image": jnp.full((2, 3), 2.0), "label": jnp.zeros(2, jnp.int32)}
-    new, _ = training.replica_step(
-        state, batch, apply_fn=apply, optimizer=lambda hyper: optax.sgd(hyper["learning_rate"])
-    )
-    assert jax.tree.structure(new) == jax.tree.structure(state)
-    assert float(new.batch_stats["a"]["mean"]) == 2
-
-
-def test_stack_and_unstack():
-    trees = [{"a": jnp.array([run, 1]), "b": {}} for run in range(3)]
-    stacked = training.stack(trees)
-    assert stacked["a"].shape == (3, 2) and stacked["b"] == {}
-    for run, tree in enumerate(trees):
-        small.assert_close(training.unstack(stacked, run), tree, rtol=0, atol=0)
 
 
 def test_batch_norm_slices_are_spread_or_refused():

@@ -83,20 +83,6 @@ def test_the_momentum_of_a_network_is_found(momentum):
     )
 
 
-def test_the_momentum_is_found_at_variances_of_any_size():
-    """As of a network with its one BatchNorm at the end, whose sums grow with every branch."""
-    # The difference is 0.9 of what it is taken from.
-    for size in (1e-4, 1e4, 1e8):
-        found, expected = (estimated(1, given=given, times=size) for given in (None, 0.9))
-        small.assert_close(found, expected, rtol=1e-5, atol=0)
-        assert expected["first"]["var"].max() > 1e-3 * size**2
-
-
-def test_no_batches_are_refused():
-    with pytest.raises(ValueError, match="batches=0 found"):
-        make_estimate_batch_stats(apply_of(1), small.mesh_of(), batch_size=16, batches=0)
-
-
 def test_those_of_a_users_function_are_estimated_before_a_test():
     def apply(params, batch_stats, images, keys):
         mean = images.mean()
