@@ -64,13 +64,6 @@ def initialize(
       >>> is_process_zero()
       True
     """
-    for name, seconds in (
-        ("heartbeat_seconds", heartbeat_seconds),
-        ("connect_seconds", connect_seconds),
-        ("shutdown_seconds", shutdown_seconds),
-    ):
-        if seconds < 1:
-            raise ValueError(f"{name}={seconds} found; expected at least 1.")
     given = [value is not None for value in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):
         raise ValueError(
@@ -141,14 +134,7 @@ def broadcast(value: Any) -> Any:
 
     All processes call it, in the same order as their other collectives.
 
-    Args:
-      value: a JSON value.
-
-    Returns:
-      The value as JSON gives it back: tuples as lists, keys as text.
-
-    Raises:
-      TypeError: on process 0, if its value is none.
+    A JSON value comes back as JSON gives it back: tuples as lists, keys as text.
 
     Example:
       >>> broadcast({"rate": 0.1, "shape": (2, 3)})
@@ -168,19 +154,9 @@ def broadcast(value: Any) -> Any:
 def broadcast_tree(found: Any, like: Any) -> Any:
     """Gives a tree of arrays of process 0 to every process, or None if it has none.
 
-    All processes call it, in the same order as their other collectives.
-
     Args:
       found: on process 0, a tree of arrays or None; ignored on the others.
       like: on every process, a tree of the same structure with shapes and dtypes.
-
-    Returns:
-      ``found`` itself on process 0; NumPy arrays on the others.
-
-    Example:
-      >>> import numpy as np
-      >>> broadcast_tree(None, {"w": np.zeros(2)}) is None
-      True
     """
     if jax.process_count() == 1 or not broadcast(found is not None):
         return found if is_process_zero() else None
@@ -272,11 +248,6 @@ def abort_on_error() -> Iterator[None]:
 
 
 __all__ = [
-    "abort_on_error",
-    "any_process",
-    "broadcast",
-    "broadcast_tree",
-    "gather",
-    "initialize",
+    "abort_on_error", "any_process", "broadcast", "broadcast_tree", "gather", "initialize",
     "is_process_zero",
-]
+]  # fmt: skip

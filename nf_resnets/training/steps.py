@@ -49,9 +49,8 @@ def make_train_steps(
     """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
 
     The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
-    They share the program and the data set, and differ in their states: parameters, seed,
-    hyper-parameters. Each run makes the number of steps that it is given, fewer where an epoch ends
-    or it diverges; the others are not affected. The order of examples follows from seed and step.
+    They share the program and the data set, and differ in their states. Each run makes the number
+    of steps that it is given, fewer where an epoch ends or it diverges.
 
     Args:
       apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`), with
@@ -76,24 +75,6 @@ def make_train_steps(
       ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
         none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
         the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
-
-    Example:
-      >>> import numpy as np, optax
-      >>> from nf_resnets import data, training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
-      >>> def optimizer(hyper):
-      ...     return optax.sgd(hyper["learning_rate"])
-      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
-      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
-      >>> steps = make_train_steps(
-      ...     apply, optimizer, training.make_mesh(devices=jax.devices()[:1]), batch_size=4)
-      >>> state = training.create_state({"head": {"kernel": jnp.zeros((16, 2))}}, optimizer,
-      ...                               {"learning_rate": 0.1})
-      >>> split = data.DeviceData.of(dataset, dataset.train)
-      >>> made = jax.eval_shape(steps, training.stack([state]), split, jnp.array([2]))
-      >>> made.curve["loss"].shape, made.diverged.shape
-      ((1, 1000), (1,))
     """
     check_batch(batch_size, mesh, micro_batches)
     check_whole(longest=longest)

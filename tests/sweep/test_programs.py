@@ -15,7 +15,6 @@ import pytest
 from nf_resnets.sweep import programs
 from nf_resnets.sweep.programs import Programs
 from nf_resnets.training.run import Plan
-from tests.sweep import small
 from tests.training.small import Log
 
 
@@ -70,41 +69,26 @@ def test_one_that_cannot_be_built_is_said_to_all_and_tried_again():
     assert [event[2] for event in shared._callback.of("on_compile_end")] == [0, 0]
 
 
-def test_a_step_s_seconds_are_those_of_one_run():
-    calls = []
+def test_the_seconds_of_a_step_are_read_off_the_rows_or_measured():
+    rows = [
+        {"state": state, "program": PLAN.program, "seconds": seconds, "steps_done": 10}
+        for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
+                               ("diverged", 99.0), ("failed", 0.0))
+    ]  # fmt: skip
 
     def steps(states, counts):
-        calls.append(counts.tolist())
+        assert counts.tolist() == [1, 1, 1, 1]
         time.sleep(0.02)
         return SimpleNamespace(states=states)
 
     program = SimpleNamespace(
         slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states, steps=steps
     )
-    found = programs.seconds_per_step(program, None, at_least=0.05)
+    shared = made(lambda *_, **__: program)
+    task = SimpleNamespace(start=lambda plan: None)
+    assert programs.step_seconds(PLAN, rows, task, shared) == 0.3
     # At least what was slept; a busy machine makes it longer.
-    assert 0.005 <= found < 0.05
-    assert calls[0] == [1, 1, 1, 1]
-
-
-def test_what_runs_cost_is_read_off_the_rows_or_measured():
-    plans = small.plans(2, program="p")
-    rows = [
-        {"state": state, "program": "p", "seconds": seconds, "steps_done": 10}
-        for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
-                               ("diverged", 99.0), ("failed", 0.0))
-    ]  # fmt: skip
-    task, said = small.Linear(), []
-    shared = Programs(task, jax.sharding.Mesh(np.array([jax.devices()[:1]]), ("sweep", "data")),
-                      Log())  # fmt: skip
-    (known,) = programs.estimate({"p": (plans[0], 7)}, rows, task, shared)
-    assert (known.seconds_per_step, known.compile_seconds, known.known) == (0.3, 0.0, True)
-    named = {"model": "linear", "scheme": "plain", "batch_size": 8}
-    plan = Plan(named, "", plans[0].num_steps, plans[0].steps_per_epoch, program="q")
-    task.start = lambda _: small.linear.state()
-    (new,) = programs.estimate({"q": (plan, 2)}, rows, task, shared, on_message=said.append)
-    assert new.seconds_per_step > 0 and new.compile_seconds > 0 and not new.known
-    assert said == ["measuring linear, plain, batch 8"]
+    assert 0.005 <= programs.step_seconds(PLAN, [], task, shared) < 0.05
 
 
 @pytest.mark.parametrize(
