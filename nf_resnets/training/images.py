@@ -303,14 +303,14 @@ def image_test(
     if states is not None:
         states, order = arguments(states)
         if order is not None:
-            estimate = estimate.lower(states, train_split, order).compile()
+            estimate = estimate.lower(states, order, train_split).compile()
         evaluate = evaluate.lower(states.params, states.batch_stats, test_split).compile()
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
         states, order = arguments(states)
         batch_stats = states.batch_stats
         if order is not None:
-            batch_stats = estimate(states, train_split, order)
+            batch_stats = estimate(states, order, train_split)
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 
     return test

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from nf_resnets import data
 from nf_resnets.data import imagenet, stream
@@ -19,10 +19,10 @@ from nf_resnets.data.crop import RandomCrop
 from nf_resnets.data.mixup import mixed, mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
-from nf_resnets.training.evaluate import batch_sums
+from nf_resnets.training.evaluate import batch_sums, over_runs
 from nf_resnets.training.host_steps import DeviceIterator, HostSteps, local_rows
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import Metrics, Vectorize, check_batch, compile_step, replica_step
@@ -252,24 +252,13 @@ def make_streamed_evaluate(
         sums = batch_sums(apply_fn, params, batch_stats, images, batch["label"], batch["counts"])
         return lax.psum(sums, DATA)
 
-    def local_runs(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
-        return lax.map(lambda run: one_run(run[0], run[1], batch), (params, batch_stats))
-
-    per_run, per_example = PartitionSpec(SWEEP), PartitionSpec(DATA)
-    sums_of = jax.jit(
-        jax.shard_map(
-            local_runs, mesh=mesh, in_specs=(per_run, per_run, per_example), out_specs=per_run
-        ),
-        # On every process whole, for each adds up the sums of all runs by itself.
-        out_shardings=NamedSharding(mesh, PartitionSpec()),
-    )
+    # Whole on every process, for each adds up the sums of all runs by itself.
+    sums_of = over_runs(one_run, mesh, spec=PartitionSpec(DATA), whole=True)
 
     def evaluate(
         params: Any, batch_stats: Any, batches: Iterable[DeviceBatch]
     ) -> dict[str, np.ndarray]:
-        runs = jax.tree.leaves(params)[0].shape[0]
-        check_runs(runs, mesh)
-        total = np.zeros((runs, 3))
+        total = np.zeros((jax.tree.leaves(params)[0].shape[0], 3))
         for batch in batches:
             needed = {name: batch[name] for name in ("image", "label", "counts")}
             total += np.asarray(sums_of(params, batch_stats, needed), np.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import itertools
 import json
 import os
 import re
@@ -19,8 +18,8 @@ import pytest
 import tyro
 
 from nf_resnets import machine
-from nf_resnets.sweep import Rows, command, results
 from nf_resnets.sweep import __main__ as main
+from nf_resnets.sweep import command, results
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -173,15 +172,3 @@ def test_a_table_without_its_rows_is_not_overwritten(tmp_path):
     with pytest.raises(SystemExit, match=r"rows.csv is there without the rows-\*.jsonl that it is"):
         command.run(Options(out=tmp_path), {"seed": (0,)}, {"model": "wrn-10-1"}, "Sweep")
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
-
-
-@pytest.mark.slow  # two sweeps in one
-def test_extend_adds_rates_by_itself(tmp_path):
-    out = tmp_path / "out"
-    done = call("--grid", "peak_lr=2^-9:2^-8", *TINY, "--extend", "2", "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("The best rate lies at the grid's edge: adding") in (1, 2)
-    rates = sorted({row["peak_lr"] for row in Rows(out).read().values()})
-    # At either end, twice at most, in the steps of the grid.
-    assert {2.0**-9, 2.0**-8} < set(rates) and rates[0] >= 2.0**-11 and rates[-1] <= 2.0**-6
-    assert all(high == 2 * low for low, high in itertools.pairwise(rates))

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import shutil
 import threading
 
 import jax
@@ -180,23 +179,6 @@ def test_runs_that_do_not_fit_the_memory_are_tried_in_halves(tmp_path, twin):
     ]  # fmt: skip
 
 
-def test_one_that_does_not_fit_alone_is_recorded(tmp_path):
-    def exhaust(program, plan):
-        return OOM if plan.program == "large" else program
-
-    large = [dataclasses.replace(plan, program="large", data="large") for plan in plans(2)]
-    rows, _, _ = run(tmp_path, [*plans(1), *large], Linear(exhaust), runs_per_device=2)
-    assert sorted(row["state"] for row in rows.values()) == ["finished", "oom", "oom"]
-    assert {row["message"] for row in rows.values()} == {None, f"JaxRuntimeError: {OOM}"}
-
-
-def test_data_of_another_fingerprint_are_other_runs(tmp_path, twin):
-    run(tmp_path, plans(2))
-    others = [dataclasses.replace(plan, data="other") for plan in plans(2)]
-    rows, outcome, log = run(tmp_path, others)
-    assert len(log.of("on_run_begin")) == 2 and len(rows) == 4 and len(outcome.rows) == 2
-
-
 def test_a_run_of_images_has_their_fingerprint_in_its_key():
     digits, settings = data.load("digits"), make_settings({})
     images = digits.train.images.copy()
@@ -252,13 +234,6 @@ def test_a_disk_that_fails_ends_it_with_a_sentence_and_it_goes_on_later(
     assert len(Rows(tmp_path).read()) == 1
     rows, _, _ = run(tmp_path, plans(5), workers=workers)
     assert_twins(rows, twin)
-
-
-def test_a_folder_that_is_gone_is_said(tmp_path):
-    log = Log()
-    log.on_run_end = lambda *_: shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
-    with pytest.raises(OSError, match="sweep"):
-        run(tmp_path / "sweep", plans(3), log=log)
 
 
 def test_an_interrupt_ends_it_at_once(tmp_path, monkeypatch):

@@ -79,12 +79,6 @@ def test_a_line_that_was_cut_is_made_again(ten, size):
     assert Rows(ten.parent).read() == whole
 
 
-def test_an_empty_file_and_a_missing_folder_have_no_rows(tmp_path):
-    (tmp_path / "rows-0-of-1.jsonl").write_bytes(b"")
-    assert Rows(tmp_path).read() == {} == Rows(tmp_path / "nothing").read()
-    assert not (tmp_path / "nothing").exists()
-
-
 HOLD = """
 import sys
 from pathlib import Path
@@ -154,15 +148,6 @@ def test_a_disk_that_fills_up_costs_the_rows_that_did_not_fit(ten, monkeypatch):
         rows.add([row("new")])
     rows = Rows(ten.parent)
     assert len(rows.read()) == 11 and rows.damaged == []
-
-
-@pytest.mark.parametrize("how", ["removed", "moved"])
-def test_a_folder_that_vanishes_is_said(ten, how):
-    with Rows(ten.parent).open() as rows:
-        ten.unlink() if how == "removed" else ten.rename(ten.with_suffix(".away"))
-        with pytest.raises(OSError, match=f"^{ten} cannot be written: "):
-            rows.add([row("new")])
-        assert "new" not in rows
 
 
 def test_a_table_has_what_is_flat_of_the_rows():

@@ -64,13 +64,6 @@ def test_every_architecture_is_exported(architecture):
     assert_near(np.asarray(program.call(images)), np.asarray(expected))
 
 
-def test_the_program_is_stablehlo_for_its_platforms():
-    program = export(network(), platforms=("cpu",))
-    assert program.platforms == ("cpu",)
-    assert "stablehlo.convolution" in program.mlir_module()
-    assert str(program.in_avals[0].shape) == "(b, 8, 8, 1)"
-
-
 def test_what_cannot_be_exported_or_read_is_refused(tmp_path):
     with pytest.raises(TrainedError, match="platforms='gpu' found; expected some of cpu, cuda, t"):
         export(network(), platforms=("gpu",))

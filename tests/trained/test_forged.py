@@ -45,57 +45,30 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (field("scheme", {"name": "x"}), "scheme='x' is not whole: 'title'"),
         (field("scheme", "t_fixup"), "scheme='t_fixup' is for transformer networks"),
         (field("depth", 11), "depth=11 found; a WRN-n-k has n = 6N"),
-        (field("depth", "ten"), "WideResNet.depth='ten' found; expected int"),
         (lambda manifest: manifest["model"]["fields"].pop("depth"), "do not make one: .*'depth'"),
-        (field("dtype", "int7"), "dtype='int7' found; expected one of float32"),
         (field("colour", "red"), "field 'colour' found, which WideResNet of this version does"),
         (field("width", 2), r"leaf 'params/\S+' has shape \[.*\]; expected"),
-        (field("scheme", "plain"), r"leaf 'params/\S+'.*"),
         (set_at("inputs", "kind", value="sounds"), "inputs of kind 'sounds' found"),
         (set_at("inputs", "kind", value="sentences"), "inputs/source_vocabulary"),
         (set_at("inputs", "std", value=[0.0]), r"std=\(0.0,\) found; expected numbers above 0"),
         (set_at("inputs", "class_names", value=["a", "b"]), "2 class_names found for num_classes="),
-        (set_at("inputs", "colour", value="red"), "field 'colour' found, which Images of this"),
         (set_at("format", value=2), "its format is 2; this version reads 1"),
         (lambda manifest: manifest.pop("notes"), "its manifest has no 'notes'"),
         (lambda manifest: manifest["leaves"].pop("params/head/bias"), "'params/head/bias' is in "),
-        (set_at("model", value=3), "its model is 3; expected names and values"),
-        (set_at("model", "class", value=["WideResNet"]), "class .* found; expected one of"),
-        (field("depth", 10.0), "depth=10.0 found; expected int"),
-        (field("depth", True), "depth=True found; expected int"),
-        (field("depth", "10"), "depth='10' found; expected int"),
         (field("depth", 6 * 10**11 + 4), "depth=6.* expected 1 to"),
         (field("depth", int("9" * 400)), "depth=9.*; expected 1 to"),
         (field("stem_channels", 0), "stem_channels=0 found"),
-        (field("stem_channels", -4), "stem_channels=-4 found"),
-        (field("num_classes", 0), "num_classes=0 found"),
-        (field("dropout", "much"), "dropout='much' found; expected fl"),
-        (field("remat", 1), "remat=1 found; expected bool"),
-        (field("scheme", 3), "scheme=3 found; expected"),
         (field("scheme", "x" * 5_000), r"scheme='xxx.* \.\.\. .*"),
-        (field("scheme", {"name": 3}), "scheme=3 is not whole"),
-        (field("dtype", {}), "dtype={} found"),
         (field("dtype", DEEP), "nested more than 50 deep"),
-        (set_at("inputs", value=[]), r"its inputs is \[\]; expected names and values"),
         (set_at("inputs", "kind", value=["images"]), "inputs of kind .* found"),
         (set_at("inputs", "shape", value=[0, 8, 1]), "shape=.0, 8, 1. found"),
         (set_at("inputs", "shape", value=[1 << 20, 1 << 20, 1]), "shape=.*expected 1 to 4,096 pix"),
-        (set_at("inputs", "shape", value=[8, 4097, 1]), "shape=.8, 4097, 1. found; expected 1 to"),
         (field("padding_id", [1] * 5_000), "padding_id has 5,000 values; expected at most 16"),
-        (set_at("inputs", "shape", value=8), "shape=8 found; expected tuple"),
-        (set_at("inputs", "mean", value=["a"]), "mean=.'a',. found; expected tuple"),
-        (set_at("inputs", "std", value=[None]), "std=.None,. found; expected tuple"),
         (set_at("inputs", "max_value", value="16"), "max_value='16' found; expected float"),
-        (set_at("inputs", "max_value", value=True), "max_value=True found; expected float"),
         (set_at("inputs", "class_names", value=[3] * 10), "class_names=.* found; expected tuple"),
-        (set_at("inputs", "class_names", value="0123456789"), "class_names='0123456789' found"),
         (set_at("inputs", "crop", value=10**400), "crop=1000.* found; expected float"),
         (set_at("notes", value=[]), r"its notes is \[\]; expected names and values"),
-        (set_at("notes", "a", value=DEEP), "nested more than 50 deep"),
-        (set_at("versions", value="1.0"), "its versions is '1.0'; expected names and values"),
-        (set_at("format", value=DEEP), "nested more than 50 deep"),
         (set_at("format", value="\x1b[31m"), r"its format is '\\x1b"),
-        (set_at("leaves", value=None), "its leaves is None; expected names and values"),
         (set_at("leaves", "params/head/bias", value=3), "does not have the SHA-256"),
     ],
 )
@@ -104,13 +77,6 @@ def test_a_whole_file_of_something_else_is_refused(tmp_path, change, message):
     path, _ = saved(tmp_path / "net")
     forge(path, change)
     assert re.search(message, refused(path))
-
-
-def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path):
-    for text in ("[" * 200_000, '{"a":' * 200_000 + "1" + "}" * 200_000):
-        data = text.encode()
-        (tmp_path / "net").write_bytes(len(data).to_bytes(8, "little") + data)
-        refused(tmp_path / "net")
 
 
 def test_a_network_without_channels_is_refused(tmp_path):

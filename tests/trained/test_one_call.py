@@ -94,17 +94,6 @@ def test_files_and_pixels_have_the_same_classes(home):
     np.testing.assert_array_equal(chances[0], every.max(-1))
 
 
-def test_bad_arguments_are_refused_before_the_training(tmp_path):
-    with pytest.raises(ValueError, match="'epoch' is no setting of a run; .*did you mean 'epochs'"):
-        nf_resnets.fit("digits", epoch=3)
-    with pytest.raises(ValueError, match="unknown data set 'digit'"):
-        nf_resnets.fit("digit")
-    with pytest.raises(ValueError, match="no-net"):
-        nf_resnets.fit("digits", model="no-net")
-    with pytest.raises(ValueError, match=r"nowhere is no folder"):
-        nf_resnets.fit(tmp_path / "nowhere")
-
-
 @pytest.mark.slow
 def test_a_folder_of_images_is_learnt(tmp_path):
     """Dark and bright images, which four epochs tell apart."""
@@ -122,11 +111,3 @@ def test_a_folder_of_images_is_learnt(tmp_path):
     assert len(list((tmp_path / "logs").glob("*/events*"))) == 1
     paths = [tmp_path / "photos" / name / "0.png" for name in ("dark", "bright")]
     assert [name for name, _ in nf_resnets.predict(network, paths)] == ["dark", "bright"]
-
-
-@pytest.mark.slow
-def test_a_run_that_diverges_is_said_to_the_callback():
-    log = Log()
-    with pytest.raises(trained.TrainedError, match="diverged"):
-        nf_resnets.fit("digits", model="wrn-10-1", peak_lr=1e30, epochs=0.2, callback=log)
-    assert [state for _, state, _ in log.of("on_run_end")] == ["diverged"]

@@ -1,8 +1,6 @@
 """Trainings of the commands that are cut off, and go on; networks that cannot be written."""
 
-import dataclasses
 import functools
-import os
 import signal
 from pathlib import Path
 
@@ -97,12 +95,6 @@ def stop(*_, **__):
     raise KeyboardInterrupt
 
 
-def test_before_the_first_checkpoint_nothing_is_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command.fit.training, "image_program", stop)
-    assert fails(wanted(tmp_path / "net"), capsys, 130) == "Stopped; nothing was written.\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_second_training_into_one_file_says_so_before_it_begins(tmp_path, monkeypatch, capsys):
     out = tmp_path / "net"
     folder = tmp_path / "net.unfinished"
@@ -134,23 +126,6 @@ def test_another_training_does_not_go_on_from_there(
     err = fails(wanted(out, **changes), capsys)
     assert err.startswith(f"{folder} holds a run of other settings or data; expected its own.")
     assert Checkpoints(folder).steps()[-1] == step and not out.exists()
-
-
-@pytest.mark.slow
-def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "net"
-    assert command.run(wanted(out)) == 0
-    for name in ("one", "other"):
-        how = dataclasses.replace(command.fit.SETTINGS, epochs=4.0, batch_size=32)
-        tuned = command.Tune(out, tmp_path / name, settings=how, learn="small")
-        if name == "one":
-            with monkeypatch.context() as patch:
-                interrupted(patch)
-                kept(fails(tuned, capsys, 130), tmp_path / "one.unfinished")
-            other = dataclasses.replace(tuned, learn="head")
-            assert "holds a run of other settings" in fails(other, capsys)
-        assert command.run(tuned) == 0
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
 def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(
@@ -201,33 +176,6 @@ def test_a_network_that_cannot_be_written_is_kept_elsewhere(
         found = trained.load(kept)
         assert found.notes["steps"] == 14
         assert_same(found.variables, drawn(found.model))
-
-
-BAD = ("~nobody-of-that-name/net", "file/net", "n" * 250, "/proc/net", "/dev/null", "loop/net")
-
-
-@pytest.mark.parametrize("out", BAD)
-def test_an_out_path_is_tried_before_anything_is_made(tmp_path, monkeypatch, capsys, out):
-    monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
-    os.symlink("loop", "loop")
-    monkeypatch.setattr(command.data, "load", stop)
-    monkeypatch.setattr(command.translation, "load_pairs", stop)
-    monkeypatch.setattr(command.file, "load", stop)
-    commands = [
-        wanted(out, overwrite=True),
-        command.TrainTranslator(Path(out), overwrite=True),
-        command.Tune(Path("net"), Path(out), overwrite=True),
-    ]
-    if len(out) < 250:  # an export writes nothing else under its name
-        commands.append(command.Export(Path("net"), Path(out), overwrite=True))
-        if out != "/dev/null":
-            monkeypatch.setattr(command.data, "load", stop)
-            commands.append(wanted("net", samples=Path(out)))
-    for each in commands:
-        err = fails(each, capsys)
-        assert err.startswith("--") and err.count("\n") == 1, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.models import onednn
 from nf_resnets.training.evaluate import make_evaluate
 from tests.training import small
 
@@ -63,16 +62,6 @@ def test_the_whole_split_once(batch_size, data):
     np.testing.assert_allclose(found["accuracy"], accuracy, rtol=1e-7)
 
 
-@pytest.mark.parametrize(("runs", "sweep", "data"), [(3, 1, 2), (4, 2, 4), (4, 4, 1)])
-def test_several_runs(runs, sweep, data):
-    params = parameters(runs)
-    found = evaluate(linear, params, sweep=sweep, data=data)
-    expected = [by_numpy(params, run) for run in range(runs)]
-    np.testing.assert_allclose(found["loss"], [loss for loss, _ in expected], **CLOSE)
-    np.testing.assert_allclose(found["accuracy"], [right for _, right in expected], rtol=1e-7)
-    assert len(set(found["loss"].tolist())) == runs
-
-
 def test_infinite_logits_of_the_filling_do_not_leak():
     # 53 = 3 * 14 + 11: the last batch is filled up from its twelfth place on with the last example.
     last = (jnp.asarray(SPLIT.images[-1], jnp.float32) - 8) / 5
@@ -116,12 +105,3 @@ def test_batch_norm_uses_its_running_statistics():
         # Float32 through ten layers, batches of 8 against one of 53; measured: 3e-8.
         np.testing.assert_allclose(found["loss"][run], losses.mean(), rtol=2e-6)
     assert abs(found["loss"][0] - found["loss"][1]) > 1e-2
-
-
-def test_its_convolutions_call_onednn_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(onednn, "available", lambda: True)
-    model, mesh = small.wide_resnet("fixup"), training.make_mesh(devices=jax.devices()[:1])
-    params = training.stack([small.he_variables(model)["params"]])
-    compiled = make_evaluate(training.eval_apply(model), mesh, batch_size=16)
-    text = compiled.trace(params, {}, SPLIT).lower(lowering_platforms=("cpu",)).as_text()
-    assert "__onednn$" in text

@@ -4,19 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nf_resnets import models, training
 from tests.training import small
-
-
-def test_meshes():
-    mesh = training.make_mesh()
-    assert dict(mesh.shape) == {"sweep": 1, "data": jax.device_count()}
-    assert mesh.axis_types == (AxisType.Auto,) * 2
-    assert dict(training.make_mesh(2).shape) == {"sweep": 2, "data": jax.device_count() // 2}
-    two = training.make_mesh(2, 1, devices=jax.devices()[1:3])
-    assert two.devices.ravel().tolist() == jax.devices()[1:3]
 
 
 def test_sharding():
@@ -29,22 +20,6 @@ def test_sharding():
     for array in (sharded, whole, training.replicate(sharded, mesh)):
         small.assert_close(array, tree, rtol=0, atol=0)
     assert sharded["b"][0].dtype == jnp.int32
-
-
-def test_a_fresh_state():
-    state = small.state_of({"params": {"head": {"kernel": np.ones((2, 3), np.float32)}}}, seed=7)
-    assert int(state.step) == 0 and state.step.dtype == jnp.int32
-    assert int(state.seed) == 7 and state.seed.dtype == jnp.uint32
-    assert state.batch_stats == {}
-    assert {name: float(value) for name, value in state.hyper.items()} == {
-        name: float(np.float32(value)) for name, value in small.HYPER.items()
-    }
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-    for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*32\), got"):
-            small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, seed=seed)
-    with pytest.raises(ValueError, match="^learning_rate=-0.1 found"):
-        small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, learning_rate=-0.1)
 
 
 def test_batch_norm_slices_are_spread_or_refused():

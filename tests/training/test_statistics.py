@@ -48,7 +48,7 @@ def estimated(devices, *, given=GhostBatchNorm.momentum, **options):
     )
     states = training.shard_runs(training.stack([state()]), mesh)
     orders = training.shard_runs(small.order(3, 0, COUNT)[None], mesh)
-    found = estimate(states, training.replicate(SPLIT, mesh), orders)
+    found = estimate(states, orders, training.replicate(SPLIT, mesh))
     return training.unstack(small.host(found), 0)
 
 
@@ -112,7 +112,7 @@ def test_those_of_a_users_function_are_estimated_before_a_test():
     estimate = make_estimate_batch_stats(apply, mesh, batch_size=BATCH, batches=BATCHES)
     states = training.shard_runs(training.stack([state]), mesh)
     orders = training.shard_runs(small.order(3, 0, COUNT)[None], mesh)
-    found = training.unstack(estimate(states, training.replicate(SPLIT, mesh), orders), 0)
+    found = training.unstack(estimate(states, orders, training.replicate(SPLIT, mesh)), 0)
     assert {name: leaf.dtype for name, leaf in found.items()} == {
         name: leaf.dtype for name, leaf in statistics.items()
     }

@@ -196,17 +196,6 @@ def test_runs_go_as_far_as_told_and_equal_the_same_runs_alone(vectorize):
     assert np.nanmin(np.ptp(found.curve["loss"][[0, 2, 3], 0])) > 1e-2
 
 
-def test_runs_of_other_numbers_share_one_program():
-    steps, mesh = steps_on(1, 1, augmentation=FLIPS), small.mesh_of()
-    traced = []
-    for seed, rate in enumerate((0.1, 0.3, 0.5)):
-        state = state_of(seed=seed, learning_rate=rate, weight_decay=rate / 10)
-        small.train(steps, [state], SPLIT, mesh, num_steps=4)
-        traced.append(len(TRACES))
-    # Neither a call's outputs nor a fresh state look different from the first inputs.
-    assert len(set(traced)) == steps._cache_size() == 1
-
-
 @pytest.mark.parametrize("vectorize", ["vmap", "loop"])
 def test_a_diverged_run_stops_at_its_step_and_leaves_its_neighbours_alone(vectorize):
     _, *others = different_runs()
@@ -304,59 +293,6 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
     )
     assert abstract(new) == abstract(state)
     assert {leaf.dtype for leaf in metrics.values()} == {np.dtype(np.float32)}
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_counters_among_the_statistics_are_not_summed(parts):
-    """Summed over two devices, or two parts of a batch, these pass their largest numbers."""
-
-    def apply(params, batch_stats, images, keys):
-        return network(params, None, images, keys)[0], jax.tree.map(lambda n: n + 1, batch_stats)
-
-    counters = {"short": jnp.uint8(200), "long": jnp.int32(1_500_000_000)}
-    state = small.state_of({"params": parameters(), "batch_stats": counters})
-    batch = {"image": jnp.ones((2, 4, 8, 8, 1)), "label": jnp.zeros((2, 4), jnp.int32)}
-    step = functools.partial(
-        training.replica_step, apply_fn=apply, optimizer=small.sgd, axis_name="data",
-        micro_batches=parts,
-    )  # fmt: skip
-    pmapped = jax.pmap(step, axis_name="data", in_axes=(None, 0), out_axes=(None, None))
-    found = pmapped(state, batch)[0].batch_stats
-    assert {name: int(leaf) for name, leaf in found.items()} == {
-        "short": 201, "long": 1_500_000_001,
-    }  # fmt: skip
-
-
-def test_refusals():
-    one, two = small.mesh_of(), small.mesh_of(2, 4)
-
-    def refused(message, mesh, batch_size=BATCH, runs=None, counts=(1,), **options):
-        with pytest.raises(ValueError, match=message):
-            steps = training.make_train_steps(
-                network, small.sgd, mesh, batch_size=batch_size, **options
-            )
-            assert runs is not None
-            steps(training.stack([state_of()] * runs), SPLIT, np.array(counts, np.int32))
-
-    refused(r"^batch_size=18 does not divide evenly over the 4 dev", two, 18)
-    refused(r"^batch_size=16 does not divide .* micro_batches=3 on each", one, micro_batches=3)
-    refused(r"^vectorize='pmap' found; expected 'auto', 'vmap' or", one, vectorize="pmap")
-    refused(r"^longest=0 found; expected at least 1", one, longest=0)
-    for name in ("batch_size", "micro_batches", "longest"):
-        with pytest.raises(TypeError, match=f"^{name}=2.0 found; expected a whole number"):
-            training.make_train_steps(network, small.sgd, one, **{"batch_size": 4, name: 2.0})
-    with pytest.raises(TypeError, match="^micro_batches=2.0 found; expected a whole number"):
-        training.replica_step(
-            state_of(), {}, apply_fn=network, optimizer=small.sgd, micro_batches=2.0
-        )
-    refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", two, runs=3)
-    refused(r"^1 runs found; expected a multiple of 2", two, runs=1)
-    refused(
-        r"^gradient_noise=True found for a batch of 16 in one", one, runs=1, gradient_noise=True
-    )
-    message = r"^counts of shape \(2,\) found; expected \(1,\)"
-    refused(message, one, runs=1, counts=(1, 1))
-    refused("batch_size=64 is larger than the training split of 48", one, 64, runs=1)
 
 
 def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():

@@ -77,12 +77,6 @@ def test_what_is_not_there_is_said(folder, tmp_path):
         load_pairs("wmt16_translate/de-en", data_dir, source="fr")
 
 
-def test_a_set_without_one_of_the_splits_is_refused(tmp_path):
-    write(tmp_path, "wmt16_translate/de-en", ("de", "en"), {"train": 3, "test": 2})
-    with pytest.raises(ValueError, match="has the splits train, test; expected validation too"):
-        load_pairs("wmt16_translate/de-en", tmp_path)
-
-
 def test_the_made_set_is_one_language_to_the_other_with_no_sentence_in_two_splits():
     found, back = load_pairs("made"), load_pairs("made", source="en", limit=10)
     assert found.languages == ("de", "en") and back.languages == ("en", "de")

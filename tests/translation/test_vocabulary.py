@@ -27,15 +27,6 @@ def test_sentences_come_back():
         assert found.decode([*tokens, 7, 8, PADDING]) == sentence
 
 
-def test_languages_share_their_tokens_or_do_not():
-    joint, apart = vocabulary(), vocabulary(joint=False)
-    assert joint.joint and joint.source == joint.target
-    assert not apart.joint and apart.source != apart.target
-    assert joint.encode_source(ENGLISH[:3]) == joint.encode_target(ENGLISH[:3])
-    assert apart.encode_source(ENGLISH[:3]) != apart.encode_target(ENGLISH[:3])
-    assert [apart.decode(tokens) for tokens in apart.encode_target(ENGLISH)] == list(ENGLISH)
-
-
 def test_a_character_that_was_not_there_is_unknown_or_bytes():
     sentence = "Anna 買った"
     assert UNKNOWN in vocabulary().encode_source([sentence])[0]
