@@ -113,11 +113,7 @@ def _train_logits(
 
 
 def make_train_step(
-    model: models.Transformer,
-    optimizer: OptimizerFn,
-    mesh: Mesh,
-    *,
-    label_smoothing: float = 0.1,
+    model: models.Transformer, optimizer: OptimizerFn, mesh: Mesh, *, label_smoothing: float = 0.1
 ) -> jax.stages.Wrapped:
     """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh, once for every batch shape.
 

@@ -49,10 +49,7 @@ CHECKPOINTS = {
     "fixup-cifar": (models.CifarResNet(depth=20, scheme="fixup", **NARROW), FIXUP),
     "fixup-imagenet": (models.ResNet(depth=26, scheme="fixup", **NARROW), FIXUP),
     "torchvision-resnet": (models.ResNet(depth=34, scheme="batchnorm", **NARROW), BATCH_NORM),
-    "rescalenet": (
-        models.ResNet(depth=26, scheme="rescalenet_published", **NARROW),
-        RESCALE,
-    ),
+    "rescalenet": (models.ResNet(depth=26, scheme="rescalenet_published", **NARROW), RESCALE),
     "timm-nf-resnet": (
         models.ResNet(depth=26, version=2, scheme="nf_resnet_timm", **NARROW),
         TIMM_NF,

@@ -84,10 +84,7 @@ def test_a_corpus_that_does_not_fit_the_model_is_refused():
     mesh, how = training.make_mesh(devices=jax.devices()[:1]), TokenTraining(60, STEPS)
     start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
     for change, message in (
-        (
-            {"vocab_size": 9},
-            r"the target token \d+ found in a corpus; expected less than 9, the",
-        ),
+        ({"vocab_size": 9}, r"the target token \d+ found in a corpus; expected less than 9, the"),
         ({"source_vocab_size": 8}, "the source token .* expected less than 8, the model"),
         ({"max_length": 2}, r"sentences in batches of \d+ tokens .* the model's max_length=2"),
     ):
