@@ -157,11 +157,7 @@ def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
 
 
 def refuse_other_network(trained: Trained) -> None:
-    """Refuses variables that are not those of the network, where it is one of this library.
-
-    Raises:
-      TrainedError: that says what was found and expected.
-    """
+    """Refuses variables that are not those of the network, where it is one of this library."""
     try:
         refuse_no_variables(trained.variables)
         if not isinstance(trained.model, nn.Module):
@@ -186,11 +182,7 @@ def ranked(
 
 
 def images_of(trained: Trained) -> Images:
-    """What a network for images takes.
-
-    Raises:
-      TrainedError: if it takes sentences.
-    """
+    """What a network for images takes; one for sentences is refused."""
     if not isinstance(trained, Trained):
         raise TrainedError(f"trained is a {type(trained).__name__}; expected a trained.Trained.")
     if not isinstance(trained.inputs, Images):

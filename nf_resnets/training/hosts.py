@@ -188,31 +188,18 @@ def any_process(flag: bool) -> bool:
 def gather(tree: Any) -> Any:
     """Copies a tree of arrays to the host, whole on every process.
 
-    All processes call it where leaves are sharded over them, with trees of one structure.
-
-    Args:
-      tree: arrays on the devices of any processes, or on the host.
-
-    Returns:
-      The same tree of NumPy arrays, which share no memory with the devices: the arrays may be
-      donated.
-
-    Raises:
-      TypeError: if a leaf that is sharded over processes does not say over which mesh.
+    All processes call it where leaves are sharded over them, with trees of one structure. The NumPy
+    arrays share no memory with the devices: the arrays may be donated.
     """
     leaves, structure = jax.tree.flatten(tree)
-    sharded: dict[Any, list[int]] = {}
+    spread: dict[Any, list[int]] = {}
     for index, leaf in enumerate(leaves):
         if isinstance(leaf, jax.Array) and not (
             leaf.is_fully_addressable or leaf.is_fully_replicated
         ):
-            if not isinstance(leaf.sharding, NamedSharding):
-                raise TypeError(
-                    f"an array of shape {leaf.shape} with {leaf.sharding} found; expected a "
-                    "NamedSharding where processes hold parts of it."
-                )
-            sharded.setdefault(leaf.sharding.mesh, []).append(index)
-    for mesh, indices in sharded.items():
+            sharding: Any = leaf.sharding  # of a mesh
+            spread.setdefault(sharding.mesh, []).append(index)
+    for mesh, indices in spread.items():
         whole = _replicate(mesh)([leaves[index] for index in indices])
         for index, leaf in zip(indices, whole, strict=True):
             leaves[index] = leaf

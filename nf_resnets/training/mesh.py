@@ -32,22 +32,14 @@ def make_mesh(
       ('sweep', 'data')
     """
     devices = list(jax.devices() if devices is None else devices)
-    if sweep < 1 or (data is not None and data < 1):
-        raise ValueError(f"a mesh of sweep={sweep}, data={data} found; expected 1 or more of each.")
-    if data is None:
-        if not devices or len(devices) % sweep:
-            raise ValueError(
-                f"{len(devices)} devices found; expected a multiple of sweep={sweep}, as many for "
-                "each group."
-            )
-        data = len(devices) // sweep
-    if sweep * data != len(devices):
+    count = max(len(devices) // max(sweep, 1), 1) if data is None else data
+    if sweep < 1 or sweep * count != len(devices):
         raise ValueError(
-            f"a mesh of sweep={sweep} times data={data} needs {sweep * data} devices; "
-            f"{len(devices)} found."
+            f"a mesh of sweep={sweep}, data={data} found for {len(devices)} devices; expected a "
+            "product of as many."
         )
     axis_types = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((sweep, data), (SWEEP, DATA), axis_types=axis_types, devices=devices)
+    return jax.make_mesh((sweep, count), (SWEEP, DATA), axis_types=axis_types, devices=devices)
 
 
 def check_runs(runs: int, mesh: Mesh) -> None:

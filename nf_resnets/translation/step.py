@@ -120,12 +120,6 @@ def make_train_step(
     The runs are sharded over the mesh's ``sweep`` axis, the rows of the batch, which they share,
     over its ``data`` axis. The runs differ in their states: parameters, seed, hyper-parameters.
 
-    Args:
-      model: the network.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      label_smoothing: the fraction of the target that is spread over the vocabulary.
-
     Returns:
       ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
       leaf (see :func:`nf_resnets.training.stack`); ``source``, ``inputs`` and ``targets`` int32
@@ -135,12 +129,6 @@ def make_train_step(
       ValueError: from the step, if ``R`` is no multiple of the ``sweep`` axis, or ``B`` none of the
         ``data`` axis.
 
-    Example:
-      >>> import optax
-      >>> from nf_resnets import training
-      >>> step = make_train_step(model, lambda hyper: optax.adam(hyper["learning_rate"]),
-      ...                        training.make_mesh())  # doctest: +SKIP
-      >>> states, metrics = step(training.stack([state]), batch)  # doctest: +SKIP
     """
 
     def one_run(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
