@@ -71,9 +71,6 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
 
     Returns:
       None after a dry run, and on all but process 0.
-
-    Raises:
-      SystemExit: if an option, the grid, the data or the folder is not in order, with one sentence.
     """
     check(options)
     try:
@@ -221,9 +218,6 @@ def refuse_without_rows(folder: Path) -> None:
     """Refuses a folder with a table of results, but without the rows that it was made of.
 
     An earlier version or somebody else wrote it, and it would be overwritten.
-
-    Raises:
-      ValueError: that names the file.
     """
     table = folder / "rows.csv"
     if table.exists() and not any(folder.glob("rows-*.jsonl")):

@@ -41,16 +41,9 @@ def report(
 ) -> int:
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
-    Args:
-      task: what the runs are.
-      left: of each program one of its runs, and how many are to be made.
-      devices: of the slice (:func:`nf_resnets.topology.topology_devices`).
-      execution: how many devices and runs go together; where ``runs_per_device`` is 0, more runs
-        are tried on a chip for as long as each of them becomes faster by ``GAIN``.
-      topology: the slice's name.
-
-    Returns:
-      How many programs do not fit as they are asked for.
+    ``left`` has for each program one of its runs, and how many are to be made. Where
+    ``execution.runs_per_device`` is 0, more runs are tried on a chip for as long as each of them
+    becomes faster by ``GAIN``. Returns how many programs do not fit as they are asked for.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -86,24 +79,14 @@ def report(
 
 
 def least_seconds(runs: int, num_steps: int, slots: int, step: float) -> float:
-    """The least time of a program's runs, so many at a time, in seconds.
-
-    ``ceil(runs / slots) num_steps step``: a step takes as long however many slots are taken.
-
-    Example:
-      >>> least_seconds(runs=9, num_steps=100, slots=4, step=0.01)
-      3.0
-    """
+    """The least seconds of a program's runs: a step takes as long however many slots run."""
     return -(-runs // slots) * num_steps * step
 
 
 def most_runs(memory: float, shared: float, used: Sequence[tuple[int, float]]) -> int:
     """About how many runs fit on a chip, by a straight line through what few of them use.
 
-    Args:
-      memory: bytes of the chip.
-      shared: bytes that all runs share, such as the data.
-      used: numbers of runs, and the bytes that so many use.
+    All runs share some of the bytes, such as the data.
 
     Example:
       >>> most_runs(16.0, 1.0, [(1, 2.0)]), most_runs(16.0, 1.0, [(1, 2.0), (2, 2.5)])

@@ -243,6 +243,15 @@ def isolated(
         field.
 
     Source: Godbole, Dahl, Gilmer, Shallue, Nado, *Deep Learning Tuning Playbook*, 2023.
+
+    Example:
+      >>> rows = [{"state": "finished", "peak_lr": rate, "momentum": momentum, "seed": 0,
+      ...          "test_accuracy": accuracy}
+      ...         for momentum, accuracies in ((0.0, (0.6, 0.7)), (0.9, (0.9, 0.1)))
+      ...         for rate, accuracy in zip((0.1, 0.2), accuracies)]
+      >>> found = isolated(rows, "momentum", fields=("momentum", "peak_lr"))
+      >>> found.values, [best.mean for best in found.best]
+      ((0.0, 0.9), [0.7, 0.9])
     """
     check_metric(metric)
     _check_rule(rule)

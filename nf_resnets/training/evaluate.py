@@ -67,11 +67,8 @@ def over_runs(
     They are computed one after another in one loop, so that eight runs compile as fast as one does;
     there is no backward pass, which loops would slow down.
 
-    Args:
-      one_run: of one run, on a replica's part of the data.
-      mesh: the devices.
-      spec: how the data is sharded; by default it is whole on every device.
-      whole: whether the result is whole on every process, and not sharded over the runs.
+    ``spec`` says how the data is sharded, by default it is whole on every device. The result is
+    sharded over the runs, or ``whole`` on every process.
     """
     per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
 

@@ -184,6 +184,28 @@ def lower_image_steps(
     The devices of the mesh need not be there: with those of a topology,
     :func:`nf_resnets.topology.topology_devices`, ``.compile()`` compiles for chips that this
     machine does not have. The arguments are those of :func:`image_program`.
+
+    Example:
+      >>> import optax
+      >>> from nf_resnets import training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
+      >>> def optimizer(hyper):
+      ...     return optax.sgd(hyper["learning_rate"])
+      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
+      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
+      >>> mesh = training.make_mesh(devices=jax.devices()[:1])
+      >>> settings = ImageTraining(batch_size=4, num_steps=8)
+      >>> state = training.create_state(
+      ...     {"head": {"kernel": jnp.zeros((16, 2))}}, optimizer, {"learning_rate": 0.1})
+      >>> lowered = lower_image_steps(apply, dataset, optimizer, mesh, settings, state)
+      >>> "while" in lowered.as_text()
+      True
+      >>> first_images(dataset, 3).shape, device_splits(dataset, mesh)[1].labels.shape
+      ((3, 4, 4, 1), (2,))
+      >>> test = image_test(apply, dataset, mesh, settings)
+      >>> test(training.stack([state]))["accuracy"].tolist()  # doctest: +SKIP
+      [0.5]
     """
     whole = NamedSharding(mesh, PartitionSpec())
     split = jax.tree.map(

@@ -33,15 +33,6 @@ class Start:
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
       branch_scale: what the weights inside the branches are multiplied by after initialisation.
 
-    Raises:
-      ValueError: if there is no such scheme, or the seed lies outside ``[0, 2**32)``.
-      TypeError: if the seed is no whole number.
-
-    Example:
-      >>> from nf_resnets import init
-      >>> start = Start(schemes.get("fixup"), seed=0, hyper={"learning_rate": 0.1})
-      >>> start.scheme.name, start.alpha
-      ('fixup', None)
     """
 
     scheme: schemes.Scheme
@@ -146,9 +137,6 @@ def build(
       make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
       num_steps: steps of a run.
       **fields: the other attributes of the program.
-
-    Raises:
-      ValueError: if ``num_steps`` is no whole number or below 1.
     """
     if not isinstance(num_steps, int | np.integer) or num_steps < 1:
         raise ValueError(f"num_steps={num_steps!r} found; expected at least 1, a whole number.")
@@ -203,19 +191,9 @@ def build(
         states = begin(states, 0, example)
     test = make_test(put(states, 0, take(states, 0)))
     return Program(
-        mesh=mesh,
-        slots=slots,
-        num_steps=num_steps,
-        like=like,
-        empty=empty,
-        begin=begin,
-        put=put,
-        take=take,
-        steps=steps,
-        test=test,
-        compile_seconds=time.perf_counter() - started,
-        **fields,
-    )
+        mesh=mesh, slots=slots, num_steps=num_steps, like=like, empty=empty, begin=begin, put=put,
+        take=take, steps=steps, test=test, compile_seconds=time.perf_counter() - started, **fields,
+    )  # fmt: skip
 
 
 def state_shapes(

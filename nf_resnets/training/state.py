@@ -114,9 +114,7 @@ def create_state(
 
     Raises:
       ValueError: if ``average_decay`` or ``seed`` is outside its range.
-      TypeError: if ``optimizer`` is no function that returns a transformation, ``seed`` no whole
-        number, one of ``hyper`` no number, or a leaf no array of numbers, of ``params`` of
-        floating-point ones; it is named.
+      TypeError: if an argument is of another type, or a leaf no array of numbers; it is named.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -190,11 +188,7 @@ def is_counter(leaf: Any) -> bool:
 def refuse_other_leaves(
     found: Any, expected: Any, describe: Callable[[Any], str], of: str, as_in: str
 ) -> None:
-    """Refuses a tree whose leaves have other names than another's, or are described otherwise.
-
-    Raises:
-      ValueError: that names the first leaf in which they differ.
-    """
+    """Refuses a tree whose leaves have other names than another's, or are described otherwise."""
     here, there = (
         {
             roles.path_name(path): describe(leaf)

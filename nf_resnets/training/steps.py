@@ -75,6 +75,24 @@ def make_train_steps(
       ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
         none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
         the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
+
+    Example:
+      >>> import numpy as np, optax
+      >>> from nf_resnets import data, training
+      >>> def apply(params, batch_stats, images, keys):
+      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
+      >>> def optimizer(hyper):
+      ...     return optax.sgd(hyper["learning_rate"])
+      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
+      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
+      >>> steps = make_train_steps(
+      ...     apply, optimizer, training.make_mesh(devices=jax.devices()[:1]), batch_size=4)
+      >>> state = training.create_state({"head": {"kernel": jnp.zeros((16, 2))}}, optimizer,
+      ...                               {"learning_rate": 0.1})
+      >>> split = data.DeviceData.of(dataset, dataset.train)
+      >>> made = jax.eval_shape(steps, training.stack([state]), split, jnp.array([2]))
+      >>> made.curve["loss"].shape, made.diverged.shape
+      ((1, 1000), (1,))
     """
     check_batch(batch_size, mesh, micro_batches)
     check_whole(longest=longest)
@@ -91,24 +109,14 @@ def make_train_steps(
 
         def step(state: TrainState) -> tuple[TrainState, Metrics]:
             batch = training_batch(
-                data,
-                order,
-                state.seed,
-                state.step,
-                batch_size=batch_size,
-                augmentation=augmentation,
-                axis_name=DATA,
-            )
+                data, order, state.seed, state.step,
+                batch_size=batch_size, augmentation=augmentation, axis_name=DATA,
+            )  # fmt: skip
             return replica_step(
-                state,
-                batch,
-                apply_fn=apply_fn,
-                optimizer=optimizer,
-                axis_name=DATA,
-                micro_batches=micro_batches,
-                label_smoothing=label_smoothing,
+                state, batch, apply_fn=apply_fn, optimizer=optimizer, axis_name=DATA,
+                micro_batches=micro_batches, label_smoothing=label_smoothing,
                 gradient_noise=gradient_noise,
-            )
+            )  # fmt: skip
 
         return _loop(step, state, count, longest, metrics)
 

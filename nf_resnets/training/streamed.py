@@ -76,6 +76,7 @@ def streamed_program(
       training: how the steps are made.
       example: the start of one of the runs.
 
+
     Example:
       >>> import optax
       >>> from nf_resnets import data, models, schemes, training
@@ -91,27 +92,17 @@ def streamed_program(
     shards = mesh.shape[DATA] * training.micro_batches
     colours: dict[str, Any] = {"mean": imagenet.IMAGENET_MEAN, "std": imagenet.IMAGENET_STD}
     step = make_streamed_step(
-        train_apply(model, shards=shards),
-        optimizer,
-        mesh,
-        batch_size=training.batch_size,
-        mixup=training.mixup,
-        micro_batches=training.micro_batches,
-        label_smoothing=training.label_smoothing,
-        **colours,
-    )
+        train_apply(model, shards=shards), optimizer, mesh,
+        batch_size=training.batch_size, mixup=training.mixup,
+        micro_batches=training.micro_batches, label_smoothing=training.label_smoothing, **colours,
+    )  # fmt: skip
 
     def batches(seed: int, first_step: int) -> DeviceIterator:
         read = stream.training_stream(
-            train_split,
-            seed=seed,
-            batch_size=training.batch_size,
-            num_steps=training.num_steps,
-            first_step=first_step,
-            rows=local_rows(mesh, training.batch_size),
-            crop=training.crop,
+            train_split, seed=seed, batch_size=training.batch_size, num_steps=training.num_steps,
+            first_step=first_step, rows=local_rows(mesh, training.batch_size), crop=training.crop,
             reading=training.reading,
-        )
+        )  # fmt: skip
         return DeviceIterator(read, mesh, training.batch_size)
 
     def first_images() -> np.ndarray:
@@ -143,13 +134,9 @@ def _test_batches(
     split: Any, training: StreamedTraining, batch_size: int, rows: Any, reading: stream.Reading
 ) -> Any:
     return stream.evaluation_stream(
-        split,
-        batch_size=batch_size,
-        size=training.crop.size,
-        short_side=training.short_side,
-        rows=rows,
-        reading=reading,
-    )
+        split, batch_size=batch_size, size=training.crop.size, short_side=training.short_side,
+        rows=rows, reading=reading,
+    )  # fmt: skip
 
 
 def _test(
@@ -218,14 +205,9 @@ def make_streamed_step(
 
     def one_run(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         return replica_step(
-            state,
-            prepared(state, batch),
-            apply_fn=apply_fn,
-            optimizer=optimizer,
-            axis_name=DATA,
-            micro_batches=micro_batches,
-            label_smoothing=label_smoothing,
-        )
+            state, prepared(state, batch), apply_fn=apply_fn, optimizer=optimizer, axis_name=DATA,
+            micro_batches=micro_batches, label_smoothing=label_smoothing,
+        )  # fmt: skip
 
     def check(batch: DeviceBatch) -> None:
         if batch["label"].shape != (batch_size,):

@@ -18,11 +18,7 @@ def mean_likelihood(
 ) -> float:
     """The mean negative log-likelihood of a token, in nats; its exponential is the perplexity.
 
-    Args:
-      model: the network.
-      params: its parameters.
-      corpus: the pairs; every token counts once.
-      max_tokens: of a batch; see :func:`batch_shapes`.
+    Every token of the corpus counts once; ``max_tokens`` are those of a batch.
 
     Example:
       >>> from nf_resnets import models

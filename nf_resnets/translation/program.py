@@ -66,6 +66,7 @@ def token_program(
     Raises:
       ValueError: if a corpus has tokens that the model lacks, or sentences too long for it.
 
+
     Example:
       >>> import optax
       >>> from nf_resnets import schemes, training

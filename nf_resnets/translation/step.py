@@ -129,6 +129,13 @@ def make_train_step(
       ValueError: from the step, if ``R`` is no multiple of the ``sweep`` axis, or ``B`` none of the
         ``data`` axis.
 
+
+    Example:
+      >>> import optax
+      >>> from nf_resnets import training
+      >>> step = make_train_step(model, lambda hyper: optax.adam(hyper["learning_rate"]),
+      ...                        training.make_mesh())  # doctest: +SKIP
+      >>> states, metrics = step(training.stack([state]), batch)  # doctest: +SKIP
     """
 
     def one_run(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:

@@ -58,6 +58,7 @@ def translate(
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
 
+
     Example:
       >>> from nf_resnets import trained
       >>> network = trained.load("translator.safetensors")  # doctest: +SKIP
@@ -96,18 +97,11 @@ def translate(
             part = indices[start : start + rows]
             source = padded([encoded[index] for index in part], rows, width)
             limits = np.minimum((source != 0).sum(axis=1) + LONGER, longest).astype(np.int32)
-            tokens, scores = jax.device_get(
-                beam_search(
-                    model,
-                    params,
-                    source,
-                    limits,
-                    length=longest,
-                    beam=beam,
-                    alpha=alpha,
-                    offset=offset,
-                )
-            )
+            found_here = beam_search(
+                model, params, source, limits,
+                length=longest, beam=beam, alpha=alpha, offset=offset,
+            )  # fmt: skip
+            tokens, scores = jax.device_get(found_here)
             if not np.isfinite(scores[: len(part), 0]).all():
                 raise ValueError("the network's outputs are NaN; expected weights with which they "
                                  "are numbers.")  # fmt: skip

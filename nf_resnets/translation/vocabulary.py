@@ -15,9 +15,7 @@ PADDING, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 """The tokens that are no part of a sentence: what fills up short ones, what stands before and after
 each, and what stands for anything that the vocabulary does not have."""
 
-_LONGEST = (
-    1 << 30
-)  # bytes of a training sentence; SentencePiece skips longer ones, and takes no more
+_LONGEST = 1 << 30  # bytes of a training sentence, SentencePiece's most; it skips longer ones
 _RESERVED = "\u2585"  # SentencePiece skips a training sentence that has it
 
 
@@ -159,22 +157,14 @@ def _train(sentences: Sequence[str], *, size: int, kind: str, byte_fallback: boo
     try:
         _sentencepiece().SentencePieceTrainer.train(
             sentence_iterator=(each.replace(_RESERVED, " ") for each in sentences),
-            max_sentence_length=_LONGEST,
-            model_writer=model,
-            vocab_size=size,
-            model_type=kind,
+            max_sentence_length=_LONGEST, model_writer=model, vocab_size=size, model_type=kind,
             byte_fallback=byte_fallback,
             # No character of the training sentences is unknown, and none is drawn by chance.
-            character_coverage=1.0,
-            input_sentence_size=0,
+            character_coverage=1.0, input_sentence_size=0,
             # With several threads the order of the sums, and with it a tie, may change.
             num_threads=1,
-            pad_id=PADDING,
-            bos_id=BEGIN,
-            eos_id=END,
-            unk_id=UNKNOWN,
-            minloglevel=2,
-        )
+            pad_id=PADDING, bos_id=BEGIN, eos_id=END, unk_id=UNKNOWN, minloglevel=2,
+        )  # fmt: skip
     except RuntimeError as error:
         raise ValueError(
             f"no vocabulary of size={size} can be made of {len(sentences)} sentences "
