@@ -53,21 +53,6 @@ def test_a_purely_linear_and_a_purely_flat_curve():
     assert fit.largest_error == pytest.approx(0.5 / math.sqrt(6))
 
 
-def test_few_points_show_little():
-    nothing = regimes([])
-    assert (nothing.shows, nothing.slope, nothing.largest, nothing.chi2) == ("neither", *[None] * 3)
-    one = regimes([(8, 0.5, 0.5, 0.5)])
-    assert (one.shows, one.slope, one.largest, one.residuals[0].log2) == ("neither", *[None] * 3)
-    # A flat line through two points a doubling apart has chi^2 = 2 (0.5 / 0.5)^2 = 2 < 3.84.
-    assert regimes(points_of([1, 2], [8, 16])).shows == "neither"
-    # Two doublings apart it has 8.
-    two = regimes(points_of([1, 4], [8, 32]))
-    assert (two.shows, two.slope, two.freedom) == ("linear", pytest.approx(1 / 8), 1)
-    assert regimes(points_of([1, 1], [8, 32])).shows == "saturated"
-    # With wider error bars they show nothing again: chi^2 = 2 (1 / 1)^2.
-    assert regimes(points_of([1, 4], [8, 32], width=2)).shows == "neither"
-
-
 def test_no_curve_is_nearer_than_the_fit():
     # Against every curve of a fine lattice; the fit lies between the lattice's points, so it is
     # at least as near, up to the rounding of sums.
@@ -155,39 +140,6 @@ def test_no_smooth_curve_is_nearer_and_its_errors_are_those_of_least_squares():
     # 68.27%, with four standard errors; the curve is nearly linear in its parameters.
     tolerance = 4 * math.sqrt(0.6827 * 0.3173 / draws)
     assert np.mean(within, axis=0) == pytest.approx(0.6827, abs=tolerance)
-
-
-def noisy(generator, slope, largest, errors):
-    x = np.log2(SIZES)
-    y = np.minimum(slope + x, largest) + errors * generator.standard_normal(len(SIZES))
-    return regimes([
-        (size, 2.0**y, 2.0 ** (y - e), 2.0 ** (y + e))
-        for size, y, e in zip(SIZES, y, errors, strict=True)
-    ], factor=2**0.25)  # fmt: skip
-
-
-def test_standard_errors_cover_at_their_rate():
-    # The parts meet at 2^7, an octave from the next batch size, so that noise of a quarter of an
-    # octave moves no point to the other part, and the errors are normal.
-    generator = np.random.default_rng(2)
-    slope, largest, draws = -7.0, 0.0, 500
-    errors = np.array([0.15, 0.3, 0.2, 0.25, 0.15, 0.3])
-    fits = [noisy(generator, slope, largest, errors) for _ in range(draws)]
-    assert {fit.shows for fit in fits} == {"both"}
-    # 68.27%, with four standard errors of a share of 500 draws.
-    tolerance = 4 * math.sqrt(0.6827 * 0.3173 / draws)
-    for value, error, truth in [
-        ("slope", "slope_error", slope),
-        ("largest", "largest_error", largest),
-        ("batch_size", "batch_size_error", largest - slope),
-    ]:
-        off = [math.log2(getattr(fit, value)) - truth for fit in fits]
-        within = [abs(o) < getattr(fit, error) for o, fit in zip(off, fits, strict=True)]
-        assert np.mean(within) == pytest.approx(0.6827, abs=tolerance), value
-        # Without bias, within four standard errors of the mean.
-        assert abs(np.mean(off)) < 4 * np.std(off) / math.sqrt(draws), value
-    # chi^2 has as its mean the degrees of freedom, 4, and as its deviation sqrt(8).
-    assert np.mean([fit.chi2 for fit in fits]) == pytest.approx(4, abs=4 * math.sqrt(8 / draws))
 
 
 def test_batch_sizes_without_a_best_rate_are_left_out_and_named():

@@ -7,7 +7,6 @@ import pytest
 
 from nf_resnets.sweep import common_target, knees, steps_to_target
 from nf_resnets.sweep.targets import StepsToTarget
-from tests.sweep import small
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 
@@ -141,29 +140,6 @@ def test_a_target_of_two_digits_stays_as_it_is(hundredths):
     row = {**run(8, 0.1, [1], [value]), "tests": tests}
     for metric in ("train_loss", "test_loss", "test_accuracy"):
         assert common_target([row], metric=metric) == value
-
-
-@pytest.mark.slow
-def test_a_sweep_measures_the_noise_scale_in_its_steps(tmp_path):
-    axes = {"batch_size": (16, 64), "peak_lr": (0.0625,)}
-    sweep = small.make(axes, gradient_noise=True, micro_batch=8, schedule="constant")
-    rows, _, _ = small.run(tmp_path, sweep)
-    plain, _, _ = small.run(tmp_path / "plain", small.make(axes, schedule="constant"))
-    for row, other in zip(rows, plain, strict=True):
-        curve = row["measures"]["curve"]
-        assert len(curve["gradient_noise"]) == len(curve["gradient_signal"]) == len(curve["step"])
-        # |G_B|^2 is |G|^2 + tr(S) / B by both formulas; of means, as the curve has them.
-        size = row["batch_size"]
-        both = np.mean(curve["gradient_signal"]) + np.mean(curve["gradient_noise"]) / size
-        assert both == pytest.approx(np.mean(np.square(curve["grad_norm"])), rel=1e-3)
-        # The measurement changes the training by rounding only, which grows from step to step.
-        without = other["measures"]["curve"]
-        np.testing.assert_allclose(curve["loss"][:8], without["loss"][:8], rtol=1e-3)
-        assert "gradient_noise" not in without
-    target = common_target(rows)
-    found = steps_to_target(rows, target)
-    # A batch of the digits is noisy: some tens of examples at the start of training.
-    assert all(3 < one.noise_scale < 500 for one in found)
 
 
 # Language models trained on C4 with Adam, of each size (in millions) the fewest steps to one

@@ -198,29 +198,6 @@ def test_sentences_are_translated(translator, capsys):
     )
 
 
-@pytest.mark.parametrize("locale", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("am see\n\nein haus\n", ["am see", "", "ein haus"]),
-        ("\ufeffam see\r\nein haus", ["am see", "ein haus"]),
-        ("am\u2028see\x0bein\x0cam\x85\rsee\n", ["am\u2028see\x0bein\x0cam\x85\rsee"]),
-        ("\n", [""]),
-        ("h\u00e4user am see\n", ["h\u00e4user am see"]),
-    ],
-    ids=["empty_line", "mark_and_crlf", "other_ends", "one_empty", "umlaut"],
-)
-def test_each_line_of_standard_input_is_a_sentence(
-    text, sentences, locale, translator, monkeypatch, capsys
-):
-    """In UTF-8, whatever the locale has."""
-    assert command.run(command.Predict(translator, sentence=tuple(sentences))) == 0
-    expected = said(capsys)[0]
-    put_in(monkeypatch, text.encode(), locale)
-    assert command.run(command.Predict(translator)) == 0
-    assert said(capsys)[0] == expected
-
-
 def put_in(monkeypatch, data, locale):
     """Standard input as Python opens it where LANG is unset: other bytes become half pairs."""
     stream = io.TextIOWrapper(io.BytesIO(data), locale, "surrogateescape", newline="\n")

@@ -119,16 +119,6 @@ def test_blocks_are_stacked_in_the_order_of_their_numbers():
     assert_same(made.variables, variables)
 
 
-def test_what_is_no_weight_is_not_looked_for():
-    model, variables, state_dict = checkpoint("torchvision-resnet")
-    counts = {
-        key.replace("running_mean", "num_batches_tracked"): np.array(3)
-        for key in state_dict
-        if key.endswith("running_mean")
-    }
-    assert_same(from_torch(state_dict | counts, model).variables, variables)
-
-
 def within(prefix, tensors):
     return {f"{prefix}{key}": array for key, array in tensors.items()}
 
@@ -405,16 +395,6 @@ def test_a_network_is_given_once():
         from_torch(state_dict, model, rules="fixup")
     with pytest.raises(TrainedError, match="10 class_names found for num_classes=7"):
         from_torch(state_dict, model, inputs=takes((32, 32, 3), 10))
-
-
-def test_images_of_other_channels_need_their_inputs():
-    model = models.CifarResNet(depth=14, scheme="fixup", **NARROW)
-    variables = random_variables(model, 2, image_shape=(8, 8, 1))
-    state_dict = torch_names(variables, FIXUP)
-    with pytest.raises(TrainedError, match=r"conv1\.weight takes images of 1 channels; give inp"):
-        from_torch(state_dict, model)
-    made = from_torch(state_dict, model, inputs=takes((8, 8, 1), CLASSES))
-    assert_same(made.variables, variables)
 
 
 # --- Files --------------------------------------------------------------------------------------

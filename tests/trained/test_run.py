@@ -176,31 +176,3 @@ def test_a_network_that_cannot_be_written_is_kept_elsewhere(
         found = trained.load(kept)
         assert found.notes["steps"] == 14
         assert_same(found.variables, drawn(found.model))
-
-
-@pytest.mark.slow
-def test_a_translators_training_goes_on(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sentencepiece")
-    pytest.importorskip("sacrebleu")
-    from nf_resnets.trained.fit_translation import TranslationRecipe
-
-    recipe = TranslationRecipe(
-        layers=1, channels=8, heads=2, steps=12, max_tokens=600, vocabulary=200, dropout=0.1
-    )
-    one, other = (
-        command.TrainTranslator(tmp_path / name, recipe=recipe, tested=2)
-        for name in ("one", "other")
-    )
-    real, on_step = run.train, command.Display.on_step
-
-    def interrupting(self, key, step, curve):
-        on_step(self, key, step, curve)
-        if step == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "train", functools.partial(real, call_seconds=0.0))
-        patch.setattr(command.Display, "on_step", interrupting)
-        assert kept(fails(one, capsys, 130), tmp_path / "one.unfinished") < 12
-    assert command.run(one) == command.run(other) == 0
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()

@@ -1,7 +1,6 @@
 """Every example of a split counts once, however it is cut and spread."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -60,27 +59,6 @@ def test_the_whole_split_once(batch_size, data):
     np.testing.assert_allclose(found["loss"], loss, **CLOSE)
     # A count of 53 divided by 53 in float32: one example more or less is 2e-2.
     np.testing.assert_allclose(found["accuracy"], accuracy, rtol=1e-7)
-
-
-def test_infinite_logits_of_the_filling_do_not_leak():
-    # 53 = 3 * 14 + 11: the last batch is filled up from its twelfth place on with the last example.
-    last = (jnp.asarray(SPLIT.images[-1], jnp.float32) - 8) / 5
-
-    def explodes(params, batch_stats, images, keys):
-        logits, _ = linear(params, batch_stats, images, keys)
-        is_last = jnp.all(images == last[None], axis=(1, 2, 3))
-        filling = (is_last & (jnp.arange(images.shape[0]) >= 11))[:, None]
-        return jnp.where(filling, params["worst"], logits), batch_stats
-
-    worst = np.array([np.nan, np.inf, -np.inf, 1e38], np.float32).reshape(4, 1, 1)
-    params = parameters(4) | {"worst": worst}
-    found = evaluate(explodes, params)
-    expected = [by_numpy(params, run) for run in range(4)]
-    np.testing.assert_allclose(found["loss"], [loss for loss, _ in expected], **CLOSE)
-    np.testing.assert_allclose(found["accuracy"], [right for _, right in expected], rtol=1e-7)
-
-    # Where the example counts, it is not hidden.
-    assert np.isnan(evaluate(explodes, params, batch_size=53)["loss"][:3]).all()
 
 
 def test_batch_norm_uses_its_running_statistics():

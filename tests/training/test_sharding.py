@@ -44,26 +44,3 @@ def test_batch_norm_slices_are_spread_or_refused():
     apply = training.train_apply(model(6), shards=2)
     with pytest.raises(ValueError, match="4 images cannot be cut into bn_groups=3"):
         jax.eval_shape(apply, variables["params"], variables["batch_stats"], images)
-
-
-@pytest.mark.parametrize("make", [training.train_apply, training.eval_apply])
-def test_statistics_are_there_when_the_network_needs_them_and_only_then(make):
-    images = jnp.ones((8, 8, 8, 1))
-    model = small.wide_resnet("batchnorm")
-    variables = small.he_variables(model)
-    with pytest.raises(ValueError, match="^batch_stats is empty, and the network has BatchNorm"):
-        jax.eval_shape(make(model), variables["params"], {}, images)
-
-    def of_batch_norm(statistics):
-        return make(model)(variables["params"], statistics, images)[1]
-
-    found = jax.eval_shape(of_batch_norm, variables["batch_stats"])
-    assert jax.tree.structure(found) == jax.tree.structure(variables["batch_stats"])
-
-    model = small.wide_resnet("fixup")
-    params = small.he_variables(model)["params"]
-    for statistics in ({}, {"left": jnp.ones(2)}):
-        logits, found = jax.eval_shape(make(model), params, statistics, images)
-        assert logits.shape == (8, 10) and jax.tree.structure(found) == jax.tree.structure(
-            statistics
-        )
