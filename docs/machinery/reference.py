@@ -28,7 +28,7 @@ DIRECT = {
     "plotting.signal": ("Quantity", "signal_figure"),
     "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
     "sweep.regimes": ("LeftOut", "Point", "Residual", "Smooth"),
-    "trained.export": ("export", "load_export", "save_export"),
+    "trained.export": ("export", "save_export"),
     "trained.fit": ("fit",),
     "trained.fit_translation": ("TranslationRecipe", "fit_translation"),
     "trained.pictures": ("read_picture", "write_picture"),

@@ -76,8 +76,7 @@ def initialize(
                 f"process_id={process_id} of num_processes={num_processes} found; expected "
                 "0 <= process_id < num_processes."
             )
-        port = coordinator.rpartition(":")[2] if re.fullmatch(r".+:\d+", coordinator, re.A) else "0"
-        if not 0 < int(port) < 2**16:
+        if not re.fullmatch(r".+:\d{1,5}", coordinator, re.A):
             raise ValueError(
                 f"coordinator={coordinator!r} found; expected HOST:PORT, such as 10.0.0.1:1234."
             )

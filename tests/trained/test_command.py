@@ -1,7 +1,6 @@
 """The commands as a user meets them: what they write and say, and what they refuse."""
 
 import dataclasses
-import io
 import sys
 from pathlib import Path
 
@@ -196,12 +195,6 @@ def test_sentences_are_translated(translator, capsys):
     assert "which takes sentences" in fails(
         command.Export(translator, translator.parent / "x"), capsys
     )
-
-
-def put_in(monkeypatch, data, locale):
-    """Standard input as Python opens it where LANG is unset: other bytes become half pairs."""
-    stream = io.TextIOWrapper(io.BytesIO(data), locale, "surrogateescape", newline="\n")
-    monkeypatch.setattr(sys, "stdin", stream)
 
 
 def test_a_published_checkpoint_is_kept(tmp_path, capsys):

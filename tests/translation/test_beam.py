@@ -1,4 +1,4 @@
-"""Beam search against an enumeration of all sequences, a greedy loop, and itself in other batches.
+"""Beam search against a search by hand, a greedy loop, and itself in other batches.
 
 Logits are float32 numbers of up to 60, each off by a few 1e-6, of which up to ten are added: seen
 are differences of 2e-5, and 1e-5 of the value in scores of -70. Random parameters leave larger gaps
