@@ -34,7 +34,6 @@ def initialize(
     process_id: int | None = None,
     *,
     heartbeat_seconds: int = 100,
-    connect_seconds: int = 300,
     shutdown_seconds: int = 300,
 ) -> None:
     """Joins this process with the others of a run; a program calls it first.
@@ -49,7 +48,6 @@ def initialize(
       process_id: the index of this one, from 0.
       heartbeat_seconds: after so long without a heartbeat a process counts as dead, and the others
         are ended.
-      connect_seconds: how long to wait for the others at the start.
       shutdown_seconds: how long a process that has finished waits for the others.
 
     Raises:
@@ -97,7 +95,6 @@ def initialize(
             coordinator,
             num_processes,
             process_id,
-            initialization_timeout=connect_seconds,
             heartbeat_timeout_seconds=heartbeat_seconds,
             shutdown_timeout_seconds=shutdown_seconds,
         )
