@@ -428,7 +428,7 @@ def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
 
 
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:
-    """Ten images of the test split, by index and class; none that is there is overrides."""
+    """Ten images of the test split, by index and class; none that is there is overwritten."""
     for index in range(min(10, len(dataset.test.labels))):
         name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
         path = folder / f"test_{index}_is_{name[:50]}.png"

@@ -87,7 +87,7 @@ def from_torch(
         if bias is not None and bias.ndim == 1:
             model = model.clone(num_classes=len(bias))
     try:
-        inputs = inputs or _default_inputs(tensors, layout, model)
+        inputs = inputs or _default_inputs(layout, model)
         variables = _variables(tensors, layout, expected_leaves(model, inputs))
     except ValueError as error:
         raise TrainedError(f"The checkpoint does not fit {_called(model)}: {error}") from None
@@ -182,20 +182,12 @@ def _called(model: Any) -> str:
     return f"{type(model).__name__}({', '.join(fields)})"
 
 
-def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, model: Any) -> Images:
+def _default_inputs(layout: Layout, model: Any) -> Images:
     small = isinstance(model, models.CifarResNet | models.WideResNet)
     if small and layout.side == Layout.side:
         raise ValueError(
             f"{layout.title} has ImageNet's side={layout.side}, mean and std; expected "
             "inputs=Images(...), or those of the images that the network was trained on."
-        )
-    layer = layout.theirs("stem")
-    first = f"{layer}.weight" if layer else str(layout.theirs("stem/kernel"))
-    kernel = tensors.get(first)
-    if kernel is not None and kernel.ndim == 4 and kernel.shape[1] != len(layout.mean):
-        raise ValueError(
-            f"{first} takes images of {kernel.shape[1]} channels; give inputs=Images(...), "
-            f"for {layout.title} take {len(layout.mean)}."
         )
     return Images(
         shape=(layout.side, layout.side, len(layout.mean)),

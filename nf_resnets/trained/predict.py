@@ -82,8 +82,6 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         raise TrainedError(
             f"a pixel of {pixels[wrong].flat[0]:.6g} found; expected 0 to {inputs.max_value:g}."
         )
-    if batch_size < 1:
-        raise TrainedError(f"batch_size={batch_size} found; expected at least 1.")
     if not len(pixels):
         return np.zeros((0, len(inputs.class_names)), np.float32)
     refuse_other_network(trained)

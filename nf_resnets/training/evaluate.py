@@ -31,15 +31,11 @@ def make_evaluate(
     as they can be; what the last one lacks is filled up with examples that do not count.
     """
     check_whole(batch_size=batch_size)
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
     devices = mesh.shape[DATA]
     most = -(-batch_size // devices)
 
     def one_run(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
         count = data.labels.shape[0]
-        if not count:
-            raise ValueError("the split has no examples; expected at least one.")
         steps = -(-count // (most * devices))
         # 360 examples are one batch of 360 and not of 500, 1,200 are three of 400.
         local_size = -(-count // (steps * devices))
@@ -122,8 +118,6 @@ def make_estimate_batch_stats(
     Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
     """
     check_whole(batches=batches, batch_size=batch_size)
-    if batches < 1:
-        raise ValueError(f"batches={batches} found; expected at least 1.")
 
     def one_run(state: TrainState, order: jax.Array, data: DeviceData) -> Any:
         nothing = jax.tree.map(jnp.zeros_like, state.batch_stats)

@@ -80,16 +80,10 @@ def shard_runs(tree: Any, mesh: Mesh) -> Any:
     """Shards the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis.
 
     Raises:
-      ValueError: if ``R`` is no multiple of the ``sweep`` axis, or a leaf has no axis.
+      ValueError: if ``R`` is no multiple of the ``sweep`` axis.
     """
     for leaf in jax.tree.leaves(tree):
-        shape = np.shape(leaf)
-        if not shape:
-            raise ValueError(
-                f"the scalar {leaf!r} found; expected a leading axis of runs on every leaf, as "
-                "stack makes it."
-            )
-        check_runs(shape[0], mesh)
+        check_runs(np.shape(leaf)[0], mesh)
     return _put(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
 
 

@@ -177,7 +177,6 @@ def build(
     def begin(states: TrainState, slot: int, start: Start | TrainState) -> TrainState:
         if isinstance(start, TrainState):
             return put(states, slot, start)
-        _refuse_no_start("start", start)
         values = (start.scheme, states, np.int32(slot), *_numbers(start))
         if start.scheme.calibrate is None:
             return begin_plain(*values, None)
@@ -203,7 +202,11 @@ def state_shapes(
 
     The mesh may be of a topology, whose devices this machine does not have.
     """
-    _refuse_no_start("example", example)
+    if not isinstance(example, Start | TrainState):
+        raise TypeError(
+            f"example is a {type(example).__name__}; expected a training.Start, or a state as "
+            "training.create_state makes it."
+        )
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
     else:
@@ -212,14 +215,6 @@ def state_shapes(
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=sharding), like
     )
-
-
-def _refuse_no_start(name: str, found: Any) -> None:
-    if not isinstance(found, Start | TrainState):
-        raise TypeError(
-            f"{name} is a {type(found).__name__}; expected a training.Start, or a state as "
-            "training.create_state makes it."
-        )
 
 
 def quick_compile(device: jax.Device) -> dict[str, Any] | None:

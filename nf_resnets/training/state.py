@@ -121,6 +121,11 @@ def create_state(
       >>> int(state.step)
       0
     """
+    if not callable(optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; expected a function of the run's numbers, "
+            "such as lambda hyper: optax.adam(hyper['learning_rate'])."
+        )
     check_seed(seed)
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
-from nf_resnets.data.order import check_whole, epoch_order, steps_per_epoch
+from nf_resnets.data.order import epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs, stack, unstack
 from nf_resnets.training.program import Steps
@@ -73,8 +73,8 @@ def make_train_steps(
 
     Raises:
       ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
-        none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
-        the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
+        none of the three; from the function, if ``R`` is no multiple of the ``sweep`` axis, there
+        are not as many counts, or the batch does not fit the split.
 
     Example:
       >>> import numpy as np, optax
@@ -95,9 +95,6 @@ def make_train_steps(
       ((1, 1000), (1,))
     """
     check_batch(batch_size, mesh, micro_batches)
-    check_whole(longest=longest)
-    if longest < 1:
-        raise ValueError(f"longest={longest} found; expected at least 1.")
     vectorize = choose_vectorize(vectorize, mesh, batch_size // mesh.shape[DATA] // micro_batches)
     metrics = (*METRICS, *NOISE) if gradient_noise else METRICS
 

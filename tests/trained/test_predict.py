@@ -37,8 +37,6 @@ def test_images_of_another_shape_are_refused():
         predict(made, pixels(5, 3))
     with pytest.raises(TrainedError, match=r"shape \(8, 8, 1\) found"):
         predict(made, pixels(1)[0])
-    with pytest.raises(TrainedError, match="batch_size=0 found"):
-        predict(made, pixels(1), batch_size=0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
