@@ -110,7 +110,7 @@ def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:
 
     Layers of Equinox and PyTorch draw theirs at random.
     """
-    if _SILENT.get():
+    if _SILENT.get() or role_map.rules is None:  # every bias vector is known
         return
     zero = {
         _without_own_key(leaf.path): leaf.role
