@@ -192,7 +192,7 @@ class _Reader:
             return self._role_of_weight(at, main)
         branch = main.branch if main.place is Place.BRANCH else None
         if main.kind is Kind.MULTIPLIER and branch is not None:
-            is_factor = self._residuals.vanishes(branch, main.node)
+            is_factor = self._residuals.scales(branch, main.node)
             return (Role.ALPHA if self._alpha else Role.MULTIPLIER) if is_factor else Role.KEEP
         if main.kind is Kind.BIAS and sum(n > 1 for n in self._without_turns(main)) == 1:
             return Role.CHANNEL_BIAS

@@ -351,9 +351,10 @@ class Residuals:
             if at in taken or self.adds(node) or node.loops != branch.loops:
                 continue
             if node.is_layer:
-                if self._feeds_alone(at, branch):
+                fed = self._fed_alone(at, branch)
+                if fed:
                     branch.layers.append(at)
-                    branch.region.add(at)
+                    branch.region |= fed
                 continue
             for pred in node.preds:
                 if pred not in seen and pred not in inside:
@@ -361,8 +362,8 @@ class Residuals:
                     todo.append(pred)
         branch.layers.sort()
 
-    def _feeds_alone(self, at: int, branch: Residual) -> bool:
-        """Whether what a layer gives goes to the branch, and to no other layer or sum."""
+    def _fed_alone(self, at: int, branch: Residual) -> set[int]:
+        """The nodes from a layer to a branch; none if another layer or sum takes what it gives."""
         todo, seen = [at], {at}
         while todo:
             for user in self._flow.users[todo.pop()]:
@@ -370,10 +371,15 @@ class Residuals:
                     continue
                 node = self._flow[user]
                 if len(seen) > 60 or node.is_layer or self.adds(node):
-                    return False
+                    return set()
                 seen.add(user)
                 todo.append(user)
-        return True
+        return seen
+
+    def scales(self, branch: Residual, step: int) -> bool:
+        """Whether a step multiplies the branch, and nothing in it but by linear maps."""
+        after = self._flow.between(step, branch.sum) & branch.region
+        return self.vanishes(branch, step) and self._flow.is_linear(after)
 
     def vanishes(self, branch: Residual, step: int) -> bool:
         """Whether zeros of a step, and zero biases, make the branch zero."""
