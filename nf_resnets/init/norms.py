@@ -89,8 +89,8 @@ def _refuse_seen(scheme: Scheme, role_map: RoleMap, *, scales_weights: bool) -> 
         if branch.normalized == "weights" and scales_weights:
             raise ValueError(
                 f"residual branch {branch.name!r} normalises its weights, and {scheme.title} "
-                "scales weights, without effect there; expected plain weights, or a scheme that leaves "
-                "them as they are, such as 'skipinit'."
+                "scales weights, without effect there; expected plain weights, or a scheme that "
+                "leaves them as they are, such as 'skipinit'."
             )
 
 

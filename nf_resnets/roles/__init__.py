@@ -16,12 +16,13 @@ from nf_resnets.roles.leaf import (
     fans,
     path_name,
 )
-from nf_resnets.roles.read import read
+from nf_resnets.roles.reading import read
 from nf_resnets.roles.role_map import RoleMap, assign
 from nf_resnets.roles.rules import OUR_RULES, Rules
 from nf_resnets.roles.sizes import Sizes, sizes
+from nf_resnets.roles.verification import verify
 
 __all__ = [
     "LAYER_ROLES", "OUR_RULES", "Branch", "Group", "Leaf", "Role", "RoleMap", "Rules", "Sizes",
-    "assign", "axes_of", "fans", "path_name", "read", "sizes",
+    "assign", "axes_of", "fans", "path_name", "read", "sizes", "verify",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from nf_resnets.roles.leaf import Branch, Leaf, Role
@@ -26,13 +25,14 @@ def lines(leaves: Sequence[Leaf], branches: Sequence[Branch]) -> list[str]:
             for k in leaf.branches:
                 layers[k].append(leaf)
     shown = [f"{len(branches)} residual branches{_sizes(branches)}"]
-    alike = itertools.groupby(branches, key=lambda branch: _names(layers[branch.k]))
-    groups = [(names, [branch.k for branch in group]) for names, group in alike]
-    for names, ks in groups[:MOST_BRANCHES]:
-        numbers = f"{ks[0]}" if len(ks) == 1 else f"{ks[0]}..{ks[-1]}"
-        shown.append(f"  {numbers}: {names}")
-    if groups[MOST_BRANCHES:]:
-        shown.append(f"  and {sum(len(ks) for _, ks in groups[MOST_BRANCHES:])} more")
+    groups: dict[str, list[int]] = {}
+    for branch in branches:
+        groups.setdefault(_names(layers[branch.k]), []).append(branch.k)
+    for names, ks in [*groups.items()][:MOST_BRANCHES]:
+        shown.append(f"  {_numbers(ks)}: {names}")
+    hidden = sum(map(len, [*groups.values()][MOST_BRANCHES:]))
+    if hidden:
+        shown.append(f"  and {hidden} more")
     for role in _OUTSIDE:
         paths = [leaf.path for leaf in leaves if leaf.role is role and leaf.weight]
         if paths:
@@ -46,6 +46,12 @@ def _sizes(branches: Sequence[Branch]) -> str:
     found = sorted({branch.m for branch in branches})
     words = " or ".join(map(str, found))
     return f", each of {words} layer{'s' * (found != [1])}" if found else ""
+
+
+def _numbers(ks: Sequence[int]) -> str:
+    if len(ks) < 3:
+        return ", ".join(map(str, ks))
+    return f"{ks[0]}..{ks[-1]}" if ks[1] == ks[0] + 1 else f"{ks[0]}, {ks[1]}..{ks[-1]}"
 
 
 def _names(layers: Sequence[Leaf]) -> str:
