@@ -22,7 +22,8 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
     Gradients of the outputs, on values drawn from the shapes, say three things:
 
     1. With the last layer of every branch at 0, no other layer of a branch changes the output, for
-       ``F_k = 0``.
+       ``F_k = 0``. (Where all layers of a branch map 0 to 0, without biases, it is 0 whichever of
+       them is, and their order does not show.)
     2. With last layers that are not 0, each of them changes it.
     3. On the values of ``params``, with a head that is not 0, every layer of a branch of ``m``
        layers gets a gradient within ``m + 1`` steps of SGD: of two factors that are 0, neither ever
@@ -43,9 +44,10 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
 
     Example:
       >>> from nf_resnets import roles
-      >>> tree = {"block_1": {"up": jnp.ones((4, 8)), "down": jnp.ones((8, 4))}}
+      >>> tree = {"block_1": {"up": jnp.ones((4, 8)), "b": jnp.ones(8), "down": jnp.ones((8, 4))}}
       >>> def network(params, x):
-      ...     return x + jnp.tanh(x @ params["block_1"]["up"]) @ params["block_1"]["down"]
+      ...     block = params["block_1"]
+      ...     return x + jnp.tanh(x @ block["up"] + block["b"]) @ block["down"]
       >>> x = jnp.ones((2, 4))
       >>> verify(network, tree, roles.read(network, tree, x), x)
       >>> by_name = roles.assign(tree, roles.Rules(branch=r"block_(\d)/(up|down)"))
@@ -130,7 +132,10 @@ class _Check:
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA, Role.NORM):
             return np.ones(given.shape, given.dtype)
         if not leaf.weight:
-            return _zeros(given)
+            # That of a last layer would let gates behind it through.
+            is_zero = leaf.layer == leaf.m and leaf.role is Role.BRANCH
+            value = self.random.normal(size=given.shape) * (not is_zero)
+            return np.asarray(value, given.dtype)
         fan_in = fans(leaf)[0] if leaf.weight and leaf.axes else math.prod(leaf.own_shape[:-1])
         deviation = 1.0 if leaf.role is Role.EMBEDDING else fan_in**-0.5
         return np.asarray(self.random.normal(size=given.shape) * deviation, given.dtype)
