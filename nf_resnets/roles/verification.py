@@ -44,7 +44,8 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
 
     Example:
       >>> from nf_resnets import roles
-      >>> tree = {"block_1": {"up": jnp.ones((4, 8)), "b": jnp.ones(8), "down": jnp.ones((8, 4))}}
+      >>> block = {"up": jnp.ones((4, 8)), "b": jnp.ones((1, 8)), "down": jnp.ones((8, 4))}
+      >>> tree = {"block_1": block}
       >>> def network(params, x):
       ...     block = params["block_1"]
       ...     return x + jnp.tanh(x @ block["up"] + block["b"]) @ block["down"]
@@ -123,7 +124,8 @@ class _Check:
     def _draw(self, leaf: Leaf, given: Any) -> Any:
         """A value of a leaf that hides nothing behind zeros."""
         if not _is_float(given):
-            return given if not isinstance(given, jax.ShapeDtypeStruct) else _zeros(given)
+            is_shape = isinstance(given, jax.ShapeDtypeStruct)
+            return np.zeros(given.shape, given.dtype) if is_shape else given
         if leaf.role is Role.KEEP:
             # Of shapes alone, a matrix is taken for a gate, a table or an adapter.
             is_zero = isinstance(given, jax.ShapeDtypeStruct) or not np.any(given)
@@ -249,10 +251,6 @@ def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
 
 def _is_float(value: Any) -> bool:
     return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.floating))
-
-
-def _zeros(given: Any) -> np.ndarray:
-    return np.zeros(given.shape, given.dtype)
 
 
 def _stepped(value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
