@@ -35,6 +35,7 @@ def read(
     *inputs: Any,
     nested: Nested = None,
     projections: bool | None = None,
+    parts: bool | None = None,
     alpha: bool = False,
     keep: str | None = None,
 ) -> RoleMap:
@@ -53,6 +54,8 @@ def read(
         a branch.
       projections: whether a convolution of more than one tap that keeps the shape, beside a longer
         path, is a shortcut.
+      parts: whether a sum with a part of a split value ends a residual branch, as in a reversible
+        network.
       alpha: whether the scalar that multiplies a branch is SkipInit's or ReZero's ``alpha``, and
         not Fixup's multiplier, which computes the same.
       keep: a regular expression for the paths of leaves that no scheme is to touch; a layer of such
@@ -83,7 +86,7 @@ def read(
         views = [view for _, use in node.uses for view in use.views]
         node.kept = bool(views) and all(view.leaf in kept for view in views)
     flow = Flow(traced)
-    residuals = Residuals(traced, flow, nested, projections)
+    residuals = Residuals(traced, flow, nested=nested, projections=projections, parts=parts)
     reader = _Reader(traced, flow, residuals, alpha=alpha, kept=kept)
     doubts = residuals.doubts + reader.doubts
     if doubts:

@@ -73,8 +73,17 @@ class Residuals:
       count: ``L``, the number of branches with all turns of loops.
     """
 
-    def __init__(self, trace: Trace, flow: Flow, nested: Nested, projections: bool | None) -> None:
-        self._trace, self._flow, self._projections = trace, flow, projections
+    def __init__(
+        self,
+        trace: Trace,
+        flow: Flow,
+        *,
+        nested: Nested,
+        projections: bool | None,
+        parts: bool | None,
+    ) -> None:
+        self._trace, self._flow = trace, flow
+        self._projections, self._parts = projections, parts
         self.branches: list[Residual] = []
         self.adapters: set[int] = set()
         self.doubts: list[str] = []
@@ -135,11 +144,13 @@ class Residuals:
         shortcut = flow.between(fork, skip)
         regions = [flow.between(fork, term) for term in rest]
         everything = shortcut.union(*regions)
-        if self._splits(shortcut) and any(map(self._splits, regions)):
-            self.doubts.append(
-                f"the layers of {self.leaves(everything)} add parts of one value (split channels); "
-                "expected a network whose branches add to the whole residual stream."
-            )
+        if self._splits(shortcut) and any(map(self._splits, regions)) and not self._parts:
+            if self._parts is None:
+                self.doubts.append(
+                    f"the layers of {self.leaves(everything)} are added to a part of a split "
+                    "value; expected parts= to be True if that is a residual stream, False if it "
+                    "is within a branch."
+                )
             return
         projection = flow.layers(shortcut)
         if projection and not self._is_projection(node, fork, shortcut, regions):
@@ -321,7 +332,7 @@ class Residuals:
             )
 
     def _find_gates(self, branch: Residual) -> None:
-        """Of a product with a path that has no layer, the other side's layers are gates."""
+        """Of a product, the layers of the side that is repeated, or beside one without layers."""
         flow = self._flow
         for at in sorted(branch.region):
             node = flow[at]
@@ -336,8 +347,12 @@ class Residuals:
                 path = flow.between(fork, one)
                 if any(flow[each].starts_as_zeros for each in path):
                     continue  # what a loop carries comes from its layers
-                if not flow.layers(path) and two not in flow.normalized:
-                    branch.gates.update(flow.layers(flow.between(fork, two)))
+                gates = {*flow.layers(flow.between(fork, two))} - {*flow.layers(path)}
+                full, repeated = map(self._size_before_repeat, (one, two))
+                if full == node.size > repeated or (
+                    not flow.layers(path) and two not in flow.normalized
+                ):
+                    branch.gates.update(gates)
 
     def _add_feeding(self, branch: Residual) -> None:
         """Adds the first layers on the way back from what else enters: k, v of an encoder."""

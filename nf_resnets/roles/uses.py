@@ -269,7 +269,9 @@ def _free(shape: Sequence[int], taken: Iterable[Sequence[int]]) -> list[int]:
 
 
 def bias_owner(flow: Flow, use: Use) -> int | None:
-    """The layer to whose output a bias vector is added, through moves alone."""
+    """The layer to whose output a bias vector is added, through moves alone, or to its sum."""
+    if use.place is Place.SUM and use.branch is not None:
+        return max(use.branch.last, default=None)
     at = flow[use.node].preds[0]
     while not flow[at].is_layer and flow[at].name in MOVES and len(flow[at].preds) == 1:
         at = flow[at].preds[0]
