@@ -21,9 +21,9 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
 
     Gradients of the outputs, on values drawn from the shapes, say three things:
 
-    1. With the last layer of every branch at 0, no other layer of a branch changes the output, for
-       ``F_k = 0``. (Where all layers of a branch map 0 to 0, without biases, it is 0 whichever of
-       them is, and their order does not show.)
+    1. With the last layer of every branch at 0, no other layer of a branch changes the output. (In
+       a branch without biases, zeros of any layer may pass to its end; then their order does not
+       show.)
     2. With last layers that are not 0, each of them changes it.
     3. On the values of ``params``, with a head that is not 0, every layer of a branch of ``m``
        layers gets a gradient within ``m + 1`` steps of SGD: of two factors that are 0, neither ever
@@ -129,15 +129,12 @@ class _Check:
         if leaf.role is Role.KEEP:
             # Of shapes alone, a matrix is taken for a gate, a table or an adapter.
             is_zero = isinstance(given, jax.ShapeDtypeStruct) or not np.any(given)
-            like = np.zeros if len(leaf.own_shape) > 1 else np.ones
+            like = np.zeros if sum(n > 1 for n in leaf.own_shape) > 1 else np.ones
             return like(given.shape, given.dtype) if is_zero else given
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA, Role.NORM):
             return np.ones(given.shape, given.dtype)
         if not leaf.weight:
-            # That of a last layer would let gates behind it through.
-            is_zero = leaf.layer == leaf.m and leaf.role is Role.BRANCH
-            value = self.random.normal(size=given.shape) * (not is_zero)
-            return np.asarray(value, given.dtype)
+            return np.asarray(self.random.normal(size=given.shape), given.dtype)
         fan_in = fans(leaf)[0] if leaf.weight and leaf.axes else math.prod(leaf.own_shape[:-1])
         deviation = 1.0 if leaf.role is Role.EMBEDDING else fan_in**-0.5
         return np.asarray(self.random.normal(size=given.shape) * deviation, given.dtype)
