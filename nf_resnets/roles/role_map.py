@@ -331,7 +331,8 @@ def _refuse_unmatched(leaves: Sequence[Leaf], rules: Rules) -> None:
         advice = (
             "name it in rules=, in keep= if it is to stay as it is"
             if given
-            else "these are not the names of this library's models, so pass rules=init.Rules(...)"
+            else "these are not the names of this library's models, so pass network= and inputs=, "
+            "or rules=init.Rules(...)"
         )
         raise ValueError(f"no rule says what the weight {shown} is; {advice}.")
     if not given:
