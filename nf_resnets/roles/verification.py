@@ -60,12 +60,11 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
     given = jax.tree.leaves(params)
     if any(isinstance(value, jax.core.Tracer) for value in given) or not role_map.branches:
         return
-    with jax.ensure_compile_time_eval():
-        check = _Check(network, params, role_map, inputs)
-        check.last_layers_make_branches_vanish()
-        check.last_layers_change_the_output()
-        if not any(isinstance(value, jax.ShapeDtypeStruct) for value in given):
-            check.layers_get_gradients(given)
+    check = _Check(network, params, role_map, inputs)
+    check.last_layers_make_branches_vanish()
+    check.last_layers_change_the_output()
+    if not any(isinstance(value, jax.ShapeDtypeStruct) for value in given):
+        check.layers_get_gradients(given)
 
 
 class _Check:
@@ -100,12 +99,13 @@ class _Check:
                 if _is_float(each)
             ) + jnp.zeros(())
 
-        self._gradient = jax.jit(jax.grad(loss))
+        # Compiled here, it runs as well where a caller is being traced.
+        floats = [self.drawn[at] for at in self.floats]
+        self._gradient = jax.jit(jax.grad(loss)).lower(floats, self.inputs).compile()
 
     def gradients(self, values: Sequence[Any]) -> dict[int, np.ndarray]:
         """The gradient of each floating-point leaf."""
-        floats = [jnp.asarray(values[at]) for at in self.floats]
-        found = self._gradient(floats, self.inputs)
+        found = self._gradient([values[at] for at in self.floats], self.inputs)
         return {at: np.asarray(each) for at, each in zip(self.floats, found, strict=True)}
 
     def _input(self, value: Any) -> Any:
@@ -114,12 +114,13 @@ class _Check:
             value, jax.core.Tracer
         )
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return value if concrete else jax.random.key(0)
+            with jax.ensure_compile_time_eval():
+                return value if concrete else jax.random.key(0)
         if jnp.issubdtype(dtype, jnp.floating):
-            return jnp.asarray(self.random.normal(size=np.shape(value)), dtype)
+            return np.asarray(self.random.normal(size=np.shape(value)), dtype)
         if concrete and np.unique(np.asarray(value)).size > 1:
             return value
-        return jnp.asarray(self.random.integers(0, 2, np.shape(value)), dtype)
+        return np.asarray(self.random.integers(0, 2, np.shape(value)), dtype)
 
     def _draw(self, leaf: Leaf, given: Any) -> Any:
         """A value of a leaf that hides nothing behind zeros."""

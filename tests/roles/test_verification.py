@@ -136,3 +136,20 @@ def test_it_changes_nothing_and_repeats_itself():
     roles.verify(network, params, role_map, X)
     jax.tree.map(np.testing.assert_array_equal, params, before)
     assert {leaf.role for leaf in role_map.leaves} == {Role.BRANCH, Role.MULTIPLIER, Role.HEAD}
+
+
+def test_concrete_values_are_checked_while_something_else_is_traced():
+    role_map, params = roles.read(network, TREE, X), filled(TREE)
+
+    @jax.jit
+    def traced(x):
+        roles.verify(network, params, role_map, X)
+        return x
+
+    traced(1.0)
+    for k in (1, 2):
+        params[f"block_{k}"]["scale"] *= 0
+        params[f"block_{k}"]["w2"] *= 0
+        params[f"block_{k}"]["b2"] *= 0
+    with pytest.raises(ValueError, match="gets no gradient"):
+        traced(2)
