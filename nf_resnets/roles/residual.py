@@ -87,11 +87,14 @@ class Residuals:
         self.branches: list[Residual] = []
         self.adapters: set[int] = set()
         self.doubts: list[str] = []
+        self._gated: dict[int, str] = {}  # doubts, by sum
         inner = self._inner_sums()
         for node in flow.nodes:
             if self.adds(node) and node.id not in inner:
                 self._read_sum(node)
         self._resolve_nesting(nested)
+        within = set().union(*(branch.region for branch in self.branches))
+        self.doubts += [what for at, what in self._gated.items() if at not in within]
         for branch in self.branches:
             self._order(branch)
         self.count = _number(self.branches)
@@ -136,6 +139,7 @@ class Residuals:
         if len(terms) > MOST_SUMMANDS:
             return
         self._note_adapters(terms)
+        self._doubt_gated_skip(node, terms)
         chosen = self._skip_path(node, terms)
         if chosen is None:
             return
@@ -198,6 +202,24 @@ class Residuals:
                 if of_branch and of_path <= 1 and (best is None or rank < best[0]):
                     best = rank, skip, fork
         return best and best[1:]
+
+    def _doubt_gated_skip(self, node: Node, terms: Sequence[int]) -> None:
+        """Doubts ``g(x) * x + ...``, where layers make a factor of the skip path."""
+        flow = self._flow
+        for skip in terms:
+            product = flow[flow.unscaled(skip)[0]]
+            if product.name != "mul" or len(set(product.preds)) < 2:
+                continue
+            for stream, gate in (product.preds, product.preds[::-1]):
+                path = flow.between(stream, gate)
+                others = [flow.between(stream, term) for term in terms if term != skip]
+                is_carry = flow[stream].name == "carry" and flow[stream].starts_as_zeros
+                if flow.layers(path) and any(map(flow.layers, others)) and not is_carry:
+                    self._gated[node.id] = (
+                        f"the path that skips {self.leaves(set().union(*others))} is multiplied "
+                        f"by a gate of {self.leaves(path)}; expected keep= to match the gate's "
+                        "leaves if the sum ends a residual branch."
+                    )
 
     def _is_projection(
         self, node: Node, fork: int, shortcut: set[int], regions: Sequence[set[int]]
