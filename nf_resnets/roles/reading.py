@@ -52,8 +52,7 @@ def read(
       nested: which branches count where one contains others: ``"inner"`` where the long path is a
         skip connection of another kind, as in a U-Net, ``"outer"`` where the short ones are part of
         a branch.
-      projections: whether a convolution of more than one tap that keeps the shape, beside a longer
-        path, is a shortcut.
+      projections: whether one layer that keeps the shape, beside a longer path, is a shortcut.
       parts: whether a sum with a part of a split value ends a residual branch, as in a reversible
         network.
       alpha: whether the scalar that multiplies a branch is SkipInit's or ReZero's ``alpha``, and
@@ -250,22 +249,30 @@ class _Reader:
         at_index: dict[int, set[int]] = collections.defaultdict(set)
         for use in uses:
             for turn, k in use.branch.numbers.items() if use.branch else ():
-                at_index[use.view.start * is_indexed + self._turned(use, turn)].add(k)
+                index = self._turned(use, turn)
+                if index is not None:
+                    at_index[use.view.start * is_indexed + index].add(k)
         ks = [k for index in sorted(at_index) for k in sorted(at_index[index])]
         of_branches = {loop for use in uses if use.branch for loop, _ in use.branch.loops}
-        loops = {loop for use in uses for loop, _ in use.view.turns}
+        loops = {
+            loop for use in uses for loop, axis in use.view.turns if any(s.axis >= 0 for s in axis)
+        }
         is_cut = bool(loops & of_branches if of_branches else loops and not ks)
         is_stacked = (is_cut or is_indexed) and len(set(ks)) == len(ks)
         return tuple(ks if is_stacked else sorted(set(ks))), is_stacked
 
-    def _turned(self, use: Use, turn: tuple[int, ...]) -> int:
-        """Which slice of a leaf the turns of the loops around a branch take."""
+    def _turned(self, use: Use, turn: tuple[int, ...]) -> int | None:
+        """Which slice of a leaf the turns of the loops around a branch take, None if none."""
         assert use.branch is not None
         cuts, index = dict(use.view.turns), 0
         for (loop, length), step in zip(use.branch.loops, turn, strict=True):
             reverse = loop in self._traced.graph.reversed_loops
+            step = length - 1 - step if reverse else step
             for span in cuts.get(loop, ()):
-                index += (length - 1 - step if reverse else step) * span.stride
+                if span.axis >= 0:
+                    index += step * span.stride
+                elif span.stride >= 0 and span.stride != step:
+                    return None
         return index
 
     def _axes(self, at: int, main: Use, *, is_stacked: bool) -> str:

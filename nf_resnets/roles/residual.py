@@ -8,7 +8,6 @@ path has no layer, or one linear layer, the projection of a shortcut.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -230,15 +229,14 @@ class Residuals:
         if not is_linear or any(map(flow.is_linear, regions)):  # the latter is W x + B A x
             return False
         (layer,) = flow.layers(shortcut)
-        same_shape = flow[fork].shape == flow[layer].shape
-        if self._projections is None and same_shape and _num_taps(flow[layer]) > 1:
+        keeps_shape = flow[fork].shape == flow[layer].shape
+        if self._projections is None and keeps_shape:
             self.doubts.append(
                 f"the layer of {self.leaves([layer])} beside {self.leaves(set().union(*regions))} "
                 "may be a shortcut or a path of a sum without a skip path; expected projections= "
                 "to be True for a shortcut, False for a path."
             )
-        keeps = same_shape and _num_taps(flow[layer]) > 1
-        return not (keeps and self._projections is False)
+        return not (keeps_shape and self._projections is False)
 
     def _grouped(
         self, terms: Sequence[int], regions: Sequence[set[int]]
@@ -345,7 +343,8 @@ class Residuals:
         if not branch.last:
             self.doubts.append(
                 f"no single layer of the residual branch of {self.leaves(branch.layers)} makes it "
-                "zero by being zero; expected a branch that is a product with its last layer."
+                "zero by being zero; expected a branch that is a product with its last layer, or "
+                "keep= to match those leaves if it is no residual branch."
             )
         if any(not length for _, length in branch.loops):
             self.doubts.append(
@@ -367,8 +366,9 @@ class Residuals:
                 if self._size_before_repeat(one) < self._size_before_repeat(two):
                     continue
                 path = flow.between(fork, one)
-                if any(flow[each].starts_as_zeros for each in path):
-                    continue  # what a loop carries comes from its layers
+                # What a loop carries comes from its layers, and kept leaves may be one.
+                if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
+                    continue
                 gates = {*flow.layers(flow.between(fork, two))} - {*flow.layers(path)}
                 full, repeated = map(self._size_before_repeat, (one, two))
                 if full == node.size > repeated or (
@@ -438,14 +438,6 @@ class Residuals:
                 zero.add(at)
         ends = [pred for pred in flow[branch.sum].preds if pred in branch.region]
         return max(branch.region) in zero or any(end in zero for end in ends)
-
-
-def _num_taps(layer: Node) -> int:
-    """The positions that a convolution's kernel covers, 1 of a dense layer."""
-    if layer.name != "conv_general_dilated":
-        return 1
-    spec = layer.options["dimension_numbers"].rhs_spec
-    return math.prod(layer.uses[0][1].shape[p] for p in spec[2:])
 
 
 def _number(branches: Sequence[Residual]) -> int:

@@ -699,7 +699,7 @@ def two_outputs_of_a_block():
             out, x = out + h @ b["skip"], x + h @ b["res"]
         return jax.nn.relu(jax.nn.relu(out) @ p["h1"]) @ p["h2"]
 
-    return Case(network, params, (f(2, 8),), doubt="'l0/res'.*nested=")
+    return Case(network, params, (f(2, 8),), doubt="'l0/skip'.*projections=")
 
 
 @case
@@ -767,6 +767,34 @@ def stacked_with_constants():
         return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)))[0]
 
     return stacked(run, scales=[(0.5, k, 1.0) for k in range(1, 7)])
+
+
+@case
+def stacked_at_run_time():
+    params = {**blocks(two, 4), "head": f(D, 10)}
+
+    def network(p, x):
+        def body(x, layer):
+            return x + jax.nn.relu(x @ layer["w1"]) @ layer["w2"], None
+
+        layers = jax.tree.map(lambda *each: jnp.stack(each), *(p[f"l{i}"] for i in range(4)))
+        return lax.scan(body, x, layers)[0] @ p["head"]
+
+    return Case(network, params, (f(2, D),), each(TWO, 4), {"head": "head"}, axes={"l0/w1": "IO"})
+
+
+@case
+def gated_skip():
+    """A highway network."""
+
+    def body(p, x):
+        gate = jax.nn.sigmoid(x @ p["t"])
+        return x * (1 - gate) + gate * jnp.tanh(x @ p["w"])
+
+    return on_vectors(
+        body, lambda: {"t": f(D, D), "w": f(D, D)}, branches="#w",
+        doubt="by a gate of 'l0/t'; expected keep=", options={"keep": "/t"}, scales=(None, None, 1),
+    )  # fmt: skip
 
 
 @case
