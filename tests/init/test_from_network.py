@@ -1,5 +1,6 @@
 """An initialiser that is given the network needs no names."""
 
+import dataclasses
 import inspect
 
 import jax
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import init, models, roles
+from nf_resnets import init, models, roles, schemes
+from nf_resnets.init import needs
 from tests.roles.networks import CASES
 from tests.roles.test_verification import NAMES, TREE, X, filled, network
 
@@ -88,3 +90,23 @@ def test_all_initialisers_of_a_tree_take_the_network():
 
 def _parameters(function):
     return {} if inspect.isclass(function) else inspect.signature(function).parameters
+
+
+@pytest.mark.parametrize("depth", [16, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_the_constants_of_the_forward_pass_are_seen(depth):
+    scheme = schemes.get("rescalenet")
+    model = models.WideResNet(depth=(depth - 4) // 6 * 6 + 4, scheme=scheme, stem_channels=2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
+    role_map = roles.read(lambda p, x: model.apply({"params": p}, x), shapes, IMAGES)
+    found = np.array([(b.branch_scale, b.skip_scale) for b in role_map.branches], np.float32)
+    constants = scheme.constants(model.num_branches)
+    np.testing.assert_array_equal(found.T, [constants.residual, constants.identity])
+    missing = needs.missing_parts(scheme, role_map)
+    assert "residual" not in {each.part for each in missing}
+    assert "residual" in {each.part for each in needs.missing_parts(scheme, _without(role_map))}
+
+
+def _without(role_map):
+    """A network without the constants."""
+    plain = [dataclasses.replace(b, branch_scale=1.0) for b in role_map.branches]
+    return dataclasses.replace(role_map, branches=tuple(plain))

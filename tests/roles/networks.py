@@ -793,7 +793,7 @@ def gated_skip():
 
     return on_vectors(
         body, lambda: {"t": f(D, D), "w": f(D, D)}, branches="#w",
-        doubt="by a gate of 'l0/t'; expected keep=", options={"keep": "/t"}, scales=(None, None, 1),
+        doubt="by a gate of 'l0/t'; expected keep=", options={"keep": "/t"},
     )  # fmt: skip
 
 

@@ -69,7 +69,8 @@ def test_a_network_is_what_it_computes(name):
     assert {path: leaves[path].axes for path in case.axes} == case.axes
     scales = [(b.skip_scale, b.branch_scale, b.sum_scale) for b in role_map.branches]
     expected = np.broadcast_to(case.scales, (len(scales), 3))
-    np.testing.assert_allclose(np.reshape(scales, (-1, 3)), expected, rtol=1e-7)  # of float32 roots
+    found = np.array(scales, float).reshape(-1, 3)
+    np.testing.assert_allclose(found, expected.astype(float), rtol=1e-7)  # of float32 roots
     assert {str(b.normalized) for b in role_map.branches} <= set(
         (case.normalized or "None").replace("nothing", "None").split(" or ")
     )
