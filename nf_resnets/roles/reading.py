@@ -14,7 +14,7 @@ from nf_resnets.roles.flow import Factor, Flow
 from nf_resnets.roles.graph import Trace, trace
 from nf_resnets.roles.leaf import Branch, Leaf, Role, path_name
 from nf_resnets.roles.location import Location
-from nf_resnets.roles.residual import Nested, Residual, Residuals
+from nf_resnets.roles.residual import Nested, Residuals
 from nf_resnets.roles.role_map import RoleMap
 from nf_resnets.roles.uses import Kind, Place, Use, bias_owner, is_looked_up, uses_of
 
@@ -99,7 +99,7 @@ def read(
     for at, leaf, location in zip(traced.positions, reader.leaves, reader.locations, strict=True):
         leaves[at], locations[at] = leaf, location
     paths = tuple(path for path, _ in flat)
-    branches = _branches(residuals, leaves, [*map(reader.normalized, residuals.branches)])
+    branches = _branches(residuals, leaves, reader.normalized())
     return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(locations))
 
 
@@ -135,21 +135,23 @@ class _Reader:
         self.leaves = [self._leaf(at) for at in range(len(self._uses))]
         self.locations = [self._location(at) for at in range(len(self._uses))]
 
-    def normalized(self, residual: Residual) -> Literal["data", "weights"] | None:
-        """What a branch normalises by leaves that are not kept."""
-        norms = (Kind.NORM_SCALE, Kind.NORM_SHIFT)
-        inside = [
-            (at, use)
-            for at, uses in enumerate(self._uses)
-            for use in uses
-            if use.branch is residual
+    def normalized(self) -> list[Literal["data", "weights"] | None]:
+        """What each branch normalises by leaves that are not kept."""
+        by_weights, by_kept = set(), set()
+        for at, uses in enumerate(self._uses):
+            for use in uses:
+                if use.kind is Kind.WEIGHT and use.view.normalized:
+                    by_weights.add(use.branch)
+                if use.kind in (Kind.NORM_SCALE, Kind.NORM_SHIFT) and at in self._kept:
+                    by_kept.add(use.branch)
+        return [
+            "data"
+            if branch.normalized and branch not in by_kept
+            else "weights"
+            if branch in by_weights
+            else None
+            for branch in self._residuals.branches
         ]
-        if residual.normalized and not any(
-            at in self._kept and use.kind in norms for at, use in inside
-        ):
-            return "data"
-        is_weights = any(use.kind is Kind.WEIGHT and use.view.normalized for _, use in inside)
-        return "weights" if is_weights else None
 
     def _doubt(self, at: int, what: str) -> None:
         shape = list(self._traced.shapes[at])
