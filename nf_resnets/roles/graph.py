@@ -211,8 +211,10 @@ class Graph:
         self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
     ) -> list[Any]:
         options = equation.params
-        consts, carried = options["num_consts"], options["num_consts"] + options["num_carry"]
         body, loop = options["jaxpr"].jaxpr, self._num_loops
+        # The names of these numbers differ between versions of JAX.
+        carried = _count_unsliced(equation.invars, body.invars)
+        consts = carried - _count_unsliced(equation.outvars, body.outvars)
         self._num_loops += 1
         self.loop_at[path] = loop
         if options["reverse"]:
@@ -292,6 +294,11 @@ def count_layers(program: Any) -> int:
                 inner = getattr(each, "jaxpr", each)
                 count += count_layers(inner) if hasattr(inner, "eqns") else 0
     return count
+
+
+def _count_unsliced(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """How many values a scan takes or returns whole; the others have one axis more outside."""
+    return sum(a.aval.ndim == b.aval.ndim for a, b in zip(outside, inside, strict=True))
 
 
 def _depending(program: Any, flags: list[bool]) -> list[bool]:
