@@ -1,9 +1,10 @@
 """What each leaf of a parameter tree is: stem, branch, shortcut, head, scalar, norm.
 
 Every scheme in :mod:`nf_resnets.init` asks one question first: which leaves are the layers of
-which residual branch, and which are not. The answer comes from the leaf's *path* (its keys joined
-by ``/``) through the regular expressions of a :class:`Rules`, never from the order of a dict, in
-which ``block_10`` stands before ``block_2``.
+which residual branch, and which are not. :func:`read` has the answer from what the network
+computes. For a tree without its network it comes from the leaf's *path* (its keys joined by ``/``)
+through the regular expressions of a :class:`Rules`, never from the order of a dict, in which
+``block_10`` stands before ``block_2``. :func:`verify` holds either against the network.
 """
 
 from nf_resnets.roles.leaf import (
