@@ -183,7 +183,8 @@ def estimate(
             begun = time.perf_counter()
             program.test(states)
             tests.append(time.perf_counter() - begun)
-        every = min(plan.steps_per_epoch * plan.evaluate_every, plan.num_steps)
+        between = plan.steps_per_epoch * plan.evaluate_every or plan.num_steps
+        every = min(between, plan.num_steps)
         test_seconds = statistics.median(tests) / every / program.slots
         seconds = seconds_per_step(program, start) + test_seconds
         return Cost(plan, runs, seconds, compile_seconds, known=False)
