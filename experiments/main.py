@@ -180,7 +180,7 @@ class _Making:
         print(f"\n{text}\n\n{time.monotonic() - self.begun:.0f} s, in {self.out.resolve()}")
         if failed:
             print(f"Failed runs: {len(failed)}; the same command tries them again.")
-        else:
+        elif len(trained) == len(points):  # else other shards are at work
             for place in ("checkpoints", "compiled"):
                 shutil.rmtree(self.out / place, ignore_errors=True)
         return int(bool(failed))
