@@ -158,6 +158,10 @@ class _Making:
         writes, trained = hosts.is_process_zero(), []
         untrained = [point for point in points if "model" not in point]
         points = [point for point in points if "model" in point]
+        if points:  # what cannot be is refused before anything is made
+            task = self.experiment.task(points, self.command)
+            for point in points:
+                self.plan(task, point, points)
         store_programs(self.out)
         rows = Rows(self.out, self.command.shard, writes=writes)
         with rows.open():
@@ -172,7 +176,7 @@ class _Making:
             for point in untrained:
                 self.measured += self.measure(point, rows)
             if points:
-                points, trained = self.train(points, rows)
+                points, trained = self.train(task, points, rows)
         if not writes:
             return 0
         failed = [row for row in trained if row["state"] in ("failed", "oom")]
@@ -201,10 +205,9 @@ class _Making:
         found: list[Row] = rows.read()[key]["rows"]
         return found
 
-    def train(self, points: list[Point], rows: Rows) -> tuple[list[Point], list[Row]]:
+    def train(self, task: Any, points: list[Point], rows: Rows) -> tuple[list[Point], list[Row]]:
         """Makes the missing runs, and those that their rows ask for."""
-        experiment, command = self.experiment, self.command
-        task, first = experiment.task(points, command), points
+        experiment, command, first = self.experiment, self.command, points
         grow = experiment.grow.get(command.scale, lambda *_: ())
         if experiment.probe is not None:
             task.probe = functools.partial(experiment.probe, task)
