@@ -137,9 +137,9 @@ def number(value: Any) -> float:
 def flat(row: Row, experiment: Experiment) -> Row:
     """The columns of a run that table and figure read, from its row in the sweep."""
     measures = row["measures"]
-    found = {name: value for name, value in row.items() if name not in RESULTS}
+    named = {name: value for name, value in row.items() if name not in RESULTS}
     return {
-        **found,
+        **named,
         "title": experiment.title(row),
         "depth": layers(row),
         "status": row["state"],
@@ -185,12 +185,12 @@ def thinned(
     # A point of a row's curve may be the mean of several steps already.
     whole = -(-num_steps // curve["step"][0]) if curve["step"] else 0
     length = max(1, -(-whole // points))
-    found = []
+    lines = []
     for start in range(0, len(curve["step"]), length):
         part = {name: values[start : start + length] for name, values in curve.items()}
         means = {name: sum(map(number, values)) / len(values) for name, values in part.items()}
-        found.append({**means, "step": part["step"][-1]})
-    return found
+        lines.append({**means, "step": part["step"][-1]})
+    return lines
 
 
 def write_csv(file: Path, rows: Sequence[Row]) -> None:

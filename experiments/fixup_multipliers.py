@@ -101,13 +101,13 @@ def looked_at(params: Any, gradient: Any) -> dict[str, float]:
     products = norms * steepness
     cosines = np.zeros_like(norms)
     np.divide(above**2 - below**2, 4 * products, out=cosines, where=products > 0)
-    found = (
+    measures = (
         norms,
         np.nan_to_num(analysis.multipliers(params), nan=1.0),
         abs(cosines),
         steepness[norms > 0] / norms[norms > 0],
     )
-    return dict(zip(LOOKED_AT, (float(np.mean(values)) for values in found), strict=True))
+    return dict(zip(LOOKED_AT, (float(np.mean(values)) for values in measures), strict=True))
 
 
 def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str, float]:

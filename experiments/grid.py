@@ -69,22 +69,22 @@ def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[
     >>> changed(grid({}, scheme=["fixup", "lsuv"], seed=[0, 1]), {"seed": [7]})
     [{'scheme': 'fixup', 'seed': 7}, {'scheme': 'lsuv', 'seed': 7}]
     """
-    found = list(points)
+    chosen = list(points)
     for name, values in axes.items():
-        if {*values} <= {point.get(name) for point in found}:
-            found = [point for point in found if point.get(name) in values]
+        if {*values} <= {point.get(name) for point in chosen}:
+            chosen = [point for point in chosen if point.get(name) in values]
             continue
         other = {"steps": "epochs", "epochs": "steps"}.get(name)  # one of the two is the budget
         others: list[Point] = []
-        for point in found:
+        for point in chosen:
             rest = {key: value for key, value in point.items() if key != name}
             rest |= {other: 0} if other in rest else {}
             others += [] if rest in others else [rest]
         if name == "seed":
-            found = [{**rest, name: value} for rest in others for value in values]
+            chosen = [{**rest, name: value} for rest in others for value in values]
         else:
-            found = [{**rest, name: value} for value in values for rest in others]
-    return found
+            chosen = [{**rest, name: value} for value in values for rest in others]
+    return chosen
 
 
 def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[Any]]:
@@ -96,11 +96,11 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
     >>> parsed(["depth=26,50", "seed=0:3"], [{"depth": 101}])
     {'depth': [26, 50], 'seed': (0, 1, 2)}
     """
-    found: dict[str, Sequence[Any]] = {}
+    axis_values: dict[str, Sequence[Any]] = {}
     for axis in axes:
         name, _, text = axis.partition("=")
         if name in settings.FIELDS:
-            found |= settings.parse([axis])
+            axis_values |= settings.parse([axis])
             continue
         known = [point[name] for point in points if point.get(name) is not None]
         if not known:
@@ -109,8 +109,8 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
             )
         kind = type(known[0])
         values = text.split(",")
-        found[name] = [value == "true" if kind is bool else kind(value) for value in values]
-    return found
+        axis_values[name] = [value == "true" if kind is bool else kind(value) for value in values]
+    return axis_values
 
 
 def about(points: Sequence[Point]) -> str:

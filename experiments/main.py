@@ -141,6 +141,12 @@ def chosen(experiment: Experiment, command: Command) -> list[Point]:
         axes["seed"] = command.seeds
     if command.steps is not None:
         axes["steps"] = (command.steps,)
+    names = dict.fromkeys(name for point in points for name in point)
+    if experiment.typed is settings.make and "model" in points[0]:
+        names |= dict.fromkeys(settings.FIELDS)
+    for name in axes:
+        if name not in names:  # nothing would read it
+            raise ValueError(f"the setting {name} found; expected one of {', '.join(names)}.")
     points = changed(points, axes)
     experiment.check(points)
     return points
@@ -202,8 +208,8 @@ class _Making:
             made = [dict(row) for row in self.experiment.measure(point, data_dir)]
             rows.add([{"key": key, "state": "measured", "rows": made}])
             print(f"  {name}: {time.monotonic() - begun:.0f} s", flush=True)
-        found: list[Row] = rows.read()[key]["rows"]
-        return found
+        measured: list[Row] = rows.read()[key]["rows"]
+        return measured
 
     def train(self, task: Any, points: list[Point], rows: Rows) -> tuple[list[Point], list[Row]]:
         """Makes the missing runs, and those that their rows ask for."""
@@ -226,13 +232,13 @@ class _Making:
                         "Stopped; all runs are kept where they stood, and the same command goes on."
                     )
                     raise SystemExit(stop.exit_code or 143)
-                found = [outcome.rows.get(plan.key, {"state": "missing"}) for plan in plans]
+                all_rows = [outcome.rows.get(plan.key, {"state": "missing"}) for plan in plans]
                 flat_rows = [
-                    flat(row, experiment) if row["state"] in OVER else None for row in found
+                    flat(row, experiment) if row["state"] in OVER else None for row in all_rows
                 ]
                 more = hosts.broadcast(list(grow(first, points, flat_rows)))
                 if not more:
-                    return points, [row for row in found if row["state"] != "missing"]
+                    return points, [row for row in all_rows if row["state"] != "missing"]
                 points = [*points, *more]
 
     def plan(self, task: Any, point: Point, points: Sequence[Point]) -> Plan:

@@ -99,12 +99,12 @@ def beyond(
     for cell, begun in zip(
         *(_cells(setting, each).values() for each in (points, first)), strict=True
     ):
-        own = [rows[at] for at in cell]
+        of_cell = [rows[at] for at in cell]
         rates = sorted({points[at][setting] for at in cell})
         base = sorted({first[at][setting] for at in begun})
-        if None in own or len(rates) < 2:
+        if None in of_cell or len(rates) < 2:
             continue
-        best = best_rate([row for row in own if row is not None], rate, metric).best
+        best = best_rate([row for row in of_cell if row is not None], rate, metric).best
         below, above = (
             sum(each < base[0] for each in rates),
             sum(each > base[-1] for each in rates),
@@ -121,11 +121,11 @@ def beyond(
 
 def _cells(setting: str, points: Sequence[Point]) -> dict[str, list[int]]:
     """The numbers of the points of each cell."""
-    found: dict[str, list[int]] = {}
+    cells: dict[str, list[int]] = {}
     for at, point in enumerate(points):
         cell = {name: value for name, value in point.items() if name not in (setting, "seed")}
-        found.setdefault(str(cell), []).append(at)
-    return found
+        cells.setdefault(str(cell), []).append(at)
+    return cells
 
 
 def rows_at_best(rows: Sequence[Row], rate: Callable[[Row], float] = rate_of) -> list[Row]:

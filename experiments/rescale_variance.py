@@ -81,7 +81,7 @@ def measure(point: Point, data_dir: str | None) -> list[Row]:
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
     """The mean of every column over the seeds, and its standard error (NaN of a single seed)."""
-    found = []
+    means = []
     for k in sorted({int(row["k"]) for row in rows}):
         here = [row for row in rows if int(row["k"]) == k]
         mean: Row = {"k": k, "name": here[0]["name"], "transition": here[0]["transition"]}
@@ -90,8 +90,8 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             mean[name] = values.mean()
             several = len(values) > 1
             mean[f"{name}_error"] = values.std(ddof=1) / len(values) ** 0.5 if several else np.nan
-        found.append(mean)
-    return found
+        means.append(mean)
+    return means
 
 
 def figure(results: Results, path: Path) -> None:

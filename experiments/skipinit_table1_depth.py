@@ -64,13 +64,13 @@ def lines(
     base: Point, width: int, depths: list[int], seeds: list[int], *rates: float
 ) -> list[Point]:
     """Every scheme, and SkipInit without weight decay, shallow networks first."""
-    found = []
+    points = []
     for depth in depths:
         axes = {"peak_lr": rates, "seed": seeds}
         base = {**base, "model": f"wrn-{depth}-{width}"}
-        found += grid(base, scheme=TITLES, **axes)
-        found += grid({**base, "weight_decay": 0.0}, scheme=["skipinit"], **axes)
-    return found
+        points += grid(base, scheme=TITLES, **axes)
+        points += grid({**base, "weight_decay": 0.0}, scheme=["skipinit"], **axes)
+    return points
 
 
 SCALES = {

@@ -18,10 +18,10 @@ def grouped(
     >>> grouped([{"a": "1", "b": "2"}, {"a": "3", "b": "2"}], "b")
     {('2',): [{'a': '1', 'b': '2'}, {'a': '3', 'b': '2'}]}
     """
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        found.setdefault(tuple(str(row[name]) for name in columns), []).append(row)
-    return found
+        groups.setdefault(tuple(str(row[name]) for name in columns), []).append(row)
+    return groups
 
 
 def finished(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

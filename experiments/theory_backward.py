@@ -70,12 +70,12 @@ def ratios(
         logits, _ = observed(params, images, perturbations)
         return (jax.random.normal(key, logits.shape) * logits).sum()
 
-    found = []
+    ratio_of_blocks = []
     for block, factor in zip(analysis.branches(jax.grad(along)(nothing)), identity, strict=True):
         skip = factor * block["sum"]
         branch = block["input"] - skip
-        found.append(jnp.sqrt(jnp.square(branch).mean() / jnp.square(skip).mean()))
-    return jnp.stack(found)
+        ratio_of_blocks.append(jnp.sqrt(jnp.square(branch).mean() / jnp.square(skip).mean()))
+    return jnp.stack(ratio_of_blocks)
 
 
 def draw_ratios(point: Point) -> np.ndarray:

@@ -107,8 +107,8 @@ def measure(point: Point, _: str | None) -> list[Row]:
     network = make_network(point["depth"], point["batch_size"], point["stem_channels"])
     model = network.model
     keys = jax.random.split(jax.random.key(0), point["draws"])
-    found = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
-    of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *found)
+    bounds = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
+    of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *bounds)
     rows = [
         {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}
         | summary(Bound(*(each[:, at] for each in of_blocks)))

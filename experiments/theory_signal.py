@@ -68,7 +68,7 @@ def measure(point: Point, _: str | None) -> list[Row]:
         _, taps = observed(params, images)
         return params, taps, analysis.signal_of(taps)
 
-    found = []
+    moments = []
     for key in jax.random.split(jax.random.key(0), point["draws"]):
         params, taps, signal = one(key)
         # The biases are 0 here, RescaleNet's too, which are set from data otherwise.
@@ -76,8 +76,8 @@ def measure(point: Point, _: str | None) -> list[Row]:
         forms = np.full((3, point["depth"]), np.nan)
         if form is not None:
             forms = np.stack([form.sum, form.share, without_relu(form, scheme)])
-        found.append(np.stack([signal.sum.second, signal.share, *forms]))
-    draws = np.array(found, np.float64)  # [draws, quantity, block]
+        moments.append(np.stack([signal.sum.second, signal.share, *forms]))
+    draws = np.array(moments, np.float64)  # [draws, quantity, block]
     means, errors = draws.mean(axis=0), draws.std(axis=0, ddof=1) / len(draws) ** 0.5
     columns = {
         "var": means[0], "var_error": errors[0], "share": means[1], "share_error": errors[1],
@@ -95,12 +95,12 @@ def without_relu(form: analysis.ClosedForm, scheme: schemes.Scheme) -> np.ndarra
     anatomy = scheme.anatomy
     # After a norm the branch does not depend on what it gets.
     constant = anatomy.normalized and anatomy.norm_place == "default"
-    q, found = form.input[0], []
+    q, variances = form.input[0], []
     for at in range(len(form.sum)):
         branch = form.branch[at] if constant else q * form.branch[at] / form.input[at]
         q = q * form.skip[at] / form.input[at] + branch
-        found.append(q)
-    return np.array(found)
+        variances.append(q)
+    return np.array(variances)
 
 
 def table(results: Results) -> str:

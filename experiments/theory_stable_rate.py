@@ -193,12 +193,12 @@ def border(
     trains = [rate for rate, end in ends.items() if end <= limit]
     if not trains:
         return ends, None
-    found = analysis.largest_stable_rate(
+    border_rate = analysis.largest_stable_rate(
         lambda rate: losses_at(float(rate)), max(trains), 2 * max(trains),
         # A hair wider than asked: a half octave may round to more than one half.
         resolution=point["resolution"] * (1 + 1e-6), limit=limit,
     )  # fmt: skip
-    return ends, found.stable
+    return ends, border_rate.stable
 
 
 def measure(point: Point, _: str | None) -> list[Row]:

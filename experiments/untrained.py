@@ -40,9 +40,9 @@ def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:
 def normalized(dataset: data.Dataset, images: np.ndarray, side: int) -> jax.Array:
     """Images, normalised and resized where that changes them: ``[B, side, side, C]``."""
     mean, std = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
-    found = data.normalize(jnp.asarray(images), mean, std)
+    normal = data.normalize(jnp.asarray(images), mean, std)
     shape = (len(images), side, side, images.shape[-1])
-    return found if found.shape == shape else jax.image.resize(found, shape, "linear")
+    return normal if normal.shape == shape else jax.image.resize(normal, shape, "linear")
 
 
 def random_signs(batch_size: int, side: int) -> jax.Array:

@@ -70,11 +70,11 @@ def redraw(result: Result, out: Path) -> None:
     Raises:
       ValueError: if the table is not the committed one.
     """
-    experiment, found = as_made(result)
+    experiment, made = as_made(result)
     out.mkdir()
-    (out / "table.txt").write_text(experiment.table(found) + "\n")
+    (out / "table.txt").write_text(experiment.table(made) + "\n")
     for name, draw in {"figure.png": experiment.figure, **experiment.figures}.items():
-        draw(found, out / name)
+        draw(made, out / name)
     if (out / "table.txt").read_bytes() != (result.folder / "table.txt").read_bytes():
         raise ValueError(f"the table of {result.name} is not what is committed any more.")
 

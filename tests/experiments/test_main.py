@@ -74,6 +74,19 @@ def test_an_option_replaces_values_of_the_scale():
     assert {(point["size"], point["epochs"]) for point in points} == {(64, 3.0)}
 
 
+@pytest.mark.parametrize(
+    ("experiment", "options"),
+    [
+        (fixup_table2_imagenet.EXPERIMENT, {"grid": ("schedule=cosine",)}),
+        (theory_signal.EXPERIMENT, {"grid": ("flip=true",)}),
+        (theory_signal.EXPERIMENT, {"seeds": (1,)}),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(experiment, options):
+    with pytest.raises(ValueError, match="^the setting (schedule|flip|seed) found; expected one"):
+        chosen(experiment, Command(scale="smoke", **options))
+
+
 def test_the_subtitle_names_what_all_runs_share():
     points = grid({"dataset": "cifar10", "peak_lr": 0.1}, batch_size=[32, 64], seed=[0, 1])
     assert about(points) == "CIFAR-10, learning rate 0.1, 2 seeds"
