@@ -56,8 +56,9 @@ class Command:
     """smoke: seconds a run; laptop: minutes on two cores; paper: as published. Some experiments
     have others, which their documentation describes."""
     grid: tuple[str, ...] = ()
-    """Other values of settings of a run than those of the scale, such as scheme=fixup,batchnorm
-    model=wrn-10-1 peak_lr=2^-8:2^2; nf-resnets sweep --help lists the settings."""
+    """Settings of the runs, such as scheme=fixup,batchnorm model=wrn-10-1 peak_lr=2^-8:2^2. Values
+    that the scale has choose some of its runs; others take the place of the scale's. nf-resnets
+    sweep --help lists the settings."""
     seeds: tuple[int, ...] = ()
     """Seeds, with spaces between; by default those of the scale."""
     steps: int | None = None
