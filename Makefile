@@ -42,7 +42,7 @@ help:
 	@echo 'make distclean  clean, and remove .venv'
 
 demo: .venv/.run
-	.venv/bin/python -m experiments.fixup_fig3_depth --scale demo
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 .venv/bin/python -m experiments.fixup_fig3_depth --scale demo
 
 test: .venv/.test
 	$(PYTEST) --durations 10 $(PYTEST_ARGS)

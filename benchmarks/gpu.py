@@ -49,9 +49,10 @@ def tasks(out: Path, *, quick: bool, data_dir: str | None) -> list[Task]:
         measured("against_batch_norm", 4),
         measured("together", 2),
         made(
-            "fixup_fig3_depth", 6, "--scale", "paper", "--depths", "10", "100", "1000", "10000",
-            "--schemes", "fixup", "batchnorm", "sqrt_half", "lsuv",
-            smoke=("--depths", "10", "--schemes", "fixup"),
+            "fixup_fig3_depth", 6, "--scale", "paper", "--grid",
+            "model=wrn-10-1,wrn-100-1,wrn-1000-1,wrn-10000-1",
+            "scheme=fixup,batchnorm,sqrt_half,lsuv",
+            smoke=("--grid", "model=wrn-10-1", "scheme=fixup"),
         ),
         made("skipinit_lr_batch", 4, "--scale", "reduced"),
     ]  # fmt: skip

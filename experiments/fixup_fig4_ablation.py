@@ -11,10 +11,10 @@ Setting, `--scale paper`, for a GPU: ResNet-110 on CIFAR-10, the first three epo
 section 4.2 learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip; scalars at a tenth of
 the rate, which the authors' code has always and the paper only with mixup. Expected order at the
 end, read off the figure: BatchNorm and Fixup first, then no bias, then 0.1x; no branches low, 10x
-at chance. `--scale cifar` trains a ResNet-20 (or another, `--depth 56`) for one epoch with three
-seeds, with rule 2 alone as another variant: about an hour on two idle cores. On the last ten
-training batches BatchNorm has 51%, Fixup 39% and rule 2 alone 37%. In ResNet-56, one seed, they
-have 34%, 40% and 37%.
+at chance. `--scale cifar` trains a ResNet-20 (or another, `--grid model=cifar-resnet-56`) for one
+epoch with three seeds, with rule 2 alone as another variant: about an hour on two idle cores. On
+the last ten training batches BatchNorm has 51%, Fixup 39% and rule 2 alone 37%. In ResNet-56, one
+seed, they have 34%, 40% and 37%.
 
 `--scale rules` ablates the rules at 110 layers, which the figure does not. Claim (section 3):
 "using Rule 2 alone is sufficient and necessary for training extremely deep residual networks",
@@ -26,8 +26,7 @@ none of the rules. (SkipInit's authors hold that rule 2 is not necessary.) Expec
 holds: rule 2 alone trains, and nothing trains without it. Both show at this one rate, the second
 among Fixup's rules: SkipInit has no rule 2 and trains. That the other rules help does not show:
 rule 2 alone is faster than Fixup here, and the first option with the other rules is as fast as
-Fixup. A narrow ResNet-110 on the digits, two to five minutes on two
-cores.
+Fixup. A narrow ResNet-110 on the digits, two to five minutes on two cores.
 
 `--scale laptop` trains a ResNet-56 with half the channels on the 8x8 digits inside scikit-learn,
 three seeds, two to four minutes on two cores. The order of the last ten steps is that of the paper,
@@ -42,36 +41,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from nf_resnets import data, init, models, roles, schemes
+from nf_resnets import init, roles, schemes
 from nf_resnets.looks import LOOKS, Look
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.roles import Role
 
-from . import experiment
-from .experiment import (
-    OUTCOME,
-    Experiment,
-    Point,
-    Results,
-    Setup,
-    curve_lines,
-    mean_curves,
-)
-from .findings import RULE, who_trains
-from .folder import Row
-from .images import image_setup, lengths, network, variant_points
+from .experiment import CURVE_POINTS, Experiment, Results, Row, number
+from .grid import Point, grid
 from .main import run
-from .runs import CURVE_POINTS
-from .table import accuracy_cell, data_title, grouped, seeds_shown, text_table
+from .table import accuracy_cell, grouped, mean_curves, text_table
 
-# What the variants leave out is what the figure shows.
-warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
-
+WINDOW = 10  # steps of the moving average
 FIXUP = schemes.get("fixup")
 NO_BIAS = dataclasses.replace(FIXUP.anatomy, scalar_biases=False)
 NO_BRANCHES = dataclasses.replace(FIXUP.anatomy, branches=False, multiplier=False)
@@ -123,8 +107,6 @@ def _of_rules(name: str, title: str, anatomy: schemes.Anatomy, **which: bool) ->
 
 TENTH, TENFOLD = (functools.partial(init.fixup, scale=scale) for scale in (0.1, 10.0))
 VARIANTS = {
-    "batchnorm": schemes.get("batchnorm"),
-    "fixup": FIXUP,
     "no_bias": _of_fixup("no_bias", "no bias", anatomy=NO_BIAS),
     "tenth": _of_fixup("tenth", "0.1x scale, no bias", anatomy=NO_BIAS, init=TENTH),
     "tenfold": _of_fixup("tenfold", "10x scale, no bias", anatomy=NO_BIAS, init=TENFOLD),
@@ -153,118 +135,65 @@ LOOKS.update(
 
 FIGURE = ("batchnorm", "fixup", "no_bias", "tenth", "tenfold", "no_branches")
 """The curves of the paper's figure."""
+RULES = ("fixup", "nonzero", "no_rule_2", "rule_2", "no_rule")
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the figure's curves depend on."""
-
-    dataset: str
-    depth: int
-    variants: tuple[str, ...] = FIGURE
-    seeds: tuple[int, ...] = (0,)
-    stem_channels: int = 16
-    batch_size: int = 128
-    steps: int = 3 * 390
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    scalar_factor: float = 0.1
-    bn_estimate_batches: int = 0  # 0: test with the running statistics
-    padding: int = 0
-    flip: bool = False
-    window: int = 10  # steps of the moving average
-
-
-SCALES = {
-    "smoke": Settings("digits", 8, stem_channels=4, batch_size=64, steps=12),
-    "laptop": Settings(
-        "digits", 56, seeds=(0, 1, 2), stem_channels=8, batch_size=64, steps=120,
-        bn_estimate_batches=4,
-    ),
-    "rules": Settings(
-        "digits", 110, variants=("fixup", "nonzero", "no_rule_2", "rule_2", "no_rule"),
-        seeds=(0, 1, 2), stem_channels=8, batch_size=64, steps=120,
-    ),
-    "cifar": Settings(
-        "cifar10", 20, variants=(*FIGURE, "rule_2"), seeds=(0, 1, 2), steps=390, padding=4,
-        flip=True,
-    ),
-    "paper": Settings("cifar10", 110, padding=4, flip=True),
+CIFAR10 = {
+    "dataset": "cifar10", "model": "cifar-resnet-110", "steps": 3 * 390, "batch_size": 128,
+    "peak_lr": 0.1, "schedule": "constant", "weight_decay": 1e-4, "scalar_factor": 0.1,
+    "draw": "fan_out", "ghost_batch": 0, "padding": 4, "flip": True, "evaluate_every": 0,
+    "stem_channels": 16,
+}  # fmt: skip
+DIGITS = CIFAR10 | {
+    "dataset": "digits", "steps": 120, "batch_size": 64, "stem_channels": 8, "padding": 0,
+    "flip": False,
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """The options of the figure."""
-
-    scale: Literal["smoke", "laptop", "rules", "cifar", "paper"] = "laptop"
-    """smoke: seconds a run; laptop: digits, minutes on two cores; rules: Fixup's rules one by one,
-    on digits; cifar: a ResNet-20, an hour on two cores; paper: as published."""
-    depth: int | None = None
-    """Layers, 6N + 2; by default the scale's."""
-    variants: tuple[str, ...] = ()
-    """Curves, with spaces between; by default those of the scale."""
+def scale(base: Point, model: str, which: Sequence[str] = FIGURE, seeds: int = 1) -> list[Point]:
+    """Schemes and seeds of one network."""
+    return grid({**base, "model": model}, scheme=which, seed=range(seeds))
 
 
-def check(settings: Settings, command: Command) -> Settings:
-    """Refuses a depth without a network, and more steps than a curve has points."""
-    models.CifarResNet(depth=settings.depth)
-    if settings.steps > CURVE_POINTS:
+SCALES = {
+    "smoke": scale(DIGITS | {"steps": 12, "stem_channels": 4}, "cifar-resnet-8"),
+    "laptop": scale(DIGITS | {"bn_estimate_batches": 4}, "cifar-resnet-56", seeds=3),
+    "rules": scale(DIGITS, "cifar-resnet-110", RULES, seeds=3),
+    "cifar": scale(CIFAR10 | {"steps": 390}, "cifar-resnet-20", (*FIGURE, "rule_2"), seeds=3),
+    "paper": scale(CIFAR10, "cifar-resnet-110"),
+}
+
+
+def check(points: Sequence[Point]) -> None:
+    """Refuses more steps than a curve has points."""
+    steps = max(point["steps"] for point in points)
+    if steps > CURVE_POINTS:
         raise ValueError(
-            f"--steps {settings.steps} found; expected at most {CURVE_POINTS}, since the averages "
-            "of the figure and the table are of single steps."
+            f"steps={steps} found; expected at most {CURVE_POINTS}, since the averages of the "
+            "figure and the table are of single steps."
         )
-    return settings
 
 
-def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
-    """The runs; those of variants that compile alike share a program."""
-    every = lengths(dataset, settings.batch_size, settings.steps)
-    return variant_points(VARIANTS, settings, every)
-
-
-def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
-    """Network, optimizer and steps of one anatomy."""
-    model, factor = network(models.CifarResNet, settings, dataset, point), settings.scalar_factor
-    return image_setup(model, dataset, settings, point, draw="fan_out", scalar_factor=factor)
-
-
-CURVES = curve_lines(lambda settings: settings.steps)
-
-
-def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+def columns(row: Row) -> Row:
     """The accuracy on the training batches: of all steps, which tells how fast, and the last."""
-    accuracy = [line["accuracy"] for line in CURVES.of(settings, point, run)]
-    last = accuracy[-settings.window :]
+    accuracy = [number(value) for value in row["measures"]["curve"]["accuracy"]]
+    last = accuracy[-WINDOW:]
     return {
         "mean_accuracy": sum(accuracy) / len(accuracy),
         "last_accuracy": sum(last) / len(last),
     }
 
 
-def plot(results: Results, path: Path) -> None:
-    """Draws the figure: for each variant the mean over its seeds, as far as all of them went."""
-    settings = results.settings
-    drawn = [smoothed(curve, settings.window) for curve in mean_curves(results, "variant")]
+def figure(results: Results, path: Path) -> None:
+    """Draws for each scheme the mean over its seeds, as far as all of them went."""
     panel = Panel(
         "step",
-        f"training accuracy (%), {settings.window}-step average",
-        drawn,
+        f"training accuracy (%), {WINDOW}-step average",
+        [smoothed(curve, WINDOW) for curve in mean_curves(results, results.rows)],
         y_limits=(0, 100),
         level=(100 * results.chance, f"chance ({100 * results.chance:.0f}%)"),
     )
-    curves_figure(
-        [panel],
-        path,
-        title=who_trains(results.rows, results.chance),
-        subtitle=(
-            f"Fixup's parts left out of ResNet-{settings.depth} on {data_title(settings.dataset)}, "
-            f"{settings.stem_channels} channels, learning rate "
-            f"{settings.learning_rate:g}, batch {settings.batch_size}, "
-            f"{seeds_shown(results.rows, 'variant')}. {RULE.format(what='test accuracy')}"
-        ),
-    )
+    title = "Training accuracy with parts of Fixup left out"
+    curves_figure([panel], path, title=title, subtitle=results.about)
 
 
 def table(results: Results) -> str:
@@ -272,32 +201,26 @@ def table(results: Results) -> str:
 
     The test is that of the runs that finished; the others are counted.
     """
-    cells = [["variant", "all steps", f"last {results.settings.window} steps", "test"]]
-    for rows in grouped(results.rows, "variant").values():
+    cells = [["variant", "all steps", f"last {WINDOW} steps", "test"]]
+    for (title,), rows in grouped(results.rows, "title").items():
         means = (
             f"{sum(100 * float(row[name]) for row in rows) / len(rows):.1f}"
             for name in ("mean_accuracy", "last_accuracy")
         )
-        cells.append([rows[0]["title"], *means, accuracy_cell(rows)])
+        cells.append([title, *means, accuracy_cell(rows)])
     return text_table(cells)
 
 
 EXPERIMENT = Experiment(
-    name="fixup_fig4_ablation",
-    title="Fixup figure 4",
-    description="Redraw Fixup's figure 4: what each part is for.",
-    scales=SCALES, command=Command, check=check,
-    grid=("variants", "seeds"),
-    choices={"variants": tuple(VARIANTS)},
-    key=("variant", "seed"),
-    columns=(
-        "variant", "title", "depth", "branches", "seed", "mean_accuracy", "last_accuracy", *OUTCOME
-    ),
-    points=points, setup=setup, row=row, lines={"curves.csv": CURVES}, table=table, plot=plot,
-    heading=lambda results: (
-        f"Training and test accuracy (%), chance {100 * results.chance:.0f}%:"
-    ),
-)  # fmt: skip
+    "fixup_fig4_ablation",
+    SCALES,
+    table,
+    figure,
+    schemes=tuple(VARIANTS.values()),
+    columns=columns,
+    points=CURVE_POINTS,
+    check=check,
+)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -29,40 +29,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
-from nf_resnets import analysis, data, models, optim, schemes
+from nf_resnets import analysis, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 
-from . import experiment
-from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup, mean_curves
-from .folder import Row
-from .images import image_setup, lengths, network, variant_points
+from .experiment import Experiment, Results, Row
+from .grid import grid
 from .main import run
-from .table import data_title, grouped, seeds_shown, spread_cell, text_table
+from .table import finished, grouped, mean_curves, spread_cell, text_table
 from .untrained import normalized
 
-# What a variant leaves out is what the figure shows.
-warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
-
 FIXUP = schemes.get("fixup")
-VARIANTS = {
-    "batchnorm": schemes.get("batchnorm"),
-    "fixup": FIXUP,
-    "without": dataclasses.replace(
-        FIXUP,
-        name="without",
-        title="Fixup without multipliers",
-        anatomy=dataclasses.replace(FIXUP.anatomy, multiplier=False),
-    ),
-}
-
+WITHOUT = dataclasses.replace(
+    FIXUP,
+    name="fixup_without_multipliers",
+    title="Fixup without multipliers",
+    anatomy=dataclasses.replace(FIXUP.anatomy, multiplier=False),
+)
 LOOKED_AT = {
     "weight_norm": "norm of a weight",
     "multiplier": "multiplier",
@@ -70,49 +59,19 @@ LOOKED_AT = {
     "slope": "norm of the gradient / of the weight",
 }
 """Of every look, means over the layers or the branches."""
-
 MEASURED = ("cosine", "norm_ratio", "multiplier_ratio", "slope_ratio")
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the figure's curves depend on."""
-
-    dataset: str
-    depth: int
-    steps: int
-    look_every: int  # steps
-    learning_rate: float = 0.1
-    weight_decay: float = 5e-3
-    variants: tuple[str, ...] = tuple(VARIANTS)
-    seeds: tuple[int, ...] = (0,)
-    stem_channels: int = 8
-    batch_size: int = 64
-    momentum: float = 0.9
-
-
+DIGITS = {
+    "dataset": "digits", "model": "cifar-resnet-20", "steps": 2400, "batch_size": 64,
+    "stem_channels": 8, "peak_lr": 0.1, "schedule": "step", "drops": "0.5", "weight_decay": 5e-3,
+    "draw": "fan_out", "ghost_batch": 0, "evaluate_every": 0,
+}  # fmt: skip
+SMOKE = DIGITS | {"model": "cifar-resnet-8", "steps": 8, "stem_channels": 4}
+SCHEMES = ("batchnorm", "fixup", WITHOUT.name)
 SCALES = {
-    "smoke": Settings("digits", 8, 8, 1, stem_channels=4),
-    "laptop": Settings("digits", 20, 2400, 50, seeds=(0, 1, 2)),
+    "smoke": grid(SMOKE, scheme=SCHEMES, seed=[0]),
+    "laptop": grid(DIGITS, scheme=SCHEMES, seed=[0, 1, 2]),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """The options of the figure."""
-
-    scale: Literal["smoke", "laptop"] = "laptop"
-    """smoke: seconds a run; laptop: digits, minutes on two cores."""
-
-
-def check(settings: Settings, command: Command) -> Settings:
-    """Refuses runs whose quarters have no look each."""
-    least = 4 * settings.look_every
-    if settings.steps < least:
-        raise ValueError(
-            f"steps={settings.steps} found; expected {least}, which are four looks, or more."
-        )
-    return settings
 
 
 @functools.cache
@@ -142,61 +101,41 @@ def looked_at(params: Any, gradient: Any) -> dict[str, float]:
     products = norms * steepness
     cosines = np.zeros_like(norms)
     np.divide(above**2 - below**2, 4 * products, out=cosines, where=products > 0)
-    found = (
+    measures = (
         norms,
         np.nan_to_num(analysis.multipliers(params), nan=1.0),
         abs(cosines),
         steepness[norms > 0] / norms[norms > 0],
     )
-    return dict(zip(LOOKED_AT, (float(np.mean(values)) for values in found), strict=True))
+    return dict(zip(LOOKED_AT, (float(np.mean(values)) for values in measures), strict=True))
 
 
-def probe(
-    settings: Settings, dataset: data.Dataset, point: Point, program: Any, state: Any, step: int
-) -> dict[str, Any]:
+def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str, float]:
     """Looks at weights, multipliers and the gradient of one training batch."""
-    count = settings.batch_size
-    batch = (step // settings.look_every * count + np.arange(count)) % len(dataset.train.labels)
+    dataset, count = task.dataset(plan.settings["dataset"]), plan.settings["batch_size"]
+    look = step // plan.steps_per_epoch
+    batch = (look * count + np.arange(count)) % len(dataset.train.labels)
     images = normalized(dataset, dataset.train.images[batch], dataset.train.images.shape[1])
     labels = dataset.train.labels[batch]
     gradient = gradient_of(program.model)(state.params, state.batch_stats, images, labels)
     return looked_at(state.params, gradient)
 
 
-def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A line for each look."""
+def lines(row: Row) -> list[Row]:
+    """A line for each look; none where a run diverged before its step."""
     return [
         {"step": epoch["step"], **{name: epoch["measures"][name] for name in LOOKED_AT}}
-        for epoch in run["history"]
-        if epoch["measures"]  # none where a run diverged before the step of a look
+        for epoch in row["history"]
+        if epoch["measures"]
     ]
 
 
-def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
-    """The runs of the figure."""
-    every = lengths(dataset, settings.batch_size, settings.steps) | {
-        "steps_per_epoch": settings.look_every
-    }
-    return variant_points(VARIANTS, settings, every)
-
-
-def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
-    """Network, optimizer and steps of one variant."""
-
-    def schedule(rate: Any) -> Any:
-        return optim.step_decay(rate, (settings.steps // 2,), 0.1)
-
-    model = network(models.CifarResNet, settings, dataset, point)
-    return image_setup(model, dataset, settings, point, schedule=schedule, draw="fan_out")
-
-
-def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+def columns(row: Row) -> Row:
     """The mean cosine after the start, and the last quarter's means over the second quarter's."""
-    seen = lines(settings, point, run)
+    looks, steps = lines(row), row["resolved"]["num_steps"]
 
     def mean(name: str, first: float, last: float) -> float:
-        steps = (first * settings.steps, last * settings.steps)
-        within = [line[name] for line in seen if steps[0] < line["step"] <= steps[1]]
+        within = [x[name] for x in looks if first * steps < x["step"] <= last * steps]
         return float(np.mean(within)) if within else float("nan")
 
     ratios = (
@@ -207,69 +146,41 @@ def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
 
 
 def table(results: Results) -> str:
-    """One line for each variant, means over the seeds that finished."""
+    """Means over the seeds that finished; ratios are those after the drop to those before it."""
     cells = [["network", "|cos|", "norm", "multiplier", "gradient / norm", "test accuracy (%)"]]
-    for rows in grouped(results.rows, "variant").values():
-        finished = [row for row in rows if row["status"] == "finished"]
-        means = [np.mean([float(row[name]) for row in finished]) for name in MEASURED]
-        shown = [f"{mean:.3g}" for mean in means] if finished else ["-"] * len(MEASURED)
-        cells.append([rows[0]["title"], *shown, spread_cell(rows)])
+    for (title,), rows in grouped(results.rows, "title").items():
+        over = finished(rows)
+        means = [np.mean([float(row[name]) for row in over]) for name in MEASURED if over]
+        shown = [f"{mean:.3g}" for mean in means] or ["-"] * len(MEASURED)
+        cells.append([title, *shown, spread_cell(rows)])
     return text_table(cells)
 
 
-def shown(results: Results, name: str) -> list[Curve]:
+def curves(results: Results, name: str) -> list[Curve]:
     """A column's curves, without multipliers that stay 1 and gradients of zero at the start."""
     first = 1 if name == "slope" else 0
     return [
         Curve(each.title, each.x[first:], each.y[first:], each.diverged,
               low=each.low[first:], high=each.high[first:])
-        for each in mean_curves(results, "variant", of=name)
+        for each in mean_curves(results, results.rows, name)
         if name != "multiplier" or set(each.y) != {1.0}
     ]  # fmt: skip
 
 
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws what was looked at over the steps, the mean over the seeds."""
-    settings = results.settings
     panels = [
-        Panel("step", label, curves, y_base=10 if name in ("weight_norm", "slope") else 0)
+        Panel("step", label, drawn, y_base=10 if name in ("weight_norm", "slope") else 0)
         for name, label in LOOKED_AT.items()
-        if (curves := shown(results, name))
+        if (drawn := curves(results, name))
     ]
-    fallen = []
-    for rows in grouped(results.rows, "variant").values():
-        ratios = [float(row["norm_ratio"]) for row in rows if row["status"] == "finished"]
-        mean = f"{np.mean(ratios):.2f}" if ratios else "diverged"
-        fallen.append(f"{mean} ({rows[0]['title']})")
-    curves_figure(
-        panels,
-        path,
-        columns=2,
-        title="Norms of weights after the drop of the rate, relative to those before it: "
-        + ", ".join(fallen),
-        subtitle=(
-            f"ResNet-{settings.depth} on {data_title(settings.dataset)}, {settings.stem_channels} "
-            f"channels, learning rate {settings.learning_rate:g}, a tenth of it from step "
-            f"{settings.steps // 2:,}, weight decay {settings.weight_decay:g}, batch "
-            f"{settings.batch_size}, {seeds_shown(results.rows, 'variant')}"
-        ),
-    )
+    title = "Weights and multipliers in training, the rate a tenth from the middle on"
+    curves_figure(panels, path, columns=2, title=title, subtitle=results.about)
 
 
 EXPERIMENT = Experiment(
-    name="fixup_multipliers",
-    title="Fixup's multipliers",
-    description="Fixup's multipliers and the norms of weights, beside BatchNorm's.",
-    scales=SCALES, command=Command, check=check,
-    grid=("variants", "seeds"),
-    key=("variant", "seed"),
-    columns=("variant", "title", "depth", "branches", "seed", *MEASURED, *OUTCOME),
-    points=points, setup=setup, probe=probe, row=row,
-    lines={"curves.csv": Lines(("step", *LOOKED_AT), lines)},
-    table=table, plot=plot,
-    heading=lambda results: (
-        "Means over the layers; norm, multiplier and gradient: after the drop over before it:"
-    ),
+    "fixup_multipliers", SCALES, table, figure, schemes=[WITHOUT], columns=columns, lines=lines,
+    looks={"smoke": 1, "laptop": 50}, probe=probe,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -8,117 +8,114 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
+import functools
 import io
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from nf_resnets import data, optim, schemes
+from nf_resnets import data, models, optim
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
+from nf_resnets.sweep.engine import Execution
+from nf_resnets.sweep.image_task import drops_at
 from nf_resnets.training import StreamedTraining
 
-from . import experiment
-from .experiment import Point, Results, Setup, curve_lines, mean_curves, number
-from .findings import RULE, who_trains_where
-from .folder import Row
-from .table import seeds_shown
+from .experiment import Experiment, Results, Row, number
+from .grid import Point
+from .main import Command
+from .table import mean_curves
+from .task import HostTask, Setup
 
 DIGITS = "digits_jpeg"
 """The name of the digits as a data set of JPEG files."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """The options of an experiment on ImageNet."""
-
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds a run; laptop: digits as JPEG files, minutes on two cores; paper: ImageNet,
-    as published."""
-    variants: tuple[str, ...] = ()
-    """Rows of the table, with spaces between; by default all."""
-    reading_threads: int = 0
-    """Images of a run decoded at a time; 0 for as many as there are cores, at least 4."""
-    reading_processes: int = 0
-    """Processes that make a run's batches, instead of the threads; 0 for threads."""
+IMAGENET = {
+    "dataset": imagenet.IMAGENET, "size": 224, "short_side": 256, "lowest_area": 0.08,
+    "flip": True, "most": 0, "stem_channels": 64, "weight_decay": 1e-4, "peak_lr": 0.1,
+    "mixup": 0.0, "micro_batch": 0, "warmup_epochs": 0.0, "optimizer": "sgd", "dtype": "float32",
+    "steps": 0, "scalar_factor": 0.1, "evaluate_every": 0,
+}  # fmt: skip
+"""The images, ``size`` pixels on a side, and the usual crops; ``most`` examples of each split, 0
+for all. ``ghost_batch`` is BatchNorm's slice, ``micro_batch`` what is in memory at a time."""
+SMALL = IMAGENET | {
+    "dataset": DIGITS, "size": 32, "short_side": 32, "lowest_area": 0.6, "flip": False,
+    "stem_channels": 8,
+}  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Images:
-    """What is streamed, and how the images are cut."""
+def task(
+    options: Callable[[Point], Mapping[str, Any]], points: Sequence[Point], command: Command
+) -> HostTask:
+    """The runs of points on streamed images.
 
-    dataset: str = imagenet.IMAGENET  # or another of its format, or the digits
-    size: int = 224  # pixels on a side of what the network sees
-    short_side: int = 256  # what is resized to this before the test's central crop
-    lowest_area: float = 0.08  # of a training crop, as a share of the image's
-    flip: bool = True  # half of the training images
-    most: int = 0  # examples of each split; 0 for all
-
-
-SMALL_IMAGES = Images(DIGITS, size=32, short_side=32, lowest_area=0.6, flip=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Streamed:
-    """The images on disk, and how they are read ahead."""
-
-    encoded: imagenet.EncodedDataset
-    reading: stream.Reading
-
-    @property
-    def identity(self) -> imagenet.EncodedDataset:
-        """What of it the numbers of a run depend on."""
-        return self.encoded
-
-    @property
-    def name(self) -> str:
-        """Of the data set."""
-        return self.encoded.name
-
-    @property
-    def num_classes(self) -> int:
-        """Labels are in ``[0, num_classes)``."""
-        return self.encoded.num_classes
-
-    def steps(self, batch_size: int, epochs: int = 1) -> int:
-        """The steps of a number of epochs."""
-        return epochs * data.steps_per_epoch(self.encoded.split("train").num_examples, batch_size)
-
-
-def lengths(streamed: Streamed, batch_size: int, epochs: int, steps: int | None) -> dict[str, int]:
-    """The lengths of a :class:`Point`: its steps, by default those of the epochs, and its batch."""
-    num_steps, epoch = steps or streamed.steps(batch_size, epochs), streamed.steps(batch_size)
-    return {"num_steps": num_steps, "steps_per_epoch": epoch, "batch_size": batch_size}
-
-
-def load(settings: Any, command: Command) -> Streamed:
-    """Opens the data set that the settings name, to be read as the command says."""
-    for option in ("reading_threads", "reading_processes"):
-        if (value := getattr(command, option)) < 0:
-            flag = option.replace("_", "-")
-            raise ValueError(f"--{flag} {value} found; expected at least 1, or 0 to choose.")
+    Args:
+      options: ``options(point)`` are further ones of the point's network.
+      points: of one data set.
+      command: says how the images are read.
+    """
+    encoded = open_images(points[0], command.data_dir)
     threads = command.reading_threads or max(4, os.cpu_count() or 1)
     reading = stream.Reading(threads=threads, workers=command.reading_processes)
-    return Streamed(open_images(settings.images, command.data_dir), reading)
+    return HostTask(encoded, encoded, functools.partial(setup, options, reading))
 
 
-def open_images(images: Images, data_dir: str | None) -> imagenet.EncodedDataset:
-    """Opens the data set that the settings name; the digits are written to a temporary folder."""
+def setup(
+    options: Callable[[Point], Mapping[str, Any]], reading: stream.Reading, point: Point,
+    encoded: imagenet.EncodedDataset,
+) -> Setup:  # fmt: skip
+    """Network, optimizer and steps of a point."""
+    batch = point["batch_size"]
+    per_epoch = data.steps_per_epoch(encoded.split("train").num_examples, batch)
+    num_steps = point["steps"] or round(point["epochs"] * per_epoch)
+    warmup = min(num_steps, round(point["warmup_epochs"] * per_epoch))
+    model = models.make(
+        point["model"], point["scheme"], num_classes=encoded.num_classes,
+        stem_channels=point["stem_channels"], dtype=models.dtype_of(point["dtype"]),
+        bn_groups=max(1, batch // point["ghost_batch"]), **options(point),
+    )  # fmt: skip
+
+    def optimizer(hyper: Mapping[str, Any]) -> Any:
+        schedule = optim.halving(hyper["learning_rate"], num_steps)
+        if "drops" in point:
+            boundaries = sorted(set(drops_at(point["drops"], num_steps)))
+            schedule = optim.step_decay(hyper["learning_rate"], boundaries, 0.1)
+        rule, _ = optim.OPTIMIZERS[point["optimizer"]]
+        return rule(
+            optim.warmup(schedule, warmup, num_steps),
+            weight_decay=point["weight_decay"],
+            scheme=model.scheme,
+            scalar_factor=point["scalar_factor"],
+        )
+
+    how = StreamedTraining(
+        batch_size=batch,
+        num_steps=num_steps,
+        crop=RandomCrop(point["size"], area=(point["lowest_area"], 1.0), flip=point["flip"]),
+        short_side=point["short_side"],
+        reading=reading,
+        mixup=point["mixup"],
+        micro_batches=-(-batch // (point["micro_batch"] or batch)),
+    )
+    return Setup(model, optimizer, how, per_epoch)
+
+
+def open_images(point: Point, data_dir: str | None) -> imagenet.EncodedDataset:
+    """Opens the data set that a point names; the digits are written to a temporary folder."""
     import grain  # noqa: F401 (asked for before the first run, not in it)
 
-    if images.dataset == DIGITS:
+    if point["dataset"] == DIGITS:
         folder = Path(tempfile.mkdtemp(prefix="nf_resnets-digits-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        write_digits(folder, most=images.most)
+        write_digits(folder, most=point["most"])
         return imagenet.open_encoded(folder, DIGITS)
-    dataset = imagenet.open_encoded(data_dir, images.dataset)
+    dataset = imagenet.open_encoded(data_dir, point["dataset"])
     for split in ("train", "validation"):
         dataset.split(split)
     return dataset
@@ -170,74 +167,17 @@ def write_digits(folder: Path, *, most: int = 0) -> None:
         DigitsJpeg(data_dir=folder).download_and_prepare(file_format="array_record")
 
 
-def streamed_setup(
-    model: Any,
-    settings: Any,
-    streamed: Streamed,
-    point: Point,
-    *,
-    schedule: Callable[[Any], Any],
-    mixup: float = 0.0,
-    micro_batch: int = 0,
-    scheme: schemes.Scheme | None = None,
-    **groups: Any,
-) -> Setup:
-    """A network that is trained by SGD, or as the command says, on streamed images.
+def columns(row: Row, published: float | None = None) -> Row:
+    """The published accuracy, and what runs on images in memory have not.
 
-    Args:
-      model: the network.
-      settings: ``images``, ``momentum`` and ``weight_decay``.
-      streamed: how the images are read.
-      point: one of the runs.
-      schedule: ``schedule(rate)`` is the learning rate, a function of the step.
-      mixup: ``alpha`` of the Beta distribution of the mixture; 0 for no mixing.
-      micro_batch: examples of a step in memory at a time, at most; 0 for all.
-      scheme: whose scalars are slow; None for the network's.
-      groups: other arguments of :func:`nf_resnets.optim.sgd`.
+    ``train_*`` are means over the last tenth of the steps; ``first_step`` is where a run was last
+    resumed, and of the steps since then are the waits.
     """
-
-    def optimizer(hyper: dict[str, Any], name: optim.Name = "sgd") -> Any:
-        rule, _ = optim.OPTIMIZERS[name]
-        return rule(
-            schedule(hyper["learning_rate"]),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            scheme=scheme or model.scheme,
-            **groups,
-        )
-
-    images = settings.images
-    training = StreamedTraining(
-        batch_size=point.batch_size,
-        num_steps=point.num_steps,
-        crop=RandomCrop(images.size, area=(images.lowest_area, 1.0), flip=images.flip),
-        short_side=images.short_side,
-        reading=streamed.reading,
-        mixup=mixup,
-        micro_batches=-(-point.batch_size // (micro_batch or point.batch_size)),
-    )
-    return Setup(model, optimizer, training, streamed.encoded)
-
-
-def drops_at(drops: Sequence[float], num_steps: int) -> list[int]:
-    """The steps after which parts of a run are over."""
-    return sorted({max(1, round(drop * num_steps)) for drop in drops})
-
-
-OUTCOME = (
-    "status", "steps", "first_step", "batch_size", "test_accuracy", "test_loss", "train_accuracy",
-    "train_loss", "input_wait", "input_share", "seconds", "seconds_per_step",
-)  # fmt: skip
-"""The columns that tell the outcome of a run: ``train_*`` are means over the last tenth of its
-steps; ``first_step`` is where it was last resumed, and of the steps since then are the waits."""
-
-
-def row(settings: Any, point: Point, run: Mapping[str, Any]) -> Row:
-    """The columns that runs on images in memory have not."""
-    measures = run["measures"]
+    measures = row["measures"]
     curve = measures["curve"]
     last = slice(-max(1, len(curve["step"]) // 10), None)
     return {
+        "published_accuracy": "" if published is None else round(published, 2),
         "first_step": measures["resumed_at"],
         "train_accuracy": float(np.mean([number(value) for value in curve["accuracy"][last]])),
         "train_loss": float(np.mean([number(value) for value in curve["loss"][last]])),
@@ -246,64 +186,30 @@ def row(settings: Any, point: Point, run: Mapping[str, Any]) -> Row:
     }
 
 
-CURVES = curve_lines(lambda settings: 200)
-
-
-def heading(results: Results) -> str:
-    """What stands above the tables."""
-    return f"Top-1 (%) on {results.data.name}; published: on ImageNet, by the paper:"
-
-
-def note(shows: Mapping[str, str], results: Results) -> str:
-    """What a scale can show, and how long the runs waited for their input."""
-    waited = sum(float(row["input_wait"]) for row in results.rows)
-    seconds = sum(float(row["seconds"]) for row in results.rows)
-    stalls = (
-        f"Waiting for input took {waited:.1f} s of the runs' {seconds:.0f} s "
-        f"({100 * waited / max(seconds, 1e-9):.0f}%)."
-    )
-    return "\n".join(filter(None, [shows[results.command.scale], stalls]))
-
-
-def named(dataset: str) -> str:
-    """What figures call a data set."""
-    return "Digits as JPEG files" if dataset == DIGITS else dataset
-
-
-def plot_panels(
-    results: Results, panels: Mapping[str, Sequence[Row]], path: Path, *, at: str, subtitle: str
-) -> None:
-    """Draws the training accuracy, a panel for the rows of each name, seeds as a band.
-
-    The title says who trains ``at`` (or ``"in"``) which.
-    """
+def panels_figure(results: Results, panels: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Draws the training accuracy, a panel for the rows of each name, seeds as a band."""
     drawn = []
     for name, rows in panels.items():
-        curves = mean_curves(dataclasses.replace(results, rows=rows), "title")
+        curves = mean_curves(results, rows)
         window = -(-max(len(curve.x) for curve in curves) // 20)
+        smooth = [smoothed(curve, window) for curve in curves]
+        heading = name if len(panels) > 1 else ""
         drawn.append(
-            Panel(
-                "step",
-                "training accuracy (%)",
-                [smoothed(curve, window) for curve in curves],
-                y_limits=(0, 100),
-                heading=name if len(panels) > 1 else "",
-            )
+            Panel("step", "training accuracy (%)", smooth, y_limits=(0, 100), heading=heading)
         )
-    shown = [{**row, "panel": name} for name, rows in panels.items() for row in rows]
-    curves_figure(
-        drawn,
-        path,
-        title=who_trains_where(panels, results.chance, at=at),
-        subtitle=(
-            f"{named(results.data.name)}, {subtitle}; {seeds_shown(shown, 'panel', 'title')}; "
-            f"curves are means of a twentieth of the run. {RULE.format(what='test accuracy')}"
-        ),
-    )
+    subtitle = f"{results.about}; means of a twentieth of the run"
+    curves_figure(drawn, path, title="Training accuracy", subtitle=subtitle)
+
+
+def experiment(name: str, *arguments: Any, options: Any = lambda point: {}, **fields: Any) -> Any:
+    """An experiment on streamed images; ``options(point)`` are further ones of its network."""
+    return Experiment(
+        name, *arguments, task=functools.partial(task, options), typed=dict, points=200,
+        execution=Execution(devices_per_run=0, runs_per_device=1), **fields,
+    )  # fmt: skip
 
 
 __all__ = [
-    "CURVES", "DIGITS", "OUTCOME", "SMALL_IMAGES", "Command", "Images", "Streamed", "drops_at",
-    "heading", "lengths", "load", "note", "open_images", "plot_panels", "row", "streamed_setup",
+    "DIGITS", "IMAGENET", "SMALL", "columns", "experiment", "open_images", "panels_figure",
     "write_digits",
 ]  # fmt: skip

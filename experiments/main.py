@@ -4,268 +4,300 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
-import sys
+import functools
+import hashlib
+import json
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import jax
+import tyro
 
-from nf_resnets import command_line
-from nf_resnets.sweep.command import end
-from nf_resnets.sweep.engine import sweep_mesh
+from nf_resnets import command_line, data, places, schemes
+from nf_resnets.machine import device_name
+from nf_resnets.plotting.whole import whole_file
+from nf_resnets.sweep import command as sweep_command
+from nf_resnets.sweep import engine, settings
+from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.options import check_execution
-from nf_resnets.training import hosts
+from nf_resnets.sweep.programs import store_programs
+from nf_resnets.sweep.results import makers
+from nf_resnets.sweep.rows import Rows
+from nf_resnets.training import Plan, hosts
+from nf_resnets.training.callbacks import Callbacks
+from nf_resnets.training.display import Display
+from nf_resnets.training.preemption import Preemption
+from nf_resnets.training.tensorboard import TensorBoard
+from nf_resnets.training.wandb import WandB
 
-from .experiment import FIGURE, Command, Experiment, Point, Results
-from .folder import CurvesFile, ResultsFolder, Row
-from .runs import ExperimentTask, Result, make_runs
-from .table import counted
+from .drawer import Drawer
+from .experiment import (
+    CURVE_POINTS,
+    OVER,
+    Experiment,
+    Results,
+    Row,
+    curve_lines,
+    flat,
+    layers,
+    write_csv,
+)
+from .grid import Point, changed, parsed
 
-STOPPED = "Stopped; all runs are kept where they stood, and the same command makes what is missing."
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The options that every experiment has."""
+
+    scale: str = "laptop"
+    """smoke: seconds a run; laptop: minutes on two cores; paper: as published. Some experiments
+    have others, which their documentation describes."""
+    grid: tuple[str, ...] = ()
+    """Settings of the runs, such as scheme=fixup,batchnorm model=wrn-10-1 peak_lr=2^-8:2^2. Values
+    that the scale has choose some of its runs; others take the place of the scale's. nf-resnets
+    sweep --help lists the settings."""
+    seeds: tuple[int, ...] = ()
+    """Seeds, with spaces between; by default those of the scale."""
+    steps: int | None = None
+    """Steps of each run; by default the scale's."""
+    data_dir: str | None = None
+    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    out: Path | None = None
+    """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
+    command makes only what is missing, and goes on with runs that were cut off."""
+    shard: tuple[int, int] = (0, 1)
+    """Which of how many parts of the runs this command makes: I N takes every N-th wave of runs,
+    from the I-th on, counted from 0."""
+    reading_threads: int = 0
+    """Images of a run on ImageNet decoded at a time; 0 for as many as cores, at least 4."""
+    reading_processes: int = 0
+    """Processes that make such a run's batches, instead of the threads; 0 for threads."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the folder's tensorboard/."""
+    wandb: bool = False
+    """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
+    execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
+    num_processes: int | None = None
+    """How many processes there are."""
+    process_id: int | None = None
+    """The index of this process, from 0."""
 
 
-def run(experiment: Experiment, prog: str = "", **changed: Any) -> NoReturn:
+def run(experiment: Experiment, prog: str = "", **options: Any) -> NoReturn:
     """Runs the command line of an experiment, and exits.
 
     Args:
       experiment: what to make.
       prog: what its help calls it; by default how it was started.
-      changed: options with another default.
+      options: with another default.
     """
-    default = experiment.command(**changed)
-    command = command_line.read(experiment.command, prog, experiment.description, default)
-    end(lambda: main(experiment, command))
+    default = Command(**{"execution": experiment.execution, **options})
+    text = f"Makes {experiment.name}. Scales: {', '.join(experiment.scales)}."
+    sweep_command.end(lambda: main(experiment, command_line.read(Command, prog, text, default)))
 
 
-def main(experiment: Experiment, command: Any) -> int:
+def main(experiment: Experiment, command: Command) -> int:
     """As :func:`run`, but returns the exit code; of several processes the first writes and prints.
 
     Raises:
       SystemExit: if an option, the data or the results folder is not in order, with one sentence.
     """
-    stop_at_once()
-    settings = settings_of(experiment, command)
-    experiment = dataclasses.replace(experiment, **experiment.adapt(settings))
-    try:
-        if experiment.setup is not None:
+    check_execution(command.execution)
+    default = Path("runs") / f"{experiment.name}-{command.scale}"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        # What an ablation leaves out is what its figure shows.
+        warnings.simplefilter("ignore", schemes.SchemeWarning)
+        stack.enter_context(schemes.registered(*experiment.schemes))
+        try:
+            points = chosen(experiment, command)
             hosts.initialize(command.coordinator, command.num_processes, command.process_id)
-            devices = jax.devices()
-            sweep_mesh(devices, command.execution.devices_per_run or len(devices))
-        data = experiment.load(settings, command)
-    except (ValueError, OSError, ImportError) as error:
-        raise SystemExit(str(error)) from error
-    folder = open_folder(experiment, command, settings) if hosts.is_process_zero() else None
-    try:
-        with hosts.abort_on_error():
-            return make(experiment, command, settings, data, folder)
-    except OSError as error:
-        raise SystemExit(str(error)) from error
+            out = places.expanded(default if command.out is None else command.out, "--out")
+            if hosts.is_process_zero():
+                places.try_folder(out, "--out")
+                sweep_command.refuse_without_rows(out)
+            with hosts.abort_on_error():
+                return _Making(experiment, command, out).make(points)
+        except (ValueError, OSError, ImportError) as error:
+            raise SystemExit(str(error)) from error
 
 
-def make(
-    experiment: Experiment, command: Any, settings: Any, data: Any, folder: ResultsFolder | None
-) -> int:
-    """Makes what is missing, and shows it; there is a folder on the first process only."""
-    start = time.monotonic()
-    curves: Mapping[str, CurvesFile] = {}
-    if folder is not None:
-        points = experiment.points(settings, data, folder.rows)
-        say_what_is_made(experiment, command, settings, points, folder)
-        stop_at_once(
-            f"Stopped. What was finished is kept in {folder.path}; the same command makes what is "
-            "missing."
-        )
-        curves = open_curves(experiment, folder)
-        if experiment.measure is not None:
-            experiment.measure(settings, data, folder)
-    made = Result((), {})
-    if experiment.setup is not None:
-        task = ExperimentTask(experiment, settings, data, **others(command))
+def chosen(experiment: Experiment, command: Command) -> list[Point]:
+    """The runs of the scale, with what the command line changes.
 
-        def draw(points: Sequence[Point]) -> None:
-            rows = wanted_rows(experiment, settings, list(folder.rows), points)
-            results = Results(settings, data, rows, curves, command)
-            experiment.plot(results, folder.path / FIGURE)
-
-        made = make_runs(task, folder, curves, command, draw)
-        if made.exit_code:
-            print(STOPPED, file=sys.stderr)
-            raise SystemExit(made.exit_code)
-    if folder is None:
-        return int(bool(made.failures))
-    keep_failures(folder, made.failures)
-    rows = wanted_rows(experiment, settings, folder.rows, made.points)
-    results = Results(settings, data, rows, curves, command)
-    show(experiment, results, folder)
-    return last_words(experiment, results, folder, made.failures, start)
-
-
-def settings_of(experiment: Experiment, command: Any) -> Any:
-    """The settings of the scale with what the command line changes, checked."""
+    Raises:
+      ValueError: if there is no such scale, or a value is not one for its setting.
+    """
     if command.scale not in experiment.scales:
         known = ", ".join(experiment.scales)
-        raise SystemExit(f"--scale {command.scale} found; expected one of {known}.")
-    settings = experiment.scales[command.scale]
-    names = {field.name for field in dataclasses.fields(settings)}
-    options = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
-    unset = (None, (), "")
-    changed = {
-        name: value
-        for name, value in options.items()
-        if name in names and value not in unset and value is not False
-    }
-    if hasattr(command, "execution"):
-        check_execution(command.execution)
-    if command.out is not None and command.out == Path():
-        raise SystemExit("--out names no folder; expected one, such as --out runs/my_figure.")
-    for name, value in changed.items():
-        if isinstance(value, int) and value < 1:
-            raise SystemExit(f"--{name} {value} found; expected at least 1.")
-        if isinstance(value, tuple) and len(set(value)) < len(value):
-            raise SystemExit(f"--{name} {' '.join(map(str, value))} found; expected no repetition.")
-        for each in value if name in experiment.choices else ():
-            if each not in experiment.choices[name]:
-                known = ", ".join(experiment.choices[name])
-                raise SystemExit(f"--{name} {each} found; expected some of {known}.")
-        for seed in value if name == "seeds" else ():
-            if not 0 <= seed < 2**32:
-                raise SystemExit(f"--seeds {seed} found; expected 0 <= seed < 2**32.")
-    try:
-        return experiment.check(dataclasses.replace(settings, **changed), command)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+        raise ValueError(f"--scale {command.scale} found; expected one of {known}.")
+    points = list(experiment.scales[command.scale])
+    axes: dict[str, Sequence[Any]] = {**parsed(command.grid, points)}
+    if command.seeds:
+        axes["seed"] = command.seeds
+    if command.steps is not None:
+        axes["steps"] = (command.steps,)
+    names = dict.fromkeys(name for point in points for name in point)
+    if experiment.typed is settings.make and "model" in points[0]:
+        names |= dict.fromkeys(settings.FIELDS)
+    for name in axes:
+        if name not in names:  # nothing would read it
+            raise ValueError(f"the setting {name} found; expected one of {', '.join(names)}.")
+    points = changed(points, axes)
+    experiment.check(points)
+    return points
 
 
-def open_folder(experiment: Experiment, command: Command, settings: Any) -> ResultsFolder:
-    """Opens the folder that the command names, by default ``runs/NAME-SCALE``."""
-    return ResultsFolder(
-        command.out or Path("runs") / f"{experiment.name}-{command.scale}",
-        {**dataclasses.asdict(settings), **others(command)},
-        grid=experiment.grid,
-        columns=experiment.columns,
-        key=experiment.key,
-    )
+@dataclasses.dataclass
+class _Making:
+    experiment: Experiment
+    command: Command
+    out: Path
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+    measured: list[Row] = dataclasses.field(default_factory=list)  # without training
+
+    def make(self, points: list[Point]) -> int:
+        writes, trained = hosts.is_process_zero(), []
+        untrained = [point for point in points if "model" not in point]
+        points = [point for point in points if "model" in point]
+        if points:  # what cannot be is refused before anything is made
+            task = self.experiment.task(points, self.command)
+            for point in points:
+                self.plan(task, point, points)
+        store_programs(self.out)
+        rows = Rows(self.out, self.command.shard, writes=writes)
+        with rows.open():
+            if writes:
+                print(
+                    f"{self.experiment.name}, scale {self.command.scale}, on {device_name()}; "
+                    f"results in {self.out.resolve()}",
+                    flush=True,
+                )
+                sweep_command.say_what_is_damaged(rows)
+            rows.retry()
+            for point in untrained:
+                self.measured += self.measure(point, rows)
+            if points:
+                points, trained = self.train(task, points, rows)
+        if not writes:
+            return 0
+        failed = [row for row in trained if row["state"] in ("failed", "oom")]
+        text = self.write([*untrained, *points], trained)
+        print(f"\n{text}\n\n{time.monotonic() - self.begun:.0f} s, in {self.out.resolve()}")
+        if failed:
+            print(f"Failed runs: {len(failed)}; the same command tries them again.")
+        elif len(trained) == len(points):  # else other shards are at work
+            for place in ("checkpoints", "compiled"):
+                shutil.rmtree(self.out / place, ignore_errors=True)
+        return int(bool(failed))
+
+    def measure(self, point: Point, rows: Rows) -> list[Row]:
+        """The rows of what needs no training, kept as soon as they are there."""
+        name = ", ".join(f"{name} {value}" for name, value in point.items())
+        known, data_dir = "", self.command.data_dir
+        if "dataset" in point:
+            known = data.fingerprint(data.load(point["dataset"], data_dir))
+        words = f"{self.experiment.name}: {name}; {known}"
+        key = hashlib.sha256(words.encode()).hexdigest()
+        if key not in rows:
+            begun = time.monotonic()
+            made = [dict(row) for row in self.experiment.measure(point, data_dir)]
+            rows.add([{"key": key, "state": "measured", "rows": made}])
+            print(f"  {name}: {time.monotonic() - begun:.0f} s", flush=True)
+        measured: list[Row] = rows.read()[key]["rows"]
+        return measured
+
+    def train(self, task: Any, points: list[Point], rows: Rows) -> tuple[list[Point], list[Row]]:
+        """Makes the missing runs, and those that their rows ask for."""
+        experiment, command, first = self.experiment, self.command, points
+        grow = experiment.grow.get(command.scale, lambda *_: ())
+        if experiment.probe is not None:
+            task.probe = functools.partial(experiment.probe, task)
+        if experiment.finish is not None:
+            task.finish = functools.partial(experiment.finish, task)
+        with Preemption() as stop:
+            while True:
+                plans = [self.plan(task, point, points) for point in points]
+                with self.watched(points, plans, rows) as callback:
+                    outcome = engine.make(
+                        task, plans, rows, callback=callback, stop=lambda: stop.requested,
+                        execution=command.execution,
+                    )  # fmt: skip
+                if outcome.stopped:
+                    print(
+                        "Stopped; all runs are kept where they stood, and the same command goes on."
+                    )
+                    raise SystemExit(stop.exit_code or 143)
+                all_rows = [outcome.rows.get(plan.key, {"state": "missing"}) for plan in plans]
+                flat_rows = [
+                    flat(row, experiment) if row["state"] in OVER else None for row in all_rows
+                ]
+                more = hosts.broadcast(list(grow(first, points, flat_rows)))
+                if not more:
+                    return points, [row for row in all_rows if row["state"] != "missing"]
+                points = [*points, *more]
+
+    def plan(self, task: Any, point: Point, points: Sequence[Point]) -> Plan:
+        plan = task.plan(self.experiment.typed(point))
+        words = [self.experiment.title(plan.settings)]
+        words += [f"{layers(plan.settings):,} layers"] * (len({*map(layers, points)}) > 1)
+        for name in ("batch_size", "peak_lr", "seed"):
+            if len({each.get(name) for each in points}) > 1:
+                words.append(f"{settings.SHORT.get(name, name)} {plan.settings[name]:g}")
+        looks = self.experiment.looks.get(self.command.scale, plan.steps_per_epoch)
+        return dataclasses.replace(
+            plan, label=", ".join(words), curve_points=CURVE_POINTS, steps_per_epoch=looks
+        )
+
+    @contextlib.contextmanager
+    def watched(self, points: Sequence[Point], plans: Sequence[Plan], rows: Rows) -> Any:
+        """What shows, draws and logs the runs, on process 0."""
+        if not hosts.is_process_zero():
+            yield Callbacks()
+            return
+
+        def draw() -> None:
+            there = rows.read()
+            self.write(points, [there[plan.key] for plan in plans if plan.key in there])
+
+        with contextlib.ExitStack() as stack:
+            left = [plan for plan in plans if plan.key not in rows]
+            display = stack.enter_context(Display(left, describe=self.experiment.describe))
+            callbacks: list[Any] = [display]
+            if self.command.tensorboard:
+                boards = TensorBoard(self.out / "tensorboard", tell=display.on_message)
+                callbacks.append(stack.enter_context(boards))
+            if self.command.wandb:
+                callbacks.append(stack.enter_context(WandB(self.out)))
+            drawer = Drawer(draw, display.on_message, self.out / "figure.png")
+            yield Callbacks(*callbacks, stack.enter_context(drawer))
+
+    def write(self, points: Sequence[Point], trained: Sequence[Row]) -> str:
+        """Writes table, figures and what they are made of; returns the table."""
+        over = [row for row in trained if row["state"] in OVER]
+        rows = [*self.measured, *(flat(row, self.experiment) for row in over)]
+        lines = [line for row in over for line in curve_lines(row, self.experiment)]
+        results = Results(points, rows, lines)
+        text = self.experiment.table(results)
+        with whole_file(self.out / "table.txt") as new:
+            new.write_text(text + "\n")
+        write_csv(self.out / "rows.csv", rows)
+        write_csv(self.out / "curves.csv", lines)
+        shared = {name: value for name, value in points[0].items()
+                  if all(point.get(name) == value for point in points)}  # fmt: skip
+        record = {"scale": self.command.scale, "grid": self.command.grid, "settings": shared}
+        with whole_file(self.out / "settings.json") as new:
+            new.write_text(json.dumps({**record, "made": makers(trained)}, indent=2) + "\n")
+        figures = {"figure.png": self.experiment.figure, **self.experiment.figures}
+        for name, draw in figures.items() if rows else ():
+            with whole_file(self.out / name) as new:
+                draw(results, new)
+        return text
 
 
-def others(command: Any) -> dict[str, str]:
-    """The options besides the settings that the rows depend on, where they are not the default."""
-    default = {field.name: field.default for field in dataclasses.fields(command)}
-    names = [name for name in ("dtype", "optimizer") if name in default]
-    given = {name: getattr(command, name) for name in names}
-    return {name: value for name, value in given.items() if value != default[name]}
-
-
-def open_curves(experiment: Experiment, folder: ResultsFolder) -> dict[str, CurvesFile]:
-    """Opens the files with several lines of each run."""
-    found = {}
-    for name, lines in experiment.lines.items():
-        columns = (*experiment.key, *lines.columns)
-        found[name] = CurvesFile(folder, columns=columns, key=experiment.key, name=name)
-        found[name].check()
-    return found
-
-
-def say_what_is_made(
-    experiment: Experiment, command: Any, settings: Any, points: Sequence[Point], folder: Any
-) -> None:
-    """Prints what is going to be made, on what, and where it goes."""
-    devices, words = jax.devices(), [counted(points, "run")] if points else []
-    if hasattr(settings, "dataset"):
-        words.insert(0, settings.dataset)
-    about = f"{', '.join(words)} on " if words else ""
-    print(
-        f"{experiment.title}, scale {command.scale}: {about}{len(devices)} "
-        f"{devices[0].device_kind}; results in {folder.path.resolve()}",
-        flush=True,
-    )
-
-
-def wanted_rows(
-    experiment: Experiment, settings: Any, rows: Sequence[Row], points: Sequence[Point]
-) -> list[Row]:
-    """The rows that the settings ask for; a folder may have more, of other seeds, say."""
-
-    def name(key: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(key[column]) for column in experiment.key)
-
-    place = {name(point.key): index for index, point in enumerate(points)}
-    if experiment.measure is None:
-        found = [row for row in rows if name(row) in place]
-    else:
-        grid = {each.removesuffix("s"): getattr(settings, each) for each in experiment.grid}
-        asked = {each: {"", *map(str, of)} for each, of in grid.items() if each in experiment.key}
-        found = [row for row in rows if all(row[each] in of for each, of in asked.items())]
-    # Measured rows, which are no points, come first.
-    return sorted(found, key=lambda row: place.get(name(row), -1))
-
-
-def show(experiment: Experiment, results: Results, folder: ResultsFolder) -> None:
-    """Prints and writes the table, draws the figures."""
-    text = experiment.table(results)
-    print(f"\n{experiment.heading(results)}\n\n{text}".replace("\n\n\n", "\n\n"))
-    if note := experiment.note(results):
-        print(f"\n{note}")
-    folder.write_text("table.txt", text + "\n")
-    if results.rows:
-        for name, plot in {FIGURE: experiment.plot, **experiment.figures}.items():
-            folder.draw(name, lambda path, plot=plot: plot(results, path))
-
-
-def keep_failures(folder: ResultsFolder, failures: Mapping[str, str]) -> None:
-    """Writes the tracebacks of failed runs, or takes those of an earlier start away."""
-    if failures:
-        texts = [f"{label}:\n{trace}" for label, trace in failures.items()]
-        folder.write_text("failures.txt", "\n".join(texts))
-    else:
-        with contextlib.suppress(OSError):
-            (folder.path / "failures.txt").unlink(missing_ok=True)
-
-
-def last_words(
-    experiment: Experiment,
-    results: Results,
-    folder: ResultsFolder,
-    failures: Mapping[str, str],
-    start: float,
-) -> int:
-    """Prints which files there are now, and what they show; returns the exit code."""
-    folder.settle()
-    print(f"\n{time.monotonic() - start:.0f} s. In {folder.path.resolve()}:")
-    figures = [FIGURE, *experiment.figures]
-    for file in (
-        *figures, *(Path(figure).with_suffix(".svg").name for figure in figures), "table.txt",
-        "rows.csv", *experiment.lines,
-        "settings.json", "failures.txt",
-    ):  # fmt: skip
-        if (folder.path / file).is_file():
-            print(f"  {file}")
-    if failures:
-        print(f"Failed runs: {len(failures)}; the same command tries them again.")
-    if results.rows and (seen := experiment.seen(results)):
-        print(f"\n{seen}")
-    sys.stdout.flush()
-    for fault in folder.faults:
-        print(fault, file=sys.stderr)
-    return 1 if failures or folder.faults else 0
-
-
-def stop_at_once(word: str = "Stopped before anything was made.") -> None:
-    """Makes Ctrl-C and SIGTERM end the process at once: finished rows are on disk already."""
-
-    def leave(number: int, _: Any) -> None:
-        try:
-            print(word, file=sys.stderr)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:  # also where nobody reads the sentence any more
-            os._exit(128 + number)
-
-    signal.signal(signal.SIGINT, leave)
-    signal.signal(signal.SIGTERM, leave)
-
-
-__all__ = ["main", "run", "settings_of"]
+__all__ = ["Command", "chosen", "main", "run"]

@@ -26,198 +26,55 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from nf_resnets import models, optim, schemes, training
 from nf_resnets.plotting import rates_figure, transfer_figure
-from nf_resnets.plotting.answers import best_at, moves_of_all
-from nf_resnets.plotting.rates import series_title
 from nf_resnets.sweep import Move, moves, optima
 from nf_resnets.sweep.transfer import exponent
-from nf_resnets.training import Start
 
-from . import experiment
-from .experiment import OUTCOME, Experiment, Point, Results, Setup
-from .folder import Row
-from .images import image_setup, lengths
+from .experiment import Experiment, Results, Row, number
+from .grid import grid
 from .main import run
-from .rates import rate_of, widened
-from .table import counted, data_title, edge_mark, grouped, text_table
+from .rates import beyond, rate_of
+from .table import edge_mark, text_table
 
-LINES = (
+SCHEMES = (
     "fixup", "skipinit", "alpha_rsqrt_depth", "depth_mup", "completep", "plain", "batchnorm"
 )  # fmt: skip
 METRIC = "train_loss"
-
-
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """Redraw the best learning rate against depth and width."""
-
-    scale: Literal["smoke", "laptop"] = "laptop"
-    """smoke: seconds; laptop: digits, forty minutes on two idle cores."""
-    lines: tuple[str, ...] = ()
-    """Some of fixup, skipinit, alpha_rsqrt_depth, depth_mup, completep, plain, batchnorm."""
-    depths: tuple[int, ...] = ()
-    """Layers, with spaces between; by default those of the scale."""
-    widths: tuple[int, ...] = ()
-    """Widths, at the first of the depths."""
-    log2_rates: tuple[int, ...] = ()
-    """Exponents of the rates that every network is trained at, before others beyond the best."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    dataset: str = "digits"
-    lines: tuple[str, ...] = LINES
-    depths: tuple[int, ...] = (10, 34, 100, 304)  # layers, at the first of the widths
-    widths: tuple[int, ...] = (1, 2, 4)  # at the first of the depths
-    base_depth: int = 10  # of the network that the schemes of muP carry rates from
-    base_width: int = 2  # the least that has all leaves of wider networks
-    log2_rates: tuple[int, ...] = (-5, -4, -3, -2, -1)
-    extend: int = 6  # rates beyond each end, at most
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    stem_channels: int = 8
-    batch_size: int = 64
-    steps: int = 44
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    bn_estimate_batches: int = 4
-
-    def about(self, by: str) -> str:
-        """The settings of a figure."""
-        network = f"WRN-n-{self.widths[0]}" if by == "depth" else f"WRN-{self.depths[0]}-k"
-        return (
-            f"{network} on {data_title(self.dataset)}, {self.stem_channels} channels, batch "
-            f"{self.batch_size}, {self.steps} steps, {counted(self.seeds, 'seed')}"
-        )
-
-
+DIGITS = {
+    "dataset": "digits", "base_model": "wrn-10-2", "steps": 44, "batch_size": 64,
+    "stem_channels": 8, "weight_decay": 0.0, "ghost_batch": 0, "bn_estimate_batches": 4,
+    "evaluate_every": 0,
+}  # fmt: skip
+SIZES = ("wrn-10-1", "wrn-10-2", "wrn-10-4", "wrn-34-1", "wrn-100-1", "wrn-304-1")
 SCALES = {
-    "smoke": Settings(
-        lines=("skipinit", "completep"), depths=(10, 16), widths=(1, 2), log2_rates=(-5, -3),
-        extend=0, seeds=(0,), stem_channels=4, steps=4,
+    "smoke": grid(
+        DIGITS | {"steps": 4, "stem_channels": 4}, model=["wrn-10-1", "wrn-10-2", "wrn-16-1"],
+        scheme=["skipinit", "completep"], peak_lr=[2**-5, 2**-3], seed=[0],
     ),
-    "laptop": Settings(),
+    "laptop": grid(
+        DIGITS, model=SIZES, scheme=SCHEMES, peak_lr=[2.0**power for power in range(-5, 0)],
+        seed=range(5),
+    ),
 }  # fmt: skip
 
 
-@functools.cache
-def relative(
-    line: str, depth: int, width: int, stem_channels: int, base: tuple[int, int], classes: int
-) -> training.Relative:
-    """A network, its scheme and the factors of its rates, beside the base's depth and width."""
-    of = functools.partial(
-        models.WideResNet, scheme=line, stem_channels=stem_channels, num_classes=classes
-    )
-    images = jax.ShapeDtypeStruct((1, 8, 8, 1), jnp.float32)
-    return training.relative_to(
-        of(depth=depth, width=width), of(depth=base[0], width=base[1]), images
-    )
-
-
-def relative_at(settings: Settings, dataset: Any, key: Row) -> training.Relative:
-    """The network of a run; see :func:`relative`."""
-    size = key["line"], key["depth"], key["width"]
-    base = settings.base_depth, settings.base_width
-    return relative(*size, settings.stem_channels, base, dataset.num_classes)
-
-
-def lengths_of(settings: Settings, dataset: Any) -> dict[str, int]:
-    """The lengths of a :class:`Point`."""
-    return lengths(dataset, settings.batch_size, settings.steps)
-
-
-def points(
-    settings: Any,
-    data: Any,
-    rows: Sequence[Row],
-    *,
-    at: Callable[[Any, Any, Row], training.Relative] = relative_at,
-    length: Callable[[Any, Any], Mapping[str, int]] = lengths_of,
-    called: str = "WRN-{depth}-{width}",
-) -> list[Point]:
-    """The runs: every scheme at every size, with rates until the best is none of the outermost.
-
-    Args:
-      settings: with ``lines``, ``depths``, ``widths``, ``log2_rates``, ``extend`` and ``seeds``.
-      data: what was loaded.
-      rows: those that there are.
-      at: ``at(settings, data, key)`` is the network of a run.
-      length: ``length(settings, data)`` gives the lengths of a run.
-      called: what the display calls a network.
-    """
-    found, there = [], grouped(rows, "line", "depth", "width")
-    deep = [(depth, settings.widths[0]) for depth in settings.depths]
-    sizes = sorted({*deep, *((settings.depths[0], width) for width in settings.widths)})
-    for (depth, width), line in itertools.product(sizes, settings.lines):
-        rates = widened(
-            [2.0**power for power in settings.log2_rates],
-            there.get((line, str(depth), str(width)), []),
-            rate_of,
-            extend=settings.extend,
-            metric=METRIC,
-        )
-        for rate, seed in itertools.product(rates, settings.seeds):
-            power = round(math.log2(rate))
-            key = {"line": line, "depth": depth, "width": width, "log2_rate": power, "seed": seed}
-            scheme = schemes.get(at(settings, data, key).model.scheme)
-            network = called.format(depth=depth, width=width)
-            found.append(
-                Point(
-                    key=key,
-                    title=scheme.title,
-                    start=Start(scheme, seed, {"learning_rate": rate}),
-                    program=(depth, width, scheme.compiles_as),
-                    priority=depth * width,
-                    label=f"{scheme.title}, {network}, rate 2^{power}, seed {seed}",
-                    **length(settings, data),
-                )
-            )
-    return found
-
-
-def check(settings: Settings, command: Any) -> Settings:
-    """Refuses sizes that no network has, and rates that float32 does not hold."""
-    for depth, width in itertools.product(settings.depths, settings.widths):
-        models.WideResNet(depth=depth, width=width)
-    check_rates(settings)
-    return settings
-
-
-def check_rates(settings: Any) -> None:
-    """Refuses powers of two that are no normal number of float32."""
-    for power in settings.log2_rates:
-        if not -126 <= power <= 127:
-            raise ValueError(f"--log2_rates {power} found; expected -126 to 127.")
-
-
-def setup(settings: Settings, dataset: Any, point: Point) -> Setup:
-    """Network, optimizer and steps of one scheme at one size."""
-    found = relative_at(settings, dataset, point.key)
-    schedule = functools.partial(optim.halving, num_steps=settings.steps)
-    return image_setup(found.model, dataset, settings, point, schedule=schedule, relative=found)
-
-
-def row(settings: Any, point: Point, run: Row) -> Row:
-    """The training loss at the end: the mean over the last quarter of the steps."""
-    losses = [math.nan if loss is None else loss for loss in run["measures"]["curve"]["loss"]]
+def columns(row: Row) -> Row:
+    """The width, and the training loss at the end: the mean over the last quarter of the steps."""
+    losses = [number(loss) for loss in row["measures"]["curve"]["loss"]]
     last = losses[-max(1, len(losses) // 4) :]
-    return {METRIC: sum(last) / len(last)}
+    return {"width": int(row["model"].split("-")[-1]), METRIC: sum(last) / len(last)}
 
 
-def compared(settings: Any, rows: Iterable[Row], by: str) -> list[Any]:
-    """The best rates of each scheme by depth, at the first width, or by width."""
-    other, at = ("width", settings.widths[0]) if by == "depth" else ("depth", settings.depths[0])
+def compared(rows: Iterable[Row], by: str) -> list[Any]:
+    """The best rates of each scheme by depth, at the smallest width, or by width."""
+    rows = list(rows)
+    other = "width" if by == "depth" else "depth"
+    least = min(int(row[other]) for row in rows)
     runs = [
         {
             "scheme": each["title"],
@@ -228,7 +85,7 @@ def compared(settings: Any, rows: Iterable[Row], by: str) -> list[Any]:
             METRIC: float(each[METRIC]) if each["status"] == "finished" else None,
         }
         for each in rows
-        if int(each[other]) == at
+        if int(each[other]) == least
     ]
     return optima(runs, by=("scheme", by), metric=METRIC)
 
@@ -246,86 +103,58 @@ def cell(move: Move, tried: Iterable[float]) -> str:
 
 
 def table(results: Results) -> str:
-    """Best rates by depth and by width, schemes down."""
+    """Best rates by depth and by width: log2 of those as good, and the smallest one's cost."""
     texts = []
     for by in ("depth", "width"):
-        best = compared(results.settings, results.rows, by)
+        best = compared(results.rows, by)
         tried = {tuple(one.group.values()): [rate.rate for rate in one.rates] for one in best}
-        found = moves(best, by)
-        sizes = sorted({int(move.size) for move in found})
+        all_moves = moves(best, by)
+        sizes = sorted({int(move.size) for move in all_moves})
         cells = [["scheme", *(f"{by} {size:,}" for size in sizes), f"rate ~ {by}^"]]
-        for title in dict.fromkeys(move.group["scheme"] for move in found):
-            own = {int(move.size): move for move in found if move.group["scheme"] == title}
-            power = exponent(list(own.values()))
+        for title in dict.fromkeys(move.group["scheme"] for move in all_moves):
+            line = {int(move.size): move for move in all_moves if move.group["scheme"] == title}
+            power = exponent(list(line.values()))
             cells.append([
                 title,
-                *(cell(own[size], tried[title, size]) if size in own else "-" for size in sizes),
+                *(cell(line[size], tried[title, size]) if size in line else "-" for size in sizes),
                 "-" if power is None else f"{power:.2f}",
             ])  # fmt: skip
         texts.append(text_table(cells))
     return "\n\n".join(texts)
 
 
-def subtitle(settings: Any, by: str) -> str:
-    """The settings of a figure, and what is compared."""
-    return f"{settings.about(by)}; training loss over the last quarter of the steps"
-
-
-STAYS = "; a rate stays if the smallest network's best is as good as the largest one's"
-"""What the title means."""
-
-
-def plot_moves(
-    results: Results, path: Path, by: str = "depth", size: str = "depth (layers)"
-) -> None:
+def figure(results: Results, path: Path, by: str = "depth", size: str = "depth (layers)") -> None:
     """Draws the best rate, and what the smallest network's costs, against depth or width."""
-    found = [
-        dataclasses.asdict(move) for move in moves(compared(results.settings, results.rows, by), by)
-    ]
     transfer_figure(
-        found,
+        [dataclasses.asdict(move) for move in moves(compared(results.rows, by), by)],
         path,
-        title=moves_of_all(found, lambda group: series_title(group, "", None), by),
-        subtitle=subtitle(results.settings, by) + STAYS,
+        title=f"The best learning rate against {by}",
+        subtitle=f"{results.about}; by the training loss over the last quarter of the steps",
         size=size,
     )
 
 
-def plot_rates(results: Results, path: Path, by: str = "depth", label: str = "{} layers") -> None:
+def rates(results: Results, path: Path, by: str = "depth", label: str = "{} layers") -> None:
     """Draws loss against rate, a panel for each scheme, a curve for each depth or width."""
-    drawn = [dataclasses.asdict(one) for one in compared(results.settings, results.rows, by)]
     rates_figure(
-        drawn,
+        [dataclasses.asdict(one) for one in compared(results.rows, by)],
         path,
-        title=best_at(drawn, lambda group: series_title(group, by, None), by),
-        subtitle=subtitle(results.settings, by),
+        title=f"Training loss against the learning rate, by {by}",
+        subtitle=f"{results.about}; the training loss over the last quarter of the steps",
         batch_size=by,
         label=label,
     )
 
 
+FIGURES = {
+    "rates_by_depth.png": rates,
+    "width.png": functools.partial(figure, by="width", size="width"),
+    "rates_by_width.png": functools.partial(rates, by="width", label="width {}"),
+}
+GROW = {"laptop": functools.partial(beyond, extend=6, metric=METRIC)}
 EXPERIMENT = Experiment(
-    name="rate_transfer",
-    title="Transfer of learning rates",
-    description="Draw the best learning rate of each scheme against depth and width.",
-    scales=SCALES, command=Command,
-    grid=("lines", "depths", "widths", "log2_rates", "seeds", "extend"),
-    key=("line", "depth", "width", "log2_rate", "seed"),
-    columns=(
-        "line", "depth", "width", "log2_rate", "seed", "title", "branches", METRIC, *OUTCOME
-    ),
-    check=check, points=points, setup=setup, row=row, table=table, plot=plot_moves,
-    figures={
-        "rates_by_depth.png": plot_rates,
-        "width.png": functools.partial(plot_moves, by="width", size="width"),
-        "rates_by_width.png": functools.partial(plot_rates, by="width", label="width {}"),
-    },
-    heading=lambda results: (
-        "Best rate [log2 of those as good], and by how much the loss is worse at the best rate of "
-        "the smallest network:"
-    ),
-    choices={"lines": LINES},
-)  # fmt: skip
+    "rate_transfer", SCALES, table, figure, figures=FIGURES, columns=columns, grow=GROW
+)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -1,135 +1,49 @@
 """Tables of test accuracy at the best learning rate, after the SkipInit paper.
 
-Every line of a table is a scheme, trained at every depth with learning rates that are powers of
+Every line of a table is a network, trained at every depth with learning rates that are powers of
 two. A cell is the mean over the seeds at the best of these rates, which is in brackets. The rate is
 constant for the first half of a run, then halved ten times. The paper's protocol also has the range
 of rates within a standard deviation of the best, the choice by training loss, and other batch
-sizes; these are left out. A best rate that is the lowest or highest tried is marked; some settings
-try rates beyond it first. Rates with a larger fraction of diverged seeds rank behind all others;
-`--best trimmed` compares those at which half of the seeds finished, by these seeds.
+sizes; these are left out. A best rate that is the lowest or highest tried is marked; some scales
+try rates beyond it first. Rates with a larger fraction of diverged seeds rank behind all others.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import data, models, optim, schemes
 from nf_resnets.plotting import depth_figure
-from nf_resnets.plotting.rates import power_label
 from nf_resnets.plotting.sweep import PASSED
-from nf_resnets.sweep.select import Optimum, Rule, optimum
-from nf_resnets.training import Start
+from nf_resnets.sweep.select import Optimum, optimum
 
-from . import experiment
-from .experiment import OUTCOME, Experiment, Point, Results, Setup
-from .findings import RULE, who_trains
-from .folder import Row
-from .images import image_setup, lengths, network
-from .table import counted, data_title, edge_mark, grouped, rate_table
+from .experiment import Experiment, Results, Row
+from .grid import Point
+from .table import edge_mark, finished, grouped, rate_table
 
-
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """The options of such a table."""
-
-    best: Rule = "strict"
-    """How rates with diverged seeds are compared. strict: rates with more of them rank behind.
-    trimmed: if half of the seeds finished, by the mean over those that did."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """One line of a table."""
-
-    title: str
-    scheme: str | schemes.Scheme
-    l2: bool = True  # trained with weight decay
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows of such a table depend on."""
-
-    dataset: str
-    depths: tuple[int, ...]
-    lines: tuple[str, ...]
-    log2_rates: tuple[int, ...]
-    extend: int = 0  # times that a cell's rates go on beyond an edge at which its best lies
-    best: Rule = "strict"
-    seeds: tuple[int, ...] = (0,)
-    width: int = 2
-    stem_channels: int = 16
-    batch_size: int = 128
-    steps: int = 200 * 390
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    bn_groups: int = 2  # ghost batches of 64
-    bn_estimate_batches: int = 0  # 0: test with the running statistics
-    padding: int = 0
-    flip: bool = False
-    remat_from: int = 5_000  # layers
-    eval_batch_size: int = 500
-
-
-def points(
-    lines: Mapping[str, Line], settings: Settings, dataset: Any, rows: Sequence[Row]
-) -> list[Point]:
-    """The runs of a table, shallow networks first; those that compile alike share a program.
-
-    Rates and weight decay are data of a run, no part of its program. A cell whose best rate lies at
-    an edge of those that have run has one rate more, up to ``settings.extend`` on each side.
-    """
-    found, there = [], grouped(rows, "line", "depth")
-    for depth, name in itertools.product(settings.depths, settings.lines):
-        line, scheme = lines[name], schemes.get(lines[name].scheme)
-        rates = widened(
-            [2.0**power for power in settings.log2_rates],
-            there.get((name, str(depth)), []),
-            rate_of,
-            extend=settings.extend,
-            rule=settings.best,
-        )
-        for rate, seed in itertools.product(rates, settings.seeds):
-            power = round(math.log2(rate))
-            decay = settings.weight_decay if line.l2 else 0.0
-            label = f"{line.title}, {depth:,} layers, rate 2^{power}"
-            found.append(
-                Point(
-                    key={"line": name, "depth": depth, "log2_rate": power, "seed": seed},
-                    title=line.title,
-                    start=Start(scheme, seed, {"learning_rate": rate, "weight_decay": decay}),
-                    program=(depth, scheme.compiles_as),
-                    priority=depth,
-                    label=label + (f", seed {seed}" if len(settings.seeds) > 1 else ""),
-                    **lengths(dataset, settings.batch_size, settings.steps),
-                )
-            )
-    return found
-
-
-def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
-    """Network, optimizer and steps of one line at one depth."""
-    remat = point.key["depth"] >= settings.remat_from
-    model = network(models.WideResNet, settings, dataset, point, remat=remat)
-    schedule = functools.partial(optim.halving, num_steps=settings.steps)
-    return image_setup(model, dataset, settings, point, schedule=schedule)
+CIFAR10 = {
+    "dataset": "cifar10", "steps": 200 * 390, "batch_size": 128, "stem_channels": 16,
+    "weight_decay": 5e-4, "padding": 4, "flip": True, "evaluate_every": 0,
+}  # fmt: skip
+DIGITS = CIFAR10 | {
+    "dataset": "digits", "batch_size": 64, "stem_channels": 8, "bn_estimate_batches": 4,
+    "padding": 0, "flip": False,
+}  # fmt: skip
+SMOKE = DIGITS | {"steps": 4, "stem_channels": 4, "bn_estimate_batches": 0}
+PAPER_RATES = tuple(2.0**power for power in range(0, -7, -1))
 
 
 def rate_of(row: Row) -> float:
     """The learning rate of a row."""
-    return 2.0 ** int(row["log2_rate"])
+    return float(row["peak_lr"]) if "peak_lr" in row else 2.0 ** int(row["log2_rate"])
 
 
 def best_rate(
     rows: Sequence[Row],
-    rate: Callable[[Row], float],
-    rule: Rule = "strict",
+    rate: Callable[[Row], float] = rate_of,
     metric: str = "test_accuracy",
 ) -> Optimum:
     """The rate of the best mean test accuracy, or another metric, over the seeds.
@@ -137,14 +51,12 @@ def best_rate(
     Args:
       rows: those of one cell of a table, with ``seed``, ``status`` and the metric.
       rate: ``rate(row)`` is the learning rate of a row, above 0.
-      rule: how rates with diverged seeds are compared; see
-        :func:`nf_resnets.sweep.select.optimum`.
       metric: the column, one of :data:`nf_resnets.sweep.select.METRICS`.
 
     Example:
-      >>> rows = [{"rate": "0.1", "seed": "0", "status": "finished", "test_accuracy": "0.9"},
-      ...         {"rate": "0.2", "seed": "0", "status": "diverged", "test_accuracy": "nan"}]
-      >>> best_rate(rows, lambda row: float(row["rate"])).best
+      >>> rows = [{"peak_lr": "0.1", "seed": "0", "status": "finished", "test_accuracy": "0.9"},
+      ...         {"peak_lr": "0.2", "seed": "0", "status": "diverged", "test_accuracy": "nan"}]
+      >>> best_rate(rows).best
       0.1
     """
     runs = [
@@ -156,63 +68,74 @@ def best_rate(
         }
         for row in rows
     ]
-    return optimum(runs, metric=metric, rule=rule)
+    return optimum(runs, metric=metric)
 
 
-def widened(
-    rates: Sequence[float],
-    rows: Sequence[Row],
-    rate: Callable[[Row], float],
+def beyond(
+    first: Sequence[Point],
+    points: Sequence[Point],
+    rows: Sequence[Row | None],
     *,
     extend: int,
-    rule: Rule = "strict",
+    setting: str = "peak_lr",
+    rate: Callable[[Row], float] = rate_of,
     metric: str = "test_accuracy",
-) -> list[float]:
-    """The rates of one cell of a table: those given, and, by their steps, beyond them.
+) -> list[Point]:
+    """The runs that cells want whose best rate is the lowest or the highest tried.
 
-    Where the best rate is the lowest or the highest, one more is tried beyond it; where every run
-    diverged, a lower one.
+    There is one more rate beyond it, by the cell's own steps; where every run diverged, a lower
+    one. A cell with missing runs waits for them.
 
     Args:
-      rates: those that every cell has.
-      rows: of the cell.
-      rate: as for :func:`best_rate`.
-      extend: how many more there are on each side, at most.
-      rule: by which the best rate is chosen.
+      first: the points of the scale.
+      points: with those that were added; the points of a cell differ in rate and seed only.
+      rows: of each point, None of one that is not over.
+      extend: how many rates are added on each side, at most.
+      setting: the one that is the rate.
+      rate: ``rate(row)`` is the learning rate of a row, above 0.
       metric: as for :func:`best_rate`.
-
-    Example:
-      >>> rows = [{"rate": rate, "seed": "0", "status": "finished", "test_accuracy": accuracy}
-      ...         for rate, accuracy in (("0.5", "0.8"), ("1", "0.9"))]
-      >>> widened((0.5, 1.0), rows, lambda row: float(row["rate"]), extend=1)
-      [0.5, 1.0, 2.0]
     """
-    found = sorted(rates)
-    if len(found) < 2 or not extend:
-        return found
-    down, up = found[1] / found[0], found[-1] / found[-2]
-    below = above = extend
-    while True:
-        tried = [row for row in rows if rate(row) in found]
-        if {rate(row) for row in tried} != set(found):
-            return found  # those that are missing come first
-        best = best_rate(tried, rate, rule, metric).best
-        if below and best in (None, found[0]):
-            below -= 1
-            found = [found[0] / down, *found]
-        elif above and best == found[-1]:
-            above -= 1
-            found = [*found, found[-1] * up]
+    more: list[Point] = []
+    for cell, begun in zip(
+        *(_cells(setting, each).values() for each in (points, first)), strict=True
+    ):
+        of_cell = [rows[at] for at in cell]
+        rates = sorted({points[at][setting] for at in cell})
+        base = sorted({first[at][setting] for at in begun})
+        if None in of_cell or len(rates) < 2:
+            continue
+        best = best_rate([row for row in of_cell if row is not None], rate, metric).best
+        below, above = (
+            sum(each < base[0] for each in rates),
+            sum(each > base[-1] for each in rates),
+        )
+        if below < extend and best in (None, rates[0]):
+            new = rates[0] ** 2 / rates[1]
+        elif above < extend and best == rates[-1]:
+            new = rates[-1] ** 2 / rates[-2]
         else:
-            return found
+            continue
+        more += [{**first[at], setting: new} for at in begun if first[at][setting] == base[0]]
+    return more
 
 
-def rows_at(best: float | None, rows: Sequence[Row], rate: Callable[[Row], float]) -> list[Row]:
-    """The rows of the best rate."""
-    return [row for row in rows if rate(row) == best]
+def _cells(setting: str, points: Sequence[Point]) -> dict[str, list[int]]:
+    """The numbers of the points of each cell."""
+    cells: dict[str, list[int]] = {}
+    for at, point in enumerate(points):
+        cell = {name: value for name, value in point.items() if name not in (setting, "seed")}
+        cells.setdefault(str(cell), []).append(at)
+    return cells
 
 
-def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
+def rows_at_best(rows: Sequence[Row], rate: Callable[[Row], float] = rate_of) -> list[Row]:
+    """The rows of the best rate; of the lowest, where all diverged."""
+    best = best_rate(rows, rate).best
+    chosen = min(map(rate, rows)) if best is None else best
+    return [row for row in rows if rate(row) == chosen]
+
+
+def cell(rows: Sequence[Row]) -> str:
     """A cell of the table: mean and standard deviation over the seeds, the best rate in brackets.
 
     A rate at the edge of those tried is marked, and one that is best only because a better one had
@@ -220,79 +143,57 @@ def cell(rows: Sequence[Row], rule: Rule = "strict") -> str:
     """
     if not rows:
         return "-"
-    found = best_rate(rows, rate_of, rule)
-    if found.best is None or found.mean is None:
+    best = best_rate(rows)
+    if best.best is None or best.mean is None:
         return "diverged"
-    mark = edge_mark(found.best, map(rate_of, rows)) + (PASSED if found.passed_over else "")
-    text = f"{100 * found.mean:.1f}"
-    if found.std is not None:
-        text += f" ± {100 * found.std:.1f}"
-    chosen = rows_at(found.best, rows, rate_of)
-    gone = sum(row["status"] == "diverged" for row in chosen)
-    text += f" (2^{math.log2(found.best):.0f}{mark})"
+    mark = edge_mark(best.best, map(rate_of, rows)) + (PASSED if best.passed_over else "")
+    text = f"{100 * best.mean:.1f}"
+    if best.std is not None:
+        text += f" ± {100 * best.std:.1f}"
+    chosen = rows_at_best(rows)
+    gone = len(chosen) - len(finished(chosen))
+    text += f" (2^{math.log2(best.best):.0f}{mark})"
     return text + (f", {gone} of {len(chosen)} diverged" if gone else "")
 
 
-def table(lines: Mapping[str, Line], results: Results) -> str:
+def table(results: Results) -> str:
     """The table as text: lines down, depths across."""
-    settings, of = results.settings, grouped(results.rows, "line", "depth")
-    cells = [["scheme", *(f"{depth:,}-{settings.width}" for depth in settings.depths)]]
-    for name in settings.lines:
-        by_depth = [of.get((name, str(depth)), []) for depth in settings.depths]
-        cells.append([lines[name].title, *(cell(rows, settings.best) for rows in by_depth)])
+    depths = sorted({int(row["depth"]) for row in results.rows})
+    width = results.points[0]["model"].split("-")[-1]
+    cells = [["scheme", *(f"{depth:,}-{width}" for depth in depths)]]
+    for (title,), rows in grouped(results.rows, "title").items():
+        line = [[row for row in rows if int(row["depth"]) == depth] for depth in depths]
+        cells.append([title, *map(cell, line)])
     return rate_table(cells)
 
 
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws test accuracy at the best rate against depth; the rows of other rates are left out."""
-    settings, drawn = results.settings, []
-    for rows in grouped(results.rows, "line", "depth").values():
-        best = best_rate(rows, rate_of, settings.best).best
-        # Where all rates diverged, one mark says so.
-        drawn += rows[:1] if best is None else rows_at(best, rows, rate_of)
-    most = max(int(row["depth"]) for row in drawn)
-    deepest = [row for row in drawn if int(row["depth"]) == most]
-    tried = {int(row["log2_rate"]) for row in results.rows}
+    of = grouped(results.rows, "title", "depth").values()
     depth_figure(
-        sorted(drawn, key=lambda row: settings.lines.index(row["line"])),
+        [row for rows in of for row in rows_at_best(rows)],
         path,
-        title=who_trains(deepest, results.chance, where=f" at {most:,} layers"),
-        subtitle=(
-            f"Test accuracy at the best learning rate of {power_label(2.0 ** min(tried))} to "
-            f"{power_label(2.0 ** max(tried))}: WRN-n-{settings.width} on "
-            f"{data_title(settings.dataset)}, "
-            f"{settings.stem_channels} channels, batch {settings.batch_size}, {settings.steps} "
-            f"steps, {counted(settings.seeds, 'seed')}. " + RULE.format(what="accuracy")
-        ),
+        title="Test accuracy at the best learning rate against depth",
+        subtitle=results.about,
         chance=results.chance,
     )
 
 
 def rate_experiment(
-    name: str,
-    title: str,
-    description: str,
-    lines: Mapping[str, Line],
-    scales: Mapping[str, Settings],
+    name: str, scales: Mapping[str, Sequence[Point]], *, extend: int = 0, **fields: Any
 ) -> Experiment:
-    """The experiment that makes a table of these lines."""
-    return Experiment(
-        name=name,
-        title=title,
-        description=description,
-        scales=scales, command=Command,
-        grid=("depths", "lines", "log2_rates", "seeds", "extend", "best"),
-        key=("line", "depth", "log2_rate", "seed"),
-        columns=(
-            "line", "depth", "log2_rate", "seed", "title", "branches", "weight_decay", *OUTCOME
-        ),
-        points=functools.partial(points, lines), setup=setup,
-        row=lambda settings, point, run: {"weight_decay": point.start.hyper["weight_decay"]},
-        table=functools.partial(table, lines), plot=plot,
-        heading=lambda results: (
-            f"Test accuracy (%) at the best learning rate, chance {100 * results.chance:.0f}%:"
-        ),
-    )  # fmt: skip
+    """The experiment that makes such a table; rates are added in the scale ``laptop``."""
+    grow = functools.partial(beyond, extend=extend)
+    return Experiment(name, scales, table, figure, grow={"laptop": grow}, **fields)
 
 
-__all__ = ["Command", "Line", "Settings", "best_rate", "rate_experiment", "rows_at", "widened"]
+__all__ = [
+    "CIFAR10",
+    "DIGITS",
+    "PAPER_RATES",
+    "SMOKE",
+    "best_rate",
+    "beyond",
+    "rate_experiment",
+    "rows_at_best",
+]

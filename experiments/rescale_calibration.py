@@ -39,12 +39,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,71 +53,52 @@ import optax
 from nf_resnets import analysis, data, init, models, roles, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.roles import Role
-from nf_resnets.training import Start
 
-from . import experiment
-from .experiment import OUTCOME, Experiment, Point, Results, Setup
-from .folder import ResultsFolder, Row
-from .images import image_setup, network
+from .experiment import Experiment, Results, Row
+from .grid import Point, grid
 from .main import run
-from .table import counted, data_title, spread_cell, text_table
+from .table import finished, grouped, spread_cell, text_table
 from .untrained import initial, normalized, quick_jit
 
 RESCALENET = schemes.get("rescalenet")
+AT_ZERO = dataclasses.replace(RESCALENET, name="rescalenet_biases_at_0", calibrate=None)
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    dataset: str = "digits"
-    steps: int = 220
-    start_network: str = "ResNet"
-    start_depth: int = 50
-    start_images: tuple[int, ...] = (0, 2, 8, 32, 128, 512)
-    start_size: int = 32  # pixels
-    depth: int = 32
-    images: tuple[int, ...] = (0, 128)
-    rates: tuple[float, ...] = (0.025, 0.1, 0.4)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    stem_channels: int = 8
-    batch_size: int = 64
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    padding: int = 0
-    flip: bool = False
-
-
-SCALES = {
-    "smoke": Settings(
-        steps=3, start_depth=26, start_images=(0, 2, 16), depth=8, images=(0, 2), rates=(0.1,),
-        seeds=(0,), stem_channels=4,
-    ),
-    "laptop": Settings(),
-    "cifar": Settings(
-        "cifar10", steps=390, start_network="CifarResNet", start_depth=32,
-        start_images=(0, 2, 8, 32, 128, 1024), images=(0, 128, 1024), seeds=(0, 1),
-        stem_channels=16, batch_size=128, padding=4, flip=True,
-    ),
+DIGITS = {
+    "dataset": "digits", "model": "cifar-resnet-32", "steps": 220, "batch_size": 64,
+    "stem_channels": 8, "schedule": "constant", "weight_decay": 1e-4, "draw": "own",
+    "evaluate_every": 0,
 }  # fmt: skip
+CIFAR10 = DIGITS | {
+    "dataset": "cifar10", "steps": 390, "batch_size": 128, "stem_channels": 16, "padding": 4,
+    "flip": True,
+}  # fmt: skip
+START = {"dataset": "digits", "network": "ResNet", "depth": 50, "stem_channels": 8, "size": 32}
 
 
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """The options of the experiment."""
+def training(base: Point, images: Sequence[int], **axes: Sequence[Any]) -> list[Point]:
+    """The second part: biases set from so many images."""
+    points = grid({**base, "scheme": AT_ZERO.name}, **axes)
+    for count in images:
+        set_ = {**base, "scheme": "rescalenet", "calibration_examples": count}
+        points += grid(set_, **axes)
+    return points
 
-    scale: Literal["smoke", "laptop", "cifar"] = "laptop"
-    """smoke: seconds; laptop: digits, minutes on two cores; cifar: CIFAR-10, over an hour."""
 
-
-@functools.cache
-def calibrated_on(images: int) -> schemes.Scheme:
-    """RescaleNet whose biases are set from the first of a batch's images; from none, left at 0."""
-
-    def calibrate(apply_fn: Any, params: Any, batch: Any) -> Any:
-        return init.rescale_biases(apply_fn, params, batch[:images])
-
-    return dataclasses.replace(RESCALENET, calibrate=calibrate if images else None)
+SMOKE, RATES = [0], [0.025, 0.1, 0.4]
+SCALES = {
+    "smoke": grid(START | {"depth": 26, "stem_channels": 4}, images=[0, 2, 16], seed=SMOKE)
+    + training(
+        DIGITS | {"steps": 3, "model": "cifar-resnet-8", "stem_channels": 4}, [2],
+        peak_lr=[0.1], seed=SMOKE,
+    ),
+    "laptop": grid(START, images=[0, 2, 8, 32, 128, 512], seed=[0, 1, 2])
+    + training(DIGITS, [128], peak_lr=RATES, seed=[0, 1, 2]),
+    "cifar": grid(
+        START | {"dataset": "cifar10", "network": "CifarResNet", "depth": 32, "stem_channels": 16},
+        images=[0, 2, 8, 32, 128, 1024], seed=[0, 1],
+    )
+    + training(CIFAR10, [128, 1024], peak_lr=RATES, seed=[0, 1]),
+}  # fmt: skip
 
 
 def dead_units(gradients: Any) -> tuple[int, int]:
@@ -170,73 +150,44 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Callable[[Any], d
     return look
 
 
-def measure_start(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
-    """The first part: ResNet-50 at its start, its biases set from more and more images."""
-    points = [
-        {"part": "start", "images": images, "rate": "", "seed": seed}
-        for seed, images in itertools.product(settings.seeds, settings.start_images)
-    ]
-    missing = [point for point in points if not folder.has(**point)]
-    if not missing:
-        return
-    model = getattr(models, settings.start_network)(
-        settings.start_depth, RESCALENET, num_classes=10, stem_channels=settings.stem_channels
-    )
-    most = max(settings.start_images)
-    train = normalized(dataset, dataset.train.images[:most], settings.start_size)
-    look = make_look(model, dataset, settings.start_size)
-    start = quick_jit(lambda key: initial(model, key, train)[0])
-    for point in missing:
-        scheme, params = calibrated_on(point["images"]), start(jax.random.key(point["seed"]))
-        if scheme.calibrate is not None:
-            params = scheme.calibrate(model.apply, params, train)
-        nothing = dict.fromkeys(("dead_after", *OUTCOME), "")
-        folder.add(point | nothing | look(params))
+@functools.cache
+def start_of(
+    dataset: data.Dataset, network: str, depth: int, channels: int, size: int
+) -> tuple[Any, Callable[[jax.Array], Any], jax.Array]:
+    """A network, ``start(key)`` that draws its parameters, and its training images."""
+    model = getattr(models, network)(depth, RESCALENET, num_classes=10, stem_channels=channels)
+    train = normalized(dataset, dataset.train.images[:1024], size)
+    return model, quick_jit(lambda key: initial(model, key, train)[0]), train
 
 
-def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
-    """The runs of the second part, which share one program."""
-    return [
-        Point(
-            key={"part": "training", "images": images, "rate": rate, "seed": seed},
-            title=f"biases of {images} images, rate {rate:g}",
-            start=Start(calibrated_on(images), seed, {"learning_rate": rate}),
-            program=None,
-            num_steps=settings.steps,
-            batch_size=settings.batch_size,
-            steps_per_epoch=settings.steps,
-        )
-        for images, rate, seed in itertools.product(settings.images, settings.rates, settings.seeds)
-    ]
+load = functools.cache(data.load)
 
 
-def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
-    """Network, optimizer and steps of all runs of the second part."""
-    model = network(models.CifarResNet, settings, dataset, point, scheme=RESCALENET)
-    made = image_setup(model, dataset, settings, point, draw="own")
-    most = max(1, *settings.images)
-    how = dataclasses.replace(made.training, calibration_examples=most)
-    return made._replace(training=how)
+def measure(point: Point, data_dir: str | None) -> list[Row]:
+    """The first part: a network at its start, its biases set from so many images."""
+    dataset = load(point["dataset"], data_dir)
+    sizes = (point[name] for name in ("network", "depth", "stem_channels", "size"))
+    model, start, train = start_of(dataset, *sizes)
+    params = start(jax.random.key(point["seed"]))
+    if point["images"]:
+        params = init.rescale_biases(model.apply, params, train[: point["images"]])
+    named = {"part": "start", "images": point["images"], "rate": "", "seed": point["seed"]}
+    return [{**named, **make_look(model, dataset, point["size"])(params)}]
 
 
-def probe(
-    settings: Settings, dataset: data.Dataset, point: Point, program: Any, state: Any, step: int
-) -> dict[str, float]:
+def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str, float]:
     """Dead units, variance and gradient of a network before and after its training."""
+    dataset = task.dataset(plan.settings["dataset"])
     return make_look(program.model, dataset, dataset.train.images.shape[1])(state.params)
 
 
-def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+def columns(row: Row) -> Row:
     """What the probes found at the start, and the dead units at the end."""
-    first, *rest = (epoch["measures"] for epoch in run["history"])
+    first, *rest = (epoch["measures"] for epoch in row["history"])
     after = [measures["dead"] for measures in rest if measures]
-    return {**first, "dead_after": after[-1] if after else ""}
-
-
-def of(rows: Sequence[Row], part: str, images: int, rate: float | str = "") -> list[Row]:
-    """The rows of a part, a number of images and a rate."""
-    wanted = (part, str(images), str(rate))
-    return [row for row in rows if (row["part"], row["images"], row["rate"]) == wanted]
+    images = 0 if row["scheme"] == AT_ZERO.name else row["calibration_examples"]
+    named = {"part": "training", "images": images, "rate": row["peak_lr"]}
+    return {**named, **first, "dead_after": after[-1] if after else ""}
 
 
 def mean(rows: Sequence[Row], column: str, factor: float = 1.0) -> tuple[float, float]:
@@ -250,109 +201,81 @@ def biases_of(images: int) -> str:
     return f"{images} images" if images else "nothing, 0"
 
 
-def table(results: Results) -> str:
-    """Both parts: what the biases do at the start, and to the training."""
-    return f"{start_table(results)}\n\n{training_table(results)}"
+def part_of(results: Results, part: str) -> list[Row]:
+    return [row for row in results.rows if row["part"] == part]
 
 
-def start_table(results: Results) -> str:
+def start_table(rows: Sequence[Row]) -> str:
     """The first part."""
-    rows, settings = results.rows, results.settings
     cells = [["biases set from", "dead units (%)", "Var of the last sum", "gradient"]]
-    for images in settings.start_images:
-        found = of(rows, "start", images)
-        if found:
-            dead, spread = mean(found, "dead", 100)
-            sizes = (f"{mean(found, name)[0]:.3g}" for name in ("variance", "gradient"))
-            cells.append([biases_of(images), f"{dead:.1f} ± {spread:.1f}", *sizes])
+    for (images,), each in grouped(rows, "images").items():
+        dead, spread = mean(each, "dead", 100)
+        sizes = (f"{mean(each, name)[0]:.3g}" for name in ("variance", "gradient"))
+        cells.append([biases_of(int(images)), f"{dead:.1f} ± {spread:.1f}", *sizes])
     return text_table(cells)
 
 
-def training_table(results: Results) -> str:
+def training_table(rows: Sequence[Row]) -> str:
     """The second part: mean and spread of the test accuracy at each rate; dead units, gradient."""
-    rows, settings = results.rows, results.settings
+    rates = sorted({float(row["rate"]) for row in rows})
     cells = [
         [
-            "biases set from", *(f"rate {rate:g}" for rate in settings.rates),
-            "gradient at the start", "dead (%)", f"after training at {settings.rates[0]:g}",
+            "biases set from", *(f"rate {rate:g}" for rate in rates),
+            "gradient at the start", "dead (%)", f"after training at {rates[0]:g}",
         ]
     ]  # fmt: skip
-    for images in settings.images:
-        by_rate = [of(rows, "training", images, rate) for rate in settings.rates]
-        found = [row for own in by_rate for row in own]
-        if found:
-            gradient, dead = mean(found, "gradient")[0], mean(found, "dead", 100)[0]
-            after = [row for row in by_rate[0] if row["status"] == "finished"]
-            last = f"{mean(after, 'dead_after', 100)[0]:.1f}" if after else "-"
-            shown = (f"{gradient:.3g}", f"{dead:.1f}", last)
-            cells.append([biases_of(images), *map(spread_cell, by_rate), *shown])
+    for (images,), each in grouped(rows, "images").items():
+        by_rate = [[row for row in each if float(row["rate"]) == rate] for rate in rates]
+        gradient, dead = mean(each, "gradient")[0], mean(each, "dead", 100)[0]
+        after = finished(by_rate[0])
+        last = f"{mean(after, 'dead_after', 100)[0]:.1f}" if after else "-"
+        shown = (f"{gradient:.3g}", f"{dead:.1f}", last)
+        cells.append([biases_of(int(images)), *map(spread_cell, by_rate), *shown])
     return text_table(cells)
 
 
-def plot(results: Results, path: Path) -> None:
+def table(results: Results) -> str:
+    """Both parts: what the biases do at the start, and to the training."""
+    parts = [start_table(part_of(results, "start"))]
+    trained = part_of(results, "training")
+    return "\n\n".join([*parts, *([training_table(trained)] if trained else [])])
+
+
+def figure(results: Results, path: Path) -> None:
     """Draws dead units against images, and test accuracy against the rate."""
-    rows, settings = results.rows, results.settings
-    at = [images for images in settings.start_images if images]
-    dead = [mean(of(rows, "start", images), "dead", 100)[0] for images in [0, *at]]
+    dead = {
+        int(images): mean(rows, "dead", 100)[0]
+        for (images,), rows in grouped(part_of(results, "start"), "images").items()
+    }
+    at = [images for images in dead if images]
     starts = [
-        Curve("RescaleNet", at, dead[1:], marked=True),
-        Curve("RescaleNet, biases at 0", at, dead[:1] * len(at)),
+        Curve("RescaleNet", at, [dead[images] for images in at], marked=True),
+        Curve("RescaleNet, biases at 0", at, [dead[0]] * len(at)),
     ]
     trainings = []
-    for images in settings.images:
-        by_rate = {rate: of(rows, "training", images, rate) for rate in settings.rates}
-        by_rate = {rate: own for rate, own in by_rate.items() if own}
-        if not by_rate:
-            continue
-        title = "RescaleNet" if images else "RescaleNet, biases at 0"
-        if images and images != max(settings.images):
-            title = f"RescaleNet, {images} images"
-        values = [
-            [100 * float(row["test_accuracy"]) for row in own if row["status"] == "finished"]
-            or [math.nan]
-            for own in by_rate.values()
-        ]
-        ends = [list(map(end, values)) for end in (statistics.fmean, min, max)]
-        gone = not math.isfinite(ends[0][-1])  # at the highest rate no run finished
-        trainings.append(
-            Curve(title, list(by_rate), ends[0], gone, marked=True, low=ends[1], high=ends[2])
+    trained = grouped(part_of(results, "training"), "images")
+    for (images,), rows in trained.items():
+        title = "RescaleNet, biases at 0" if images == "0" else f"RescaleNet, {images} images"
+        title = "RescaleNet" if (images,) == list(trained)[-1] else title
+        by_rate = {
+            float(rate): [100 * float(row["test_accuracy"]) for row in finished(each)] or [math.nan]
+            for (rate,), each in grouped(rows, "rate").items()
+        }
+        means, low, high = (
+            [end(values) for values in by_rate.values()] for end in (statistics.fmean, min, max)
         )
-    most = max(dead[1:])
-    with_biases = f"at most {most:.2g}%" if most else "none"
-    of_start = f"images (ResNet-{settings.start_depth} at its start)"
-    of_training = f"learning rate (ResNet-{settings.depth}, {settings.steps} steps)"
-    panels = [
-        Panel(of_start, "dead units (%)", starts, x_base=2),
-        Panel(of_training, "test accuracy (%)", trainings, x_base=2),
-    ]
-    curves_figure(
-        panels,
-        path,
-        title=(
-            f"Of RescaleNet's units {dead[0]:.1f}% are dead with biases at 0, and {with_biases} "
-            "with biases set from images"
-        ),
-        subtitle=(
-            f"On {data_title(settings.dataset)}, {settings.stem_channels} channels, batch "
-            f"{settings.batch_size}; of the runs that did not diverge, of "
-            f"{counted(settings.seeds, 'seed')}, the mean and the range"
-        ),
-    )
+        gone = not math.isfinite(means[-1])  # at the highest rate no run finished
+        trainings.append(Curve(title, list(by_rate), means, gone, marked=True, low=low, high=high))
+    panels = [Panel("images", "dead units at the start (%)", starts, x_base=2)]
+    if trainings:
+        panels.append(Panel("learning rate", "test accuracy (%)", trainings, x_base=2))
+    title = "RescaleNet's biases from more and fewer images"
+    curves_figure(panels, path, title=title, subtitle=results.about)
 
 
 EXPERIMENT = Experiment(
-    name="rescale_calibration",
-    title="RescaleNet's calibration",
-    description="RescaleNet's biases from more and fewer images.",
-    scales=SCALES, command=Command,
-    grid=("images", "rates", "start_images", "seeds"),
-    key=("part", "images", "rate", "seed"),
-    columns=(
-        "part", "images", "rate", "seed", "dead", "variance", "gradient", "dead_after", *OUTCOME
-    ),
-    measure=measure_start, points=points, setup=setup, probe=probe, row=row,
-    table=table, plot=plot,
-    heading=lambda results: "At the start, and the test accuracy (%) after training:",
+    "rescale_calibration", SCALES, table, figure, schemes=[AT_ZERO], columns=columns, probe=probe,
+    looks={"smoke": 3, "laptop": 220, "cifar": 390}, measure=measure,
 )  # fmt: skip
 
 if __name__ == "__main__":

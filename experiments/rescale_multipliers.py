@@ -47,79 +47,54 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
-from nf_resnets import analysis, data, models, schemes
+from nf_resnets import analysis, schemes
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 
-from . import experiment
-from .experiment import OUTCOME, Experiment, Lines, Point, Results, Setup
-from .folder import Row
-from .images import image_setup, lengths, network, variant_points
+from .experiment import Experiment, Results, Row
+from .grid import grid
 from .main import run
-from .table import counted, data_title, text_table
+from .table import text_table
 from .untrained import normalized
 
-# What a variant leaves out is what the figure shows.
-warnings.filterwarnings("ignore", category=schemes.SchemeWarning)
-
 RESCALENET = schemes.get("rescalenet")
-VARIANTS = {
-    "multipliers": dataclasses.replace(RESCALENET, name="multipliers", title="with multipliers"),
-    "without": dataclasses.replace(
+SCHEMES = tuple(
+    dataclasses.replace(
         RESCALENET,
-        name="without",
-        title="without multipliers",
-        anatomy=dataclasses.replace(RESCALENET.anatomy, multiplier=False),
-    ),
-}
-
-
+        name=f"rescalenet_{title.replace(' ', '_')}",
+        title=title,
+        anatomy=dataclasses.replace(RESCALENET.anatomy, multiplier=multiplier),
+    )
+    for title, multiplier in (("with multipliers", True), ("without multipliers", False))
+)
 MEASURED = (
     "mean_multiplier", "mean_norm_ratio", "mean_gain_ratio", "first_variance", "last_variance"
 )  # fmt: skip
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the figure's curves depend on."""
-
-    dataset: str
-    depth: int
-    steps: int
-    look_every: int  # steps
-    learning_rate: float
-    weight_decay: float
-    variants: tuple[str, ...] = tuple(VARIANTS)
-    seeds: tuple[int, ...] = (0,)
-    stem_channels: int = 16
-    batch_size: int = 128
-    momentum: float = 0.9
-    padding: int = 0
-    flip: bool = False
-
-
+CIFAR10 = {
+    "dataset": "cifar10", "model": "cifar-resnet-32", "steps": 10 * 390, "batch_size": 128,
+    "stem_channels": 16, "peak_lr": 0.05, "schedule": "constant", "weight_decay": 5e-3,
+    "draw": "own", "padding": 4, "flip": True, "evaluate_every": 0,
+}  # fmt: skip
+DIGITS = CIFAR10 | {
+    "dataset": "digits", "steps": 1200, "batch_size": 64, "stem_channels": 8, "padding": 0,
+    "flip": False,
+}  # fmt: skip
+SMOKE = {"model": "cifar-resnet-8", "steps": 4, "weight_decay": 1e-2, "stem_channels": 4}
+PAPER = {"model": "cifar-resnet-110", "steps": 200 * 390, "weight_decay": 5e-4}
+NAMES = [scheme.name for scheme in SCHEMES]
 SCALES = {
-    "smoke": Settings("digits", 8, 4, 2, 0.05, 1e-2, stem_channels=4, batch_size=64),
-    "laptop": Settings("digits", 32, 1200, 50, 0.05, 5e-3, stem_channels=8, batch_size=64),
-    "cifar": Settings("cifar10", 32, 10 * 390, 195, 0.05, 5e-3, padding=4, flip=True),
-    "paper": Settings("cifar10", 110, 200 * 390, 390, 0.05, 5e-4, padding=4, flip=True),
+    "smoke": grid(DIGITS | SMOKE, scheme=NAMES, seed=[0]),
+    "laptop": grid(DIGITS, scheme=NAMES, seed=[0]),
+    "cifar": grid(CIFAR10, scheme=NAMES, seed=[0]),
+    "paper": grid(CIFAR10 | PAPER, scheme=NAMES, seed=[0]),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Command(experiment.Command):
-    """The options of the figure."""
-
-    scale: Literal["smoke", "laptop", "cifar", "paper"] = "laptop"
-    """smoke: seconds a run; laptop: digits, minutes on two cores; cifar: a ResNet-32 for ten
-    epochs, an hour on two cores; paper: as published."""
 
 
 def blocks_of(params: Any) -> list[dict[str, float]]:
@@ -149,44 +124,29 @@ def last_variances(model: Any) -> Callable[[Any, jax.Array], jax.Array]:
     return jax.jit(lambda params, images: analysis.signal(observed, params, images).sum.variance)
 
 
-def probe(
-    settings: Settings, dataset: data.Dataset, point: Point, program: Any, state: Any, step: int
-) -> dict[str, Any]:
+def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str, Any]:
     """Looks at every block on the way: multiplier, norm of the weights, gain and variance."""
+    dataset = task.dataset(plan.settings["dataset"])
     images = normalized(dataset, dataset.test.images[:128], dataset.test.images.shape[1])
     variances = np.asarray(last_variances(program.model)(state.params, images))
     blocks = zip(blocks_of(state.params), variances.tolist(), strict=True)
     return {"blocks": [{**block, "variance": variance} for block, variance in blocks]}
 
 
-def lines(settings: Settings, point: Point, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def lines(row: Row) -> list[Row]:
     """A line for each block at each step that was looked at."""
     return [
         {"step": epoch["step"], **block}
-        for epoch in run["history"]
+        for epoch in row["history"]
         for block in epoch["measures"].get("blocks", ())
     ]
 
 
-def points(settings: Settings, dataset: data.Dataset, rows: Sequence[Row]) -> list[Point]:
-    """The runs of the figure."""
-    every = lengths(dataset, settings.batch_size, settings.steps) | {
-        "steps_per_epoch": settings.look_every
-    }
-    return variant_points(VARIANTS, settings, every)
-
-
-def setup(settings: Settings, dataset: data.Dataset, point: Point) -> Setup:
-    """Network, optimizer and steps of one variant."""
-    model = network(models.CifarResNet, settings, dataset, point)
-    return image_setup(model, dataset, settings, point, draw="own")
-
-
-def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
+def columns(row: Row) -> Row:
     """Means over the blocks, relative to the start, and the last block's variance."""
-    seen = lines(settings, point, run)
-    count = max(line["block"] for line in seen)
-    first, last = seen[:count], seen[-count:]
+    looks = lines(row)
+    count = max(line["block"] for line in looks)
+    first, last = looks[:count], looks[-count:]
 
     def ratio(name: str) -> float:
         pairs = zip(first, last, strict=True)
@@ -206,72 +166,41 @@ def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], li
     return list(ratios), [float(np.mean(values)) for values in ratios.values()]
 
 
-def network_of(row: Row) -> str:
-    """What the figure calls a run."""
-    return f"RescaleNet {row['title']}"
-
-
-def growth(rows: Sequence[Row]) -> str:
-    """What becomes of the multipliers and of the weights of the runs that have multipliers."""
-    own = [row for row in rows if row["variant"] == "multipliers" and row["status"] == "finished"]
-    if not own:
-        return "multipliers: no run finished"
-    said = []
-    for what, column in (("multipliers", "mean_multiplier"), ("weights' norms", "mean_norm_ratio")):
-        ratio = float(np.mean([float(row[column]) for row in own]))
-        said.append(f"{what} {'grow' if ratio > 1 else 'shrink'} to {ratio:.2g}")
-    return f"{' and its '.join(said)} of their start"
-
-
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws multipliers against blocks at the end, and multipliers, norms and gains over steps."""
-    rows, curves, settings = results.rows, results.curves["curves.csv"], results.settings
-    panels, multipliers, variances = [], [], []
-    for row in rows:
-        lines = curves.of(row)
-        first, last = (
-            [line for line in lines if line["step"] == lines[at]["step"]] for at in (0, -1)
+    ends: dict[str, list[Curve]] = {"multiplier": [], "variance": []}
+    ways: dict[str, list[Curve]] = {"multiplier": [], "weight_norm": [], "gain": [], "variance": []}
+    for row in results.rows:
+        looks, title, gone = (
+            results.curve(row),
+            f"RescaleNet {row['title']}",
+            row["status"] == "diverged",
         )
+        first, last = ([x for x in looks if x["step"] == looks[at]["step"]] for at in (0, -1))
         blocks = [int(line["block"]) for line in last]
-        scalars = [float(line["multiplier"]) for line in last]
-        multipliers.append(Curve(network_of(row), blocks, scalars, marked=True))
-        for when, looked in ((", before training", first), ("", last)):
-            sizes = [float(line["variance"]) for line in looked]
-            variances.append(Curve(network_of(row) + when, blocks, sizes))
+        for name, when, shown in (
+            ("multiplier", "", last),
+            ("variance", ", before training", first),
+            ("variance", "", last),
+        ):
+            values = [float(line[name]) for line in shown]
+            ends[name].append(Curve(title + when, blocks, values, marked=name == "multiplier"))
+        for name in ("multiplier", "weight_norm", "gain"):
+            ways[name].append(Curve(title, *over_steps(looks, name), gone))
+        deepest = [line for line in looks if int(line["block"]) == max(blocks)]
+        sizes = [float(line["variance"]) for line in deepest]
+        ways["variance"].append(Curve(title, [int(line["step"]) for line in deepest], sizes))
     along = "block k, from the input"
-    panels.append(Panel(along, "multiplier s at the end", multipliers))
-    panels.append(Panel(along, "Var of each block's sum", variances, y_base=10))
-    for name, label in (
-        ("multiplier", "multiplier, mean over blocks"),
-        ("weight_norm", "norm of the weights / its start"),
-        ("gain", "gain of a branch / its start"),
-    ):
-        drawn = [
-            Curve(
-                network_of(row),
-                *over_steps(curves.of(row), name),
-                row["status"] == "diverged",
-            )
-            for row in rows
-        ]
-        panels.append(Panel("step", label, drawn))
-    drawn = []
-    for row in rows:
-        last = [line for line in curves.of(row) if line["block"] == row["branches"]]
-        sizes = [float(line["variance"]) for line in last]
-        drawn.append(Curve(network_of(row), [int(line["step"]) for line in last], sizes))
-    panels.append(Panel("step", "Var of the last block's sum", drawn, y_base=10))
-    curves_figure(
-        panels,
-        path,
-        columns=3,
-        title=f"In ResNet-{settings.depth} RescaleNet's {growth(rows)}",
-        subtitle=(
-            f"On {data_title(settings.dataset)}, {settings.stem_channels} channels, learning rate "
-            f"{settings.learning_rate:g}, weight decay {settings.weight_decay:g}, batch "
-            f"{settings.batch_size}, {counted(settings.seeds, 'seed')}"
-        ),
-    )
+    panels = [
+        Panel(along, "multiplier s at the end", ends["multiplier"]),
+        Panel(along, "Var of each block's sum", ends["variance"], y_base=10),
+        Panel("step", "multiplier, mean over blocks", ways["multiplier"]),
+        Panel("step", "norm of the weights / its start", ways["weight_norm"]),
+        Panel("step", "gain of a branch / its start", ways["gain"]),
+        Panel("step", "Var of the last block's sum", ways["variance"], y_base=10),
+    ]
+    title = "RescaleNet's multipliers, weights and variances in training"
+    curves_figure(panels, path, columns=3, title=title, subtitle=results.about)
 
 
 def table(results: Results) -> str:
@@ -284,22 +213,13 @@ def table(results: Results) -> str:
         gone = row["status"] == "diverged"
         test = "diverged" if gone else f"{100 * float(row['test_accuracy']):.1f}"
         values = (f"{float(row[name]):.3g}" for name in MEASURED)
-        cells.append([row["title"], row["seed"], *values, test])
+        cells.append([row["title"], str(row["seed"]), *values, test])
     return text_table(cells)
 
 
-CURVES = Lines(("step", "block", "multiplier", "weight_norm", "gain", "variance"), lines)
 EXPERIMENT = Experiment(
-    name="rescale_multipliers",
-    title="RescaleNet's multipliers",
-    description="RescaleNet's multipliers and weights in training.",
-    scales=SCALES, command=Command,
-    grid=("variants", "seeds"),
-    key=("variant", "seed"),
-    columns=("variant", "title", "depth", "branches", "seed", *MEASURED, *OUTCOME),
-    points=points, setup=setup, probe=probe, row=row, lines={"curves.csv": CURVES},
-    table=table, plot=plot,
-    heading=lambda results: "At the end, relative to the start, means over the blocks:",
+    "rescale_multipliers", SCALES, table, figure, schemes=SCHEMES, columns=columns, lines=lines,
+    looks={"smoke": 2, "laptop": 50, "cifar": 195, "paper": 390}, probe=probe,
 )  # fmt: skip
 
 if __name__ == "__main__":

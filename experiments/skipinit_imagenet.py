@@ -26,150 +26,77 @@ ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, fo
 the best is at an edge of them, one beyond, in about ten minutes on two cores. It shows that
 regularised SkipInit trains without normalisation at the smaller batch, and which rates are too
 large for each scheme: BatchNorm diverges at none, alpha = 1 at the most. It shows nothing about
-accuracies on ImageNet. With `--variants fixup skipinit` SkipInit without dropout reaches 93.6% at
-batch 32, and Fixup, which starts to learn later, 76.9%; at batch 256 the 40 steps are too few for
-both (25.8% and 11.7%). `--scale smoke` takes seconds a run and shows nothing.
+accuracies on ImageNet. With `--grid scheme=fixup,skipinit` SkipInit without dropout reaches 93.6%
+at batch 32, and Fixup, which starts to learn later, 76.9%; at batch 256 the 40 steps are too few
+for both (25.8% and 11.7%). `--scale smoke` takes seconds a run and shows nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import models, optim, schemes
 from nf_resnets.plotting.sweep import PASSED
-from nf_resnets.sweep.select import Rule
-from nf_resnets.training import Start
 
 from . import imagenet
-from .experiment import Experiment, Point, Results, Setup
-from .folder import Row
-from .imagenet import OUTCOME, Images, Streamed
-from .images import network
+from .experiment import Results, Row
+from .grid import Point, grid
 from .main import run
-from .rates import best_rate, rows_at, widened
+from .rates import best_rate, beyond, rows_at_best
 from .table import accuracy_cell, edge_mark, grouped, published_cell, rate_table
 
 PUBLISHED = {
-    "batchnorm": {256: 75.0, 1024: 74.9, 4096: 74.9},
-    "fixup": {256: 74.8, 1024: 74.6, 4096: 73.0},
-    "skipinit": {256: 74.9, 1024: 74.6, 4096: 70.8},
-    "regularized_skipinit": {256: 75.6, 1024: 75.5, 4096: 72.7},
+    "BatchNorm": {256: 75.0, 1024: 74.9, 4096: 74.9},
+    "Fixup": {256: 74.8, 1024: 74.6, 4096: 73.0},
+    "SkipInit": {256: 74.9, 1024: 74.6, 4096: 70.8},
+    "regularised SkipInit": {256: 75.6, 1024: 75.5, 4096: 72.7},
 }
 """Top-1 test accuracies on ImageNet (%), by the batch size."""
+SCHEMES = ("batchnorm", "fixup", "skipinit", "regularized_skipinit")
 
-VARIANTS = (*PUBLISHED, "alpha_one")
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the table's rows depend on."""
-
-    images: Images
-    epochs: int
-    batches: tuple[int, ...]
-    rates: tuple[float, ...]  # at batch 256; in proportion to the batch
-    extend: int = 0  # times that a cell's rates go on beyond an edge at which its best lies
-    best: Rule = "strict"
-    depth: int = 50
-    variants: tuple[str, ...] = tuple(PUBLISHED)
-    seeds: tuple[int, ...] = (0,)
-    stem_channels: int = 64
-    steps: int | None = None  # None: those of the epochs
-    warmup_epochs: float = 5.0
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    scalar_factor: float = 0.1
-    slice_size: int = 64  # of BatchNorm's statistics
-    micro_batch: int = 1024  # examples of a step in memory at a time, at most
-
-
-SCALES = {
-    "smoke": Settings(
-        dataclasses.replace(imagenet.SMALL_IMAGES, most=80), epochs=1, batches=(16, 64),
-        rates=(0.1,), depth=26, stem_channels=4, warmup_epochs=0.0, slice_size=16,
-    ),
-    "laptop": Settings(
-        imagenet.SMALL_IMAGES, epochs=8, batches=(32, 256), rates=(0.025, 0.1, 0.4, 1.6), extend=1,
-        depth=26, variants=("batchnorm", "regularized_skipinit", "alpha_one"), stem_channels=8,
-        warmup_epochs=0.5, slice_size=32,
-    ),
-    "paper": Settings(Images(), epochs=90, batches=(256, 1024, 4096), rates=(0.05, 0.1, 0.2)),
+IMAGENET = imagenet.IMAGENET | {
+    "model": "resnet-50-v2", "epochs": 90, "warmup_epochs": 5.0, "ghost_batch": 64,
+    "micro_batch": 1024,
+}  # fmt: skip
+DIGITS = IMAGENET | imagenet.SMALL | {
+    "model": "resnet-26-v2", "epochs": 8, "warmup_epochs": 0.5, "ghost_batch": 32,
+    "micro_batch": 1024,
+}  # fmt: skip
+SMOKE = DIGITS | {
+    "epochs": 1, "warmup_epochs": 0.0, "ghost_batch": 16, "stem_channels": 4, "most": 80
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Command(imagenet.Command):
-    """The options of the table."""
-
-    best: Rule = "strict"
-    """How rates with diverged seeds are compared. strict: rates with more of them rank behind.
-    trimmed: if half of the seeds finished, by the mean over those that did."""
-
-
-def points(settings: Settings, streamed: Streamed, rows: Sequence[Row]) -> list[Point]:
-    """The runs of the table; those of one variant and batch size share a program.
-
-    A cell whose best rate lies at an edge of those that have run has one rate more.
-    """
-    found, there = [], grouped(rows, "variant", "batch")
-    for batch, name in itertools.product(settings.batches, settings.variants):
-        rates = widened(
-            settings.rates,
-            there.get((name, str(batch)), []),
-            rate_of,
-            extend=settings.extend,
-            rule=settings.best,
+def scale(
+    base: Point, batches: Sequence[int], rates: Sequence[float], schemes: Sequence[str] = SCHEMES
+) -> list[Point]:
+    """Every scheme and rate, in proportion to the batch by Goyal et al.'s rule."""
+    return [
+        point
+        for batch in batches
+        for point in grid(
+            {**base, "batch_size": batch}, scheme=schemes, peak_lr=[r * batch / 256 for r in rates],
+            seed=[0],
         )
-        scheme = schemes.get(name)
-        for rate, seed in itertools.product(rates, settings.seeds):
-            hyper = {"learning_rate": learning_rate(rate, batch)}
-            found.append(
-                Point(
-                    key={"variant": name, "batch": batch, "rate": rate, "seed": seed},
-                    title=scheme.title,
-                    start=Start(scheme, seed, hyper),
-                    program=(name, batch),
-                    label=f"{scheme.title}, batch {batch}, rate {rate:g}, seed {seed}",
-                    **imagenet.lengths(streamed, batch, settings.epochs, settings.steps),
-                )
-            )
-    return found
+    ]  # fmt: skip
 
 
-def learning_rate(rate: float, batch: int) -> float:
-    """The rate at a batch size: in proportion, by Goyal et al.'s rule."""
-    return rate * batch / 256
+ON_DIGITS = ("batchnorm", "regularized_skipinit", "alpha_one")
+SCALES = {
+    "smoke": scale(SMOKE, [16, 64], [0.1]),
+    "laptop": scale(DIGITS, [32, 256], [0.025, 0.1, 0.4, 1.6], ON_DIGITS),
+    "paper": scale(IMAGENET, [256, 1024, 4096], [0.05, 0.1, 0.2]),
+}
 
 
-def setup(settings: Settings, streamed: Streamed, point: Point) -> Setup:
-    """Network, optimizer and steps of one variant and batch size."""
-    batch, steps = point.batch_size, point.num_steps
-    slices = max(1, batch // settings.slice_size)
-    warmup = min(steps, round(settings.warmup_epochs * streamed.steps(batch)))
-    return imagenet.streamed_setup(
-        network(models.ResNet, settings, streamed, point, version=2, bn_groups=slices),
-        settings,
-        streamed,
-        point,
-        schedule=lambda rate: optim.warmup(optim.halving(rate, steps), warmup, steps),
-        scalar_factor=settings.scalar_factor,
-        micro_batch=settings.micro_batch,
-    )
-
-
-def row(settings: Settings, point: Point, run: Mapping[str, Any]) -> Row:
-    """The learning rate, the published accuracy, and the columns of a streamed run."""
-    published = PUBLISHED.get(point.key["variant"], {}).get(point.batch_size, "")
-    return {
-        "learning_rate": point.start.hyper["learning_rate"],
-        "published_accuracy": published,
-        **imagenet.row(settings, point, run),
-    }
+def columns(row: Row) -> Row:
+    """The rate at batch 256, and the columns of a streamed run."""
+    batch, rate = row["batch_size"], row["peak_lr"]
+    published = PUBLISHED.get(EXPERIMENT.title(row), {}).get(batch)
+    named = {"batch": batch, "rate": rate * 256 / batch, "learning_rate": rate}
+    return {**named, **imagenet.columns(row, published)}
 
 
 def rate_of(row: Row) -> float:
@@ -177,73 +104,33 @@ def rate_of(row: Row) -> float:
     return float(row["rate"])
 
 
-def best(rows: Sequence[Row], rule: Rule) -> list[Row]:
-    """The rows of a cell at the best rate by mean test accuracy; at the lowest if none finished."""
-    chosen = best_rate(rows, rate_of, rule).best
-    return rows_at(min(map(rate_of, rows)) if chosen is None else chosen, rows, rate_of)
-
-
 def table(results: Results) -> str:
     """For each scheme and batch size the accuracy at the best rate, and what was published."""
-    settings, of = results.settings, grouped(results.rows, "variant", "batch")
     cells = [["scheme", "batch", "test accuracy", "best rate", "diverged rates", "published"]]
-    for name, batch in itertools.product(settings.variants, settings.batches):
-        rows = of.get((name, str(batch)), [])
-        if not rows:
-            continue
-        chosen, tried = best(rows, settings.best), set(map(rate_of, rows))
-        found = best_rate(rows, rate_of, settings.best)
+    for (title, batch), rows in grouped(results.rows, "title", "batch").items():
+        chosen, tried = rows_at_best(rows, rate_of), set(map(rate_of, rows))
+        best = best_rate(rows, rate_of)
         rate = f"{float(chosen[0]['learning_rate']):g}" + edge_mark(rate_of(chosen[0]), tried)
-        rate += PASSED if found.passed_over else ""
-        rate = "-" if found.best is None else rate
+        rate += PASSED if best.passed_over else ""
         gone = {row["rate"] for row in rows if row["status"] == "diverged"}
-        diverged = f"{len(gone)} of {len(tried)}"
-        published = published_cell(PUBLISHED.get(name, {}).get(batch))
-        which = (chosen[0]["title"], str(batch))
-        cells.append([*which, accuracy_cell(chosen), rate, diverged, published])
+        published = published_cell(PUBLISHED.get(title, {}).get(int(batch)))
+        words = ("-" if best.best is None else rate, f"{len(gone)} of {len(tried)}", published)
+        cells.append([title, batch, accuracy_cell(chosen), *words])
     return rate_table(cells)
 
 
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws the training accuracy of every scheme at its best rate, a panel for each batch size."""
-    settings, panels = results.settings, {}
-    for (batch, _), rows in grouped(results.rows, "batch", "variant").items():
-        panels.setdefault(f"batch {batch}", []).extend(best(rows, settings.best))
-    imagenet.plot_panels(
-        results,
-        panels,
-        path,
-        at="at",
-        subtitle=f"ResNet-{settings.depth} version 2, each scheme at its best learning rate",
-    )
+    panels: dict[str, list[Row]] = {}
+    for (batch, _), rows in grouped(results.rows, "batch", "title").items():
+        panels.setdefault(f"batch {batch}", []).extend(rows_at_best(rows, rate_of))
+    imagenet.panels_figure(results, panels, path)
 
 
-WHAT_IT_SHOWS = {
-    "smoke": "These runs are too short to show anything.",
-    "laptop": (
-        "This shows which learning rates each scheme bears at a small and at a large batch, with "
-        "and without normalisation.\nIt cannot show ImageNet's accuracies, nor what the batch of "
-        "4,096 costs there (--scale paper)."
-    ),
-    "paper": "",
-}
-
-
-EXPERIMENT = Experiment(
-    name="skipinit_imagenet",
-    title="SkipInit on ImageNet",
-    description="Train ResNet-50 without BatchNorm at large batches.",
-    scales=SCALES, command=Command, load=imagenet.load,
-    grid=("batches", "rates", "extend", "best", "variants", "seeds"),
-    choices={"variants": VARIANTS},
-    key=("variant", "batch", "rate", "seed"),
-    columns=(
-        "variant", "batch", "rate", "seed", "title", "learning_rate", "published_accuracy", *OUTCOME
-    ),
-    points=points, setup=setup, row=row, lines={"curves.csv": imagenet.CURVES},
-    table=table, plot=plot, heading=imagenet.heading,
-    note=functools.partial(imagenet.note, WHAT_IT_SHOWS),
-)  # fmt: skip
+GROW = {"laptop": functools.partial(beyond, extend=1)}
+EXPERIMENT: Any = imagenet.experiment(
+    "skipinit_imagenet", SCALES, table, figure, columns=columns, grow=GROW
+)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -45,8 +45,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from nf_resnets import command_line, optim
-from nf_resnets.models import DTYPES, Dtype
+from nf_resnets import command_line
 from nf_resnets.sweep import command, settings
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
@@ -117,11 +116,7 @@ class Command:
     """Whether all batch sizes have as many epochs or as many steps."""
     grid: tuple[str, ...] = ()
     """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:5
-    batch_size=8,32."""
-    dtype: Dtype = DTYPES[0]
-    """What networks compute in; parameters, statistics and losses are float32 in either case."""
-    optimizer: optim.Name = "sgd"
-    """sgd, as published; adamw, lion or muon, which want smaller rates than the scale has."""
+    batch_size=8,32 optimizer=lion."""
     options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
         dataclasses.field(default_factory=lambda: Options(out=Path()))
     )
@@ -139,10 +134,6 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
     base = {name: value for name, value in scale.base.items() if name not in axes}
-    if wanted.dtype != DTYPES[0]:
-        base["dtype"] = wanted.dtype
-    if wanted.optimizer != "sgd":
-        base["optimizer"] = wanted.optimizer
     if wanted.budget == "steps":
         base.pop("epochs", None)
         base["steps"] = scale.num_steps

@@ -38,40 +38,54 @@ date.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from .grid import Point, grid
 from .main import run
-from .rates import Line, Settings, rate_experiment
+from .rates import CIFAR10, DIGITS, PAPER_RATES, SMOKE, rate_experiment
 
-LINES = {
-    "batchnorm": Line("BatchNorm", "batchnorm"),
-    "alpha_rsqrt_depth": Line("α = 1/√L", "alpha_rsqrt_depth"),
-    "skipinit": Line("α = 0 (SkipInit)", "skipinit"),
-    "alpha_one": Line("α = 1", "alpha_one"),
-    "sqrt_half": Line("(x + F)/√2", "sqrt_half"),
-    "skipinit_no_bias": Line("α = 0, no biases", "rezero"),
-    "skipinit_no_l2": Line("α = 0, no L2", "skipinit", l2=False),
+TITLES = {
+    "batchnorm": "BatchNorm",
+    "alpha_rsqrt_depth": "α = 1/√L",
+    "skipinit": "α = 0 (SkipInit)",
+    "alpha_one": "α = 1",
+    "sqrt_half": "(x + F)/√2",
+    "rezero": "α = 0, no biases",
 }
-SCALES = {
-    "smoke": Settings(
-        "digits", (10,), ("skipinit", "alpha_one"), (-3, -5), width=1, stem_channels=4,
-        batch_size=64, steps=4,
-    ),
-    "laptop": Settings(
-        "digits", (16, 100, 304), tuple(LINES), (-3, -4, -5), extend=2, width=1, stem_channels=8,
-        batch_size=64, steps=88, bn_groups=1, bn_estimate_batches=4,
-    ),
-    "paper": Settings(
-        "cifar10", (16, 100, 1000), tuple(LINES), (0, -1, -2, -3, -4, -5, -6),
-        seeds=(0, 1, 2, 3, 4), padding=4, flip=True,
-    ),
-}  # fmt: skip
 
-EXPERIMENT = rate_experiment(
-    "skipinit_table1_depth",
-    "SkipInit table 1",
-    "SkipInit's table 1: accuracy against depth.",
-    LINES,
-    SCALES,
-)
+
+def title(row: Mapping[str, Any]) -> str:
+    """A line of the table."""
+    return TITLES[row["scheme"]] if row["weight_decay"] else "α = 0, no L2"
+
+
+def lines(
+    base: Point, width: int, depths: list[int], seeds: list[int], *rates: float
+) -> list[Point]:
+    """Every scheme, and SkipInit without weight decay, shallow networks first."""
+    points = []
+    for depth in depths:
+        axes = {"peak_lr": rates, "seed": seeds}
+        base = {**base, "model": f"wrn-{depth}-{width}"}
+        points += grid(base, scheme=TITLES, **axes)
+        points += grid({**base, "weight_decay": 0.0}, scheme=["skipinit"], **axes)
+    return points
+
+
+SCALES = {
+    "smoke": grid(
+        SMOKE,
+        model=["wrn-10-1"],
+        scheme=["skipinit", "alpha_one"],
+        peak_lr=[2**-3, 2**-5],
+        seed=[0],
+    ),
+    "laptop": lines({**DIGITS, "steps": 88}, 1, [16, 100, 304], [0], 2**-3, 2**-4, 2**-5),
+    "paper": lines(CIFAR10, 2, [16, 100, 1000], [0, 1, 2, 3, 4], *PAPER_RATES),
+}
+
+EXPERIMENT = rate_experiment("skipinit_table1_depth", SCALES, extend=2, title=title)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

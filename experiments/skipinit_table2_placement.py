@@ -45,11 +45,13 @@ stands before the last ReLU and the mean over the image, not right before the so
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from nf_resnets import schemes
 
+from .grid import Point, grid
 from .main import run
-from .rates import Line, Settings, rate_experiment
+from .rates import CIFAR10, DIGITS, PAPER_RATES, SMOKE, rate_experiment
 
 
 def times(a: float) -> schemes.Scheme:
@@ -59,36 +61,38 @@ def times(a: float) -> schemes.Scheme:
     return dataclasses.replace(half, name=f"batchnorm_times_{a:g}", anatomy=anatomy)
 
 
-LINES = {
-    "batchnorm": Line("BatchNorm in the branch", "batchnorm"),
-    "batchnorm_last": Line("one BatchNorm, last", "batchnorm_last"),
-    "batchnorm_sqrt_half": Line("BatchNorm, block × √½", "batchnorm_sqrt_half"),
-    "batchnorm_half": Line("BatchNorm, block × ½", times(0.5)),
-    "batchnorm_quarter": Line("BatchNorm, block × ¼", times(0.25)),
-    "batchnorm_merge": Line("BatchNorm, also after sum", "batchnorm_merge"),
-    "skipinit": Line("α = 0 (SkipInit)", "skipinit"),
+TITLES = {
+    "batchnorm": "BatchNorm in the branch",
+    "batchnorm_last": "one BatchNorm, last",
+    "batchnorm_sqrt_half": "BatchNorm, block × √½",
+    "batchnorm_times_0.5": "BatchNorm, block × ½",
+    "batchnorm_times_0.25": "BatchNorm, block × ¼",
+    "batchnorm_merge": "BatchNorm, also after sum",
+    "skipinit": "α = 0 (SkipInit)",
 }
+
+
+def lines(base: Point, width: int, rates: Sequence[float], seeds: Sequence[int]) -> list[Point]:
+    """Every scheme at 100 and 1,000 layers."""
+    models = [f"wrn-{depth}-{width}" for depth in (100, 1000)]
+    return grid(base, model=models, scheme=TITLES, peak_lr=rates, seed=seeds)
+
+
 SCALES = {
-    "smoke": Settings(
-        "digits", (10,), ("batchnorm_last",), (-3, -5), width=1, stem_channels=4, batch_size=64,
-        steps=4, bn_groups=1, bn_estimate_batches=1,
+    "smoke": grid(
+        SMOKE | {"bn_estimate_batches": 1}, model=["wrn-10-1"], scheme=["batchnorm_last"],
+        peak_lr=[2**-3, 2**-5], seed=[0],
     ),
-    "laptop": Settings(
-        "digits", (100, 1000), tuple(LINES), (-4, -6), extend=1, width=1, stem_channels=8,
-        batch_size=64, steps=110, bn_groups=1, bn_estimate_batches=4,
-    ),
-    "paper": Settings(
-        "cifar10", (100, 1000), tuple(LINES), (0, -1, -2, -3, -4, -5, -6), seeds=(0, 1, 2, 3, 4),
-        padding=4, flip=True,
-    ),
+    "laptop": lines({**DIGITS, "steps": 110}, 1, [2**-4, 2**-6], [0]),
+    "paper": lines(CIFAR10, 2, PAPER_RATES, [0, 1, 2, 3, 4]),
 }  # fmt: skip
 
 EXPERIMENT = rate_experiment(
     "skipinit_table2_placement",
-    "SkipInit, the place of BatchNorm",
-    "BatchNorm's variants at 100 and 1,000 layers.",
-    LINES,
     SCALES,
+    extend=1,
+    schemes=[times(0.5), times(0.25)],
+    title=lambda row: TITLES[row["scheme"]],
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Text tables: columns aligned, names to the left, numbers to the right."""
+"""Text tables: columns aligned, names to the left, numbers to the right; and curves of rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nf_resnets.plotting.curves import Curve
 from nf_resnets.plotting.sweep import EDGE, EDGE_NOTE, PASSED, PASSED_NOTE, text_table
 
 
@@ -17,51 +18,15 @@ def grouped(
     >>> grouped([{"a": "1", "b": "2"}, {"a": "3", "b": "2"}], "b")
     {('2',): [{'a': '1', 'b': '2'}, {'a': '3', 'b': '2'}]}
     """
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        found.setdefault(tuple(str(row[name]) for name in columns), []).append(row)
-    return found
+        groups.setdefault(tuple(str(row[name]) for name in columns), []).append(row)
+    return groups
 
 
-def counted(values: Sequence[Any], noun: str) -> str:
-    """How many there are, in words.
-
-    >>> counted((0,), "seed"), counted((0, 1), "seed")
-    ('1 seed', '2 seeds')
-    """
-    return f"{len(values)} {noun}{'' if len(values) == 1 else 's'}"
-
-
-def data_title(name: str) -> str:
-    """What texts call a data set.
-
-    >>> data_title("cifar10"), data_title("digits")
-    ('CIFAR-10', 'the digits')
-    """
-    return {"cifar10": "CIFAR-10", "digits": "the digits"}.get(name, name)
-
-
-def seeds_shown(rows: Iterable[Mapping[str, Any]], *columns: str) -> str:
-    """How many seeds the curve of each combination is the mean of, and what its band is.
-
-    >>> rows = [{"depth": 10, "seed": 0}, {"depth": 10, "seed": 1}]
-    >>> seeds_shown(rows[:1], "depth"), seeds_shown(rows, "depth")
-    ('1 seed', 'means of 2 seeds, bands from the lowest to the highest')
-    """
-    seeds = seeds_counted(rows, *columns)
-    return seeds if seeds == "1 seed" else f"means of {seeds}, bands from the lowest to the highest"
-
-
-def seeds_counted(rows: Iterable[Mapping[str, Any]], *columns: str) -> str:
-    """How many seeds each combination of some columns has.
-
-    >>> rows = [{"depth": 10, "seed": 0}, {"depth": 10, "seed": 1}, {"depth": 34, "seed": 0}]
-    >>> [seeds_counted(some, "depth") for some in (rows, rows[:2], rows[2:])]
-    ['1 to 2 seeds', '2 seeds', '1 seed']
-    """
-    counts = {len(of) for of in grouped(rows, *columns).values()}
-    most = counted(range(max(counts)), "seed")
-    return most if len(counts) == 1 else f"{min(counts)} to {most}"
+def finished(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of runs that did not diverge."""
+    return [row for row in rows if row["status"] == "finished"]
 
 
 def edge_mark(best: float, tried: Iterable[float]) -> str:
@@ -91,10 +56,10 @@ def accuracy_cell(
     >>> accuracy_cell([{"status": "finished", "test_accuracy": "0.931"}, {"status": "diverged"}])
     '93.1 (1 diverged)'
     """
-    finished = [100 * float(row[column]) for row in rows if row["status"] == "finished"]
-    gone = len(rows) - len(finished)
-    mean = sum(finished) / len(finished) if finished else 0.0
-    shown = [f"{100 - mean if error else mean:.1f}"] if finished else []
+    values = [100 * float(row[column]) for row in finished(rows)]
+    gone = len(rows) - len(values)
+    mean = sum(values) / len(values) if values else 0.0
+    shown = [f"{100 - mean if error else mean:.1f}"] if values else []
     return " ".join([*shown, *([f"({gone} diverged)"] if gone else [])]) or "-"
 
 
@@ -104,23 +69,19 @@ def spread_cell(rows: Sequence[Mapping[str, Any]], column: str = "test_accuracy"
     >>> spread_cell([{"status": "finished", "test_accuracy": share} for share in (0.5, 0.6, 0.7)])
     '60.0 ± 10.0 (3 runs)'
     """
-    finished = [100 * float(row[column]) for row in rows if row["status"] == "finished"]
-    if len(finished) < 2:
+    values = [100 * float(row[column]) for row in finished(rows)]
+    if len(values) < 2:
         return accuracy_cell(rows, column)
-    gone = len(rows) - len(finished)
-    runs = f"{len(finished)} runs" + (f", {gone} diverged" if gone else "")
-    return f"{statistics.fmean(finished):.1f} ± {statistics.stdev(finished):.1f} ({runs})"
+    gone = len(rows) - len(values)
+    runs = f"{len(values)} runs" + (f", {gone} diverged" if gone else "")
+    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f} ({runs})"
 
 
 def error_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str]:
     """Mean and median test error (%) of the runs that finished; how many ran, and diverged."""
-    errors = [
-        100 - 100 * float(row["test_accuracy"]) for row in rows if row["status"] == "finished"
-    ]
-    middle = (statistics.mean, statistics.median)
-    found = [f"{of(errors):.2f}" if errors else "-" for of in middle]
-    gone = sum(row["status"] == "diverged" for row in rows)
-    return found[0], found[1], str(len(rows)), str(gone)
+    errors = [100 - 100 * float(row["test_accuracy"]) for row in finished(rows)]
+    shown = [f"{of(errors):.2f}" if errors else "-" for of in (statistics.mean, statistics.median)]
+    return shown[0], shown[1], str(len(rows)), str(len(rows) - len(errors))
 
 
 def published_cell(value: float | None, digits: int = 1) -> str:
@@ -128,7 +89,41 @@ def published_cell(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def mean_curves(
+    results: Any, rows: Iterable[Mapping[str, Any]], column: str = "accuracy"
+) -> list[Curve]:
+    """A curve for the runs of each title: the mean of a column of their lines.
+
+    It goes as far as all of them went, in a band from the lowest run to the highest; accuracies are
+    in percent.
+    """
+    factor, curves = 100 if column == "accuracy" else 1, []
+    for (title,), runs in grouped(rows, "title").items():
+        values = [
+            {
+                int(line["step"]): factor * float(line[column])
+                for line in results.curve(run)
+                if line.get(column) not in (None, "")
+            }
+            for run in runs
+        ]
+        steps = sorted(set.intersection(*map(set, values)))
+        at = [[run[step] for run in values] for step in steps]
+        if steps:  # else one of them diverged before its first line
+            curves.append(
+                Curve(
+                    title,
+                    steps,
+                    [sum(each) / len(each) for each in at],
+                    diverged=len(finished(runs)) < len(runs),
+                    low=[min(each) for each in at] if len(runs) > 1 else (),
+                    high=[max(each) for each in at] if len(runs) > 1 else (),
+                )
+            )
+    return curves
+
+
 __all__ = [
-    "accuracy_cell", "counted", "data_title", "edge_mark", "error_cells", "grouped",
-    "published_cell", "rate_table", "seeds_counted", "seeds_shown", "spread_cell", "text_table",
+    "accuracy_cell", "edge_mark", "error_cells", "finished", "grouped", "mean_curves",
+    "published_cell", "rate_table", "spread_cell", "text_table",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ and wide, `--scale smoke` takes seconds.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,44 +33,24 @@ from nf_resnets import analysis, schemes
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.theory import Curves, theory_figure
 
-from .experiment import Experiment, Results
-from .folder import ResultsFolder, Row
+from .experiment import Experiment, Results, Row
+from .grid import Point, grid
 from .main import run
-from .table import text_table
-from .untrained import (
-    Command,
-    OneStage,
-    digits,
-    fill,
-    in_order,
-    initial,
-    quick_jit,
-    random_signs,
+from .table import grouped, text_table
+from .untrained import OneStage, digits, initial, quick_jit, random_signs
+
+LAPTOP = {"depth": 64, "width": 16, "side": 8, "batch_size": 32, "draws": 8}
+SCHEMES = (
+    "batchnorm", "batchnorm_last", "batchnorm_sqrt_half", "batchnorm_merge", "alpha_rsqrt_depth",
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    depth: int = 64
-    width: int = 16
-    side: int = 8
-    batch_size: int = 32
-    draws: int = 8
-    first: int = 4  # block of the fit
-    schemes: tuple[str, ...] = (
-        "batchnorm", "batchnorm_last", "batchnorm_sqrt_half", "batchnorm_merge",
-        "alpha_rsqrt_depth",
-    )  # fmt: skip
-
-
+SMOKE = {"depth": 8, "width": 4, "side": 4, "batch_size": 8, "draws": 2}
+PAPER = {"depth": 500, "width": 64, "batch_size": 128, "draws": 32}
 SCALES = {
-    "smoke": Settings(depth=8, width=4, side=4, batch_size=8, draws=2, first=2),
-    "laptop": Settings(),
-    "paper": Settings(depth=500, width=64, batch_size=128, draws=32),
+    "smoke": grid(SMOKE, scheme=SCHEMES),
+    "laptop": grid(LAPTOP, scheme=SCHEMES),
+    "paper": grid(LAPTOP | PAPER, scheme=SCHEMES),
 }
-KEY = ("scheme", "block")
+FIRST = 4  # block of the fit
 
 
 def ratios(
@@ -90,21 +70,21 @@ def ratios(
         logits, _ = observed(params, images, perturbations)
         return (jax.random.normal(key, logits.shape) * logits).sum()
 
-    found = []
+    ratio_of_blocks = []
     for block, factor in zip(analysis.branches(jax.grad(along)(nothing)), identity, strict=True):
         skip = factor * block["sum"]
         branch = block["input"] - skip
-        found.append(jnp.sqrt(jnp.square(branch).mean() / jnp.square(skip).mean()))
-    return jnp.stack(found)
+        ratio_of_blocks.append(jnp.sqrt(jnp.square(branch).mean() / jnp.square(skip).mean()))
+    return jnp.stack(ratio_of_blocks)
 
 
-def draw_ratios(settings: Settings, name: str) -> np.ndarray:
+def draw_ratios(point: Point) -> np.ndarray:
     """The ratios of a scheme's network, ``[draws, L]``."""
-    scheme = schemes.get(name)
-    model = OneStage(settings.depth, settings.width, scheme)
-    images = random_signs(settings.batch_size, settings.side)
-    constant = scheme.anatomy.constants((False,) * settings.depth).identity
-    identity = np.ones(settings.depth) if constant is None else constant
+    scheme = schemes.get(point["scheme"])
+    model = OneStage(point["depth"], point["width"], scheme)
+    images = random_signs(point["batch_size"], point["side"])
+    constant = scheme.anatomy.constants((False,) * point["depth"]).identity
+    identity = np.ones(point["depth"]) if constant is None else constant
 
     def one(key: jax.Array) -> jax.Array:
         params, variables = initial(model, key, images)
@@ -112,29 +92,22 @@ def draw_ratios(settings: Settings, name: str) -> np.ndarray:
         observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
         return ratios(observed, params, images, identity, jax.random.fold_in(key, 3))
 
-    keys = jax.random.split(jax.random.key(0), settings.draws)
+    keys = jax.random.split(jax.random.key(0), point["draws"])
     return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys))(keys))
 
 
-def rows_of(settings: Settings, name: str) -> list[Row]:
+def measure(point: Point, _: str | None) -> list[Row]:
     """The mean ratio at each block, and its standard error."""
-    found = draw_ratios(settings, name)
-    means, errors = found.mean(axis=0), found.std(axis=0, ddof=1) / len(found) ** 0.5
+    ratio = draw_ratios(point)
+    means, errors = ratio.mean(axis=0), ratio.std(axis=0, ddof=1) / len(ratio) ** 0.5
+    shared = {"scheme": point["scheme"], "title": schemes.get(point["scheme"]).title}
     return [
-        {"scheme": name, "block": at + 1, "title": schemes.get(name).title}
-        | {"ratio": digits(means[at]), "error": digits(errors[at])}
-        for at in range(settings.depth)
+        {**shared, "block": at + 1, "ratio": digits(means[at]), "error": digits(errors[at])}
+        for at in range(point["depth"])
     ]
 
 
-def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
-    """Measures each scheme."""
-    for name in settings.schemes:
-        key = {"scheme": name, "block": settings.depth}
-        fill(folder, key, name, rows_of, settings, name)
-
-
-def slope(rows: list[Row], first: int) -> float:
+def slope(rows: Sequence[Row], first: int) -> float:
     """The exponent ``p`` of ``ratio ~ l**p``, by least squares from a block on.
 
     Example:
@@ -149,69 +122,46 @@ def slope(rows: list[Row], first: int) -> float:
 
 def table(results: Results) -> str:
     """The ratio at the first block, in the middle and at the last, and the slope."""
-    settings = results.settings
-    blocks = [1, max(1, settings.depth // 4), settings.depth]
+    depth = max(int(row["block"]) for row in results.rows)
+    blocks = [1, max(1, depth // 4), depth]
     cells = [["scheme", *(f"block {block}" for block in blocks), "slope"]]
-    for name in settings.schemes:
-        own = in_order(results.rows, scheme=[name])
-        at = {int(row["block"]): row for row in own}
+    for (title,), rows in grouped(results.rows, "title").items():
+        at = {int(row["block"]): row for row in rows}
         values = [f"{float(at[b]['ratio']):.3g} ± {float(at[b]['error']):.1g}" for b in blocks]
-        cells.append([own[0]["title"], *values, f"{slope(own, settings.first):.2f}"])
+        cells.append([title, *values, f"{slope(rows, FIRST):.2f}"])
     return text_table(cells)
 
 
-def exponents(results: Results) -> str:
-    """How the ratio moves with the block with BatchNorm in the branch, and in the other schemes."""
-    found = {}
-    for name in results.settings.schemes:
-        if own := in_order(results.rows, scheme=[name]):
-            # Without the sign of a zero.
-            found[name] = f"{round(slope(own, results.settings.first), 2) + 0.0:.2f}"
-    batchnorm = found.pop("batchnorm", "")
-    said = [f"${{l}}^{{{batchnorm}}}$ with BatchNorm in the branch"] * bool(batchnorm)
-    if found:
-        ends = dict.fromkeys((min(found.values(), key=float), max(found.values(), key=float)))
-        powers = " to ".join(f"${{l}}^{{{end}}}$" for end in ends)
-        said.append(f"{powers} in the other schemes")
-    return f"Against the skip's, a branch's gradient goes as {' and '.join(said)}"
-
-
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws the ratios against the block, and the line of slope -1/2 through BatchNorm's last."""
-    settings = results.settings
-    drawn = [{**row, "line": ""} for row in in_order(results.rows, scheme=settings.schemes)]
+    drawn = [{**row, "line": ""} for row in results.rows]
+    depth = max(int(row["block"]) for row in results.rows)
     expected = [
         {"title": "slope -1/2", "block": block, "ratio": "", "line": ratio}
-        for row in in_order(results.rows, scheme=["batchnorm"], block=[settings.depth])
-        for block in range(1, settings.depth + 1)
-        if (ratio := float(row["ratio"]) * (settings.depth / block) ** 0.5)
+        for row in results.rows
+        if row["scheme"] == "batchnorm" and int(row["block"]) == depth
+        for block in range(1, depth + 1)
+        if (ratio := float(row["ratio"]) * (depth / block) ** 0.5)
     ]
     panel = Curves(
         "", [*drawn, *expected], "block", "ratio",
         "block $l$, from the input", "gradient of the branch / of the skip",
         dotted="line",
     )  # fmt: skip
+    point = results.points[0]
     theory_figure(
         [panel],
         path,
-        title=exponents(results),
+        title="The gradient through a branch against that through its skip",
         subtitle=(
-            f"Ratio of root mean squares, its exponent from block {settings.first} on: "
-            f"{settings.depth} pre-activation blocks at initialisation, {settings.width} channels, "
-            f"{settings.side} x {settings.side} random images; means of {settings.draws} draws"
+            f"Ratio of root mean squares: {depth} pre-activation blocks at initialisation, "
+            f"{point['width']} channels, {point['side']} x {point['side']} random images; means "
+            f"of {point['draws']} draws"
         ),
     )
 
 
-EXPERIMENT = Experiment(
-    name="theory_backward",
-    title="Gradients of the two paths",
-    description="Gradients through branch and skip, block by block.",
-    scales=SCALES, command=Command,
-    key=KEY, grid=(),
-    columns=(*KEY, "title", "ratio", "error"),
-    measure=measure, table=table, plot=plot,
-)  # fmt: skip
+EXPERIMENT = Experiment("theory_backward", SCALES, table, figure, measure=measure)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

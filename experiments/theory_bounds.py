@@ -33,44 +33,23 @@ from nf_resnets.analysis.bounds import Bound, block_bounds, parameter_bounds
 from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.theory import Curves, theory_figure
 
-from . import untrained
-from .experiment import Experiment, Results
-from .folder import ResultsFolder, Row
+from .experiment import Experiment, Results, Row
+from .grid import Point, grid
 from .main import run
-from .table import text_table
-from .untrained import digits, digits_batch, fill, in_order, quick_jit
+from .table import grouped, text_table
+from .untrained import digits, digits_batch, quick_jit
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    depths: tuple[int, ...] = (10, 16, 40, 100)
-    inits: tuple[str, ...] = ("he", "xavier", "lsuv", "fixup")
-    stem_channels: int = 8
-    batch_size: int = 32
-    draws: int = 4
-
-
-SCALES = {
-    "smoke": Settings(depths=(10, 16), stem_channels=4, batch_size=8, draws=2),
-    "laptop": Settings(),
-    "paper": Settings(depths=(10, 16, 40, 100, 304, 1000), stem_channels=16, draws=16),
-}
 TITLES = {"he": "He", "xavier": "Xavier", "lsuv": "LSUV", "fixup": "Fixup, random head"}
-KEY = ("init", "depth", "theorem", "where")
+LAPTOP = {"stem_channels": 8, "batch_size": 32, "draws": 4}
+SMOKE = {"stem_channels": 4, "batch_size": 8, "draws": 2}
+PAPER = LAPTOP | {"stem_channels": 16, "draws": 16}
+SCALES = {
+    "smoke": grid(SMOKE, depth=[10, 16], init=TITLES),
+    "laptop": grid(LAPTOP, depth=[10, 16, 40, 100], init=TITLES),
+    "paper": grid(PAPER, depth=[10, 16, 40, 100, 304, 1000], init=TITLES),
+}
 SHORTCUT = "stage_2/first/shortcut/kernel + stage_2/first/conv_1/kernel"
 SLACK = 1e-4  # relative: float32 through hundreds of layers
-
-
-@dataclasses.dataclass(frozen=True)
-class Command(untrained.Command):
-    """The options of the command line."""
-
-    depths: tuple[int, ...] = ()
-    """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
-    inits: tuple[str, ...] = ()
-    """Of he, xavier, lsuv, fixup; by default all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +62,11 @@ class Network:
     bounds: Callable[[Any], tuple[Bound, dict[str, Bound]]]
 
 
-def make_network(settings: Settings, depth: int) -> Network:
+@functools.cache
+def make_network(depth: int, batch_size: int, stem_channels: int) -> Network:
     """The network of one depth on a batch of the digits."""
-    images, labels = digits_batch(settings.batch_size)
-    model = models.WideResNet(depth=depth, scheme="fixup", stem_channels=settings.stem_channels)
+    images, labels = digits_batch(batch_size)
+    model = models.WideResNet(depth=depth, scheme="fixup", stem_channels=stem_channels)
     observed = analysis.observe(model)
 
     def bounds(params: Any) -> tuple[Bound, dict[str, Bound]]:
@@ -121,13 +101,14 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
         yield from map(quick_jit(compiled[name]), keys)
 
 
-def rows_of(settings: Settings, get_network: Callable[[], Network], name: str) -> list[Row]:
+def measure(point: Point, _: str | None) -> list[Row]:
     """Both theorems for the draws of one initialisation: a row for each block and each set."""
-    network = get_network()
+    name = point["init"]
+    network = make_network(point["depth"], point["batch_size"], point["stem_channels"])
     model = network.model
-    keys = jax.random.split(jax.random.key(0), settings.draws)
-    found = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
-    of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *found)
+    keys = jax.random.split(jax.random.key(0), point["draws"])
+    bounds = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
+    of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *bounds)
     rows = [
         {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}
         | summary(Bound(*(each[:, at] for each in of_blocks)))
@@ -137,8 +118,6 @@ def rows_of(settings: Settings, get_network: Callable[[], Network], name: str) -
         {"theorem": 2, "where": where, "k": ""} | summary(bound) for where, bound in of_sets.items()
     ]
     shared = {"init": name, "depth": model.depth, "title": TITLES[name]}
-    # The stem's row last: it says that the network is done with.
-    rows.sort(key=lambda row: row["where"] == "stem/kernel")
     return [row | shared | {"branches": model.num_branches} for row in rows]
 
 
@@ -153,55 +132,34 @@ def summary(bound: Bound) -> Row:
     }
 
 
-def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
-    """Measures each initialisation at each depth."""
-    for depth in settings.depths:
-        network = functools.cache(functools.partial(make_network, settings, depth))
-        for name in settings.inits:
-            key = {"init": name, "depth": depth, "where": "stem/kernel"}
-            fill(folder, key, f"{TITLES[name]}, {depth} layers", rows_of, settings, network, name)
-
-
-def check(settings: Settings, command: Command) -> Settings:
-    """Refuses depths without a network."""
-    for depth in settings.depths:
-        models.WideResNet(depth=depth)
-    return settings
-
-
-def wanted(results: Results) -> list[Row]:
-    """The rows that the settings ask for, in their order."""
-    return in_order(results.rows, init=results.settings.inits, depth=results.settings.depths)
-
-
 def table(results: Results) -> str:
     """Violations and, at the first block and the stem, both sides."""
-    rows = wanted(results)
     cells = [["init", "layers", "checks", "violations", "largest ratio", "block 1", "bound",
               "stem", "bound"]]  # fmt: skip
-    for name, depth in dict.fromkeys((row["title"], row["depth"]) for row in rows):
-        own = [row for row in rows if (row["title"], row["depth"]) == (name, depth)]
-        at = {row["where"]: row for row in own}
+    order = list(TITLES.values())
+    ordered = sorted(results.rows, key=lambda row: order.index(row["title"]))
+    for (title, depth), rows in grouped(ordered, "title", "depth").items():
+        at = {row["where"]: row for row in rows}
         pairs = [
             f"{float(at[where][side]):.3g}"
             for where in ("block 1", "stem/kernel")
             for side in ("gradient_norm", "lower_bound")
         ]
-        violations = sum(int(row["violations"]) for row in own)
-        largest = max(float(row["largest_ratio"]) for row in own)
-        cells.append([name, depth, str(len(own)), str(violations), f"{largest:.3f}", *pairs])
+        violations = sum(int(row["violations"]) for row in rows)
+        largest = max(float(row["largest_ratio"]) for row in rows)
+        cells.append([title, depth, str(len(rows)), str(violations), f"{largest:.3f}", *pairs])
     return text_table(cells)
 
 
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws both sides of both theorems, over the blocks and over the depth."""
-    settings, rows = results.settings, wanted(results)
-    deepest = max(settings.depths)
-    by_block = in_order(rows, theorem=[1], depth=[deepest])
+    rows, point = results.rows, results.points[0]
+    deepest = max(int(row["depth"]) for row in rows)
+    by_block = [r for r in rows if str(r["theorem"]) == "1" and int(r["depth"]) == deepest]
 
     def over_depth(heading: str, where: str) -> Curves:
-        own = [row for row in rows if row["where"] == where]
-        return Curves(heading, own, "branches", "gradient_norm", "branches $L$",
+        at = [row for row in rows if row["where"] == where]
+        return Curves(heading, at, "branches", "gradient_norm", "branches $L$",
                       "norm of the gradient", "lower_bound")  # fmt: skip
 
     theory_figure(
@@ -214,33 +172,17 @@ def plot(results: Results, path: Path) -> None:
             over_depth("Theorem 2, down-sampling shortcut + conv_1", SHORTCUT),
         ],
         path,
-        title=(
-            f"{sum(int(row['violations']) > 0 for row in rows) or 'None'} of {len(rows):,} "
-            "gradients at initialisation lie below the bounds that the loss sets them"
-        ),
+        title="Gradients at initialisation and their lower bounds",
         subtitle=(
-            f"WRN-n-1, {settings.stem_channels} channels, {settings.batch_size} digits, "
-            f"means over examples and {settings.draws} draws"
+            f"WRN-n-1, {point['stem_channels']} channels, {point['batch_size']} digits, "
+            f"means over examples and {point['draws']} draws"
         ),
         solid="measured",
         dotted="lower bound",
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    name="theory_bounds",
-    title="Theorems 1 and 2",
-    description="Fixup's Theorems 1 and 2, measured.",
-    scales=SCALES, command=Command, check=check,
-    grid=("depths", "inits"),
-    choices={"inits": tuple(TITLES)},
-    key=KEY,
-    columns=(
-        *KEY, "title", "branches", "k", "gradient_norm", "lower_bound", "largest_ratio",
-        "violations",
-    ),
-    measure=measure, table=table, plot=plot,
-)  # fmt: skip
+EXPERIMENT = Experiment("theory_bounds", SCALES, table, figure, measure=measure)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

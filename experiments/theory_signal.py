@@ -20,9 +20,6 @@ draws, a GPU; `--scale smoke` seconds.
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,60 +29,37 @@ import numpy as np
 from nf_resnets import analysis, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
 
-from . import untrained
-from .experiment import Experiment, Results
-from .folder import ResultsFolder, Row
+from .experiment import Experiment, Results, Row
+from .grid import Point, grid
 from .main import run
 from .table import text_table
-from .untrained import (
-    OneStage,
-    digits,
-    fill,
-    in_order,
-    initial,
-    quick_jit,
-    random_signs,
+from .untrained import OneStage, digits, initial, quick_jit, random_signs
+
+FAMILIES = {"pre_activation": "pre-activation", "post_activation": "ReLU after the sum"}
+SCHEMES = (
+    "alpha_one", "alpha_rsqrt_depth", "batchnorm", "sqrt_half", "skipinit", "fixup", "rescalenet",
 )  # fmt: skip
 
-FAMILIES = ("pre_activation", "post_activation")
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    depth: int = 16
-    width: int = 48
-    side: int = 8
-    batch_size: int = 8
-    draws: int = 8
-    schemes: tuple[str, ...] = (
-        "alpha_one", "alpha_rsqrt_depth", "batchnorm", "sqrt_half", "skipinit", "fixup",
-        "rescalenet",
-    )  # fmt: skip
+def scale(**sizes: int) -> list[Point]:
+    """Every scheme in each family that it fits."""
+    points = grid(sizes, family=list(FAMILIES), scheme=SCHEMES)
+    return [point for point in points if point["family"] in schemes.get(point["scheme"]).fits]
 
 
 SCALES = {
-    "smoke": Settings(depth=3, width=8, side=4, batch_size=4, draws=2),
-    "laptop": Settings(),
-    "paper": Settings(depth=100, width=256, side=16, batch_size=32, draws=64),
+    "smoke": scale(depth=3, width=8, side=4, batch_size=4, draws=2),
+    "laptop": scale(depth=16, width=48, side=8, batch_size=8, draws=8),
+    "paper": scale(depth=100, width=256, side=16, batch_size=32, draws=64),
 }
-KEY = ("family", "scheme", "k")
 
 
-@dataclasses.dataclass(frozen=True)
-class Command(untrained.Command):
-    """The options of the command line."""
-
-    schemes: tuple[str, ...] = ()
-    """Schemes, with spaces between; by default those of the claim."""
-
-
-def rows_of(settings: Settings, name: str, family: str) -> list[Row]:
+def measure(point: Point, _: str | None) -> list[Row]:
     """Measures a scheme's network, and asks the recursion what it should have been."""
+    name, family = point["scheme"], point["family"]
     scheme = schemes.get(name)
-    model = OneStage(settings.depth, settings.width, scheme, family)
-    images = random_signs(settings.batch_size, settings.side)
+    model = OneStage(point["depth"], point["width"], scheme, family)
+    images = random_signs(point["batch_size"], point["side"])
 
     @quick_jit
     def one(key: jax.Array) -> tuple[Any, Any, analysis.Signal]:
@@ -94,16 +68,16 @@ def rows_of(settings: Settings, name: str, family: str) -> list[Row]:
         _, taps = observed(params, images)
         return params, taps, analysis.signal_of(taps)
 
-    found = []
-    for key in jax.random.split(jax.random.key(0), settings.draws):
+    moments = []
+    for key in jax.random.split(jax.random.key(0), point["draws"]):
         params, taps, signal = one(key)
         # The biases are 0 here, RescaleNet's too, which are set from data otherwise.
         form = analysis.predicted(params, scheme, taps, family=family, centered=False)
-        forms = np.full((3, settings.depth), np.nan)
+        forms = np.full((3, point["depth"]), np.nan)
         if form is not None:
             forms = np.stack([form.sum, form.share, without_relu(form, scheme)])
-        found.append(np.stack([signal.sum.second, signal.share, *forms]))
-    draws = np.array(found, np.float64)  # [draws, quantity, block]
+        moments.append(np.stack([signal.sum.second, signal.share, *forms]))
+    draws = np.array(moments, np.float64)  # [draws, quantity, block]
     means, errors = draws.mean(axis=0), draws.std(axis=0, ddof=1) / len(draws) ** 0.5
     columns = {
         "var": means[0], "var_error": errors[0], "share": means[1], "share_error": errors[1],
@@ -112,7 +86,7 @@ def rows_of(settings: Settings, name: str, family: str) -> list[Row]:
     return [
         {"family": family, "scheme": name, "k": at + 1, "title": scheme.title}
         | {column: digits(values[at]) for column, values in columns.items()}
-        for at in range(settings.depth)
+        for at in range(point["depth"])
     ]
 
 
@@ -121,99 +95,51 @@ def without_relu(form: analysis.ClosedForm, scheme: schemes.Scheme) -> np.ndarra
     anatomy = scheme.anatomy
     # After a norm the branch does not depend on what it gets.
     constant = anatomy.normalized and anatomy.norm_place == "default"
-    q, found = form.input[0], []
+    q, variances = form.input[0], []
     for at in range(len(form.sum)):
         branch = form.branch[at] if constant else q * form.branch[at] / form.input[at]
         q = q * form.skip[at] / form.input[at] + branch
-        found.append(q)
-    return np.array(found)
-
-
-def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
-    """Measures each scheme in each family that it fits."""
-    for family in FAMILIES:
-        for name in settings.schemes:
-            if family in schemes.get(name).fits:
-                key = {"family": family, "scheme": name, "k": settings.depth}
-                fill(folder, key, f"{family}, {name}", rows_of, settings, name, family)
-
-
-def check(settings: Settings, command: Command) -> Settings:
-    """Refuses schemes that are not there, or are not for such networks."""
-    for name in settings.schemes:
-        schemes.fitting(name, "pre_activation")
-    return settings
+        variances.append(q)
+    return np.array(variances)
 
 
 def table(results: Results) -> str:
     """Var and share at the last block, measured and by the closed form."""
     cells = [["scheme", "ReLU after sum", "Var", "form", "share", "form"]]
-    settings = results.settings
-    for row in in_order(results.rows, scheme=settings.schemes, k=[settings.depth]):
-        after = "yes" if row["family"] == "post_activation" else "no"
-        var = f"{float(row['var']):.3g} ± {float(row['var_error']):.1g}"
-        share, form_share = (f"{float(row[name]):.3f}" for name in ("share", "form_share"))
-        cells.append([row["title"], after, var, f"{float(row['form']):.3g}", share, form_share])
+    last = max(int(row["k"]) for row in results.rows)
+    for row in results.rows:
+        if int(row["k"]) == last:
+            after = "yes" if row["family"] == "post_activation" else "no"
+            var = f"{float(row['var']):.3g} ± {float(row['var_error']):.1g}"
+            share, form = (f"{float(row[name]):.3f}" for name in ("share", "form_share"))
+            cells.append([row["title"], after, var, f"{float(row['form']):.3g}", share, form])
     return text_table(cells)
 
 
-def agreement(rows: Sequence[Row]) -> str:
-    """How many second moments lie near their closed forms, and how far the furthest.
-
-    Only of the schemes that have closed forms.
-    """
-    found = [tuple(float(row[name]) for name in ("var", "form", "var_error")) for row in rows]
-    found = [each for each in found if math.isfinite(each[1])]
-    if not found:
-        return "Second moments of schemes without closed forms"
-    factor = max(max(var / form, form / var) for var, form, _ in found)
-    near = sum(abs(var - form) <= max(3 * error, 0.05 * form) for var, form, error in found)
-    return (
-        f"{near} of {len(found)} second moments lie within 5% or three standard errors of their "
-        f"closed forms, all within a factor of {factor:.2f}"
-    )
-
-
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws Var and share for both families."""
-    settings, panels = results.settings, []
-    for family, what, second in (
-        ("pre_activation", "pre-activation", ""),
-        ("post_activation", "ReLU after the sum", "form_without_relu"),
-    ):
-        if own := in_order(results.rows, scheme=settings.schemes, family=[family]):
+    panels, point = [], results.points[0]
+    for family, what in FAMILIES.items():
+        second = "form_without_relu" if family == "post_activation" else ""
+        if rows := [row for row in results.rows if row["family"] == family]:
             var = Quantity("var", "Var of the sum", "form", second, "log2", "var_error")
             share = Quantity(
                 "share", "branch's share of the sum", "form_share", error="share_error"
             )
-            panels += [(f"Forward, {what}", own, var), (f"Who contributes, {what}", own, share)]
+            panels += [(f"Forward, {what}", rows, var), (f"Who contributes, {what}", rows, share)]
     signal_figure(
         panels,
         path,
-        title=agreement(results.rows),
+        title="Second moments and their closed forms",
         subtitle=(
-            f"One stage of {settings.depth} blocks, {settings.width} channels, "
-            f"{settings.side} x {settings.side} random images; mean and standard error of "
-            f"{settings.draws} draws"
+            f"One stage of {point['depth']} blocks, {point['width']} channels, {point['side']} x "
+            f"{point['side']} random images; mean and standard error of {point['draws']} draws"
         ),
         second_form="without the ReLU",
     )
 
 
-EXPERIMENT = Experiment(
-    name="theory_signal",
-    title="Signal propagation",
-    description="Signal propagation against its closed forms.",
-    scales=SCALES, command=Command, check=check,
-    grid=("schemes",),
-    key=KEY,
-    columns=(
-        *KEY, "title", "var", "var_error", "share", "share_error", "form", "form_share",
-        "form_without_relu",
-    ),
-    measure=measure, table=table, plot=plot,
-    heading=lambda results: f"At block {results.settings.depth}:",
-)  # fmt: skip
+EXPERIMENT = Experiment("theory_signal", SCALES, table, figure, measure=measure)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -39,7 +39,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,71 +48,56 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
-from nf_resnets.plotting.answers import quoted
 from nf_resnets.plotting.theory import Curves, Dots, theory_figure
 from nf_resnets.roles import Group, Role
 
-from . import untrained
-from .experiment import Experiment, Results
-from .folder import ResultsFolder, Row
+from .experiment import Experiment, Results, Row
+from .grid import Point
 from .main import run
-from .table import edge_mark, rate_table
-from .untrained import digits, fill, in_order, normalized, quick_jit
+from .table import edge_mark, grouped, rate_table
+from .untrained import digits, normalized, quick_jit
 
-# Scheme, and what its scalars' rate is multiplied by.
 VARIANTS = (
     ("batchnorm", 1.0), ("plain", 1.0), ("sqrt_half", 1.0), ("skipinit", 1.0), ("skipinit", 0.1),
     ("fixup", 1.0), ("fixup", 0.1),
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    variants: tuple[tuple[str, float], ...] = VARIANTS
-    depths: tuple[int, ...] = (10, 22)
-    seeds: tuple[int, ...] = (0, 1)
-    stem_channels: int = 8
-    batch_size: int = 64
-    steps: int = 44
-    momentum: float = 0.9
-    margin: float = 0.2
-    lowest_log2_rate: int = -7
-    highest_log2_rate: int = 3
-    resolution: float = 0.5
-    lanczos_steps: int = 16
-
-
-SCALES = {
-    "smoke": Settings(
-        variants=(("batchnorm", 1.0), ("fixup", 1.0), ("fixup", 0.1)), depths=(10,), seeds=(0,),
-        stem_channels=4, batch_size=32, lowest_log2_rate=-5, lanczos_steps=4,
-    ),
-    "laptop": Settings(),
-    "paper": Settings(
-        depths=(10, 28, 100), seeds=(0, 1, 2, 3, 4), stem_channels=16, steps=220,
-        lowest_log2_rate=-12, resolution=0.25, lanczos_steps=40,
-    ),
+"""Scheme, and what its scalars' rate is multiplied by."""
+BASE = {
+    "stem_channels": 8, "batch_size": 64, "steps": 44, "momentum": 0.9, "margin": 0.2,
+    "lowest_log2_rate": -7, "highest_log2_rate": 3, "resolution": 0.5, "lanczos_steps": 16,
 }  # fmt: skip
+
+
+def scale(
+    base: Point, depths: Sequence[int], seeds: int, variants: Sequence[tuple[str, float]] = VARIANTS
+) -> list[Point]:
+    """Every scheme and factor at every depth and seed."""
+    return [
+        {**base, "depth": depth, "scheme": name, "scalar_factor": factor, "seed": seed}
+        for depth, (name, factor), seed in itertools.product(depths, variants, range(seeds))
+    ]
+
+
+SMOKE = {"stem_channels": 4, "batch_size": 32, "lowest_log2_rate": -5, "lanczos_steps": 4}
+PAPER = {
+    "stem_channels": 16, "steps": 220, "lowest_log2_rate": -12, "resolution": 0.25,
+    "lanczos_steps": 40,
+}  # fmt: skip
+SCALES = {
+    "smoke": scale(BASE | SMOKE, [10], 1, [VARIANTS[at] for at in (0, 5, 6)]),
+    "laptop": scale(BASE, [10, 22], 2),
+    "paper": scale(BASE | PAPER, [10, 28, 100], 5),
+}
 SCALARS = optim.SCALARS | Group((Role.ALPHA,))
-KEY = ("title", "depth", "seed", "quantity", "rate")
 MOST_OCTAVES = 64  # beyond those of the settings, while even the highest rate trains
-
-
-@dataclasses.dataclass(frozen=True)
-class Command(untrained.Command):
-    """The options of the command line."""
-
-    depths: tuple[int, ...] = ()
-    """Depths in layers, 6N + 4 each, with spaces between; by default those of the scale."""
-    seeds: tuple[int, ...] = ()
-    """Seeds, with spaces between; by default those of the scale."""
 
 
 def title_of(name: str, factor: float) -> str:
     title = schemes.get(name).title
     return title if factor == 1 else f"{title}, scalars × {factor:g}"
+
+
+load = functools.cache(functools.partial(data.load, "digits"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +109,17 @@ class Network:
     curvature: Callable[..., analysis.Eigenvalue]  # (start, scales, batch, key): at the start
 
 
-def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: int) -> Network:
+@functools.cache
+def make_network(
+    name: str, depth: int, channels: int, steps: int, momentum: float, lanczos: int
+) -> Network:
     """The compiled functions of one scheme and depth, in coordinates ``q``.
 
     A parameter is ``theta = s q``, ``s**2`` what its rate is multiplied by: a step of ``eta`` on
     ``q`` is one of ``s**2 eta`` on ``theta``, and the Hessian along ``q`` is what it sees.
     """
-    scheme = schemes.get(name)
-    model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=settings.stem_channels)
+    scheme, dataset = schemes.get(name), load()
+    model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=channels)
     images = normalized(dataset, dataset.train.images, dataset.train.images.shape[1])
     labels = jnp.asarray(dataset.train.labels)
     apply_fn = training.train_apply(model)
@@ -152,12 +140,12 @@ def make_network(settings: Settings, dataset: data.Dataset, name: str, depth: in
     def losses(q: Any, scales: Any, batches: jax.Array, rate: jax.Array) -> jax.Array:
         return analysis.descend(
             lambda at, t: loss(at, scales, batches[t]),
-            q, rate, steps=settings.steps, momentum=settings.momentum,
+            q, rate, steps=steps, momentum=momentum,
         )  # fmt: skip
 
     def curvature(q: Any, scales: Any, batch: jax.Array, key: jax.Array) -> analysis.Eigenvalue:
         return analysis.largest_curvature(
-            lambda at: loss(at, scales, batch), q, key=key, steps=settings.lanczos_steps
+            lambda at: loss(at, scales, batch), q, key=key, steps=lanczos
         )
 
     return Network(quick_jit(draw), jax.jit(losses), jax.jit(curvature))
@@ -171,15 +159,15 @@ def coordinates(params: Any, factor: float) -> tuple[Any, Any]:
     return jax.tree.map(lambda theta, scale: theta / scale, params, scales), scales
 
 
-def batches_of(settings: Settings, dataset: data.Dataset, seed: int) -> jax.Array:
+def batches_of(point: Point, dataset: data.Dataset, seed: int) -> jax.Array:
     """The examples of each step and, for the loss after the last, of one more."""
     count = dataset.train.labels.shape[0]
-    epoch = data.steps_per_epoch(count, settings.batch_size)
+    epoch = data.steps_per_epoch(count, point["batch_size"])
     orders = [
-        data.epoch_order(seed, number, count)[: epoch * settings.batch_size]
-        for number in range(settings.steps // epoch + 1)
+        data.epoch_order(seed, number, count)[: epoch * point["batch_size"]]
+        for number in range(point["steps"] // epoch + 1)
     ]
-    return jnp.concatenate(orders).reshape(-1, settings.batch_size)[: settings.steps + 1]
+    return jnp.concatenate(orders).reshape(-1, point["batch_size"])[: point["steps"] + 1]
 
 
 def last_loss(losses: np.ndarray) -> float:
@@ -190,13 +178,13 @@ def last_loss(losses: np.ndarray) -> float:
 
 
 def border(
-    losses_at: Callable[[float], np.ndarray], settings: Settings, limit: float
+    losses_at: Callable[[float], np.ndarray], point: Point, limit: float
 ) -> tuple[dict[float, float], float | None]:
     """The loss that each octave ends with, and the largest rate that trains (None: no octave does).
 
     ``losses_at(rate)`` are a run's losses. Rates between octaves are tried only next to the border.
     """
-    powers = [*range(settings.lowest_log2_rate, settings.highest_log2_rate + 1)]
+    powers = [*range(point["lowest_log2_rate"], point["highest_log2_rate"] + 1)]
     ends = {2.0**power: last_loss(losses_at(2.0**power)) for power in powers}
     while ends[max(ends)] <= limit:
         if len(ends) > len(powers) + MOST_OCTAVES:
@@ -205,105 +193,77 @@ def border(
     trains = [rate for rate, end in ends.items() if end <= limit]
     if not trains:
         return ends, None
-    found = analysis.largest_stable_rate(
+    border_rate = analysis.largest_stable_rate(
         lambda rate: losses_at(float(rate)), max(trains), 2 * max(trains),
         # A hair wider than asked: a half octave may round to more than one half.
-        resolution=settings.resolution * (1 + 1e-6), limit=limit,
+        resolution=point["resolution"] * (1 + 1e-6), limit=limit,
     )  # fmt: skip
-    return ends, found.stable
+    return ends, border_rate.stable
 
 
-def rows_of(
-    settings: Settings,
-    dataset: data.Dataset,
-    key: Row,
-    get_network: Callable[[], Network],
-    factor: float,
-) -> list[Row]:
-    """One variant at one seed: curvature, the loss at each octave, the largest rate that trains."""
-    seed, network = key["seed"], get_network()
-    start, scales = coordinates(network.draw(jax.random.key(seed)), factor)
-    batches = batches_of(settings, dataset, seed)
+def measure(point: Point, _: str | None) -> list[Row]:
+    """Curvature, the loss at each octave, and the largest rate that trains."""
+    dataset, seed = load(), point["seed"]
+    names = ("scheme", "depth", "stem_channels", "steps", "momentum", "lanczos_steps")
+    network = make_network(*(point[name] for name in names))
+    start, scales = coordinates(network.draw(jax.random.key(seed)), point["scalar_factor"])
+    batches = batches_of(point, dataset, seed)
 
     @functools.cache
     def losses_at(rate: float) -> np.ndarray:
         return np.asarray(network.losses(start, scales, batches, jnp.float32(rate)))
 
-    limit = math.log(dataset.num_classes) - settings.margin
-    ends, stable = border(losses_at, settings, limit)
+    limit = math.log(dataset.num_classes) - point["margin"]
+    ends, stable = border(losses_at, point, limit)
     curvature = network.curvature(start, scales, batches[0], jax.random.key(seed))
-    found = [
+    values = [
         ("curvature", "", curvature.value),
         ("residual", "", curvature.residual),
         ("loss at start", "", losses_at(min(ends))[0]),
         *(("loss", digits(rate), end) for rate, end in sorted(ends.items())),
-        # Last: it says that the variant is done with.
         ("largest rate", "", math.inf if stable is None else stable),
     ]
+    title = title_of(point["scheme"], point["scalar_factor"])
+    key = {"title": title, "depth": point["depth"], "seed": seed}
     return [
-        key | {"quantity": name, "rate": rate, "value": digits(value) if value < math.inf else ""}
-        for name, rate, value in found
+        {**key, "quantity": name, "rate": rate, "value": digits(x) if x < math.inf else ""}
+        for name, rate, x in values
     ]
-
-
-def measure(settings: Settings, dataset: data.Dataset, folder: ResultsFolder) -> None:
-    """Measures each variant at each seed; those of a scheme and a depth share a network."""
-    network = functools.cache(functools.partial(make_network, settings, dataset))
-    cases = itertools.product(settings.depths, settings.variants, settings.seeds)
-    for depth, (name, factor), seed in cases:
-        key = {"title": title_of(name, factor), "depth": depth, "seed": seed}
-        fill(
-            folder,
-            key | {"quantity": "largest rate"},
-            f"{key['title']}, {depth} layers, seed {seed}",
-            *(rows_of, settings, dataset, key, functools.partial(network, name, depth), factor),
-        )
-
-
-def check(settings: Settings, command: Command) -> Settings:
-    """Refuses depths without a network."""
-    for depth in settings.depths:
-        models.WideResNet(depth=depth)
-    return settings
 
 
 def geometric_mean(values: Iterable[Any]) -> float:
     return math.exp(statistics.fmean(math.log(float(value)) for value in values))
 
 
-def summaries(rows: Sequence[Row], settings: Settings) -> list[dict[str, Any]]:
-    """A line for each variant and depth: geometric means, of the rate over the seeds that train.
+def summaries(rows: Sequence[Row], momentum: float) -> list[dict[str, Any]]:
+    """A line for each network: geometric means, of the rate over the seeds that train.
 
     Example:
-      >>> settings = Settings(depths=(10,), seeds=(0,), momentum=0.9)
       >>> key = {"title": "BatchNorm", "depth": "10", "seed": "0"}
       >>> rows = [key | {"quantity": "curvature", "rate": "", "value": "3.8"},
       ...         key | {"quantity": "largest rate", "rate": "", "value": "2.0"},
       ...         key | {"quantity": "loss", "rate": "0.5", "value": "0.1"},
       ...         key | {"quantity": "loss", "rate": "1", "value": "0.2"}]
-      >>> [line] = summaries(rows, settings)
+      >>> [line] = summaries(rows, momentum=0.9)
       >>> line["bound"], line["largest"], line["best"]
       (1.0, 2.0, 0.5)
     """
     lines = []
-    for depth, variant in itertools.product(settings.depths, settings.variants):
-        own = in_order(rows, title=[title_of(*variant)], depth=[depth], seed=settings.seeds)
-        if not own:
-            continue
-        rates = [row["value"] for row in own if row["quantity"] == "largest rate"]
+    for (depth, title), each in grouped(rows, "depth", "title").items():
+        rates = [row["value"] for row in each if row["quantity"] == "largest rate"]
         trained = [float(rate) for rate in rates if rate]
         losses: dict[float, list[str]] = {}
-        for row in own:
+        for row in each:
             if row["quantity"] == "loss":
                 losses.setdefault(float(row["rate"]), []).append(row["value"])
         ends = {rate: geometric_mean(values) for rate, values in losses.items() if all(values)}
-        curvature = geometric_mean(row["value"] for row in own if row["quantity"] == "curvature")
+        curvature = geometric_mean(row["value"] for row in each if row["quantity"] == "curvature")
         lines.append(
             {
-                "title": title_of(*variant),
-                "depth": depth,
+                "title": title,
+                "depth": int(depth),
                 "curvature": curvature,
-                "bound": 2 * (1 + settings.momentum) / curvature,
+                "bound": 2 * (1 + momentum) / curvature,
                 "largest": geometric_mean(trained) if trained else "",
                 "range": (min(trained), max(trained)) if trained else (),
                 "seeds": f"{len(trained)} of {len(rates)}",
@@ -316,12 +276,13 @@ def summaries(rows: Sequence[Row], settings: Settings) -> list[dict[str, Any]]:
 
 
 def table(results: Results) -> str:
-    """Rates and curvature of every variant and depth, and the rates beside BatchNorm's."""
+    """Rates and curvature of every network, and the rates beside BatchNorm's."""
     cells = [["scheme", "layers", "lambda_max", "2(1+mu)/lambda", "largest rate", "lowest",
               "highest", "seeds", "/ BatchNorm's", "best rate", "best / largest"]]  # fmt: skip
-    lines = summaries(results.rows, results.settings)
-    batchnorm = title_of("batchnorm", 1.0)
-    reference_of = {line["depth"]: line["largest"] for line in lines if line["title"] == batchnorm}
+    lines = summaries(results.rows, results.points[0]["momentum"])
+    reference_of = {
+        line["depth"]: line["largest"] for line in lines if line["title"] == "BatchNorm"
+    }
     for line in lines:
         largest, best = line["largest"], line["best"]
         reference = reference_of.get(line["depth"])
@@ -352,27 +313,12 @@ def until_lost(losses: dict[float, float]) -> dict[float, float]:
     return kept
 
 
-def lead(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The two schemes that train at the largest rates in the deepest network, and these rates."""
-    depth = max(line["depth"] for line in lines)
-    own = [line for line in lines if line["depth"] == depth and line["largest"]]
-    if not own:
-        return f"At {depth} layers no scheme trains at any rate"
-    first, *others = sorted(own, key=lambda line: -line["largest"])
-    said = (
-        f"At {depth} layers {quoted(first['title'])} trains at rates up to {first['largest']:.2g}"
-    )
-    if others:
-        said += f", the next, {quoted(others[0]['title'])}, up to {others[0]['largest']:.2g}"
-    return said
-
-
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws, for each depth, the largest rates and the loss that each rate ends with."""
-    settings = results.settings
+    point = results.points[0]
     panels: list[Curves | Dots] = []
-    for depth in settings.depths:
-        lines = [line for line in summaries(results.rows, settings) if line["depth"] == depth]
+    for (depth,), rows in grouped(results.rows, "depth").items():
+        lines = summaries(rows, point["momentum"])
         panels.append(
             Dots(f"Largest rate that trains, {depth} layers", lines, "largest", "bound",
                  r"learning rate $\eta$", r"$2\,(1 + \mu)\,/\,\lambda_{\max}$ at the start")
@@ -383,32 +329,24 @@ def plot(results: Results, path: Path) -> None:
             for rate, loss in until_lost(line["losses"]).items()
         ]
         panels.append(
-            Curves(f"Training loss after {settings.steps} steps, {depth} layers", ends, "rate",
+            Curves(f"Training loss after {point['steps']} steps, {depth} layers", ends, "rate",
                    "loss", r"learning rate $\eta$", "training loss, last quarter")
         )  # fmt: skip
     theory_figure(
         panels,
         path,
-        title=lead(summaries(results.rows, settings)),
+        title="The largest learning rate that trains",
         subtitle=(
-            "The largest learning rate that trains: "
-            f"WRN-n-1, {settings.stem_channels} channels, digits, batches of "
-            f"{settings.batch_size}, momentum {settings.momentum:g}, {settings.steps} steps; "
-            f"geometric means over {len(settings.seeds)} seeds; lines end where one is lost"
+            f"WRN-n-1, {point['stem_channels']} channels, digits, batches of "
+            f"{point['batch_size']}, momentum {point['momentum']:g}, {point['steps']} steps; "
+            "geometric means over seeds; lines end where one is lost"
         ),
     )
 
 
 EXPERIMENT = Experiment(
-    name="theory_stable_rate",
-    title="Largest stable rates",
-    description="The largest stable rate, measured.",
-    scales=SCALES, command=Command, check=check,
-    load=lambda settings, command: data.load("digits"),
-    grid=("variants", "depths", "seeds"),
-    key=KEY,
-    columns=(*KEY, "value"),
-    measure=measure, table=table, plot=plot,
+    "theory_stable_rate", SCALES, table, figure, measure=measure,
+    title=lambda row: title_of(row["scheme"], row["scalar_factor"]),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -25,8 +25,6 @@ step. `--scale laptop` takes about two minutes on two cores, `--scale smoke` sec
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,71 +41,61 @@ from nf_resnets.analysis.updates import update_size
 from nf_resnets.plotting.theory import Curves, ExponentMap, theory_figure
 from nf_resnets.roles import Role
 
-from .experiment import Experiment, Results
-from .folder import ResultsFolder, Row
+from .experiment import Experiment, Results, Row
+from .grid import Point, grid
 from .main import run
 from .table import text_table
-from .untrained import (
-    Command,
-    digits,
-    digits_batch,
-    fill,
-    in_order,
-    initial,
-    quick_jit,
-)
+from .untrained import digits, digits_batch, initial, quick_jit
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the rows depend on."""
-
-    depths: tuple[int, ...] = (10, 28, 100)
-    variants: tuple[str, ...] = (
-        "fixup", "no_rule_2", "alpha_one", "alpha_rsqrt_depth", "skipinit", "sqrt_half",
-        "batchnorm",
-    )  # fmt: skip
-    stem_channels: int = 8
-    batch_size: int = 32
-    draws: int = 4
-    rate_depth: int = 28
-    rate_variants: tuple[str, ...] = ("fixup", "no_rule_2", "alpha_one")
-    log2_rates: tuple[int, ...] = tuple(range(-18, 3, 2))
-    trace_branches: tuple[int, ...] = (4, 8, 16, 32)
-    trace_width: int = 32
-    map_steps: int = 24
-
-
-SCALES = {
-    "smoke": Settings(
-        depths=(10, 16), stem_channels=4, batch_size=8, draws=2, rate_depth=10,
-        variants=("fixup", "no_rule_2", "skipinit"), rate_variants=("fixup", "no_rule_2"),
-        log2_rates=(-12, -8), trace_branches=(2, 4), trace_width=8, map_steps=8,
-    ),
-    "laptop": Settings(),
-    "paper": Settings(
-        depths=(10, 28, 100, 304, 1000), stem_channels=16, batch_size=128, draws=16,
-        trace_branches=(4, 8, 16, 32, 64), trace_width=256,
-    ),
-}  # fmt: skip
 TITLES = {"fixup": "Fixup", "no_rule_2": "Fixup without rule 2"}
 TRACES = {
     "both layers × L^-1/2": lambda L: (L**-0.5, L**-0.5),
     "one layer × L^-1/2": lambda L: (1.0, L**-0.5),
     "none (He)": lambda L: (1.0, 1.0),
 }
-KEY = ("part", "title", "x", "y")
+VARIANTS = (
+    "fixup", "no_rule_2", "alpha_one", "alpha_rsqrt_depth", "skipinit", "sqrt_half", "batchnorm",
+)  # fmt: skip
+
+
+def scale(
+    base: Point, depths: Sequence[int], variants: Sequence[str], rate_variants: Sequence[str],
+    branches: Sequence[int],
+) -> list[Point]:  # fmt: skip
+    """The four parts of the figure."""
+    return (
+        grid({**base, "part": "depth"}, depth=depths, variant=variants)
+        + grid({**base, "part": "rate", "depth": base["rate_depth"]}, variant=rate_variants)
+        + grid({**base, "part": "trace"}, branches=branches, scaling=list(TRACES))
+        + [{**base, "part": "map"}]
+    )
+
+
+LAPTOP = {
+    "stem_channels": 8, "batch_size": 32, "draws": 4, "rate_depth": 28, "first_power": -18,
+    "last_power": 2, "step": 2, "trace_width": 32, "map_steps": 24,
+}  # fmt: skip
+SMOKE = {
+    "stem_channels": 4, "batch_size": 8, "draws": 2, "rate_depth": 10, "first_power": -12,
+    "last_power": -8, "step": 4, "trace_width": 8, "map_steps": 8,
+}  # fmt: skip
+PAPER = LAPTOP | {"stem_channels": 16, "batch_size": 128, "draws": 16, "trace_width": 256}
+SCALES = {
+    "smoke": scale(SMOKE, [10, 16], VARIANTS[:2] + ("skipinit",), VARIANTS[:2], [2, 4]),
+    "laptop": scale(LAPTOP, [10, 28, 100], VARIANTS, VARIANTS[:3], [4, 8, 16, 32]),
+    "paper": scale(PAPER, [10, 28, 100, 304, 1000], VARIANTS, VARIANTS[:3], [4, 8, 16, 32, 64]),
+}
 
 
 def title_of(variant: str) -> str:
     return TITLES[variant] if variant in TITLES else schemes.get(variant).title
 
 
-def sizes(settings: Settings, variant: str, depth: int, rates: Sequence[float] = ()) -> np.ndarray:
+def sizes(point: Point, variant: str, depth: int, rates: Sequence[float] = ()) -> np.ndarray:
     """``||Delta f|| / eta``, a mean over draws and examples: for each rate, or to first order."""
-    images, labels = digits_batch(settings.batch_size)
+    images, labels = digits_batch(point["batch_size"])
     scheme = schemes.get("fixup" if variant == "no_rule_2" else variant)
-    model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=settings.stem_channels)
+    model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=point["stem_channels"])
 
     def one(key: jax.Array) -> jax.Array:
         params, rest = initial(model, key, images)
@@ -129,60 +117,53 @@ def sizes(settings: Settings, variant: str, depth: int, rates: Sequence[float] =
             jnp.array(rates),
         )
 
-    keys = jax.random.split(jax.random.key(0), settings.draws)
+    keys = jax.random.split(jax.random.key(0), point["draws"])
     return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys).mean(axis=0))(keys))
 
 
-def traces(settings: Settings, scaling: str, L: int) -> float:
+def traces(point: Point, scaling: str, L: int) -> float:
     """Theorem 3's traces summed over the layers of all branches, the mean over draws."""
 
     def one(key: jax.Array) -> jax.Array:
         network = draw_network(
-            key, width=settings.trace_width, num_branches=L, num_classes=10,
+            key, width=point["trace_width"], num_branches=L, num_classes=10,
             layer_scales=TRACES[scaling](L),
         )  # fmt: skip
-        x = jax.random.normal(jax.random.fold_in(key, 1), (settings.trace_width,))
+        x = jax.random.normal(jax.random.fold_in(key, 1), (point["trace_width"],))
         terms = jax.tree.leaves(update_terms(network, x).branches)
         # By the squared length of the input, to which all traces are in proportion.
         return jnp.trace(jnp.stack(terms).sum(axis=0)) / (x @ x)
 
-    keys = jax.random.split(jax.random.key(1), 4 * settings.draws)
+    keys = jax.random.split(jax.random.key(1), 4 * point["draws"])
     return float(quick_jit(lambda keys: jax.lax.map(one, keys).mean())(keys))
 
 
-def rows_of(part: str, title: str, xs: Sequence[Any], function: Any, *arguments: Any) -> list[Row]:
-    """The values of a function as rows, one for each ``x``."""
-    values = np.atleast_1d(function(*arguments))
-    shared = {"part": part, "title": title, "y": ""}
-    return [shared | {"x": x, "value": digits(v)} for x, v in zip(xs, values, strict=True)]
-
-
-def exponents(settings: Settings) -> list[Row]:
+def exponents(point: Point) -> list[Row]:
     """Theorem 4's exponents on a grid."""
-    grid = scalar_branch.grid(np.linspace(0, 1, settings.map_steps + 1).tolist(), 2)
+    pairs = scalar_branch.grid(np.linspace(0, 1, point["map_steps"] + 1).tolist(), 2)
     return [
         {"part": "map", "title": "", "x": digits(p), "y": digits(q), "value": digits(update)}
-        for (p, q), update in zip(grid, scalar_branch.theorem_4(grid).update, strict=True)
+        for (p, q), update in zip(pairs, scalar_branch.theorem_4(pairs).update, strict=True)
     ]
 
 
-def measure(settings: Settings, _: Any, folder: ResultsFolder) -> None:
-    """Measures the four parts."""
-
-    def add(part: str, title: str, xs: Sequence[Any], function: Any, *arguments: Any) -> None:
-        key = {"part": part, "title": title, "x": xs[-1], "y": ""}
-        label = f"{part}, {title}, {xs[-1]}"
-        fill(folder, key, label, rows_of, part, title, xs, function, *arguments)
-
-    for depth, variant in itertools.product(settings.depths, settings.variants):
-        add("depth", title_of(variant), [(depth - 4) // 2], sizes, settings, variant, depth)
-    rates = [2.0**power for power in settings.log2_rates]
-    for variant in settings.rate_variants:
-        title = title_of(variant)
-        add("rate", title, rates, sizes, settings, variant, settings.rate_depth, rates)
-    for L, scaling in itertools.product(settings.trace_branches, TRACES):
-        add("trace", scaling, [L], traces, settings, scaling, L)
-    fill(folder, {"part": "map"}, "exponents", exponents, settings)
+def measure(point: Point, _: str | None) -> list[Row]:
+    """The rows of one curve of a part."""
+    part = point["part"]
+    if part == "map":
+        return exponents(point)
+    if part == "trace":
+        title, x = point["scaling"], [point["branches"]]
+        values = [traces(point, title, point["branches"])]
+    else:
+        title, x = title_of(point["variant"]), [(point["depth"] - 4) // 2]
+        rates: list[float] = []
+        if part == "rate":
+            powers = range(point["first_power"], point["last_power"] + 1, point["step"])
+            x = rates = [2.0**power for power in powers]
+        values = np.atleast_1d(sizes(point, point["variant"], point["depth"], rates)).tolist()
+    shared = {"part": part, "title": title, "y": ""}
+    return [{**shared, "x": at, "value": digits(v)} for at, v in zip(x, values, strict=True)]
 
 
 def slope(rows: list[Row]) -> float:
@@ -192,72 +173,58 @@ def slope(rows: list[Row]) -> float:
     return float(np.log(y2 / y) / np.log(x2 / x))
 
 
+def part_of(results: Results, name: str) -> list[Row]:
+    return [row for row in results.rows if row["part"] == name]
+
+
 def table(results: Results) -> str:
     """The curves over the depth: their values, and the slope of the last two."""
     cells = []
     for name, heading in (("depth", "update / eta, L ="), ("trace", "sum of traces, L =")):
-        own = in_order(results.rows, part=[name])
-        places = sorted({int(row["x"]) for row in own})
+        rows = part_of(results, name)
+        places = sorted({int(row["x"]) for row in rows})
         lines = [[heading, *map(str, places), "slope"]]
-        for title in dict.fromkeys(row["title"] for row in own):
-            curve = {int(row["x"]): row for row in own if row["title"] == title}
+        for title in dict.fromkeys(row["title"] for row in rows):
+            curve = {int(row["x"]): row for row in rows if row["title"] == title}
             values = [f"{float(curve[L]['value']):.3g}" for L in places]
             lines.append([title, *values, f"{slope(list(curve.values())):.2f}"])
         cells.append(text_table(lines))
     return "\n\n".join(cells)
 
 
-def growth(rows: Sequence[Row]) -> str:
-    """How the update grows with the depth, with Fixup and in the schemes furthest from it."""
-    titles = dict.fromkeys(row["title"] for row in rows)
-    found = {title: slope([row for row in rows if row["title"] == title]) for title in titles}
-    told = ("Fixup", "Fixup without rule 2", "BatchNorm", "α = 1")
-    said = [f"as $L^{{{found[title]:.2f}}}$ with {title}" for title in told if title in found]
-    return f"An update grows {', '.join(said)}"
-
-
-def plot(results: Results, path: Path) -> None:
+def figure(results: Results, path: Path) -> None:
     """Draws the four parts."""
-    settings = results.settings
-    own = {name: in_order(results.rows, part=[name]) for name in ("depth", "rate", "trace", "map")}
-    layers = f"{settings.rate_depth} layers"
+    point = results.points[0]
     traces = [
-        {**row, "title": row["title"].replace("L^-1/2", "$L^{-1/2}$")} for row in own["trace"]
+        {**row, "title": row["title"].replace("L^-1/2", "$L^{-1/2}$")}
+        for row in part_of(results, "trace")
     ]
+    update = r"$\|\Delta f\|\,/\,\eta$"
     theory_figure(
         [
-            Curves("Update of the network against depth", own["depth"], "x", "value",
-                   "branches $L$", r"$\|\Delta f\|\,/\,\eta$"),
-            Curves(f"Update against the learning rate, {layers}", own["rate"], "x", "value",
-                   r"learning rate $\eta$", r"$\|\Delta f\|\,/\,\eta$"),
+            Curves("Update of the network against depth", part_of(results, "depth"), "x",
+                   "value", "branches $L$", update),
+            Curves(f"Update against the learning rate, {point['rate_depth']} layers",
+                   part_of(results, "rate"), "x", "value", r"learning rate $\eta$", update),
             Curves("Theorem 3: traces of all branches", traces, "x", "value",
                    "branches $L$", r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$",
                    own_legend=True),
             ExponentMap(
                 r"Theorem 4: $e$ in $|\Delta F|\,/\,\eta \sim L^{-e}$, $a_i = L^{-p_i}$",
-                own["map"], "$p_1$", "$p_2$",
+                part_of(results, "map"), "$p_1$", "$p_2$",
                 marked=[("both layers alike", 0.5, 0.5)],
             ),
         ],
         path,
-        title=growth(own["depth"]),
+        title="How far one step of gradient descent moves a network",
         subtitle=(
-            "How far one step of gradient descent moves a network, at the largest depths: "
-            f"WRN-n-1, {settings.stem_channels} channels, {settings.batch_size} digits, random "
-            f"heads, {settings.draws} draws; traces: width {settings.trace_width}, m = 2"
+            f"WRN-n-1, {point['stem_channels']} channels, {point['batch_size']} digits, random "
+            f"heads, {point['draws']} draws; traces: width {point['trace_width']}, m = 2"
         ),
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    name="theory_updates",
-    title="Update sizes",
-    description="Fixup's section 3, measured.",
-    scales=SCALES, command=Command,
-    key=KEY, grid=(),
-    columns=(*KEY, "value"),
-    measure=measure, table=table, plot=plot,
-)  # fmt: skip
+EXPERIMENT = Experiment("theory_updates", SCALES, table, figure, measure=measure)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -1,13 +1,10 @@
-"""What the experiments on untrained networks have in common: data, network, rows."""
+"""What the experiments on untrained networks have in common: data and networks."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,45 +18,10 @@ from nf_resnets.models.layers import relu
 from nf_resnets.models.stage import stages
 from nf_resnets.training.program import quick_compile
 
-from .folder import ResultsFolder, Row
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """The options of an experiment that has no others."""
-
-    scale: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: a few minutes on two cores; paper: deep and wide, for a GPU."""
-    out: Path | None = None
-    """The results folder; by default runs/NAME-SCALE."""
-
-
-def fill(
-    folder: ResultsFolder, key: Row, label: str, rows: Callable[..., Iterable[Row]], *arguments: Any
-) -> None:
-    """Adds ``rows(*arguments)`` to a folder, unless it has a row with the values of ``key``."""
-    if not folder.has(**key):
-        start = time.monotonic()
-        made = rows(*arguments)
-        # An earlier version could leave a part of them behind.
-        folder.add(*(r for r in made if not folder.has(**{name: r[name] for name in folder.key})))
-        print(f"  {label}: {time.monotonic() - start:.0f} s", flush=True)
-
 
 def digits(value: Any) -> str:
     """Six of them."""
     return f"{float(value):.6g}"
-
-
-def in_order(rows: Iterable[Row], **values: Sequence[Any]) -> list[Row]:
-    """The rows whose columns are among some values, in the order of these.
-
-    >>> in_order([{"a": "1"}, {"a": "2"}, {"a": "3"}], a=(3, 1))
-    [{'a': '3'}, {'a': '1'}]
-    """
-    order = {name: {str(value): at for at, value in enumerate(of)} for name, of in values.items()}
-    kept = [row for row in rows if all(str(row[name]) in at for name, at in order.items())]
-    return sorted(kept, key=lambda row: [at[str(row[name])] for name, at in order.items()])
 
 
 def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,9 +40,9 @@ def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:
 def normalized(dataset: data.Dataset, images: np.ndarray, side: int) -> jax.Array:
     """Images, normalised and resized where that changes them: ``[B, side, side, C]``."""
     mean, std = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
-    found = data.normalize(jnp.asarray(images), mean, std)
+    normal = data.normalize(jnp.asarray(images), mean, std)
     shape = (len(images), side, side, images.shape[-1])
-    return found if found.shape == shape else jax.image.resize(found, shape, "linear")
+    return normal if normal.shape == shape else jax.image.resize(normal, shape, "linear")
 
 
 def random_signs(batch_size: int, side: int) -> jax.Array:
@@ -133,6 +95,5 @@ class OneStage(nn.Module):
 
 
 __all__ = [
-    "Command", "OneStage", "digits", "digits_batch", "fill", "in_order", "initial", "normalized",
-    "quick_jit", "random_signs",
+    "OneStage", "digits", "digits_batch", "initial", "normalized", "quick_jit", "random_signs",
 ]  # fmt: skip

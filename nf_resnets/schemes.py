@@ -9,10 +9,11 @@ below them all, so that none imports another.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -382,6 +383,32 @@ def register(scheme: Scheme) -> Scheme:
     return scheme
 
 
+@contextlib.contextmanager
+def registered(*schemes: Scheme) -> Iterator[None]:
+    """Makes schemes known by their names while a block runs.
+
+    Raises:
+      ValueError: if another scheme has one of the names.
+
+    Example:
+      >>> import nf_resnets
+      >>> mine = dataclasses.replace(get("fixup"), name="mine")
+      >>> with registered(mine):
+      ...     get("mine") is mine
+      True
+      >>> "mine" in names()
+      False
+    """
+    new = [scheme.name for scheme in schemes if scheme.name not in _REGISTRY]
+    try:
+        for scheme in schemes:
+            register(scheme)
+        yield
+    finally:
+        for name in new:
+            _REGISTRY.pop(name, None)
+
+
 def get(scheme: str | Scheme) -> Scheme:
     """Returns the scheme of that name; a scheme itself is returned as it is.
 
@@ -435,5 +462,5 @@ def names(family: str | None = None) -> tuple[str, ...]:
 __all__ = [
     "FAMILIES", "NO_CONSTANTS", "SCALARS", "TRANSFORMER_NORMS", "UNDECAYED", "Anatomy",
     "BranchConstants", "Need", "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names",
-    "parametrized", "register",
+    "parametrized", "register", "registered",
 ]  # fmt: skip

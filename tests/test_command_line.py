@@ -51,7 +51,7 @@ def test_replaced_names_are_read(words, monkeypatch):
 @pytest.mark.parametrize(
     "typed",
     ["sweep --grid peak_lr=x", "sweep --workers -1", "analyze --model vgg-11", "show gone",
-     "train --model wrn-11-1 --out {}/net", "demo --schemes nonsense --out {}/demo",
+     "train --model wrn-11-1 --out {}/net", "demo --grid scheme=nonsense --out {}/demo",
      "experiment skipinit_lr_batch --grid seed=x", "experiment fixup_table1_resnet110 --seeds -1"],
 )  # fmt: skip
 def test_bad_input_ends_with_one_code_and_one_sentence(typed, monkeypatch, capsys, tmp_path):

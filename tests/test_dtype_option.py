@@ -5,9 +5,6 @@ import dataclasses
 import jax.numpy as jnp
 import pytest
 
-from experiments import fixup_fig3_depth
-from experiments.main import open_folder
-from experiments.runs import ExperimentTask
 from nf_resnets import data, models
 from nf_resnets.analysis import __main__ as analysis
 from nf_resnets.sweep import image_task
@@ -27,7 +24,7 @@ def options_of(command):
 
 def test_every_command_has_it_with_one_default():
     commands = RunSettings, analysis.Options, trained.TrainTranslator
-    assert {options_of(each) for each in (*commands, fixup_fig3_depth.Command)} == {"float32"}
+    assert {options_of(each) for each in commands} == {"float32"}
 
 
 def test_networks_of_a_sweep(digits):
@@ -50,22 +47,3 @@ def test_runs_of_a_sweep_that_compute_in_other_dtypes_are_other_runs():
 def test_pages_of_other_numbers_go_elsewhere():
     assert "dtype" not in analysis.settings_of(analysis.Options())
     assert analysis.settings_of(analysis.Options(dtype="bfloat16"))["dtype"] == "bfloat16"
-
-
-def test_runs_of_experiments(digits, tmp_path):
-    experiment = fixup_fig3_depth.EXPERIMENT
-    settings = experiment.scales["smoke"]
-    points = experiment.points(settings, digits, [])
-    tasks = [ExperimentTask(experiment, settings, digits, dtype) for dtype in models.DTYPES]
-    plain, cast = (task.add(points[:1])[0] for task in tasks)
-    assert plain.key != cast.key and plain.program != cast.program
-    assert [task.setup(points[0]).model.dtype for task in tasks] == [jnp.float32, jnp.bfloat16]
-
-    def folder(dtype):
-        return open_folder(
-            experiment, fixup_fig3_depth.Command(out=tmp_path / "f", dtype=dtype), settings
-        )
-
-    folder("float32")
-    with pytest.raises(SystemExit, match="dtype"):
-        folder("bfloat16")

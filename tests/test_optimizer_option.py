@@ -5,13 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from experiments import fixup_fig3_depth, fixup_table3_translation, skipinit_lr_batch
-from experiments.experiment import Command
-from experiments.main import others
-from experiments.runs import ExperimentTask
+from experiments import fixup_fig3_depth, fixup_table3_translation
+from experiments.main import Command, chosen
 from nf_resnets import data, init, optim
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.image_task import ImageTask
@@ -33,10 +30,9 @@ HEAD = {"head": {"kernel": 2 * np.ones((4, 3), np.float32)}, "bias_head": np.one
 def test_every_command_has_it():
     fields = [
         {field.name: field.default for field in dataclasses.fields(command)}["optimizer"]
-        for command in (RunSettings, Command, skipinit_lr_batch.Command,
-                        fixup_table3_translation.Command, fit_translation.TranslationRecipe)
-    ]  # fmt: skip
-    assert fields == ["sgd"] * 3 + ["adamw"] * 2
+        for command in (RunSettings, fit_translation.TranslationRecipe)
+    ]
+    assert fields == ["sgd", "adamw"]
 
 
 @pytest.mark.parametrize("name", optim.NAMES)
@@ -59,17 +55,12 @@ def test_what_a_sweep_does_not_know():
         make({"optimizer": "adam"})
 
 
-def test_experiments(digits):
-    experiment = fixup_fig3_depth.EXPERIMENT
-    settings = experiment.scales["smoke"]
-    point = experiment.points(settings, digits, [])[0]
-    commands = [fixup_fig3_depth.Command(optimizer=name) for name in ("sgd", "lion")]
-    assert [others(command) for command in commands] == [{}, {"optimizer": "lion"}]
-    tasks = [ExperimentTask(experiment, settings, digits, **others(each)) for each in commands]
-    plain, lion = (task.add([point])[0] for task in tasks)
-    assert plain.key != lion.key and plain.program != lion.program
-    states = [task.setup(point).optimizer({"learning_rate": 0.1}).init(HEAD) for task in tasks]
-    assert [isinstance(state[0], optax.ScaleByLionState) for state in states] == [False, True]
+def test_experiments():
+    point = fixup_fig3_depth.SCALES["smoke"][0]
+    command = Command(scale="smoke", grid=("optimizer=lion",))
+    assert chosen(fixup_fig3_depth.EXPERIMENT, command)[0] == point | {"optimizer": "lion"}
+    points = fixup_table3_translation.SCALES["smoke"]
+    assert {point["optimizer"] for point in points} == {"adamw"}
 
 
 @pytest.mark.slow

@@ -13,14 +13,12 @@ import pytest
 from benchmarks.__main__ import targets
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio
-from experiments import fixup_fig3_depth as fig3
-from experiments import fixup_fig4_ablation as fig4
-from experiments import skipinit_table1_depth
-from experiments.experiment import Results
-from experiments.folder import read_rows
+from docs.machinery.figures import as_made
+from docs.machinery.results import committed
 from experiments.table import grouped
 from nf_resnets import init
 from nf_resnets.sweep import optima
+from tests.experiments.as_a_user import lines_of
 from tests.test_main import run
 
 ROOT = Path(__file__).parents[1]
@@ -114,13 +112,14 @@ def test_the_table_of_the_benchmarks_is_that_of_its_rows(folder):
 
 
 def test_the_main_table_is_that_of_its_rows():
-    rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.EXPERIMENT.columns)
-    made = fig3.table(Results(fig3.SCALES["laptop"], None, rows)).strip()
+    (result,) = (each for each in committed() if each.folder == ROOT / RESULTS)
+    experiment, found = as_made(result)
+    made = experiment.table(found).strip()
     assert made == (ROOT / RESULTS / "table.txt").read_text().strip()
 
 
 def test_the_committed_results_show_the_claim():
-    rows = read_rows(ROOT / RESULTS / "rows.csv", fig3.EXPERIMENT.columns)
+    rows = lines_of(ROOT / RESULTS / "rows.csv")
     deep = {row["scheme"]: row for row in rows if row["depth"] == "1000"}
     for scheme, least in (("fixup", 0.7), ("skipinit", 0.7), ("batchnorm", 0.5)):
         assert float(deep[scheme]["test_accuracy"]) > least, scheme
@@ -131,7 +130,7 @@ def test_the_committed_results_show_the_claim():
 
 
 def test_the_committed_ablation_shows_its_order():
-    rows = read_rows(ROOT / TABLES[1] / "rows.csv", fig4.EXPERIMENT.columns)
+    rows = lines_of(ROOT / TABLES[1] / "rows.csv")
     means = {
         name: np.mean([float(row["mean_accuracy"]) for row in of_variant])
         for (name,), of_variant in grouped(rows, "variant").items()
@@ -144,7 +143,7 @@ def test_the_committed_ablation_shows_its_order():
 
 def _best(folder, line, depth):
     """The best test accuracy over the rates; a run that diverged is at chance."""
-    rows = read_rows(ROOT / folder / "rows.csv", skipinit_table1_depth.EXPERIMENT.columns)
+    rows = lines_of(ROOT / folder / "rows.csv")
     found = [row for row in rows if (row["line"], row["depth"]) == (line, depth)]
     assert found
     return max(0.1 if row["status"] == "diverged" else float(row["test_accuracy"]) for row in found)

@@ -215,15 +215,15 @@ def test_experiments_do_not_import_the_tests():
         ("training.mine", "import nf_resnets", "nf_resnets, which has no rank"),
         ("training.mine", "from nf_resnets import new", "nf_resnets.new, which has no rank"),
         ("training.mine", "from . import step", "the relative import ..step"),
-        ("sweep.mine", "from experiments import folder", "experiments.folder, which stands above"),
+        ("sweep.mine", "from experiments import grid", "experiments.grid, which stands above"),
         ("sweep.mine", "import tests.training.small", "tests.training.small, which stands above"),
         ("plotting.mine", "import jax.numpy as jnp", "jax.numpy, of which plotting knows nothing"),
         ("plotting.mine", "from nf_resnets import schemes", "nf_resnets.schemes, of which plott"),
         ("analysis.__main__", "from nf_resnets import new", "nf_resnets.new, which has no rank"),
         (
             "analysis.__main__",
-            "import experiments.folder",
-            "experiments.folder, which stands above",
+            "import experiments.grid",
+            "experiments.grid, which stands above",
         ),
         ("analysis.__main__x", "from nf_resnets import plotting", "nf_resnets.plotting, which is"),
         (
@@ -232,7 +232,7 @@ def test_experiments_do_not_import_the_tests():
             "nf_resnets.analysis.__main__, w",
         ),
         ("new", "import math", "new has no rank in tests/test_structure.py"),
-        ("", "from experiments import folder", "experiments.folder, which stands above"),
+        ("", "from experiments import grid", "experiments.grid, which stands above"),
     ],
 )
 def test_the_check_finds_a_made_up_violation(module, source, fault):

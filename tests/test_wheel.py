@@ -85,7 +85,7 @@ def test_commands_run_from_an_empty_folder(nf_resnets, tmp_path):
 
     assert "usage: nf-resnets COMMAND" in run("--help")
     assert run("swep", 2).startswith("COMMAND='swep' found; expected one of demo, ")
-    run("demo --scale smoke --depths 10 --schemes fixup")
+    run("demo --scale smoke --grid model=wrn-10-1 scheme=fixup")
     run("experiment theory_signal --scale smoke")
     run("analyze --model wrn-10-1")
     run("sweep --grid peak_lr=0.1 --model wrn-10-1 --stem-channels 4 --steps 2 --out runs/sweep")

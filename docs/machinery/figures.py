@@ -6,7 +6,6 @@ Nothing is trained. ``--names`` are folders in ``results/``, by default all.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import importlib
 import io
 import json
@@ -21,77 +20,61 @@ import tyro
 
 from docs.machinery.results import Result, committed, read_committed
 from experiments import skipinit_lr_batch
-from experiments.experiment import Results
-from experiments.main import open_curves, open_folder, settings_of, show, wanted_rows
+from experiments.experiment import Experiment, Results, Row
+from experiments.main import Command, chosen
+from nf_resnets import schemes
 from nf_resnets.sweep import results
 from nf_resnets.sweep.rows import RESULTS
-from nf_resnets.sweep.settings import FIELDS
-
-CURVE_LINES = "points"
-"""The setting that says how many lines of a run ``curves.csv`` has, which changes no number."""
+from nf_resnets.sweep.settings import FIELDS, RunSettings
 
 
-def as_made(result: Result) -> tuple[Any, Any, Any]:
-    """The experiment of a result, the options in its command, and the settings of its rows.
-
-    Raises:
-      ValueError: if the rows were made with other settings than these, but for the grid.
-    """
+def as_made(result: Result) -> tuple[Experiment, Results]:
+    """The experiment of a committed result, and its rows in the order of its runs."""
     experiment = importlib.import_module(result.module).EXPERIMENT
-    wanted = tyro.cli(experiment.command, args=shlex.split(result.command)[3:])
-    settings = settings_of(experiment, wanted)
-    now = json.loads(json.dumps(dataclasses.asdict(settings)))
-    made = json.loads(read_committed(result.folder / "settings.json"))["settings"]
-    other = [
-        f"{name}={made[name]}, and not {now[name]}"
-        for name in made.keys() & now.keys() - {*experiment.grid, CURVE_LINES}
-        if made[name] != now[name]
-    ]
-    if other:
-        raise ValueError(
-            f"results/{result.name} was made with {'; '.join(other)}, as {result.command} has it."
-        )
-    return experiment, wanted, settings
+    command = tyro.cli(Command, args=shlex.split(result.command)[3:])
+    with schemes.registered(*experiment.schemes):
+        points = chosen(experiment, command)
+        titles = [experiment.title({**vars(RunSettings()), **p}) for p in points if "scheme" in p]
+    titles = list(dict.fromkeys(titles))
+    rows = _rows(result.folder / "rows.csv")
+    places = [tuple(row.get(name) for name in ("part", "network", "depth")) for row in rows]
+    rows.sort(key=lambda row: (
+        places.index(tuple(row.get(name) for name in ("part", "network", "depth"))),
+        _place(row.get("title", ""), titles),
+    ))  # fmt: skip
+    lines = [line for name in ("curves.csv", "tests.csv") for line in _rows(result.folder / name)]
+    return experiment, Results(points, rows, lines)
 
 
-def redraw(result: Result, out: Path, data_dir: str | None = None) -> None:
-    """Makes table and figures of a result in a copy of its folder.
+def _place(title: str, titles: Sequence[str]) -> int:
+    """Where a title stands; earlier versions called a network by the first of its words."""
+    same = [at for at, each in enumerate(titles) if each == title]
+    begun = [at for at, each in enumerate(titles) if each.startswith(f"{title},")]
+    return [*same, *begun, len(titles)][0]
+
+
+def _rows(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with io.StringIO(read_committed(path), newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def redraw(result: Result, out: Path) -> None:
+    """Makes table and figures of a result in a new folder.
 
     Args:
       result: that of an experiment.
-      out: the copy, which must not be there yet.
-      data_dir: where tensorflow-datasets keeps its data.
+      out: the folder, which must not be there yet.
 
     Raises:
-      ValueError: if the command in the folder's name has other settings, a figure cannot be drawn,
-        or the table is not the committed one.
+      ValueError: if the table is not the committed one.
     """
-    experiment, wanted, settings = as_made(result)
-    shutil.copytree(result.folder, out)
-    wanted = dataclasses.replace(wanted, out=out)
-    if hasattr(wanted, "data_dir"):
-        wanted = dataclasses.replace(wanted, data_dir=data_dir)
-    kept = json.loads((out / "settings.json").read_text())
-    with open(out / "rows.csv", newline="") as stream:
-        there = list(csv.DictReader(stream))
-    # Only the runs that were made, with settings that came later as they are now.
-    grid = {}
-    for name in experiment.grid:
-        values, column = kept["settings"].get(name), name.removesuffix("s")
-        if isinstance(values, list):
-            made = {row[column] for row in there} if column in experiment.key else set()
-            grid[name] = tuple(value for value in values if not made or str(value) in made)
-    settings = dataclasses.replace(settings, **grid)
-    kept["settings"] |= dataclasses.asdict(settings)
-    (out / "settings.json").write_text(json.dumps(kept))
-    experiment = dataclasses.replace(experiment, **experiment.adapt(settings))
-    data, folder = experiment.load(settings, wanted), open_folder(experiment, wanted, settings)
-    points = experiment.points(settings, data, folder.rows)
-    rows = wanted_rows(experiment, settings, folder.rows, points)
-    curves = open_curves(experiment, folder)
-    show(experiment, Results(settings, data, rows, curves, wanted), folder)
-    if folder.faults:
-        raise ValueError(" ".join(folder.faults))
+    experiment, made = as_made(result)
+    out.mkdir()
+    (out / "table.txt").write_text(experiment.table(made) + "\n")
+    for name, draw in {"figure.png": experiment.figure, **experiment.figures}.items():
+        draw(made, out / name)
     if (out / "table.txt").read_bytes() != (result.folder / "table.txt").read_bytes():
         raise ValueError(f"the table of {result.name} is not what is committed any more.")
 
@@ -119,12 +102,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def redraw_all(names: Sequence[str] = (), data_dir: str | None = None) -> None:
+def redraw_all(names: Sequence[str] = ()) -> None:
     """Replaces the committed figures of some results, or of all.
 
     Args:
       names: of folders in ``results/``; () for all.
-      data_dir: where tensorflow-datasets keeps its data.
     """
     chosen = set(names)
     for result in committed():
@@ -134,7 +116,7 @@ def redraw_all(names: Sequence[str] = (), data_dir: str | None = None) -> None:
             if result.module == "experiments.skipinit_lr_batch":
                 redraw_sweep(result, Path(folder, "out"))
             else:
-                redraw(result, Path(folder, "out"), data_dir)
+                redraw(result, Path(folder, "out"))
             for file in Path(folder, "out").iterdir():
                 if file.suffix in (".png", ".svg", ".html"):
                     shutil.copyfile(file, result.folder / file.name)

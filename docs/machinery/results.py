@@ -15,8 +15,40 @@ ROOT = Path(__file__).parents[2]
 SUMS = ROOT / "results" / "SHA256SUMS"
 """The SHA-256 of each committed file that tables, figures and claims are made of."""
 SCALES = (
-    "smoke", "demo", "laptop", "rules", "rivals", "cifar", "reduced", "paper", "paper_wmt",
+    "smoke", "demo", "laptop", "rules", "rivals", "multi30k", "cifar", "reduced", "paper",
+    "paper_wmt",
 )  # fmt: skip
+
+
+_TABLE1 = "fixup_table1_resnet110-laptop-depth-{}-seeds-0-variants-batchnorm-fixup"
+_TABLE2 = "fixup_table2_imagenet-laptop"
+_RESCALE = "rescale_imagenet-laptop-networks-resnet50-variants-rescalenet-uncalibrated"
+_BIASES = " --grid model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0"
+OPTIONS = {
+    "fixup_fig3_depth-cifar-depths-10-schemes-fixup-lsuv":
+        " --grid model=wrn-10-1 scheme=fixup,lsuv",
+    "fixup_fig4_ablation-cifar-depth-56-seeds-0": " --seeds 0 --grid model=cifar-resnet-56",
+    **{
+        _TABLE1.format(depth): f" --seeds 0 --grid model=cifar-resnet-{depth} "
+        "scheme=batchnorm,fixup peak_lr=0.1"
+        for depth in (20, 56)
+    },
+    f"{_TABLE2}-rate-0.1": " --grid peak_lr=0.1",
+    f"{_TABLE2}-rate-0.1-epochs-10-drops-0.3-0.6-0.9":
+        " --grid peak_lr=0.1 epochs=10 'drops=0.3 0.6 0.9'",
+    f"{_TABLE2}-tests-depths-26-epochs-8-variants-batchnorm-fixup-fixup_mixup":
+        " --grid evaluate_every=1 model=resnet-26 epochs=8 scheme=batchnorm,fixup mixup=0,0.7",
+    "fixup_table3_translation-laptop-layers-6": " --grid model=transformer-6",
+    "fixup_table4_regularized-laptop-epochs-20-seeds-0-1-2-3-4":
+        " --seeds 0 1 2 3 4 --grid epochs=20",
+    f"{_RESCALE}-seeds-0-1-2-3-4-5": f" --seeds 0 1 2 3 4 5{_BIASES}",
+    f"{_RESCALE}-rate-0.4-seeds-0-1-2": f" --seeds 0 1 2{_BIASES} peak_lr=0.1",
+    "rescale_variance-laptop": " --grid dataset=cifar10",
+    "skipinit_imagenet-laptop-variants-fixup-skipinit": " --grid scheme=fixup,skipinit",
+    "skipinit_lr_batch-cifar-budget-steps-grid-batch_size=32,128,512-seed=0":
+        " --budget steps --grid batch_size=32,128,512 seed=0",
+}  # fmt: skip
+"""What a folder's command has besides the scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,11 +217,8 @@ def _result(folder: Path, root: Path) -> Result:
         source, rest = _experiment(folder, root)
         module = f"experiments.{source.stem}"
         command = f"python -m {module}"
-        command += _options(rest, source.read_text())
-        dataset = settings.get("settings", {}).get("dataset")
-        # Digits are what the small scales take by themselves.
-        if dataset not in (None, "digits") and "--dataset" in source.read_text():
-            command += f" --dataset {dataset}"
+        scale = [word for word in rest.split("-") if word in SCALES][-1]
+        command += f" --scale {scale}{OPTIONS.get(folder.name, '')}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     paragraphs = re.split(r"\n\s*\n", docstring)
     claims = [text for text in paragraphs if text.startswith("Claim")] or paragraphs[1:2]
@@ -197,32 +226,6 @@ def _result(folder: Path, root: Path) -> Result:
     tried = next((text for text in paragraphs if text.startswith("Tried ")), "")
     title = paragraphs[0].replace("\n", " ")
     return Result(folder, module, command, title, claim, tried, _made(settings))
-
-
-def _options(name: str, source: str) -> str:
-    """The options of a command in the name of its folder.
-
-    Args:
-      name: what follows the experiment's, such as ``laptop-rate-0.1``.
-      source: of the experiment; a word is an option where it has a field of that name.
-
-    Example:
-      >>> _options("laptop-drops-0.3-0.6", "    drops: tuple[float, ...] = ()")
-      ' --scale laptop --drops 0.3 0.6'
-      >>> _options("laptop-multi30k", "    drops: tuple[float, ...] = ()")
-      ' --scale laptop'
-    """
-    found: list[str] = []
-    takes_values = False
-    for word in name.split("-"):
-        if word in SCALES:
-            found += ["--scale", word]
-        elif re.search(rf"^    {re.escape(word)}: ", source, re.MULTILINE):
-            found += [f"--{word}"]
-            takes_values = True
-        elif takes_values:
-            found += [word]
-    return "".join(f" {word}" for word in found)
 
 
 def _experiment(folder: Path, root: Path) -> tuple[Path, str]:

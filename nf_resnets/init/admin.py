@@ -10,11 +10,13 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard
 from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Need, Scheme
 
 
+@takes_network()
 def admin(
     params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.stacks import DECODER, find_stacks, is_value_path
 from nf_resnets.init.tree import refuse_shapes, scaled
 from nf_resnets.init.xavier import xavier
@@ -16,6 +17,7 @@ from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Need, Scheme
 
 
+@takes_network()
 def deepnorm(
     params: Any,
     depth: int,
@@ -48,6 +50,8 @@ def deepnorm(
       decoder: a regular expression, found in the paths of the decoder's branches.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import cast_like, check_positive
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
@@ -15,6 +16,7 @@ from nf_resnets.roles.rules import compiled
 from nf_resnets.schemes import Anatomy, Scheme
 
 
+@takes_network()
 def dyt(
     params: Any,
     depth: int,
@@ -42,6 +44,8 @@ def dyt(
         match them too.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -11,6 +11,7 @@ import jax
 
 from nf_resnets import random, roles
 from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import default_init
 from nf_resnets.init.tree import (
     all_zero,
@@ -31,6 +32,7 @@ PUBLISHED_CROSS = 12
 _CROSS = re.compile(r"cross|encoder_attn")
 
 
+@takes_network()
 def fixup(
     params: Any,
     depth: int,
@@ -71,6 +73,8 @@ def fixup(
       published: whether the draws are those of the published code.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -7,10 +7,12 @@ from typing import Any, Literal
 import jax
 
 from nf_resnets import random, roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
 
+@takes_network()
 def he(
     params: Any,
     key: jax.Array,
@@ -32,6 +34,8 @@ def he(
       key: a JAX PRNG key.
       mode: which fan to divide by.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -110,7 +110,7 @@ def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:
 
     Layers of Equinox and PyTorch draw theirs at random.
     """
-    if _SILENT.get():
+    if _SILENT.get() or role_map.rules is None:  # every bias vector is known
         return
     zero = {
         _without_own_key(leaf.path): leaf.role
@@ -174,6 +174,8 @@ def missing_parts(
     # A multiplier may be left out to see what it is for; the other parts tell our networks apart.
     ours = role_map.is_ours and not {missing.part for missing in found} - {"multiplier"}
     names = [name for name in _CONSTANTS if _is_set(getattr(scheme.anatomy, name))]
+    if role_map.rules is None and depth:
+        names = [name for name in names if not _is_seen(scheme, name, role_map)]
     if constants is not None:
         _check_constants(scheme, depth, constants)
     elif depth and names and not ours:
@@ -188,6 +190,8 @@ def _count(part: str, role_map: RoleMap) -> int:
     leaves = [leaf for leaf in role_map.leaves if leaf.role is _SHOWN[part][1]]
     if part == "conv_biases":
         return len({k for leaf in leaves if not leaf.weight for k in leaf.branches})
+    if part == "standardized" and role_map.rules is None:
+        return sum(branch.normalized == "weights" for branch in role_map.branches)
     if part in ("standardized", "norm"):
         return sum(is_gain(leaf) == (part == "standardized") for leaf in leaves)
     return sum(leaf.count for leaf in leaves)
@@ -195,6 +199,22 @@ def _count(part: str, role_map: RoleMap) -> int:
 
 def _is_set(constant: Any) -> bool:
     return callable(constant) or constant != 1
+
+
+def _is_seen(scheme: Scheme, name: str, role_map: RoleMap) -> bool:
+    """Whether the network was seen to multiply by a constant of the scheme's."""
+    if name == "beta":  # stands within the branch
+        return False
+    paths = [
+        (branch.skip_scale if name == "identity" else branch.branch_scale, branch.sum_scale)
+        for branch in role_map.branches
+    ]
+    try:
+        expected = getattr(scheme.constants(role_map.num_branches), name)
+    except ValueError:  # they depend on where the shape changes
+        return False
+    seen = np.prod(np.asarray(paths, float), axis=1)  # not a number where one was not read
+    return bool(np.allclose(seen, expected, rtol=1e-5))  # a few roundings of float32
 
 
 def _unseen(scheme: Scheme, names: list[str], role_map: RoleMap, *, fails: bool) -> str:
@@ -206,8 +226,9 @@ def _unseen(scheme: Scheme, names: list[str], role_map: RoleMap, *, fails: bool)
             f"multiply by those of schemes.get({scheme.name!r}).constants(depth) in the network"
             + (", and say so by passing them as constants=" if fails else "")
         )
+    found = "params cannot show" if role_map.rules else "the network was not seen to multiply by"
     return (
-        f"params cannot show the constants of {scheme.title}'s forward pass, "
+        f"{found} the constants of {scheme.title}'s forward pass, "
         f"{' and '.join(_CONSTANTS[name] for name in names)}; "
         f"{'without them the signal explodes' if fails else 'they belong to it'}: {asked}."
     )

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from nf_resnets import random, roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
 from nf_resnets.init.tree import draw
@@ -24,6 +25,7 @@ OUR_GAINS = r"(stage_\d+/(?:first|rest))/conv_(\d+)/gain$"
 """The convolutions' gains within the branches of this library's models."""
 
 
+@takes_network(alpha=True)
 def nf_resnet(
     params: Any,
     depth: int,
@@ -51,6 +53,8 @@ def nf_resnet(
       key: a JAX PRNG key to draw the weights afresh, as published: ``N(0, 1 / fan_in)``, the head
         ``N(0, 0.01^2)``. The gains of the channels stay as they are (1 in a new network).
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from nf_resnets.roles import Leaf, Role, RoleMap
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.roles.location import Location
 from nf_resnets.roles.vectors import NORM, is_added, is_gain, is_named_factor, last_name
 from nf_resnets.schemes import Scheme
@@ -43,8 +43,11 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
     Raises:
       ValueError: if there is one.
     """
-    if not (scheme.anatomy.alpha or scheme.anatomy.standardized):
-        _refuse_normalized_weights(scheme, role_map)
+    scales_weights = not (scheme.anatomy.alpha or scheme.anatomy.standardized)
+    if role_map.rules is None:
+        return _refuse_seen(scheme, role_map, scales_weights=scales_weights)
+    if scales_weights:
+        _refuse_normalized_weights(scheme, role_map.rules, role_map)
     rules, ours = role_map.rules, role_map.is_ours
     kept = re.compile(rules.keep or "(?!)")
     norms, unnamed, outside = [], [], []
@@ -74,9 +77,26 @@ def refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
     _refuse_numbered(scheme, role_map, outside)
 
 
-def _refuse_normalized_weights(scheme: Scheme, role_map: RoleMap) -> None:
+def _refuse_seen(scheme: Scheme, role_map: RoleMap, *, scales_weights: bool) -> None:
+    """Refuses a branch that normalises, as the network's computation shows."""
+    for branch in role_map.branches:
+        if branch.normalized == "data":
+            raise ValueError(
+                f"residual branch {branch.name!r} contains a norm, and {scheme.title} is for "
+                "branches without normalisation; expected the norm to be taken out of the network, "
+                "or its leaves to be matched by keep= if it is meant."
+            )
+        if branch.normalized == "weights" and scales_weights:
+            raise ValueError(
+                f"residual branch {branch.name!r} normalises its weights, and {scheme.title} "
+                "scales weights, without effect there; expected plain weights, or a scheme that "
+                "leaves them as they are, such as 'skipinit'."
+            )
+
+
+def _refuse_normalized_weights(scheme: Scheme, rules: Rules, role_map: RoleMap) -> None:
     """Refuses weights whose length is a parameter of its own, or that are standardised."""
-    kept = re.compile(role_map.rules.keep or "(?!)")
+    kept = re.compile(rules.keep or "(?!)")
     for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
         gain = is_gain(leaf) and math.prod(leaf.own_shape) > 1 and not kept.search(leaf.path)
         gain = gain and leaf.role in (Role.NORM, Role.KEEP)

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, RoleMap, Rules
 
 REFERENCE = "Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014"
 
 
+@takes_network()
 def orthogonal(
     params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | RoleMap | None = None
 ) -> Any:

@@ -13,12 +13,14 @@ import numpy as np
 
 from nf_resnets import random, roles
 from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.rescale_biases import rescale_biases
 from nf_resnets.init.tree import cast_like, draw, refuse_shapes, with_deviation
 from nf_resnets.roles import LAYER_ROLES, Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import UNDECAYED, Anatomy, BranchConstants, Need, Scheme
 
 
+@takes_network()
 def rescalenet(
     params: Any,
     depth: int,
@@ -59,6 +61,8 @@ def rescalenet(
         the signal explodes; a network of one's own must say that it has them.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -6,12 +6,14 @@ from typing import Any
 
 import jax
 
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
 from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
 
+@takes_network(alpha=True)
 def rezero(
     params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:

@@ -13,12 +13,14 @@ import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import default_init
 from nf_resnets.init.tree import cast_like, is_concrete, refuse_not_finite
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Need, Scheme
 
 
+@takes_network(alpha=True)
 def skipinit(
     params: Any,
     depth: int,
@@ -41,6 +43,8 @@ def skipinit(
       alpha: the value that every scalar starts from; it may be traced, to be swept.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

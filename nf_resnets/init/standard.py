@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from nf_resnets import roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.he import he
 from nf_resnets.init.orthogonal import REFERENCE as OF_ORTHOGONAL
 from nf_resnets.init.orthogonal import orthogonal
@@ -38,6 +39,7 @@ def default_init(
     return he(params, key, mode=mode, rules=role_map)
 
 
+@takes_network()
 def standard(
     params: Any,
     depth: int,
@@ -55,6 +57,8 @@ def standard(
         embeddings, a Transformer's, Xavier (uniform).
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -7,12 +7,14 @@ from typing import Any, Literal
 import jax
 
 from nf_resnets import random, roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.tree import draw
 from nf_resnets.roles import Leaf, RoleMap, Rules
 
 REFERENCE = "Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS 2010"
 
 
+@takes_network()
 def xavier(
     params: Any,
     key: jax.Array,

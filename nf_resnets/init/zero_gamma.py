@@ -10,6 +10,7 @@ import jax
 
 from nf_resnets import roles
 from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import cast_like
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
@@ -20,6 +21,7 @@ OUR_SCALES = r"(stage_\d+/(?:first|rest))/norm_(\d+)/(?:norm/)?scale$"
 """The norms' scales within the branches of this library's models."""
 
 
+@takes_network()
 def zero_gamma(
     params: Any,
     depth: int,
@@ -43,6 +45,8 @@ def zero_gamma(
         as in ``r"block_(\d+)/bn_(\d+)/scale$"``; ``rules.norm`` must match them too.
       key: a JAX PRNG key to draw the weights afresh.
       rules: what the paths of the tree mean; by default the names of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
 
     Returns:
       A tree of the same structure, dtypes and shardings.

@@ -36,11 +36,14 @@ def refuse_two_zeros(scheme: Scheme, params: Any, role_map: RoleMap) -> None:
     Raises:
       ValueError: if there is such a branch or head; both leaves are named.
     """
-    _refuse_zero_heads(scheme.title, params, role_map)
+    by_name = role_map.rules is not None  # else a head is the last layer alone
+    if by_name:
+        _refuse_zero_heads(scheme.title, params, role_map)
     first: dict[int, str] = {}
     for (leaf, value), location in zip(role_map.items(params), role_map.locations, strict=True):
         # A leaf beside several branches stands in a row with one of them, and none knows which.
-        if len(location.branches) != 1 or not _multiplies(leaf, location):
+        multiplies = _multiplies(leaf, location) if by_name else _ends(leaf)
+        if len(location.branches) != 1 or not multiplies:
             continue
         if not is_concrete(value) or not hasattr(value, "dtype"):
             continue
@@ -90,6 +93,12 @@ def _follows(one: Leaf, two: Leaf) -> bool:
         return False
     flattened = one.length("DHW") * two.length("DHW") == 1 and len(one.axes) > len(two.axes)
     return given == taken or (flattened and taken % given == 0)
+
+
+def _ends(leaf: Leaf) -> bool:
+    """Whether a leaf that was read off the computation multiplies the end of a branch."""
+    last = leaf.role is Role.BRANCH and leaf.weight and leaf.layer == leaf.m
+    return last or leaf.role in (Role.ALPHA, Role.MULTIPLIER)
 
 
 def _multiplies(leaf: Leaf, location: Location) -> bool:

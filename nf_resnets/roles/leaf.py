@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from typing import Any
+from typing import Any, Literal
 
 
 class Role(enum.StrEnum):
@@ -137,6 +137,10 @@ class Group:
 class Branch:
     """One residual branch: its number ``k = 1..L``, a name to call it by, its ``m`` layers.
 
+    What rules cannot tell, ``roles.read`` does: whether its data or its weights are normalised (by
+    leaves that are not kept), and the constants on the skip path, on the branch and on their sum,
+    None where one is no number.
+
     Example:
       >>> Branch(k=3, name="stage_1/2", m=2).m
       2
@@ -145,6 +149,10 @@ class Branch:
     k: int
     name: str
     m: int
+    normalized: Literal["data", "weights"] | None = None
+    skip_scale: float | None = 1.0
+    branch_scale: float | None = 1.0
+    sum_scale: float | None = 1.0
 
 
 def path_name(path: tuple[Any, ...]) -> str:

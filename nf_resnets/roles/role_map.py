@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nf_resnets.roles import screen
 from nf_resnets.roles.axes import ends_in_bias, with_axes
 from nf_resnets.roles.branch_checks import (
     orders_by_text,
@@ -37,14 +38,18 @@ class RoleMap:
     Attributes:
       leaves: one :class:`Leaf` for each leaf, in the order of ``jax.tree.leaves``.
       branches: the residual branches in order, ``branches[k - 1]`` being the k-th.
-      rules: those that it was assigned by.
+      rules: those that it was assigned by, None if it was read off the network's computation.
     """
 
     leaves: tuple[Leaf, ...]
     branches: tuple[Branch, ...]
-    rules: Rules
+    rules: Rules | None
     _treedef: Any
     _paths: tuple[Any, ...]
+    _locations: tuple[Location, ...] | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(screen.lines(self.leaves, self.branches))
 
     @property
     def num_branches(self) -> int:
@@ -54,7 +59,7 @@ class RoleMap:
     @property
     def orders_by_text(self) -> list[tuple[str, ...]]:
         """The names of layers, in order, of each kind of branch in which their letters order."""
-        return orders_by_text(self.leaves, self.rules)
+        return [] if self.rules is None else orders_by_text(self.leaves, self.rules)
 
     @property
     def is_ours(self) -> bool:
@@ -64,6 +69,9 @@ class RoleMap:
     @functools.cached_property
     def locations(self) -> tuple[Location, ...]:
         """Which branches each leaf lies beside."""
+        if self._locations is not None:
+            return self._locations
+        assert self.rules is not None
         return locate(self.leaves, self.rules)
 
     @functools.cached_property
@@ -156,6 +164,8 @@ class RoleMap:
 
     def _one_group(self) -> str:
         """What to say of an expression that names no branches."""
+        if self.rules is None:
+            return ""
         given = self.rules.branch is not None and re.compile(self.rules.branch).groups == 1
         return given * (
             "; the groups before the last one of rules.branch tell the branches apart, and it has "
@@ -321,7 +331,8 @@ def _refuse_unmatched(leaves: Sequence[Leaf], rules: Rules) -> None:
         advice = (
             "name it in rules=, in keep= if it is to stay as it is"
             if given
-            else "these are not the names of this library's models, so pass rules=init.Rules(...)"
+            else "these are not the names of this library's models, so pass network= and inputs=, "
+            "or rules=init.Rules(...)"
         )
         raise ValueError(f"no rule says what the weight {shown} is; {advice}.")
     if not given:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import threading
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -39,6 +40,7 @@ from nf_resnets.sweep.settings import (
     swept,
     value_text,
 )  # fmt: skip
+from nf_resnets.training.initial import Draw
 from nf_resnets.training.run import Plan
 
 LARGE = 1000
@@ -66,9 +68,16 @@ class Kind:
         found = self.relative.model.scheme if self.relative else self.settings.scheme
         return self.overrides.scheme or schemes.get(found)
 
+    @property
+    def schedule(self) -> tuple[Any, ...]:
+        """What the schedule of the rate depends on, but for the peak."""
+        settings = self.settings
+        drops = () if settings.schedule != "step" else drops_at(settings.drops, self.num_steps)
+        return settings.schedule, self.num_steps, self.warmup_steps, drops, settings.drop_factor
+
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a run's row has of it: the schedule as ``[first step, rate]``."""
-        parts = _unit_schedule(self.settings.schedule, self.num_steps, self.warmup_steps)
+        parts = _unit_schedule(*self.schedule)
         others = ("settings", "program", "step_cost", "relative", "overrides")
         own = {name: value for name, value in vars(self).items() if name not in others}
         return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
@@ -146,7 +155,7 @@ class ImageTask:
         with self._lock:  # threads that compile share what is on the devices
             if place not in self._splits:
                 self._splits[place] = training.device_splits(self.dataset(name), mesh)
-        model, dataset, optimizer_fn, how = self._parts(plan)
+        model, dataset, optimizer_fn, how = self.parts(plan)
         return training.image_program(
             model, dataset, optimizer_fn, mesh, how, self.start(plan),
             splits=self._splits[place], runs_per_device=runs_per_device, vectorize=vectorize,
@@ -161,13 +170,13 @@ class ImageTask:
         vectorize: Literal["auto", "vmap", "loop"] = "auto",
     ) -> jax.stages.Lowered:
         """Lowers the steps of a run's program for devices that need not be there."""
-        model, dataset, optimizer_fn, how = self._parts(plan)
+        model, dataset, optimizer_fn, how = self.parts(plan)
         return training.lower_image_steps(
             model, dataset, optimizer_fn, mesh, how, self.start(plan),
             runs_per_device=runs_per_device, vectorize=vectorize,
         )  # fmt: skip
 
-    def _parts(self, plan: Plan) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
+    def parts(self, plan: Plan) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
         """Network, data, optimizer and steps of a run's program."""
         settings = self._settings(plan)
         kind, dataset = self.kind(settings), self.dataset(settings.dataset)
@@ -182,6 +191,8 @@ class ImageTask:
             micro_batches=kind.micro_batches,
             # More than an epoch has would be the same ones again.
             bn_estimate_batches=min(settings.bn_estimate_batches, kind.steps_per_epoch),
+            draw=typing.cast(Draw, settings.draw),
+            calibration_examples=settings.calibration_examples,
             gradient_noise=settings.gradient_noise,
         )
         model = make_model(kind, dataset)
@@ -213,9 +224,12 @@ class ImageTask:
 
 
 @functools.lru_cache
-def _unit_schedule(kind: str, num_steps: int, warmup_steps: int) -> tuple[tuple[int, float], ...]:
+def _unit_schedule(
+    kind: str, num_steps: int, warmup_steps: int, drops: tuple[int, ...], factor: float
+) -> tuple[tuple[int, float], ...]:
     """The factors of a peak rate and the steps from which they hold; no more than 100 of them."""
-    factors = np.asarray(_schedule(kind, 1.0, num_steps, warmup_steps)(np.arange(num_steps)))
+    schedule = _schedule(1.0, kind, num_steps, warmup_steps, drops, factor)
+    factors = np.asarray(schedule(np.arange(num_steps)))
     factors = np.broadcast_to(factors, (num_steps,))  # a constant one is one number
     changes = [0, *(np.flatnonzero(np.diff(factors)) + 1).tolist()]
     # Of a long warm-up every step is a change: a hundred of them show it.
@@ -273,6 +287,8 @@ def kind_of(
         raise ValueError(
             f"nesterov=True found with optimizer={settings.optimizer!r}; expected sgd."
         )
+    if settings.schedule == "step":
+        drops_at(settings.drops, num_steps)
     for name in ("adaptive_clip", "optimizer"):
         if overrides.is_other and getattr(settings, name) not in (0, *optim.NAMES[:3]):
             raise ValueError(
@@ -356,19 +372,39 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
     return models.make(settings.model, settings.scheme, **options)
 
 
+def drops_at(drops: str, num_steps: int) -> tuple[int, ...]:
+    """The steps after which parts of a run are over.
+
+    Raises:
+      ValueError: if the text is no list of fractions in order.
+
+    Example:
+      >>> drops_at("0.3 0.6 0.8", 200 * 390)
+      (23400, 46800, 62400)
+    """
+    try:
+        parts = [float(part) for part in drops.split()]
+    except ValueError:
+        parts = []
+    if not parts or parts != sorted(parts) or not all(0 < part < 1 for part in parts):
+        raise ValueError(
+            f"drops={shown(drops)} found; expected parts of a run in order, such as '0.5 0.75'."
+        )
+    return tuple(max(1, round(part * num_steps)) for part in parts)
+
+
 def _schedule(
-    kind: str, peak: Any, num_steps: int, warmup_steps: int
+    peak: Any, kind: str, num_steps: int, warmup_steps: int, drops: Sequence[int], factor: float
 ) -> Callable[[Any], jax.Array]:
     def constant(step: Any) -> jax.Array:
         return jnp.broadcast_to(jnp.asarray(peak, jnp.float32), jnp.shape(step))
 
     if kind == "inverse_sqrt":  # which begins with a warm-up of its own
         return optim.inverse_sqrt(peak, max(1, warmup_steps))
-    drops = [step for step in (-(-num_steps // 2), -(-3 * num_steps // 4)) if step < num_steps]
     schedule = {
         "halving": lambda: optim.halving(peak, num_steps),
         "cosine": lambda: optim.cosine(peak, num_steps),
-        "step": lambda: optim.step_decay(peak, drops, 0.1),
+        "step": lambda: optim.step_decay(peak, drops, factor),
         "constant": lambda: constant,
     }[kind]()
     return optim.warmup(schedule, warmup_steps, num_steps)
@@ -410,7 +446,7 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """The optimizer with the schedule of a kind and the numbers of a run."""
     settings, overrides = kind.settings, kind.overrides
     peak = hyper["learning_rate"]
-    rate = _schedule(settings.schedule, peak, kind.num_steps, kind.warmup_steps)
+    rate = _schedule(peak, *kind.schedule)
     if callable(overrides.optimizer):
         fixed = {n: value for n, value in vars(settings).items() if n not in NUMBERS}
         made = overrides.optimizer({**fixed, **hyper, "peak_lr": peak, "learning_rate": rate})

@@ -50,8 +50,11 @@ class RunSettings:
     """The learning rate of the first half of the run, after the warm-up."""
     schedule: str = "halving"
     """halving: constant for half of the run, then halved ten times; constant; cosine, to 0 at the
-    end; step: a tenth at half and again at three quarters of the run; inverse_sqrt, from the end of
-    the warm-up."""
+    end; step: multiplied by `drop_factor` at `drops`; inverse_sqrt, from the end of the warm-up."""
+    drops: str = "0.5 0.75"
+    """The parts of the run after which the schedule `step` lets the rate fall."""
+    drop_factor: float = 0.1
+    """What it is multiplied by there."""
     warmup_epochs: float = 0.0
     """Over how many epochs the rate rises linearly from 0."""
     optimizer: str = "sgd"
@@ -78,6 +81,10 @@ class RunSettings:
     scalar biases and multipliers; none for what the scheme says, a tenth for Fixup's."""
     alpha: float | None = None
     """What the scalars of SkipInit's branches start from; none for what the scheme says."""
+    draw: str = "fan_in"
+    """The weights that schemes start from: fan_in or fan_out, He's draw; own, each scheme's."""
+    calibration_examples: int = 128
+    """The training images that data-dependent schemes look at before the first step."""
     branch_scale: float = 1.0
     """What the weights inside the branches are multiplied by after initialisation."""
     dropout: float | None = None
@@ -98,7 +105,7 @@ class RunSettings:
     label_smoothing: float = 0.0
     """The fraction of a label that is spread over all classes."""
     evaluate_every: int = 1
-    """Epochs between two tests; the last step is always followed by one."""
+    """Epochs between two tests, 0 for none; the last step is always followed by one."""
     remat: bool = False
     """Recompute the inside of each block in the backward pass, to save memory."""
     dtype: str = models.DTYPES[0]
@@ -132,12 +139,14 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "dropout": (0, True, 1),
     "average": (0, True, 1),
     "label_smoothing": (0, True, 1),
-    "evaluate_every": (1, True, math.inf),
+    "drop_factor": (0, False, 1),
+    "calibration_examples": (1, True, math.inf),
     "seed": (0, True, 2**32),
 }
 _RANGE = (0, True, math.inf)  # of all others
 _CHOICES = {
-    "schedule": SCHEDULES, "dtype": models.DTYPES, "optimizer": optim.NAMES
+    "schedule": SCHEDULES, "dtype": models.DTYPES, "optimizer": optim.NAMES,
+    "draw": ("fan_in", "fan_out", "own"),
 }  # fmt: skip
 
 

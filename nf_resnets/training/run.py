@@ -24,7 +24,7 @@ class Plan:
       steps_per_epoch: after so many steps, and at the end, the run has a row of an epoch.
       program: runs of equal names share a compiled program.
       data: the fingerprint of the data.
-      evaluate_every: epochs between two tests; the last step is always followed by one.
+      evaluate_every: epochs between two tests, 0 for none; the last step is always followed by one.
       curve_points: points of the curve in the run's row, at most.
       step_cost: of a step, in those of other runs: examples times layers.
       facts: what else the row has, as JSON values.

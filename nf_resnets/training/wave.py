@@ -215,7 +215,7 @@ def _train(
     end_runs()  # those that had diverged before the checkpoint, if their rows were lost
     while left := wave.left():
         step = left[0][2].step  # they are all at the same one
-        per_epoch = program.steps_per_epoch
+        per_epoch = left[0][1].steps_per_epoch
         epoch_end = min((step // per_epoch + 1) * per_epoch, program.num_steps)
         took, told = _agree(_make_steps(wave, min(count, epoch_end - step)), hooks.stop())
         made = max(run.step for _, _, run in left) - step
@@ -278,10 +278,10 @@ def _end_epoch(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]]) -> None:
     if not runs:
         return
     program, (_, plan, first) = wave.program, runs[0]
-    epoch = -(-first.step // program.steps_per_epoch)
+    epoch = -(-first.step // plan.steps_per_epoch)
     is_over = first.step == program.num_steps
     begun, tests = time.perf_counter(), {}
-    if is_over or epoch % plan.evaluate_every == 0:
+    if is_over or (plan.evaluate_every and epoch % plan.evaluate_every == 0):
         tests = {name: np.asarray(values) for name, values in program.test(wave.states).items()}
     took = (time.perf_counter() - begun) / len(runs)
     for slot, plan, run in runs:
@@ -289,7 +289,7 @@ def _end_epoch(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]]) -> None:
         refuse_labels(test, "the test split")
         run.seconds += took
         since = sum(row.get("seconds", 0.0) for row in run.history)
-        start = (run.step - 1) // program.steps_per_epoch * program.steps_per_epoch
+        start = (run.step - 1) // plan.steps_per_epoch * plan.steps_per_epoch
         row: Row = {
             "epoch": epoch,
             "step": run.step,

@@ -16,6 +16,7 @@ import tyro
 from benchmarks import __main__ as command
 from benchmarks import gpu
 from benchmarks.gpu import Task
+from experiments.main import Command
 
 
 def script(folder, name, text):
@@ -98,7 +99,9 @@ def test_the_parts_come_in_their_order_and_name_what_there_is():
         for task in found:
             name, *words = task.words
             module = command if name == "benchmarks" else importlib.import_module(name)
-            options = tyro.cli(getattr(module, "Command", command.Settings), args=words)
+            kind = getattr(module, "Command", command.Settings)
+            kind = Command if hasattr(module, "EXPERIMENT") else kind
+            options = tyro.cli(kind, args=words)
             assert getattr(options, "options", options).out == Path("out", task.name)
 
 

@@ -24,6 +24,7 @@ from experiments import (
     fixup_table1_resnet110,
     fixup_table2_imagenet,
     fixup_table3_translation,
+    imagenet,
     rescale_imagenet,
     rescale_multipliers,
     skipinit_imagenet,
@@ -72,28 +73,27 @@ def of_fit(scheme, monkeypatch):
     return caught(fit.fit, digits(), network=network)
 
 
-STREAMED = SimpleNamespace(
-    steps=lambda batch_size, epochs=1: 10, num_classes=10, encoded=None, reading=None
-)
-
-
-def of_experiment(module, streamed=None, scale="smoke", **choose):
-    """The optimizer of the first run of an experiment for which a scheme is chosen."""
+def of_experiment(module):
+    """The optimizer of a run of an experiment that has a scheme."""
 
     def optimizer(scheme, monkeypatch):
-        chosen = {name: value(scheme) for name, value in choose.items()}
-        settings = dataclasses.replace(module.SCALES[scale], **chosen)
-        data = streamed or digits()
-        point = module.EXPERIMENT.points(settings, data, ())[0]
-        start = dataclasses.replace(point.start, scheme=schemes.get(scheme))
-        point = dataclasses.replace(point, start=start)
-        return module.EXPERIMENT.setup(settings, data, point).optimizer(HYPER)
+        point = module.SCALES["smoke"][0] | {"scheme": scheme}
+        kind = image_task.kind_of(make(point), digits())
+        return image_task.optimizer(kind, image_task.hyper_of(make(point)) | HYPER)
 
     return optimizer
 
 
-def only(scheme):
-    return (scheme,)
+def of_streamed(module):
+    """As ``of_experiment``, on streamed images."""
+
+    def optimizer(scheme, monkeypatch):
+        point = module.SCALES["smoke"][0] | {"scheme": scheme, "weight_decay": 0.5}
+        split = SimpleNamespace(num_examples=320)
+        encoded = SimpleNamespace(split=lambda _: split, num_classes=10)
+        return imagenet.setup(lambda _: {}, None, point, encoded).optimizer(HYPER)
+
+    return optimizer
 
 
 SCHEMES = ("fixup", "skipinit", "rescalenet", "batchnorm")
@@ -114,19 +114,13 @@ ENTRIES = {
     "sweep": (of_sweep, SCHEMES + PUBLISHED),
     "trained": (of_fit, SCHEMES + PUBLISHED),
     "fixup_table1_resnet110": (of_experiment(fixup_table1_resnet110), SCHEMES),
-    "fixup_fig3_depth": (of_experiment(fixup_fig3_depth, slow_alpha=lambda _: False), SCHEMES),
-    "fixup_fig4_ablation": (of_experiment(fixup_fig4_ablation, variants=only), ("fixup",)),
-    "fixup_multipliers": (of_experiment(fixup_multipliers, variants=only), ("fixup",)),
-    "fixup_table2_imagenet": (
-        of_experiment(fixup_table2_imagenet, STREAMED, variants=only),
-        ("fixup",),
-    ),
+    "fixup_fig3_depth": (of_experiment(fixup_fig3_depth), SCHEMES),
+    "fixup_fig4_ablation": (of_experiment(fixup_fig4_ablation), ("fixup",)),
+    "fixup_multipliers": (of_experiment(fixup_multipliers), ("fixup",)),
+    "fixup_table2_imagenet": (of_streamed(fixup_table2_imagenet), ("fixup",)),
     "skipinit_table1_depth": (of_experiment(skipinit_table1_depth), SCHEMES),
-    "skipinit_imagenet": (
-        of_experiment(skipinit_imagenet, STREAMED, variants=only),
-        ("fixup", "skipinit", "batchnorm"),
-    ),
-    "rescale_imagenet": (of_experiment(rescale_imagenet, STREAMED), ("rescalenet",)),
+    "skipinit_imagenet": (of_streamed(skipinit_imagenet), ("fixup", "batchnorm")),
+    "rescale_imagenet": (of_streamed(rescale_imagenet), ("rescalenet",)),
     "rescale_multipliers": (of_experiment(rescale_multipliers), ("rescalenet",)),
 }
 CASES = [(entry, scheme) for entry, (_, fit_for) in ENTRIES.items() for scheme in fit_for]
@@ -189,16 +183,10 @@ def test_leaves_decay_as_published(entry, scheme, monkeypatch, ones):
 
 
 def test_translations_optimizer_has_its_scheme():
-    settings = fixup_table3_translation.SCALES["smoke"]
     vocabulary = SimpleNamespace(target_size=16, source_size=16)
     sentences = SimpleNamespace(vocabulary=vocabulary, train=None)
-    experiment = fixup_table3_translation.EXPERIMENT
-    point = next(
-        point
-        for point in experiment.points(settings, sentences, ())
-        if point.key["variant"] == "fixup"
-    )
-    optimizer = experiment.setup(settings, sentences, point).optimizer(HYPER)
+    point = fixup_table3_translation.SCALES["smoke"][0] | {"scheme": "fixup"}
+    optimizer = fixup_table3_translation.setup(point, sentences).optimizer(HYPER)
     tree = {"head": {"kernel": np.ones((2, 2))}, "x": {"multiplier": np.ones(())}}
     # Multipliers without scalar biases: without a scheme it would be refused.
     updates = first_updates(optimizer, tree, 1.0)
@@ -246,21 +234,17 @@ def optax_by_labels():
 
 
 def test_an_alpha_of_a_tenth_of_the_rate_is_within_reach(ones):
-    alpha = schemes.get("skipinit").scalars | Group((Role.ALPHA,))
-    slow = dataclasses.replace(schemes.get("skipinit"), scalars=alpha)
-    settings = fixup_fig3_depth.SCALES["laptop"]
-    assert settings.slow_alpha  # what the committed figure was made with, and says
-    assert not fixup_fig3_depth.SCALES["paper"].slow_alpha
+    slow = fixup_fig3_depth.SLOW[0]
+    used = {
+        scale: {point["scheme"] for point in points}
+        for scale, points in fixup_fig3_depth.SCALES.items()
+    }
+    assert slow.name in used["laptop"] and "skipinit" not in used["laptop"]
+    assert "skipinit" in used["paper"]
     params = jax.tree.map(np.zeros_like, ones("skipinit"))
-    for optimizer in (
-        optim.sgd(0.5, scheme=slow),
-        of_experiment(fixup_fig3_depth, scale="laptop")("skipinit", None),
-    ):
-        updates = first_updates(optimizer, params, 1.0)
-        factors = {
-            path.rpartition("/")[2]: at / updates["stem/kernel"] for path, at in updates.items()
-        }
-        assert factors["alpha"] == pytest.approx(0.1) and factors["bias"] == pytest.approx(1.0)
+    updates = first_updates(optim.sgd(0.5, scheme=slow), params, 1.0)
+    factors = {path.rpartition("/")[2]: at / updates["stem/kernel"] for path, at in updates.items()}
+    assert factors["alpha"] == pytest.approx(0.1) and factors["bias"] == pytest.approx(1.0)
 
 
 def test_a_group_can_name_the_heads_bias():

@@ -3,13 +3,9 @@
 import csv
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
-
-from docs.machinery.figures import redraw
-from docs.machinery.results import Result
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,16 +29,6 @@ def make(name, *arguments):
     )
     assert found.returncode == 0, found.stderr
     return found.stdout
-
-
-def redrawn(name, given, folder):
-    """Draws the results in ``folder/out`` again from their rows: how many figures are the same."""
-    module = f"experiments.{name}"
-    command = shlex.join(["python", "-m", module, *given])
-    result = Result(folder / "out", module, command, title="", claim="", tried="", made="")
-    redraw(result, folder / "again")
-    there = [path for path in (folder / "out").iterdir() if path.suffix in (".png", ".svg")]
-    return sum(path.read_bytes() == (folder / "again" / path.name).read_bytes() for path in there)
 
 
 def lines_of(file):

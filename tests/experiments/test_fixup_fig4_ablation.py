@@ -1,4 +1,4 @@
-"""Fixup's figure 4 as a user runs it, and what its variants are."""
+"""The variants of Fixup's figure 4."""
 
 import zlib
 
@@ -6,55 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 
 from experiments import fixup_fig4_ablation as fig4
-from experiments.main import settings_of
-from nf_resnets import models
-from tests.experiments.as_a_user import lines_of, make
-
-
-@pytest.mark.slow
-def test_smoke_keeps_a_row_and_a_curve_of_every_variant(tmp_path):
-    out = tmp_path / "out"
-    shown = make("fixup_fig4_ablation", "--scale", "smoke", "--steps", 3, "--out", out)
-    rows, curves = lines_of(out / "rows.csv"), lines_of(out / "curves.csv")
-    assert [row["variant"] for row in rows] != [] and {r["variant"] for r in rows} == {*fig4.FIGURE}
-    for row in rows:
-        curve = [line for line in curves if line["variant"] == row["variant"]]
-        assert [int(line["step"]) for line in curve] == list(range(1, int(row["steps"]) + 1))
-        assert curve[-1]["loss"] == row["last_loss"]
-        assert row["title"] in shown
-    branches = {row["variant"]: row["branches"] for row in rows}
-    assert branches["no_branches"] == "0" and branches["fixup"] == "3"
-    assert Image.open(out / "figure.png").size[0] > 800
-
-
-@pytest.mark.slow
-def test_the_rules_one_by_one_as_a_user(tmp_path):
-    options = ("--scale", "rules", "--seeds", 0, "--steps", 2, "--variants", "rule_2", "no_rule_2")
-    shown = make("fixup_fig4_ablation", *options, "--out", tmp_path / "out")
-    rows = {row["variant"]: row for row in lines_of(tmp_path / "out" / "rows.csv")}
-    assert set(rows) == {"rule_2", "no_rule_2"} and rows["rule_2"]["branches"] == "54"
-    # Rule 1 gives the loss ln 10 at the start; a head that is not zero another.
-    assert rows["no_rule_2"]["first_loss"][:6] == "2.3025" != rows["rule_2"]["first_loss"][:6]
-    assert "rule 2 alone" in shown
-
-
-def test_a_variant_that_there_is_not_is_refused():
-    with pytest.raises(SystemExit, match="--variants rule_4 found; expected some of batchnorm"):
-        settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", variants=("rule_4",)))
-
-
-def test_more_steps_than_a_curve_has_points_are_refused():
-    with pytest.raises(SystemExit, match="--steps 2001 found; expected at most 2000, since"):
-        settings_of(fig4.EXPERIMENT, fig4.Command(steps=2001))
-    assert settings_of(fig4.EXPERIMENT, fig4.Command(steps=2000)).steps == 2000
-
-
-def test_a_depth_that_there_is_not_is_refused():
-    with pytest.raises(SystemExit, match="depth=21 found"):
-        settings_of(fig4.EXPERIMENT, fig4.Command(scale="smoke", depth=21))
+from nf_resnets import models, schemes
 
 
 def before_and_after(variant):
@@ -62,7 +16,7 @@ def before_and_after(variant):
 
     L = 3 branches of m = 2 layers, so that rule 2's factor is 3**-0.5.
     """
-    scheme = fig4.VARIANTS[variant]
+    scheme = fig4.VARIANTS.get(variant) or schemes.get(variant)
     model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=4)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
 

@@ -1,7 +1,6 @@
 """Runs of figure 3 on CIFAR-10, made again in PyTorch: equal parameters, batches and steps."""
 
 import csv
-import dataclasses
 import types
 from pathlib import Path
 
@@ -15,8 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import torch_networks
-from experiments.fixup_fig3_depth import EXPERIMENT, SCALES
-from nf_resnets import data, training
+from experiments.fixup_fig3_depth import SCALES, SLOW
+from nf_resnets import data, schemes, training
+from nf_resnets.sweep.image_task import ImageTask
+from nf_resnets.sweep.settings import make
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, make_initial
 from tests.shared_data import make_shared, needs_shared_data
 
@@ -39,10 +40,14 @@ def dataset(tmp_path_factory):
 
 
 def run_of(dataset, scheme, depth=10):
-    """A run: its settings, its state at the start, its batches and its step."""
-    settings = dataclasses.replace(SCALES["cifar"], depths=(depth,), schemes=(scheme,), seeds=(0,))
-    (point,) = EXPERIMENT.points(settings, dataset, [])
-    model, optimizer, how, _ = EXPERIMENT.setup(settings, dataset, point)
+    """A run: its point, its state at the start, its batches and its step."""
+    base = next(p for p in SCALES["cifar"] if p["scheme"] == scheme)
+    point = base | {"model": f"wrn-{depth}-1", "seed": 0}
+    task = ImageTask(lambda _: dataset)
+    with schemes.registered(*SLOW):
+        plan = task.plan(make(point))
+        model, _, optimizer, how = task.parts(plan)
+        start = task.start(plan)
 
     split = data.DeviceData.of(dataset, dataset.train)
     order = data.epoch_order(0, 0, len(dataset.train.labels))
@@ -59,15 +64,16 @@ def run_of(dataset, scheme, depth=10):
         )
 
     initial = make_initial(model, (np.zeros((1, 32, 32, 3), np.float32),), optimizer, draw=how.draw)
-    start = point.start
-    state = jax.jit(
-        lambda images: initial(
-            start.scheme, 0, start.hyper, np.float32(np.nan), np.float32(1), images
-        )
-    )(batch_of(0)["image"][:CALIBRATION_EXAMPLES])
+    with schemes.registered(*SLOW):
+        state = jax.jit(
+            lambda images: initial(
+                start.scheme, 0, start.hyper, np.float32(np.nan), np.float32(1), images
+            )
+        )(batch_of(0)["image"][:CALIBRATION_EXAMPLES])
     return types.SimpleNamespace(
-        settings=settings, point=point, state=state, step=step, batch_of=jax.jit(batch_of)
-    )
+        point=point, depth=depth, num_steps=how.num_steps, state=state, step=step,
+        batch_of=jax.jit(batch_of),
+    )  # fmt: skip
 
 
 def batch_in_torch(run, index):
@@ -78,12 +84,12 @@ def batch_in_torch(run, index):
 
 def fixup_in_torch(run):
     """The network of a run with Fixup, and its step."""
-    name, params = f"wrn-{run.settings.depths[0]}-1", jax.device_get(run.state.params)
+    name, params = f"wrn-{run.depth}-1", jax.device_get(run.state.params)
     network = torch_networks.build(name, 10, params, "cpu")
     optimizer = torch_networks.make_optimizer(
         network,
-        learning_rate=run.settings.learning_rate,
-        weight_decay=run.settings.weight_decay,
+        learning_rate=run.point["peak_lr"],
+        weight_decay=run.point["weight_decay"],
     )
     return network, torch_networks.make_step(network, optimizer, torch.float32)
 
@@ -102,9 +108,9 @@ def test_the_first_steps_of_304_layers_with_fixup(dataset):
 def test_ten_layers_with_fixup_reach_the_accuracy_of_the_row(dataset):
     run = run_of(dataset, "fixup")
     network, step = fixup_in_torch(run)
-    assert run.point.num_steps == 390
+    assert run.num_steps == 390
     state = run.state
-    for index in range(run.point.num_steps):
+    for index in range(run.num_steps):
         loss = float(step(*batch_in_torch(run, index)))
         if index < 20:
             state, metrics = run.step(state)

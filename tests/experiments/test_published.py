@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import importlib
 import inspect
-import pkgutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import experiments
-from experiments import (
-    fixup_fig3_depth,
-    fixup_fig4_ablation,
-    fixup_table1_resnet110,
-    fixup_table2_imagenet,
-    fixup_table3_translation,
-    fixup_table4_regularized,
-    rescale_multipliers,
-    skipinit_lr_batch,
-    skipinit_table1_depth,
-    skipinit_table2_placement,
-)
-from experiments.experiment import Point
-from experiments.runs import ExperimentTask
-from nf_resnets import optim, schemes, training
+from experiments import fixup_fig4_ablation as fig4
+from experiments import imagenet, rescale_imagenet, skipinit_lr_batch
+from experiments.grid import about
+from nf_resnets import schemes, training
+from nf_resnets.__main__ import experiments
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
 from tests.experiments import published
@@ -38,31 +24,13 @@ OF_OURS = {
 }  # fmt: skip
 
 
-def flattened(value, prefix=""):
-    """Every number of nested settings by its dotted name."""
-    if dataclasses.is_dataclass(value):
-        pairs = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    elif isinstance(value, dict):
-        pairs = list(value.items())
-    else:
-        return {prefix: value}
-    found = {}
-    for name, inside in pairs:
-        found |= flattened(inside, f"{prefix}.{name}" if prefix else name)
-    return found
-
-
-def module_of(name):
-    return importlib.import_module(f"experiments.{name}")
-
-
-def values(table):
-    return {name: value for name, (value, _) in table.items()}
+def of(name):
+    return importlib.import_module(f"experiments.{name}").EXPERIMENT
 
 
 def differences(found, table):
     """Each name whose value is another than the table's, or that only one of them has."""
-    expected = values(table)
+    expected = {name: value for name, (value, _) in table.items()}
     return {
         name: (found.get(name, "missing"), expected.get(name, "not in the table"))
         for name in {*found, *expected}
@@ -72,109 +40,63 @@ def differences(found, table):
 
 @pytest.mark.parametrize("name", published.RECIPES)
 def test_the_paper_scale_is_the_published_recipe(name):
-    settings = flattened(module_of(name).SCALES["paper"])
-    assert differences(settings, published.RECIPES[name]) == {}
+    points = of(name).scales["paper"]
+    names = dict.fromkeys(name for point in points for name in point)
+    values = {name: tuple(dict.fromkeys(p.get(name) for p in points)) for name in names}
+    assert differences(values, published.RECIPES[name]) == {}
 
 
 def test_every_experiment_with_a_paper_scale_is_in_the_table():
-    found = set()
-    for module in pkgutil.iter_modules(experiments.__path__):
-        a_paper = module.name.startswith(("fixup", "skipinit", "rescale", "theory"))
-        if a_paper and "paper" in module_of(module.name).SCALES:
-            found.add(module.name)
-    assert found == set(published.RECIPES) | OF_OURS
+    names = {*experiments()} - {"skipinit_lr_batch"}
+    assert {n for n in names if "paper" in of(n).scales} == {*published.RECIPES, *OF_OURS}
 
 
 def test_every_entry_says_where_it_is_from():
-    def places(table):
-        if isinstance(table, tuple):
-            yield table[-1]
-        elif isinstance(table, dict):
-            for inside in table.values():
-                yield from places(inside)
-
-    for table in (
-        published.RECIPES, published.WMT, published.RATES, published.OF_USERS,
-        published.OF_FUNCTIONS, published.RESULTS, published.ACCURACIES,
-    ):  # fmt: skip
-        assert all(isinstance(place, str) and place for place in places(table))
+    for table in (*published.RECIPES.values(), *published.OF_USERS.values(), published.RATES):
+        assert all(isinstance(entry[-1], str) and entry[-1] for entry in table.values())
 
 
-def test_the_scale_of_wmt():
-    scales = fixup_table3_translation.SCALES
-    paper, wmt = flattened(scales["paper"]), flattened(scales["paper_wmt"])
-    changed = {name: value for name, value in wmt.items() if value != paper[name]}
-    assert differences(changed, published.WMT) == {}
+@pytest.mark.parametrize("name", sorted({*experiments()} - {"skipinit_lr_batch"}))
+def test_every_scale_has_runs_that_differ(name):
+    experiment = of(name)
+    for points in experiment.scales.values():
+        assert len({str(sorted(point.items())) for point in points}) == len(points)
+        assert "seed" in about(points)
+        with schemes.registered(*experiment.schemes):
+            if experiment.typed is make:
+                assert all(make(point) for point in points if "model" in point)
 
 
-@pytest.mark.parametrize("name", published.RESULTS)
-def test_published_errors_stand_beside_ours(name):
-    variants = module_of(name).VARIANTS
-    errors, _ = published.RESULTS[name]
-    found = {key: variant.published for key, variant in variants.items() if variant.published}
-    assert found == errors
+def test_published_numbers_beside_ours():
+    def experiment(name):
+        return importlib.import_module(f"experiments.{name}")
+
+    # Fixup table 2; SkipInit v1, table 3; RescaleNet feedback, R3.
+    assert experiment("fixup_table2_imagenet").PUBLISHED[101] == {
+        "BatchNorm": 22.0, "BatchNorm + mixup": 20.8, "GroupNorm + mixup": 21.4,
+        "Fixup + mixup": 21.4,
+    }  # fmt: skip
+    assert list(experiment("fixup_table2_imagenet").PUBLISHED[50].values()) == [
+        23.6, 23.3, 23.9, 31.5, 27.6, 24.0
+    ]  # fmt: skip
+    assert [list(of.values()) for of in experiment("skipinit_imagenet").PUBLISHED.values()] == [
+        [75.0, 74.9, 74.9], [74.8, 74.6, 73.0], [74.9, 74.6, 70.8], [75.6, 75.5, 72.7]
+    ]  # fmt: skip
+    assert rescale_imagenet.PUBLISHED == {"resnet-50": 76.57, "resnet-101": 77.55}
 
 
-@pytest.mark.parametrize("name", published.ACCURACIES)
-def test_published_accuracies_stand_beside_ours(name):
-    found = module_of(name).PUBLISHED
-    accuracies, _ = published.ACCURACIES[name]
-    assert found == accuracies
-
-
-def test_mixup_ablations_and_other_variants():
-    mixup, _ = published.MIXUP
-    for name, variant in fixup_table2_imagenet.VARIANTS.items():
-        assert variant.mixup == (mixup[variant.scheme] if name.endswith("mixup") else 0.0)
-    scales = {
-        name: scheme.init.keywords["scale"]
-        for name, scheme in fixup_fig4_ablation.VARIANTS.items()
-        if isinstance(scheme.init, functools.partial) and "scale" in scheme.init.keywords
-    }
-    assert scales == published.ABLATIONS[0]
-    rates = {name: each.rate for name, each in fixup_table1_resnet110.VARIANTS.items()}
-    assert {name: rate for name, rate in rates.items() if rate != 1} == published.XAVIER_RATES[0]
-    anatomies = {name: each.anatomy for name, each in fixup_fig4_ablation.VARIANTS.items()}
-    bare = [name for name, each in anatomies.items() if each.multiplier and not each.scalar_biases]
-    ours = set(fixup_fig4_ablation.VARIANTS) - set(
-        published.RECIPES["fixup_fig4_ablation"]["variants"][0]
-    )
-    assert set(bare) - ours == set(published.WITHOUT_BIASES[0])
-    assert [name for name, each in anatomies.items() if not each.branches] == ["no_branches"]
-    regularized = [
-        name
-        for name, each in fixup_table4_regularized.VARIANTS.items()
-        if each.regularized and each.published
-    ]
-    plain = (
-        fixup_table4_regularized.VARIANTS["fixup"],
-        fixup_table4_regularized.VARIANTS["batchnorm"],
-    )
-    assert not any(each.regularized for each in plain)
-    assert all(
-        each.slow_scalars for each in fixup_table4_regularized.VARIANTS.values() if each.published
-    )
-    assert tuple(regularized) == published.REGULARIZED[0]
-    for name, factor in published.BLOCK_FACTORS[0].items():
-        anatomy = schemes.get(skipinit_table2_placement.LINES[name].scheme).anatomy
-        assert (anatomy.residual, anatomy.identity, anatomy.norm) == (factor, factor, "batch")
-    assert not rescale_multipliers.VARIANTS["without"].anatomy.multiplier
-    assert rescale_multipliers.VARIANTS["multipliers"].anatomy.multiplier
-    without = [
-        name
-        for module in (skipinit_table1_depth, skipinit_table2_placement)
-        for name, line in module.LINES.items()
-        if not line.l2
-    ]
-    assert tuple(without) == published.WITHOUT_L2[0]
-    epochs = fixup_table2_imagenet.MORE_EPOCHS
-    assert {depth: 100 * epochs.get(depth, 1) for depth in (50, 101)} == {50: 100, 101: 200}  # 4.2
+def test_the_ablations_of_figure_4():
+    for name, factor in (("tenth", 0.1), ("tenfold", 10.0)):  # Fixup C.1
+        assert fig4.VARIANTS[name].init.keywords == {"scale": factor}
+    for name in ("no_bias", "tenth", "tenfold"):
+        anatomy = fig4.VARIANTS[name].anatomy
+        assert anatomy.multiplier and not anatomy.scalar_biases
 
 
 @pytest.mark.parametrize("name", published.OF_USERS)
 def test_what_users_get_by_default(name):
     module, _, cls = name.rpartition(".")
-    found = flattened(getattr(importlib.import_module(module), cls)())
+    found = vars(getattr(importlib.import_module(module), cls)())
     assert differences(found, published.OF_USERS[name]) == {}
 
 
@@ -205,100 +127,42 @@ def test_slow_leaves_and_calibration():
     assert images == training.CALIBRATION_EXAMPLES
 
 
-def data_of(per_epoch, batch_size):
-    """What an experiment loads, of images in memory or streamed, with so many steps an epoch."""
-    split = SimpleNamespace(
-        labels=np.zeros(batch_size * per_epoch), images=np.zeros((1, 32, 32, 3))
-    )
-    return SimpleNamespace(
-        train=split,
-        num_classes=10,
-        steps=lambda batch_size, epochs=1: epochs * per_epoch,
-        encoded=None,
-        reading=None,
-    )
-
-
-def of_experiment(name, per_epoch):
-    """The optimizer of an experiment's paper scale, and the learning rate of its run."""
+def schedule_of(name, per_epoch, monkeypatch):
+    """The learning rate of a run of the paper's scale, a function of the step."""
     name, _, part = name.partition(" ")
-    experiment, choose = module_of(name).EXPERIMENT, {}
-    if name == "fixup_table2_imagenet":
-        choose = {"depths": (int(part),), "variants": ("fixup",)}
-    elif name == "fixup_table4_regularized":
-        choose = {"parts": (part,), "variants": ("fixup_regularized",)}
-    elif name == "skipinit_imagenet":
-        choose = {"batches": (int(part),), "variants": ("skipinit",), "rates": (0.1,)}
-    elif name == "rescale_imagenet":
-        choose = {"networks": (part,), "variants": ("rescalenet",)}
-    elif name == "skipinit_table1_depth":
-        choose = {"depths": (16,), "lines": ("skipinit",), "log2_rates": (0,)}
-    settings = dataclasses.replace(experiment.scales["paper"], **choose)
-    loaded = data_of(per_epoch, 128)
-    loaded = {part: loaded} if name == "fixup_table4_regularized" else loaded
-    point = next(
-        each
-        for each in experiment.points(settings, loaded, ())
-        if each.key.get("variant") not in ("batchnorm", "xavier_tenth", "xavier_hundredth")
-    )
-    setup = experiment.setup(settings, loaded, point)
-    return setup.optimizer, point.start.hyper["learning_rate"]
-
-
-def of_sweep(per_epoch, monkeypatch):
-    """The optimizer of the sweep over batch sizes, at batch 128."""
+    if name == "skipinit_lr_batch":
+        point = {**skipinit_lr_batch.SCALES["paper"].base, "batch_size": 128, "peak_lr": 1.0}
+    else:
+        point = next(
+            point
+            for point in of(name).scales["paper"]
+            if part in (point["dataset"], point["model"], str(point["batch_size"]), "")
+            and point["peak_lr"] == published.RATES[f"{name} {part}".strip()][1].get(0, 0.4)
+            or (name == "rescale_imagenet" and point["model"] == part)
+        )
+    rates = {}
+    if "size" in point:  # streamed
+        monkeypatch.setitem(
+            imagenet.optim.OPTIMIZERS, "sgd", (lambda rate, **_: rates.update(at=rate), "sgd")
+        )
+        split = SimpleNamespace(num_examples=point["batch_size"] * per_epoch)
+        encoded = SimpleNamespace(split=lambda _: split, num_classes=10)
+        scheme = {"scheme": point["scheme"] if name != "rescale_imagenet" else "rescalenet"}
+        setup = imagenet.setup(lambda _: {}, None, point | scheme, encoded)
+        setup.optimizer({"learning_rate": point["peak_lr"]})
+        return rates["at"]
     monkeypatch.setattr(image_task, "make_model", lambda *_: SimpleNamespace(num_branches=0))
-    base = skipinit_lr_batch.SCALES["paper"].base
-    settings = make({**base, "batch_size": 128, "peak_lr": 1.0})
-    kind = image_task.kind_of(settings, data_of(per_epoch, 128))
-    return functools.partial(image_task.optimizer, kind), 1.0
+    labels = np.zeros(point["batch_size"] * per_epoch)
+    split = SimpleNamespace(labels=labels, images=np.zeros((1, 32, 32, 3)))
+    kind = image_task.kind_of(make(point), SimpleNamespace(train=split, num_classes=10))
+    return image_task._schedule(point["peak_lr"], *kind.schedule)
 
 
 @pytest.mark.parametrize("name", published.RATES)
 def test_the_rate_falls_as_published(name, monkeypatch):
     per_epoch, rates, _ = published.RATES[name]
-    if name == "skipinit_lr_batch":
-        optimizer, rate = of_sweep(per_epoch, monkeypatch)
-    else:
-        optimizer, rate = of_experiment(name, per_epoch)
-    seen = {}
-
-    def sgd(learning_rate, **options):
-        seen.update(rate=learning_rate, **options)
-
-    monkeypatch.setitem(optim.OPTIMIZERS, "sgd", (sgd, "sgd"))
-    optimizer({"learning_rate": rate, "momentum": 0.9, "weight_decay": 5e-4, "scalar_factor": 0.1})
+    schedule = schedule_of(name, per_epoch, monkeypatch)
     for epoch, expected in rates.items():
         # In the first step of the epoch, and in its last.
         for step in (epoch * per_epoch, (epoch + 1) * per_epoch - 1):
-            assert float(seen["rate"](step)) == pytest.approx(expected, rel=1e-5), epoch  # float32
-    assert seen["momentum"] == 0.9
-
-
-@pytest.mark.parametrize("name", sorted({*published.RECIPES} - {"skipinit_lr_batch"}))
-def test_the_settings_of_every_scale_make_other_runs(name):
-    experiment = module_of(name).EXPERIMENT
-    point = Point(dict.fromkeys(experiment.key, 0), "", None, None, 1, 1)
-    keys = {
-        ExperimentTask(experiment, settings, None).add([point])[0].key
-        for settings in experiment.scales.values()
-    }
-    # Of figure 3's runs on CIFAR-10 and on digits, one scale has some and the other all.
-    assert len(keys) == len(experiment.scales) - 2 * (name == "fixup_fig3_depth")
-
-
-def test_batches_are_halved_at_10000_layers():
-    settings = dataclasses.replace(
-        fixup_fig3_depth.SCALES["paper"], depths=(1000, 10_000), schemes=("fixup",)
-    )
-    points = fixup_fig3_depth.points(settings, data_of(390, 128), ())
-    found = {point.key["depth"]: point.batch_size for point in points}
-    assert found == {1000: 128, 10_000: 64}  # Fixup 4.1
-
-
-def test_the_ghost_batches_of_the_sweeps():
-    paper = skipinit_table1_depth.SCALES["paper"]
-    assert paper.batch_size // paper.bn_groups == 64
-    settings = make({**skipinit_lr_batch.SCALES["paper"].base, "batch_size": 128})
-    assert (settings.ghost_batch, settings.momentum, settings.weight_decay) == (64, 0.9, 5e-4)
-    assert settings.steps == 0 and settings.schedule == "halving"
+            assert float(schedule(step)) == pytest.approx(expected, rel=1e-5), epoch  # float32

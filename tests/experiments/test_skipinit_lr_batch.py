@@ -74,7 +74,7 @@ def test_the_laptop_scale_fits_the_digits():
     assert sweep.size == 320
     # BatchNorm's statistics are estimated from four batches, or what an epoch has.
     batches = {
-        kind.settings.batch_size: sweep.task._parts(sweep.task.plan(kind.settings))[3]
+        kind.settings.batch_size: sweep.task.parts(sweep.task.plan(kind.settings))[3]
         for kind in sweep.kinds
     }
     assert {size: how.bn_estimate_batches for size, how in batches.items()} == {

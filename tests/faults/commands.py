@@ -319,7 +319,8 @@ def work(request, cache):
     from nf_resnets import __main__, plotting
 
     plotting.sweep_figures = lambda *args, **options: []
-    softmax_regression()
+    if request["start"][0] == "sweep":
+        softmax_regression()
     change_steps(lambda counts: time.sleep(STEP_SECONDS * counts.max()))
     listen(Log(request["folder"]))
     if request["prepare"]:

@@ -270,7 +270,9 @@ def test_a_training_is_killed_stopped_and_started_twice(tmp_path):
         assert not out.exists()
     process = start(tmp_path, *TRAIN, out=out)
     process.until("step", 2)
+    process.send(signal.SIGSTOP)  # or it may be over before the second one looks
     second = run(tmp_path / "second", *TRAIN, out=out, code=2)
+    process.send(signal.SIGCONT)
     assert f"another process is training for {out}; wait for it" in second.said()
     assert second.events() == []
     assert "Stopped; step " in told(process, signal.SIGTERM, 143)

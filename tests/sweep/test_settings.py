@@ -38,6 +38,7 @@ def test_every_field_makes_another_run(field):
         "epochs": 3.5, "steps": 7, "alpha": 0.5, "dropout": 0.25, "flip": True, "remat": True,
         "momentum": 0.5, "dtype": "bfloat16", "gradient_noise": True, "optimizer": "lion",
         "base_model": "wrn-10-1", "nesterov": True, "average": 0.5, "label_smoothing": 0.5,
+        "drops": "0.5", "drop_factor": 0.5, "draw": "own",
     }.get(field, 3)  # fmt: skip
     assert key({field: other}) != key({})
 

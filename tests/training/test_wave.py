@@ -196,6 +196,23 @@ def test_probe_and_finish_see_the_states(whole, tmp_path):
     assert probed == [(key, step) for step in (0, 6, 12, 14) for key in keys]
 
 
+def test_tests_are_made_when_they_are_due():
+    _, log = train(STARTS[:1], plans=plans(STARTS[:1], evaluate_every=2))
+    assert [row["test_loss"] is None for row in log.rows[0]["history"]] == [True, False, False]
+    _, log = train(STARTS[:1], plans=plans(STARTS[:1], evaluate_every=0))
+    assert [row["test_loss"] is None for row in log.rows[0]["history"]] == [True, True, False]
+
+
+def test_the_rows_of_the_history_lie_where_the_plan_says(whole):
+    """Epochs of the data have 6 steps; the numbers are the same whatever is looked at."""
+    _, log = train(STARTS[:1], plans=plans(STARTS[:1], steps_per_epoch=4))
+    history = log.rows[0]["history"]
+    assert [(row["epoch"], row["step"]) for row in history] == [(1, 4), (2, 8), (3, 12), (4, 14)]
+    curve, expected = (each.rows[0]["measures"]["curve"] for each in (log, train(STARTS[:1])[1]))
+    assert curve == expected
+    assert history[1]["train_loss"] == pytest.approx(sum(curve["loss"][4:8]) / 4)
+
+
 @pytest.mark.parametrize("what", ["settings", "data", "model"])
 @pytest.mark.filterwarnings("error")
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, what):

@@ -1,0 +1,132 @@
+"""A scale of an experiment: runs as points of a sum of grids, which the command line changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nf_resnets import schemes
+from nf_resnets.sweep import settings
+
+Point = dict[str, Any]
+"""The settings of a run, those of :class:`nf_resnets.sweep.RunSettings` where it is on images."""
+
+IN_WORDS = {
+    "dataset": "{}", "model": "{}", "stem_channels": "{} channels", "batch_size": "batch {}",
+    "peak_lr": "learning rate {:g}", "weight_decay": "weight decay {:g}", "steps": "{} steps",
+    "epochs": "{:g} epochs",
+}  # fmt: skip
+DATASETS = {"digits": "8x8 digits", "cifar10": "CIFAR-10", "digits_jpeg": "digits as JPEG files"}
+
+
+def grid(base: Mapping[str, Any], **axes: Sequence[Any]) -> list[Point]:
+    """Every combination of the axes' values, the last axis changing fastest.
+
+    >>> grid({"steps": 4}, model=["wrn-10-1"], seed=[0, 1])
+    [{'steps': 4, 'model': 'wrn-10-1', 'seed': 0}, {'steps': 4, 'model': 'wrn-10-1', 'seed': 1}]
+    """
+    values = itertools.product(*axes.values())
+    return [{**base, **dict(zip(axes, each, strict=True))} for each in values]
+
+
+def variants(
+    base: Mapping[str, Any], named: Mapping[str, Point], **axes: Sequence[Any]
+) -> list[Point]:
+    """A grid for each of some changes."""
+    return [point for changes in named.values() for point in grid({**base, **changes}, **axes)]
+
+
+def title_in(named: Mapping[str, Point]) -> Callable[[Mapping[str, Any]], str]:
+    """``title(row)`` is the name of the changes that a row has most of, else its scheme's title.
+
+    >>> named = {"Fixup": {"scheme": "fixup"}, "+ mixup": {"scheme": "fixup", "mixup": 1.0}}
+    >>> title_in(named)({"scheme": "fixup", "mixup": 1.0})
+    '+ mixup'
+    """
+
+    def title(row: Mapping[str, Any]) -> str:
+        fits = [
+            name
+            for name, changes in named.items()
+            if all(row.get(key) == value for key, value in changes.items())
+        ]
+        if not fits:
+            return schemes.get(row["scheme"]).title
+        return max(fits, key=lambda name: len(named[name]))
+
+    return title
+
+
+def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """Points with some values of some settings.
+
+    Where all the values are there, these points are chosen. Otherwise each of the values takes the
+    place of those that are there, once with each combination of the other settings.
+
+    >>> changed(grid({}, scheme=["fixup", "lsuv"], seed=[0, 1]), {"scheme": ["lsuv"]})
+    [{'scheme': 'lsuv', 'seed': 0}, {'scheme': 'lsuv', 'seed': 1}]
+    >>> changed(grid({}, scheme=["fixup", "lsuv"], seed=[0, 1]), {"seed": [7]})
+    [{'scheme': 'fixup', 'seed': 7}, {'scheme': 'lsuv', 'seed': 7}]
+    """
+    chosen = list(points)
+    for name, values in axes.items():
+        if {*values} <= {point.get(name) for point in chosen}:
+            chosen = [point for point in chosen if point.get(name) in values]
+            continue
+        other = {"steps": "epochs", "epochs": "steps"}.get(name)  # one of the two is the budget
+        others: list[Point] = []
+        for point in chosen:
+            rest = {key: value for key, value in point.items() if key != name}
+            rest |= {other: 0} if other in rest else {}
+            others += [] if rest in others else [rest]
+        if name == "seed":
+            chosen = [{**rest, name: value} for rest in others for value in values]
+        else:
+            chosen = [{**rest, name: value} for value in values for rest in others]
+    return chosen
+
+
+def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[Any]]:
+    """Axes such as ``depth=26,50``; what is no setting of a sweep has the type of the points.
+
+    Raises:
+      ValueError: if no point has the setting, or a value is not of its type.
+
+    >>> parsed(["depth=26,50", "seed=0:3"], [{"depth": 101}])
+    {'depth': [26, 50], 'seed': (0, 1, 2)}
+    """
+    axis_values: dict[str, Sequence[Any]] = {}
+    for axis in axes:
+        name, _, text = axis.partition("=")
+        if name in settings.FIELDS:
+            axis_values |= settings.parse([axis])
+            continue
+        known = [point[name] for point in points if point.get(name) is not None]
+        if not known:
+            raise ValueError(
+                f"--grid {axis} found; expected NAME=VALUES of {', '.join(points[0])}."
+            )
+        kind = type(known[0])
+        values = text.split(",")
+        axis_values[name] = [value == "true" if kind is bool else kind(value) for value in values]
+    return axis_values
+
+
+def about(points: Sequence[Point]) -> str:
+    """What all points share, for the subtitle of a figure.
+
+    >>> about(grid({"dataset": "digits", "steps": 44}, peak_lr=[0.1, 0.2], seed=[0, 1, 2]))
+    '8x8 digits, 44 steps, 3 seeds'
+    """
+    words = []
+    for name, text in IN_WORDS.items():
+        values = {point.get(name) for point in points}
+        value = values.pop()
+        if value and not values:
+            words.append(text.format(DATASETS.get(value, value)))
+    seeds = len({point.get("seed", 0) for point in points})
+    return ", ".join([*words, f"{seeds} seed{'s'[: seeds != 1]}"])
+
+
+__all__ = ["DATASETS", "Point", "about", "changed", "grid", "parsed", "title_in", "variants"]

@@ -1,0 +1,251 @@
+"""What flows where in a graph: dominators, the fork of two paths, regions, norms, constants.
+
+A node *dominates* another if every path from the inputs to that one passes through it. The residual
+stream is the chain of the dominators of a skip path.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+from collections.abc import Iterable
+
+import numpy as np
+
+from nf_resnets.roles.graph import MOVES, Graph, Node, Trace
+from nf_resnets.roles.views import Constant
+
+NONE = -1
+"""What dominates the inputs."""
+
+ROOTS = ("rsqrt", "sqrt")
+SUMS = ("add", "add_any", "sub")
+ELEMENTWISE = MOVES | {
+    *SUMS, "abs", "div", "integer_pow", "max", "min", "mul", "neg", "select_n", "square",
+}  # fmt: skip
+LINEAR_STEPS = MOVES | {*SUMS, "neg", "reduce_sum", "reduce_window_sum"}
+"""Steps that keep a path a linear map of what it begins with, as products with leaves do."""
+
+Factor = float | np.ndarray | None
+"""A constant factor: a number, one for each turn of a loop, or None where it is neither."""
+
+
+class Flow:
+    """The nodes on which the outputs depend, and their order.
+
+    Attributes:
+      graph: whose they are.
+      nodes: those on which an output depends.
+      users: the nodes that use a node.
+      above: the dominator next before a node, ``NONE`` before the first.
+      normalized: the nodes that divide by the root of a statistic, of data or a running one.
+      in_norm: all steps of norms.
+      roots: whether a node is the root of a statistic of the data.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.graph: Graph = trace.graph
+        live, todo = set(trace.outputs), list(trace.outputs)
+        while todo:
+            for pred in self.graph.nodes[todo.pop()].preds:
+                if pred not in live:
+                    live.add(pred)
+                    todo.append(pred)
+        self.nodes = [node for node in self.graph.nodes if node.id in live]
+        self.users: dict[int, list[int]] = collections.defaultdict(list)
+        for node in self.nodes:
+            for pred in node.preds:
+                self.users[pred].append(node.id)
+        self.above: dict[int, int] = {NONE: NONE}
+        self._level = {NONE: 0}
+        self._find_dominators()
+        self.roots: dict[int, bool] = {}
+        self.normalized: set[int] = set()
+        self._find_roots()
+        self.in_norm = set(self.normalized)
+        for end in self.normalized:
+            steps = self.between(self.above[end], end)
+            if not self.layers(steps):
+                self.in_norm |= steps
+
+    def __getitem__(self, at: int) -> Node:
+        return self.graph.nodes[at]
+
+    def _find_dominators(self) -> None:
+        for node in self.nodes:
+            common = NONE
+            for position, pred in enumerate(node.preds):
+                common = pred if position == 0 else self._meet(common, pred)
+            self.above[node.id] = common
+            self._level[node.id] = self._level[common] + 1
+
+    def _meet(self, one: int, two: int) -> int:
+        while one != two:
+            if self._level[one] < self._level[two]:
+                two = self.above[two]
+            else:
+                one = self.above[one]
+        return one
+
+    def _find_roots(self) -> None:
+        statistic: dict[int, bool] = {}
+        for node in self.nodes:
+            at, name = node.id, node.name
+            square = name == "dot_general" and len(node.preds) == 2 and len(set(node.preds)) == 1
+            reduces = name in ("reduce_sum", "reduce_window_sum") or square
+            is_root = name in ROOTS or (name == "pow" and _is_half(node))
+            smooth = name in ELEMENTWISE or is_root or name == "pow"
+            of_statistics = bool(node.preds) and all(statistic[pred] for pred in node.preds)
+            of_roots = bool(node.preds) and all(self.roots[pred] for pred in node.preds)
+            statistic[at] = reduces or (smooth and of_statistics)
+            self.roots[at] = (is_root and of_statistics) or (smooth and of_roots)
+            if name in ("mul", "div"):
+                by_root = len(node.preds) == 2 and sum(self.roots[p] for p in node.preds) == 1
+                if by_root or (len(node.preds) == 1 and _by_running_root(node)):
+                    self.normalized.add(at)
+
+    def follows_norm(self, at: int) -> bool:
+        """Whether a value is normalised, but for shifts and scales by leaves."""
+        for _ in range(12):
+            node = self[at]
+            by_root = node.name in ("mul", "div") and any(use.rooted for _, use in node.uses)
+            if at in self.normalized or by_root:
+                return True
+            passes = node.name in MOVES or (node.name in ("mul", "add") and node.uses)
+            if not passes or len(node.preds) != 1:
+                return False
+            at = node.preds[0]
+        return False
+
+    def fork(self, skip: int, branch: int) -> int | None:
+        """The last node that all of ``skip`` passes through and ``branch`` depends on."""
+        heap, seen, at = [-branch], {branch}, skip
+        while at != NONE:
+            while heap and -heap[0] >= at:
+                for pred in self[-heapq.heappop(heap)].preds:
+                    if pred not in seen:
+                        seen.add(pred)
+                        heapq.heappush(heap, -pred)
+            if at in seen:
+                return at
+            at = self.above[at]
+        return None
+
+    def between(self, fork: int, end: int) -> set[int]:
+        """The nodes that depend on the fork and that the end needs, with the end."""
+        if fork == end:
+            return set()
+        back, todo = {end}, [end]
+        while todo:
+            for pred in self[todo.pop()].preds:
+                if pred > fork and pred not in back:
+                    back.add(pred)
+                    todo.append(pred)
+        hot = {fork}
+        for at in sorted(back):
+            if any(pred in hot for pred in self[at].preds):
+                hot.add(at)
+        return hot - {fork}
+
+    def layers(self, region: Iterable[int]) -> list[int]:
+        """The layers of a region, in order."""
+        return sorted(at for at in region if self[at].is_layer)
+
+    def is_linear(self, region: Iterable[int]) -> bool:
+        """Whether a region is a linear map of what enters it, norms aside."""
+        for at in region:
+            node = self[at]
+            by_leaf = node.name in ("mul", "div") and len(node.preds) == 1
+            if not (node.is_layer or by_leaf or node.name in LINEAR_STEPS or at in self.in_norm):
+                return False
+        return True
+
+    def is_private(self, at: int, end: int) -> bool:
+        """Whether nothing but ``end`` uses a node and those on its way back to ``end``."""
+        while len(self.users[at]) == 1:
+            if at == end:
+                return True
+            at = self[at].preds[0]
+        return False
+
+    def unscaled(self, at: int, until: int = NONE) -> tuple[int, Factor, bool]:
+        """Follows a value back through constant factors, multipliers and casts.
+
+        Returns:
+          Where that ends, the product of the constants, and whether a leaf was a factor.
+        """
+        factor: Factor = 1.0
+        by_leaf = False
+        while at != until:
+            node = self[at]
+            if len(node.preds) != 1:
+                break
+            if node.name in ("mul", "div"):
+                if node.uses:
+                    by_leaf = True
+                    factor = times(factor, node.uses[0][1].views[0].scale, node.name)
+                else:
+                    factor = times(factor, constant_of(node), node.name)
+            elif node.name == "neg":
+                factor = times(factor, -1.0)
+            elif node.name not in ("convert_element_type", "copy", "name", "optimization_barrier"):
+                break
+            at = node.preds[0]
+        return at, factor, by_leaf
+
+    def scale_after(self, at: int) -> Factor:
+        """The constant by which a value is multiplied before anything else uses it."""
+        factor: Factor = 1.0
+        while len(self.users[at]) == 1:
+            user = self[self.users[at][0]]
+            is_scale = user.name in ("mul", "div") and not user.uses
+            if len(user.preds) != 1 or not (is_scale or user.name == "convert_element_type"):
+                break
+            if is_scale:
+                factor = times(factor, constant_of(user), user.name)
+            at = user.id
+        return factor
+
+
+def constant_of(node: Node) -> Factor:
+    """The constant operand of a node as a factor."""
+    each: Constant | None = node.constants[0][1]
+    length = 0
+    while each is not None and each.value is None:
+        if each.turn is not None:
+            loop, each = each.turn
+            length = dict(node.loops).get(loop, 0)
+            break
+        varying = [a for a in each.args if a.turn or a.equation is not None or a.value is None]
+        moves = each.equation is not None and each.equation.primitive.name in MOVES
+        if len(varying) != 1 or not moves:
+            break
+        each = varying[0]
+    value = (each if length else node.constants[0][1]).get() if each is not None else None
+    if value is None or not np.size(value):
+        return None
+    array = np.asarray(value, np.float64)
+    if length:
+        return array.reshape(length, -1)[:, 0]
+    return float(array.ravel()[0]) if np.all(array == array.ravel()[0]) else None
+
+
+def times(one: Factor, two: Factor, how: str = "mul") -> Factor:
+    """The product of two factors, or their quotient."""
+    if one is None or two is None:
+        return None
+    return one * two if how == "mul" else one / two
+
+
+def _is_half(node: Node) -> bool:
+    power = node.constants[0][1].number() if node.constants and len(node.preds) == 1 else None
+    return power is not None and abs(power) == 0.5
+
+
+def _by_running_root(node: Node) -> bool:
+    """Whether a node multiplies by a root that is no number: of a leaf, or a closed-over array."""
+    closed_over = any(each.rooted and np.size(each.get()) > 1 for _, each in node.constants)
+    return closed_over or any(use.rooted for _, use in node.uses)
+
+
+__all__ = ["ELEMENTWISE", "NONE", "ROOTS", "SUMS", "Factor", "Flow", "constant_of", "times"]

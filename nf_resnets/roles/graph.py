@@ -1,0 +1,378 @@
+"""The graph of a network's program: its steps on data, and where leaves enter them.
+
+``trace(network, params, *inputs)`` walks the jaxpr of ``network(params, *inputs)`` and returns a
+:class:`Trace`; shapes are enough. Calls (``jit``, ``remat``, custom derivatives, ``shard_map``) are
+inlined, the body of a loop is walked once, and of a ``cond`` the branch with the most layers. A
+value is one of three:
+
+- an ``int``, the number of a :class:`Node`: a step whose result depends on the inputs. Nodes are
+  numbered in the order of computation, so that a node comes after all that it depends on;
+- a :class:`~nf_resnets.roles.views.Derived`: computed from leaves alone;
+- a :class:`~nf_resnets.roles.views.Constant`: neither.
+
+A node knows its data operands (``preds``), the derived and constant ones with their positions
+(``uses``, ``constants``), and the loops it lies in. Results of equal steps are one node.
+
+``graph.equations`` leads back to the program. A *path* names an equation: its index, after those of
+the calls and loops around it. The dict has, by path, the equation with the values of its arguments
+and results; ``graph.loop_at`` has the number of the loop that the ``scan`` at a path is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+from nf_resnets.roles.leaf import path_name
+from nf_resnets.roles.views import Constant, Derived, derive
+
+Loops = tuple[tuple[int, int], ...]
+"""The loops around a step, outermost first: each one's number and length, 0 if not known."""
+
+LINEAR = ("dot_general", "conv_general_dilated")
+MOVES = frozenset({
+    "broadcast_in_dim", "carry", "concatenate", "convert_element_type", "copy", "copy_p", "cut",
+    "dynamic_slice", "expand_dims", "name", "optimization_barrier", "pad", "pcast", "pvary",
+    "reduce_precision", "reshape", "rev", "sharding_constraint", "slice", "split", "squeeze",
+    "stack", "transpose",
+})  # fmt: skip
+"""Steps that move numbers and compute none."""
+CALLS_OUTSIDE = ("ffi_call", "pallas_call", "pure_callback", "custom_call", "ragged_dot")
+
+
+@dataclasses.dataclass
+class Node:
+    """A step whose result depends on the inputs.
+
+    Attributes:
+      id: its number, in the order of computation.
+      name: of its primitive; ``input``; ``carry``, ``cut`` or ``stack`` for what a loop carries,
+        takes at each turn or puts together.
+      preds: its data operands.
+      order: their positions among all operands.
+      uses: the derived operands, each with its position.
+      constants: the constant ones.
+      shape: of the result.
+      dtype: of the result.
+      options: the parameters of the primitive.
+      loops: those around it.
+      starts_as_zeros: whether it is carried by a loop, of which it begins as a constant.
+      kept: whether its leaves count as no layer.
+    """
+
+    id: int
+    name: str
+    preds: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    loops: Loops
+    order: tuple[int, ...] = ()
+    uses: tuple[tuple[int, Derived], ...] = ()
+    constants: tuple[tuple[int, Constant], ...] = ()
+    options: Any = dataclasses.field(default_factory=dict)
+    starts_as_zeros: bool = False
+    kept: bool = False
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it multiplies data with leaves and contracts an axis, or may."""
+        return self.name in LINEAR and len(self.preds) == 1 and bool(self.uses) and not self.kept
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its result has a derivative."""
+        return bool(jnp.issubdtype(self.dtype, jnp.floating))
+
+    @property
+    def size(self) -> int:
+        """How many numbers its result has."""
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass
+class Graph:
+    """The steps of a program (see the module).
+
+    Attributes:
+      nodes: all of them; ``nodes[i].id == i``.
+      reversed_loops: the numbers of the loops that run from the last slice to the first.
+      equations: by path, an equation with the values that go in and come out.
+      loop_at: by path, the number of a loop.
+    """
+
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    reversed_loops: set[int] = dataclasses.field(default_factory=set)
+    equations: dict[tuple[int, ...], tuple[Any, list[Any], list[Any]]] = dataclasses.field(
+        default_factory=dict
+    )
+    loop_at: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
+    _num_loops: int = 0
+    _known: dict[Any, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, name: str, preds: Sequence[int], aval: Any, loops: Loops, **fields: Any) -> int:
+        """Adds a node and returns its number."""
+        node = Node(
+            len(self.nodes), name, tuple(preds), tuple(aval.shape), aval.dtype, loops, **fields
+        )
+        self.nodes.append(node)
+        return node.id
+
+    def walk(
+        self,
+        program: Any,
+        given: Sequence[Any],
+        loops: Loops = (),
+        path: tuple[int, ...] = (),
+        constants: Sequence[Any] = (),
+    ) -> list[Any]:
+        """Adds the steps of a jaxpr, given the values of its arguments, and returns its results."""
+        values = dict(zip(program.invars, given, strict=True))
+        values.update(zip(program.constvars, map(Constant, constants), strict=True))
+
+        def value(atom: Any) -> Any:
+            return Constant(atom.val) if isinstance(atom, Literal) else values[atom]
+
+        for index, equation in enumerate(program.eqns):
+            args, place = [value(atom) for atom in equation.invars], (*path, index)
+            out = self._step(equation, args, loops, place)
+            self.equations[place] = equation, args, out
+            values.update(zip(equation.outvars, out, strict=True))
+        return [value(atom) for atom in program.outvars]
+
+    def _step(
+        self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
+    ) -> list[Any]:
+        name, options = equation.primitive.name, equation.params
+        if name == "scan":
+            return self._scan(equation, args, loops, path)
+        if name == "while":
+            return self._while(equation, args, loops, path)
+        if name == "cond":  # of platforms, of stochastic depth
+            program = max(options["branches"], key=lambda each: count_layers(each.jaxpr))
+            return self._call(program, args[1:], loops, path)
+        program = called(equation)
+        if program is not None:
+            count = len(getattr(program, "jaxpr", program).invars)
+            return self._call(program, args[len(args) - count :], loops, path)
+        outputs = range(len(equation.outvars))
+        if any(isinstance(arg, int) for arg in args):
+            return [self._node(equation, which, args, loops) for which in outputs]
+        if any(isinstance(arg, Derived) for arg in args):
+            return [derive(equation, which, args, loops) for which in outputs]
+        rooted = name in ("sqrt", "rsqrt") or any(arg.rooted for arg in args)
+        return [Constant(None, equation, tuple(args), which, rooted) for which in outputs]
+
+    def _call(self, program: Any, args: list[Any], loops: Loops, path: tuple[int, ...]) -> Any:
+        constants = getattr(program, "consts", ())
+        return self.walk(getattr(program, "jaxpr", program), args, loops, path, constants)
+
+    def _node(self, equation: Any, which: int, args: list[Any], loops: Loops) -> int:
+        name, options = equation.primitive.name, equation.params
+        order = tuple(at for at, arg in enumerate(args) if isinstance(arg, int))
+        preds = [args[at] for at in order]
+        uses = tuple((at, arg) for at, arg in enumerate(args) if isinstance(arg, Derived))
+        constants = tuple((at, arg) for at, arg in enumerate(args) if isinstance(arg, Constant))
+        joined = self._summed(name, options, preds)
+        if joined:  # stack([x, f]).sum(0)
+            name, preds, order = "add", joined, tuple(range(len(joined)))
+        elif name in ("scatter-add", "scatter_add") and len(preds) == len(order) == 2:
+            name = "add"
+        key = None
+        if not uses and not constants:  # x + h, written twice, is one value
+            elementwise = name in ("add", "mul", "sub")
+            said = "" if elementwise else str(sorted(options.items(), key=lambda item: item[0]))
+            key = (name, which, tuple(preds), said)
+            if key in self._known:
+                return self._known[key]
+        made = self.add(
+            name, preds, equation.outvars[which].aval, loops, order=order, uses=uses,
+            constants=constants, options=options,
+        )  # fmt: skip
+        if key:
+            self._known[key] = made
+        return made
+
+    def _summed(self, name: str, options: Any, preds: list[int]) -> list[int] | None:
+        """The values of a stack that a sum over its axis adds up."""
+        if name != "reduce_sum":
+            return None
+        joined = self.nodes[preds[0]]
+        axis = joined.options.get("dimension", joined.options.get("axis"))
+        alone = joined.name in ("concatenate", "stack") and axis in options["axes"]
+        return list(joined.preds) if alone and joined.shape[axis] == len(joined.preds) else None
+
+    def _scan(
+        self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
+    ) -> list[Any]:
+        options = equation.params
+        body, loop = options["jaxpr"].jaxpr, self._num_loops
+        # The names of these numbers differ between versions of JAX.
+        carried = _count_unsliced(equation.invars, body.invars)
+        consts = carried - _count_unsliced(equation.outvars, body.outvars)
+        self._num_loops += 1
+        self.loop_at[path] = loop
+        if options["reverse"]:
+            self.reversed_loops.add(loop)
+        inside = (*loops, (loop, options["length"]))
+        xs = args[carried:]
+        carry = self._carry(body, args, consts, carried, loops)
+        slices: list[Any] = []
+        for x, var in zip(xs, body.invars[carried:], strict=True):
+            if isinstance(x, int):
+                slices.append(self.add("cut", [x], var.aval, inside))
+            elif isinstance(x, Derived):
+                slices.append(x.turn(loop))
+            else:
+                slices.append(Constant(rooted=x.rooted, turn=(loop, x)))
+        given = [*args[:consts], *carry, *slices]
+        out = self.walk(body, given, inside, path, options["jaxpr"].consts)
+        stacked = [
+            self.add("stack", [y], var.aval, loops) if isinstance(y, int) else y
+            for y, var in zip(out[len(carry) :], equation.outvars[len(carry) :], strict=True)
+        ]
+        return [*out[: len(carry)], *stacked]
+
+    def _while(
+        self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
+    ) -> list[Any]:
+        options = equation.params
+        args, consts = args[options["cond_nconsts"] :], options["body_nconsts"]
+        program, loop = options["body_jaxpr"], self._num_loops
+        self._num_loops += 1
+        self.loop_at[path] = loop
+        carry = self._carry(program.jaxpr, args, consts, len(args), loops)
+        given = [*args[:consts], *carry]
+        return self.walk(program.jaxpr, given, (*loops, (loop, 0)), path, program.consts)
+
+    def _carry(self, body: Any, args: list[Any], start: int, end: int, loops: Loops) -> list[Any]:
+        """What a loop carries: data if it begins as data or becomes it in a turn."""
+        flags = [isinstance(arg, int) for arg in args]
+        while True:
+            out = _depending(body, flags)[: end - start]
+            data = [a or b for a, b in zip(flags[start:end], out, strict=True)]
+            if data == flags[start:end]:
+                break
+            flags[start:end] = data
+        others = [arg for arg in (*args[end:], *args[:start]) if isinstance(arg, int)]
+        carry: list[Any] = []
+        for arg, is_data, var in zip(args[start:end], data, body.invars[start:end], strict=True):
+            if not is_data:
+                carry.append(arg if isinstance(arg, Derived) else Constant())
+            elif isinstance(arg, int):
+                carry.append(self.add("carry", [arg], var.aval, loops))
+            else:  # it depends on what the turns take
+                leaf = isinstance(arg, Derived)
+                uses = ((0, arg),) if leaf else ()
+                made = self.add(
+                    "carry", others, var.aval, loops, uses=uses, starts_as_zeros=not leaf
+                )
+                carry.append(made)
+        return carry
+
+
+def called(equation: Any) -> Any:
+    """The jaxpr of an equation that calls one and does nothing else, or None."""
+    if equation.primitive.name in (*CALLS_OUTSIDE, "custom_linear_solve", "scan", "while", "cond"):
+        return None
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    return next((equation.params[key] for key in names if key in equation.params), None)
+
+
+def count_layers(program: Any) -> int:
+    """The dot products and convolutions of a jaxpr, those of its calls too."""
+    count = 0
+    for equation in program.eqns:
+        count += equation.primitive.name in LINEAR
+        for value in equation.params.values():
+            for each in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(each, "jaxpr", each)
+                count += count_layers(inner) if hasattr(inner, "eqns") else 0
+    return count
+
+
+def _count_unsliced(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """How many values a scan takes or returns whole; the others have one axis more outside."""
+    return sum(a.aval.ndim == b.aval.ndim for a, b in zip(outside, inside, strict=True))
+
+
+def _depending(program: Any, flags: list[bool]) -> list[bool]:
+    """Which results depend on flagged arguments; a call passes on all that any argument has."""
+    hot = {var for var, flag in zip(program.invars, flags, strict=True) if flag}
+    for equation in program.eqns:
+        if any(not isinstance(atom, Literal) and atom in hot for atom in equation.invars):
+            hot.update(equation.outvars)
+    return [not isinstance(atom, Literal) and atom in hot for atom in program.outvars]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A network's program as a graph.
+
+    Attributes:
+      graph: its steps.
+      outputs: the nodes that it returns.
+      paths: of the arrays among the leaves, in the order of ``jax.tree.leaves``; a view's ``leaf``
+        is an index of it.
+      shapes: of those arrays.
+      positions: of those arrays among all leaves.
+    """
+
+    graph: Graph
+    outputs: tuple[int, ...]
+    paths: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    positions: tuple[int, ...]
+
+
+def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
+    """Traces ``network(params, *inputs)``; nothing is computed.
+
+    Args:
+      network: its forward pass, of any library.
+      params: a parameter tree, or the shapes of one.
+      *inputs: arrays, or trees of them, or their shapes.
+    """
+    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+    positions = tuple(at for at, (_, leaf) in enumerate(flat) if is_numeric(leaf))
+    leaves = [flat[at][1] for at in positions]
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    def call(arrays: Any, inputs: Any) -> Any:
+        filled = [leaf for _, leaf in flat]
+        for at, array in zip(positions, arrays, strict=True):
+            filled[at] = array
+        return network(jax.tree.unflatten(treedef, filled), *inputs)
+
+    closed = jax.make_jaxpr(call)(shapes, inputs)
+    graph = Graph()
+    given: list[Any] = [Derived.of_leaf(at, each.shape) for at, each in enumerate(shapes)]
+    for var in closed.jaxpr.invars[len(shapes) :]:
+        key = jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
+        given.append(Constant() if key else graph.add("input", (), var.aval, ()))
+    out = graph.walk(closed.jaxpr, given, constants=closed.consts)
+    return Trace(
+        graph,
+        tuple(each for each in out if isinstance(each, int)),
+        tuple(path_name(flat[at][0]) for at in positions),
+        tuple(tuple(each.shape) for each in shapes),
+        positions,
+    )
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Whether a leaf is an array of numbers, and no function, rate or PRNG key."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return False
+    return not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+__all__ = [
+    "CALLS_OUTSIDE", "LINEAR", "MOVES", "Graph", "Loops", "Node", "Trace", "called",
+    "count_layers", "is_numeric", "trace",
+]  # fmt: skip

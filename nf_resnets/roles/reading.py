@@ -1,0 +1,371 @@
+"""The role map of a network, read off what it computes; no names are looked at."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+
+from nf_resnets.roles.flow import Factor, Flow
+from nf_resnets.roles.graph import Trace, trace
+from nf_resnets.roles.leaf import Branch, Leaf, Role, path_name
+from nf_resnets.roles.location import Location
+from nf_resnets.roles.residual import Nested, Residuals
+from nf_resnets.roles.role_map import RoleMap
+from nf_resnets.roles.uses import Kind, Place, Use, bias_owner, is_looked_up, uses_of
+
+_ROLES = {
+    Kind.EMBEDDING: Role.EMBEDDING,
+    Kind.SCALAR_BIAS: Role.SCALAR_BIAS,
+    Kind.WEIGHT_GAIN: Role.NORM,
+    Kind.NORM_SCALE: Role.NORM,
+    Kind.NORM_SHIFT: Role.NORM,
+}
+_IN_BRANCH = (Place.BRANCH, Place.SHORTCUT, Place.SUM)
+_MOST_SHOWN = 3
+
+
+def read(
+    network: Callable[..., Any],
+    params: Any,
+    *inputs: Any,
+    nested: Nested = None,
+    projections: bool | None = None,
+    parts: bool | None = None,
+    alpha: bool = False,
+    keep: str | None = None,
+) -> RoleMap:
+    r"""Reads the role of every leaf off what a network computes.
+
+    The network is traced and nothing is computed. Its residual branches are what is added to a
+    path that skips it, numbered in the order of computation, loops turn by turn; a layer is a
+    product of data and a leaf.
+
+    Args:
+      network: ``network(params, *inputs)``, its forward pass, of any library.
+      params: a parameter tree, or the shapes of one (``jax.eval_shape`` of the network's ``init``).
+      *inputs: arrays, or trees of them; shapes are enough.
+      nested: which branches count where one contains others: ``"inner"`` where the long path is a
+        skip connection of another kind, as in a U-Net, ``"outer"`` where the short ones are part of
+        a branch.
+      projections: whether one layer that keeps the shape, beside a longer path, is a shortcut.
+      parts: whether a sum with a part of a split value ends a residual branch, as in a reversible
+        network.
+      alpha: whether the scalar that multiplies a branch is SkipInit's or ReZero's ``alpha``, and
+        not Fixup's multiplier, which computes the same.
+      keep: a regular expression for the paths of leaves that no scheme is to touch; a layer of such
+        leaves counts as none.
+
+    Returns:
+      The :class:`RoleMap`, which every initialiser takes as ``rules=``; ``print`` shows it.
+
+    Raises:
+      ValueError: if something cannot be known from the computation, naming the leaves and the
+        argument that says it, or ``keep`` matches no leaf.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tree = {f"block_{k}": {"up": jnp.ones((4, 8)), "down": jnp.ones((8, 4))} for k in (1, 2)}
+      >>> def network(params, x):
+      ...     for block in params.values():
+      ...         x = x + jax.nn.gelu(x @ block["up"]) @ block["down"]
+      ...     return x
+      >>> print(read(network, tree, jnp.ones((1, 4))))
+      2 residual branches, each of 2 layers
+        1: 'block_1/up', 'block_1/down'
+        2: 'block_2/up', 'block_2/down'
+    """
+    traced = trace(network, params, *inputs)
+    kept = _kept(traced, keep)
+    for node in traced.graph.nodes:
+        views = [view for _, use in node.uses for view in use.views]
+        node.kept = bool(views) and all(view.leaf in kept for view in views)
+    flow = Flow(traced)
+    residuals = Residuals(traced, flow, nested=nested, projections=projections, parts=parts)
+    reader = _Reader(traced, flow, residuals, alpha=alpha, kept=kept)
+    doubts = residuals.doubts + reader.doubts
+    if doubts:
+        more = (
+            f" ({len(doubts) - 1} more doubts follow from the computation.)" if doubts[1:] else ""
+        )
+        raise ValueError(doubts[0] + more)
+    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+    leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
+    locations = [Location((), False, leaf.path) for leaf in leaves]
+    for at, leaf, location in zip(traced.positions, reader.leaves, reader.locations, strict=True):
+        leaves[at], locations[at] = leaf, location
+    paths = tuple(path for path, _ in flat)
+    branches = _branches(residuals, leaves, reader.normalized())
+    return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(locations))
+
+
+def _kept(traced: Trace, keep: str | None) -> set[int]:
+    if keep is None:
+        return set()
+    kept = {at for at, path in enumerate(traced.paths) if re.search(keep, path)}
+    if not kept:
+        raise ValueError(
+            f"keep={keep!r} matches no leaf; expected one of paths like "
+            f"{', '.join(map(repr, traced.paths[:_MOST_SHOWN]))}."
+        )
+    return kept
+
+
+class _Reader:
+    """Makes the leaves of uses; each method is about one leaf."""
+
+    def __init__(
+        self, traced: Trace, flow: Flow, residuals: Residuals, *, alpha: bool, kept: set[int]
+    ) -> None:
+        self._traced, self._flow, self._residuals = traced, flow, residuals
+        self._alpha, self._kept = alpha, kept
+        self.doubts: list[str] = []
+        self._uses = uses_of(traced, flow, residuals)
+        self._weight_of = {
+            use.node: at
+            for at, uses in enumerate(self._uses)
+            for use in uses
+            if use.kind is Kind.WEIGHT
+        }
+        self._main = [self._main_use(uses) for uses in self._uses]
+        self.leaves = [self._leaf(at) for at in range(len(self._uses))]
+        self.locations = [self._location(at) for at in range(len(self._uses))]
+
+    def normalized(self) -> list[Literal["data", "weights"] | None]:
+        """What each branch normalises by leaves that are not kept."""
+        by_weights, by_kept = set(), set()
+        for at, uses in enumerate(self._uses):
+            for use in uses:
+                if use.kind is Kind.WEIGHT and use.view.normalized:
+                    by_weights.add(use.branch)
+                if use.kind in (Kind.NORM_SCALE, Kind.NORM_SHIFT) and at in self._kept:
+                    by_kept.add(use.branch)
+        return [
+            "data"
+            if branch.normalized and branch not in by_kept
+            else "weights"
+            if branch in by_weights
+            else None
+            for branch in self._residuals.branches
+        ]
+
+    def _doubt(self, at: int, what: str) -> None:
+        shape = list(self._traced.shapes[at])
+        self.doubts.append(f"leaf {self._traced.paths[at]!r} {shape} {what}.")
+
+    def _main_use(self, uses: Sequence[Use]) -> Use | None:
+        """The use that says what a leaf is: that in a layer, if there is one."""
+        order = [Kind.WEIGHT, Kind.EMBEDDING, Kind.ADAPTER]
+
+        def rank(use: Use) -> tuple[int, int]:
+            return (order.index(use.kind) if use.kind in order else len(order)), use.node
+
+        return min(uses, key=rank) if uses else None
+
+    def _leaf(self, at: int) -> Leaf:
+        path, shape, main = self._traced.paths[at], self._traced.shapes[at], self._main[at]
+        if main is None or at in self._kept:
+            return Leaf(path, Role.KEEP, shape, weight=len(shape) > 1)
+        self._doubt_uses(at)
+        role = self._role(at)
+        owner = self._owner(main)
+        branches, is_stacked = self._branches_of(at, main)
+        is_layer = main.kind is Kind.WEIGHT or owner is not None
+        layer, m = self._position(at if owner is None else owner) if is_layer else (0, 0)
+        if role is not Role.BRANCH:
+            branches, layer, m = (), 0, 0
+        weight = role is not Role.KEEP and (main.kind is Kind.WEIGHT or role is Role.EMBEDDING)
+        return Leaf(
+            path, role, shape, is_stacked, weight, branches, layer, m,
+            self._axes(at, main, is_stacked=is_stacked) if weight else "",
+            main.groups,
+        )  # fmt: skip
+
+    def _role(self, at: int) -> Role:
+        main = self._main[at]
+        assert main is not None
+        owner = self._owner(main)
+        if owner is not None:
+            role = self._role(owner)
+            return Role.KEEP if role is Role.EMBEDDING or owner in self._kept else role
+        if main.kind is Kind.WEIGHT:
+            return self._role_of_weight(at, main)
+        branch = main.branch if main.place is Place.BRANCH else None
+        if main.kind is Kind.MULTIPLIER and branch is not None:
+            is_factor = self._residuals.scales(branch, main.node)
+            return (Role.ALPHA if self._alpha else Role.MULTIPLIER) if is_factor else Role.KEEP
+        if main.kind is Kind.BIAS and sum(n > 1 for n in self._without_turns(main)) == 1:
+            return Role.CHANNEL_BIAS
+        return _ROLES.get(main.kind, Role.KEEP)
+
+    def _role_of_weight(self, at: int, main: Use) -> Role:
+        kinds = {use.kind for use in self._uses[at]}
+        if Kind.EMBEDDING in kinds or is_looked_up(self._flow, main.node):
+            return Role.EMBEDDING
+        if main.place in (Place.BRANCH, Place.SUM):
+            is_gate = main.branch is not None and main.node in main.branch.gates
+            return Role.KEEP if is_gate else Role.BRANCH
+        if main.place is Place.SHORTCUT:
+            return Role.SHORTCUT
+        return Role.HEAD if main.place is Place.HEAD and not main.follows else Role.STEM
+
+    def _owner(self, use: Use) -> int | None:
+        """The weight to whose layer a bias vector belongs."""
+        if use.kind is not Kind.BIAS:
+            return None
+        layer = bias_owner(self._flow, use)
+        return None if layer is None else self._weight_of.get(layer)
+
+    def _without_turns(self, use: Use) -> list[int]:
+        """The lengths of a leaf's axes without those of loops."""
+        sizes: dict[int, int] = collections.defaultdict(lambda: 1)
+        for span in use.view.spans():
+            sizes[span.axis] *= span.size
+        return list(sizes.values())
+
+    def _position(self, at: int) -> tuple[int, int]:
+        """``j`` and ``m`` of a layer in its branch."""
+        main = self._main[at]
+        if main is None or main.branch is None or main.node not in main.branch.steps:
+            return 0, 0
+        in_order = main.branch.in_order
+        return in_order.index(main.node) + 1, len(in_order)
+
+    def _branches_of(self, at: int, main: Use) -> tuple[tuple[int, ...], bool]:
+        """The branches of a leaf, and whether its first axis runs over them, then in its order."""
+        uses = [use for use in self._uses[at] if use.kind is main.kind]
+        cut = {span.axis for use in uses for _, axis in use.view.turns for span in axis} - {-1}
+        if cut - {0}:
+            self._doubt(
+                at,
+                f"is cut by loops along axis {max(cut)}; expected the first axis alone to run over "
+                "all turns, as after jnp.moveaxis and reshape, or keep=",
+            )
+        starts, shape = {use.view.start for use in uses}, self._traced.shapes[at]
+        no_first = all(span.axis != 0 for span in main.view.spans())
+        is_indexed = no_first and bool(shape) and 1 < len(starts) == shape[0]
+        at_index: dict[int, set[int]] = collections.defaultdict(set)
+        for use in uses:
+            for turn, k in use.branch.numbers.items() if use.branch else ():
+                index = self._turned(use, turn)
+                if index is not None:
+                    at_index[use.view.start * is_indexed + index].add(k)
+        ks = [k for index in sorted(at_index) for k in sorted(at_index[index])]
+        of_branches = {loop for use in uses if use.branch for loop, _ in use.branch.loops}
+        loops = {
+            loop for use in uses for loop, axis in use.view.turns if any(s.axis >= 0 for s in axis)
+        }
+        is_cut = bool(loops & of_branches if of_branches else loops and not ks)
+        is_stacked = (is_cut or is_indexed) and len(set(ks)) == len(ks)
+        return tuple(ks if is_stacked else sorted(set(ks))), is_stacked
+
+    def _turned(self, use: Use, turn: tuple[int, ...]) -> int | None:
+        """Which slice of a leaf the turns of the loops around a branch take, None if none."""
+        assert use.branch is not None
+        cuts, index = dict(use.view.turns), 0
+        for (loop, length), step in zip(use.branch.loops, turn, strict=True):
+            reverse = loop in self._traced.graph.reversed_loops
+            step = length - 1 - step if reverse else step
+            for span in cuts.get(loop, ()):
+                if span.axis >= 0:
+                    index += step * span.stride
+                elif span.stride >= 0 and span.stride != step:
+                    return None
+        return index
+
+    def _axes(self, at: int, main: Use, *, is_stacked: bool) -> str:
+        """A letter for each axis of a weight."""
+        shape = self._traced.shapes[at]
+        if main.kind is Kind.EMBEDDING:
+            return "IO" if len(shape) == 2 else "N" * (len(shape) - 2) + "IO"
+        word = list(main.axes)
+        if is_stacked or word[0] in ("K", "?"):
+            word[0] = "N"
+        unknown = [axis for axis, letters in enumerate(word) if letters == "?" or len(letters) > 1]
+        if unknown:
+            self._doubt(
+                at,
+                f"has an axis {unknown[0]} that is neither an input nor an output of its layer "
+                "alone; expected a leaf whose axes can be followed, or keep=",
+            )
+            return ""
+        return "".join("H" if letter == "1" else letter for letter in word)
+
+    def _doubt_uses(self, at: int) -> None:
+        uses, main = self._uses[at], self._main[at]
+        assert main is not None
+        if any(use.kind is Kind.OPAQUE for use in uses):
+            self._doubt(at, "reaches a layer on a way that cannot be followed; expected keep=")
+        if main.kind is Kind.ADAPTER and all(
+            view.contracted for _, use in self._flow[main.node].uses for view in use.views
+        ):
+            self._doubt(
+                at,
+                "meets the data as a product with another leaf, as a factor of a weight or the "
+                "begin of a stream; expected keep=",
+            )
+        places = {use.place for use in uses if use.kind is Kind.WEIGHT}
+        if len(places) > 1 and Kind.EMBEDDING not in {use.kind for use in uses}:
+            self._doubt(
+                at,
+                f"is a layer of {' and of '.join(sorted(f'the {place}' for place in places))}; "
+                "expected one of them, or keep=",
+            )
+
+    def _location(self, at: int) -> Location:
+        leaf, main = self.leaves[at], self._main[at]
+        inside = main is not None and main.place in _IN_BRANCH
+        if main is None or not inside:
+            return Location((), inside, leaf.path)
+        branches = leaf.branches or self._branches_of(at, main)[0]
+        return Location((branches,) if branches else (), inside, leaf.path)
+
+
+def _branches(
+    residuals: Residuals,
+    leaves: Sequence[Leaf],
+    normalized: Sequence[Literal["data", "weights"] | None],
+) -> tuple[Branch, ...]:
+    members: dict[int, list[Leaf]] = collections.defaultdict(list)
+    for leaf in leaves:
+        if leaf.role is Role.BRANCH and leaf.weight:
+            for k in leaf.branches:
+                members[k].append(leaf)
+    made = []
+    for residual, norm in zip(residuals.branches, normalized, strict=True):
+        for index, (_, k) in enumerate(residual.numbers.items()):
+            layers = sorted(members[k], key=lambda leaf: leaf.layer)
+            paths = [leaf.path for leaf in layers]
+            start = os.path.commonprefix(paths).rpartition("/")[0]
+            name = start or (paths[-1] if paths else f"branch {k}")
+            stacked = any(leaf.stacked for leaf in layers)
+            made.append(
+                Branch(
+                    k,
+                    f"{name}[{index}]" if stacked else name,
+                    len(residual.steps),
+                    norm,
+                    *(
+                        _at_turn(factor, index, len(residual.numbers))
+                        for factor in (
+                            residual.skip_scale,
+                            residual.branch_scale,
+                            residual.sum_scale,
+                        )
+                    ),
+                )  # fmt: skip
+            )
+    return tuple(sorted(made, key=lambda branch: branch.k))
+
+
+def _at_turn(factor: Factor, index: int, count: int) -> float | None:
+    if factor is None or isinstance(factor, int | float):
+        return factor
+    return float(factor[index * len(factor) // count])
+
+
+__all__ = ["read"]

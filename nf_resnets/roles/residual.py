@@ -1,0 +1,468 @@
+"""Residual branches: what is added to a path that skips it, and the order of its layers.
+
+For every sum, the *fork* is the last node through which all of one summand, the skip path, passes,
+and on which another depends. The nodes between the fork and that other one are the branch. A skip
+path has no layer, or one linear layer, the projection of a shortcut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
+from nf_resnets.roles.graph import Loops, Node, Trace
+
+Nested = Literal["inner", "outer"] | None
+MOST_SUMMANDS = 32
+PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
+NOT_ZERO_AT_ZERO = ("exp", "logistic", "rsqrt", "cos", "log", "pow")
+
+
+@dataclasses.dataclass(eq=False)
+class Residual:
+    """A residual branch, once for all turns of the loops around it.
+
+    Attributes:
+      sum: the node of the sum.
+      fork: where the skip path and the branch part.
+      region: the nodes of the branch.
+      shortcut: the nodes of the skip path.
+      layers: those in the branch, and those that feed it alone, as keys and values of an encoder.
+      skip_scale: the constant on the skip path.
+      branch_scale: the constant on the branch.
+      sum_scale: the constant on the sum.
+      normalized: whether the branch contains a norm.
+      loops: those around it.
+      gates: the layers that make a factor of another path, as those of squeeze-and-excitation.
+      steps: how many layers come before a layer, itself included; no gates.
+      last: the latest layers of which each makes the branch zero by being zero.
+      numbers: its number ``k = 1..L`` at each turn of its loops.
+    """
+
+    sum: int
+    fork: int
+    region: set[int]
+    shortcut: set[int]
+    layers: list[int]
+    skip_scale: Factor
+    branch_scale: Factor
+    sum_scale: Factor
+    normalized: bool
+    loops: Loops
+    gates: set[int] = dataclasses.field(default_factory=set)
+    steps: dict[int, int] = dataclasses.field(default_factory=dict)
+    last: set[int] = dataclasses.field(default_factory=set)
+    numbers: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def in_order(self) -> list[int]:
+        """Its layers from the first to the last, parallel ones as they are computed."""
+        return sorted(self.steps, key=lambda at: (self.steps[at], at in self.last, at))
+
+
+class Residuals:
+    """The residual branches of a network.
+
+    Attributes:
+      branches: one for each sum and summand, in the order of computation.
+      adapters: the layers of low-rank additions to others, ``W x + B A x``.
+      doubts: what cannot be known, a sentence each.
+      count: ``L``, the number of branches with all turns of loops.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        flow: Flow,
+        *,
+        nested: Nested,
+        projections: bool | None,
+        parts: bool | None,
+    ) -> None:
+        self._trace, self._flow = trace, flow
+        self._projections, self._parts = projections, parts
+        self.branches: list[Residual] = []
+        self.adapters: set[int] = set()
+        self.doubts: list[str] = []
+        self._gated: dict[int, str] = {}  # doubts, by sum
+        inner = self._inner_sums()
+        for node in flow.nodes:
+            if self.adds(node) and node.id not in inner:
+                self._read_sum(node)
+        self._resolve_nesting(nested)
+        within = set().union(*(branch.region for branch in self.branches))
+        self.doubts += [what for at, what in self._gated.items() if at not in within]
+        for branch in self.branches:
+            self._order(branch)
+        self.count = _number(self.branches)
+
+    def leaves(self, region: Iterable[int]) -> str:
+        """The leaves that enter a region, as a sentence names them."""
+        uses = [use for at in sorted(region) for _, use in self._flow[at].uses]
+        paths = dict.fromkeys(self._trace.paths[view.leaf] for use in uses for view in use.views)
+        shown = [repr(path) for path in paths][:4]
+        return ", ".join(shown) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+
+    # Sums.
+
+    def adds(self, node: Node) -> bool:
+        """Whether a node is a sum of values that depend on the data."""
+        return node.name in SUMS and len(set(node.preds)) > 1 and node.is_float
+
+    def _inner_sums(self) -> set[int]:
+        """The sums that are a summand of another and nothing else."""
+        inner: set[int] = set()
+        for node in self._flow.nodes:
+            if self.adds(node):
+                inner.update(at for pred in node.preds if (at := self._sum_behind(pred)) != NONE)
+        return inner
+
+    def _sum_behind(self, pred: int) -> int:
+        """The sum that a summand is but for constants, if nothing else uses it, or ``NONE``."""
+        at = self._flow.unscaled(pred)[0]
+        is_sum = self.adds(self._flow[at]) and self._flow.is_private(pred, at)
+        return at if is_sum else NONE
+
+    def _summands(self, node: Node) -> list[int]:
+        found = []
+        for pred in node.preds:
+            at = self._sum_behind(pred)
+            found += [pred] if at == NONE else self._summands(self._flow[at])
+        return found
+
+    def _read_sum(self, node: Node) -> None:
+        """Finds the branches that end in a sum."""
+        flow, terms = self._flow, self._summands(node)
+        if len(terms) > MOST_SUMMANDS:
+            return
+        self._note_adapters(terms)
+        self._doubt_gated_skip(node, terms)
+        chosen = self._skip_path(node, terms)
+        if chosen is None:
+            return
+        skip, fork = chosen
+        rest = [term for term in terms if term != skip]
+        shortcut = flow.between(fork, skip)
+        regions = [flow.between(fork, term) for term in rest]
+        everything = shortcut.union(*regions)
+        if self._splits(shortcut) and any(map(self._splits, regions)) and not self._parts:
+            if self._parts is None:
+                self.doubts.append(
+                    f"the layers of {self.leaves(everything)} are added to a part of a split "
+                    "value; expected parts= to be True if that is a residual stream, False if it "
+                    "is within a branch."
+                )
+            return
+        projection = flow.layers(shortcut)
+        if projection and not self._is_projection(node, fork, shortcut, regions):
+            return
+        for term, region in self._grouped(rest, regions):
+            layers = [at for at in flow.layers(region) if at not in self.adapters]
+            if not layers:
+                continue
+            _, scale, _ = flow.unscaled(term, fork)
+            _, skip_scale, by_leaf = flow.unscaled(skip, fork)
+            if node.name == "sub" and term == node.preds[1]:
+                scale = times(scale, -1.0)
+            self.branches.append(
+                Residual(
+                    sum=node.id,
+                    fork=fork,
+                    region=region,
+                    shortcut=shortcut,
+                    layers=layers,
+                    skip_scale=None if by_leaf else skip_scale,
+                    branch_scale=scale,
+                    sum_scale=flow.scale_after(node.id),
+                    normalized=bool(region & flow.normalized),
+                    loops=node.loops,
+                )
+            )
+
+    def _skip_path(self, node: Node, terms: Sequence[int]) -> tuple[int, int] | None:
+        """The summand that is the skip path, the one of fewest layers, with its fork."""
+        flow = self._flow
+        best: tuple[tuple[int, int], int, int] | None = None
+        for skip in terms:
+            for term in terms:
+                fork = flow.fork(skip, term) if term != skip else None
+                if fork is None or fork == term or not flow[fork].is_float:
+                    continue
+                path = flow.between(fork, skip)
+                if flow[fork].name != "input" and (
+                    self._repeats(path) or flow[skip].size < node.size
+                ):
+                    continue  # a shift by a condition, and no stream
+                of_path = len(flow.layers(path))
+                of_branch = len(flow.layers(flow.between(fork, term)))
+                rank = (of_path, -of_branch)
+                if of_branch and of_path <= 1 and (best is None or rank < best[0]):
+                    best = rank, skip, fork
+        return best and best[1:]
+
+    def _doubt_gated_skip(self, node: Node, terms: Sequence[int]) -> None:
+        """Doubts ``g(x) * x + ...``, where layers make a factor of the skip path."""
+        flow = self._flow
+        for skip in terms:
+            product = flow[flow.unscaled(skip)[0]]
+            if product.name != "mul" or len(set(product.preds)) < 2:
+                continue
+            for stream, gate in (product.preds, product.preds[::-1]):
+                path = flow.between(stream, gate)
+                others = [flow.between(stream, term) for term in terms if term != skip]
+                is_carry = flow[stream].name == "carry" and flow[stream].starts_as_zeros
+                if flow.layers(path) and any(map(flow.layers, others)) and not is_carry:
+                    self._gated[node.id] = (
+                        f"the path that skips {self.leaves(set().union(*others))} is multiplied "
+                        f"by a gate of {self.leaves(path)}; expected keep= to match the gate's "
+                        "leaves if the sum ends a residual branch."
+                    )
+
+    def _is_projection(
+        self, node: Node, fork: int, shortcut: set[int], regions: Sequence[set[int]]
+    ) -> bool:
+        """Whether a skip path with one layer is a shortcut, and no branch beside others."""
+        flow = self._flow
+        is_linear = flow.is_linear(shortcut)
+        if not is_linear or any(map(flow.is_linear, regions)):  # the latter is W x + B A x
+            return False
+        (layer,) = flow.layers(shortcut)
+        keeps_shape = flow[fork].shape == flow[layer].shape
+        if self._projections is None and keeps_shape:
+            self.doubts.append(
+                f"the layer of {self.leaves([layer])} beside {self.leaves(set().union(*regions))} "
+                "may be a shortcut or a path of a sum without a skip path; expected projections= "
+                "to be True for a shortcut, False for a path."
+            )
+        return not (keeps_shape and self._projections is False)
+
+    def _grouped(
+        self, terms: Sequence[int], regions: Sequence[set[int]]
+    ) -> list[tuple[int, set[int]]]:
+        """The summands with their regions; those that share a layer are one."""
+        groups: list[tuple[int, set[int]]] = []
+        for term, region in zip(terms, regions, strict=True):
+            layers = set(self._flow.layers(region))
+            for at, (first, other) in enumerate(groups):
+                if layers & set(self._flow.layers(other)):
+                    groups[at] = (first, other | region)
+                    break
+            else:
+                groups.append((term, region))
+        return groups
+
+    def _note_adapters(self, terms: Sequence[int]) -> None:
+        """Of two linear maps of one value, the one of two layers is an adapter of the other."""
+        flow = self._flow
+        for one in terms:
+            for two in terms:
+                fork = flow.fork(one, two) if one != two else None
+                if fork is None:
+                    continue
+                short, long = flow.between(fork, one), flow.between(fork, two)
+                counts = len(flow.layers(short)), len(flow.layers(long))
+                if counts == (1, 2) and flow.is_linear(short) and flow.is_linear(long):
+                    self.adapters.update(flow.layers(long))
+
+    def _repeats(self, path: set[int]) -> bool:
+        """Whether a skip path repeats a smaller value along an axis."""
+        broadcasts = [at for at in path if self._flow[at].name == "broadcast_in_dim"]
+        plain = set(broadcasts) - self._flow.in_norm
+        return any(self._flow[at].size > self._size_before_repeat(at) for at in plain)
+
+    def _size_before_repeat(self, at: int) -> int:
+        least = self._flow[at].size
+        moves = ("broadcast_in_dim", "reshape", "convert_element_type")
+        while self._flow[at].name in moves and self._flow[at].preds:
+            at = self._flow[at].preds[0]
+            least = min(least, self._flow[at].size)
+        return least
+
+    def _splits(self, region: set[int]) -> bool:
+        """Whether a path takes a half, or less, of a value along an axis."""
+        for at in region:
+            node = self._flow[at]
+            if node.name == "split":
+                return True
+            if node.name == "slice":
+                before = self._flow[node.preds[0]].shape
+                strides = node.options["strides"] or (1,) * len(before)
+                lengths = zip(node.shape, before, strides, strict=True)
+                if any(n < b and s == 1 and 2 * n <= b for n, b, s in lengths):
+                    return True
+        return False
+
+    def _resolve_nesting(self, nested: Nested) -> None:
+        """Drops the branches that hold others, or those in others, as ``nested=`` says."""
+        sums = {branch.sum for branch in self.branches}
+        outer = [b for b in self.branches if any(at in b.region for at in sums - {b.sum})]
+        if not outer:
+            return
+        within = set().union(*(b.region - {b.sum} for b in outer))
+        if nested is None:
+            inside = [b for b in self.branches if b.sum in within and b not in outer]
+            self.doubts.append(
+                f"the residual branch of {self.leaves(outer[0].layers)} contains others, of "
+                f"{self.leaves(inside[0].layers) if inside else 'their own'}; expected nested= to "
+                "be 'inner', if the long path is no residual branch, or 'outer'."
+            )
+        if nested == "outer":
+            self.branches = [b for b in self.branches if b.sum not in within]
+        else:
+            self.branches = [b for b in self.branches if b not in outer]
+
+    def biases_after(self, at: int) -> set[int]:
+        """The additions of vectors to a sum before anything uses it: ``x + h @ w + b``."""
+        found = set()
+        while len(self._flow.users[at]) == 1:
+            user = self._flow[self._flow.users[at][0]]
+            if len(user.preds) != 1 or user.name not in ("add", "convert_element_type"):
+                break
+            if any(view.size > 1 for _, use in user.uses for view in use.views):
+                found.add(user.id)
+            at = user.id
+        return found
+
+    # Layers.
+
+    def _order(self, branch: Residual) -> None:
+        """Finds gates, the order of layers, and which are last."""
+        self._find_gates(branch)
+        self._add_feeding(branch)
+        main = [at for at in branch.layers if at not in branch.gates]
+        steps: dict[int, int] = {}
+        for at in sorted(branch.region | set(branch.layers)):
+            before = max((steps.get(pred, 0) for pred in self._flow[at].preds), default=0)
+            steps[at] = before + (at in main)
+        branch.steps = {at: steps[at] for at in main}
+        zeroing = {at for at in main if self.vanishes(branch, at)}
+        latest = max((steps[at] for at in zeroing), default=0)
+        branch.last = {at for at in zeroing if steps[at] == latest}
+        if not branch.last:
+            self.doubts.append(
+                f"no single layer of the residual branch of {self.leaves(branch.layers)} makes it "
+                "zero by being zero; expected a branch that is a product with its last layer, or "
+                "keep= to match those leaves if it is no residual branch."
+            )
+        if any(not length for _, length in branch.loops):
+            self.doubts.append(
+                f"the residual branch of {self.leaves(branch.layers)} is in a while loop of which "
+                "the program does not say how often it turns; expected lax.scan."
+            )
+
+    def _find_gates(self, branch: Residual) -> None:
+        """Of a product, the layers of the side that is repeated, or beside one without layers."""
+        flow = self._flow
+        for at in sorted(branch.region):
+            node = flow[at]
+            if node.name != "mul" or len(node.preds) != 2 or len(set(node.preds)) == 1:
+                continue
+            for one, two in (node.preds, node.preds[::-1]):
+                fork = flow.fork(one, two)
+                if fork is None or fork < branch.fork or flow[one].size < flow[two].size:
+                    continue
+                if self._size_before_repeat(one) < self._size_before_repeat(two):
+                    continue
+                path = flow.between(fork, one)
+                # What a loop carries comes from its layers, and kept leaves may be one.
+                if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
+                    continue
+                gates = {*flow.layers(flow.between(fork, two))} - {*flow.layers(path)}
+                full, repeated = map(self._size_before_repeat, (one, two))
+                if full == node.size > repeated or (
+                    not flow.layers(path) and two not in flow.normalized
+                ):
+                    branch.gates.update(gates)
+
+    def _add_feeding(self, branch: Residual) -> None:
+        """Adds the first layers on the way back from what else enters: k, v of an encoder."""
+        flow, inside = self._flow, branch.region | {branch.fork}
+        taken = set().union(*(each.region | each.shortcut for each in self.branches))
+        todo = [pred for at in branch.region for pred in flow[at].preds if pred not in inside]
+        seen = set(todo)
+        while todo:
+            at = todo.pop()
+            node = flow[at]
+            if at in taken or self.adds(node) or node.loops != branch.loops:
+                continue
+            if node.is_layer:
+                fed = self._fed_alone(at, branch)
+                if fed:
+                    branch.layers.append(at)
+                    branch.region |= fed
+                continue
+            for pred in node.preds:
+                if pred not in seen and pred not in inside:
+                    seen.add(pred)
+                    todo.append(pred)
+        branch.layers.sort()
+
+    def _fed_alone(self, at: int, branch: Residual) -> set[int]:
+        """The nodes from a layer to a branch; none if another layer or sum takes what it gives."""
+        todo, seen = [at], {at}
+        while todo:
+            for user in self._flow.users[todo.pop()]:
+                if user in branch.region or user in seen:
+                    continue
+                node = self._flow[user]
+                if len(seen) > 60 or node.is_layer or self.adds(node):
+                    return set()
+                seen.add(user)
+                todo.append(user)
+        return seen
+
+    def scales(self, branch: Residual, step: int) -> bool:
+        """Whether a step multiplies the branch, and nothing in it but by linear maps."""
+        after = self._flow.between(step, branch.sum) & branch.region
+        return self.vanishes(branch, step) and self._flow.is_linear(after)
+
+    def vanishes(self, branch: Residual, step: int) -> bool:
+        """Whether zeros of a step, and zero biases, make the branch zero."""
+        flow = self._flow
+        zero = {step} | (self.adapters & branch.region)
+        zero |= {at for at in branch.region if flow[at].starts_as_zeros}
+        for at in sorted(branch.region):
+            node = flow[at]
+            of_zero = [pred in zero for pred in node.preds]
+            if at <= step or not of_zero or node.name in NOT_ZERO_AT_ZERO:
+                continue
+            if node.name in PRODUCTS:
+                is_zero = any(of_zero)
+            elif node.name == "div":
+                is_zero = of_zero[0]
+            else:
+                is_zero = all(of_zero)  # so that a sum of zeros is one
+            if is_zero:
+                zero.add(at)
+        ends = [pred for pred in flow[branch.sum].preds if pred in branch.region]
+        return max(branch.region) in zero or any(end in zero for end in ends)
+
+
+def _number(branches: Sequence[Residual]) -> int:
+    """Numbers the branches as they are computed, loops turn after turn."""
+    count = 0
+
+    def number(some: Sequence[Residual], depth: int, turn: tuple[int, ...]) -> None:
+        nonlocal count
+        at = 0
+        while at < len(some):
+            if len(some[at].loops) <= depth:
+                count += 1
+                some[at].numbers[turn] = count
+                at += 1
+                continue
+            loop, length = some[at].loops[depth]
+            end = at
+            while end < len(some) and some[end].loops[depth : depth + 1] == ((loop, length),):
+                end += 1
+            for step in range(length or 1):
+                number(some[at:end], depth + 1, (*turn, step))
+            at = end
+
+    number(branches, 0, ())
+    return count
+
+
+__all__ = ["Nested", "Residual", "Residuals"]

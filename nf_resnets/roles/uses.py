@@ -1,0 +1,292 @@
+"""What a leaf is where it meets the data: its kind, its place, and the axes of its layer."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+
+from nf_resnets.roles.flow import Flow
+from nf_resnets.roles.graph import CALLS_OUTSIDE, LINEAR, MOVES, Node, Trace
+from nf_resnets.roles.residual import Residual, Residuals
+from nf_resnets.roles.views import Derived, View
+
+
+class Kind(enum.StrEnum):
+    """How a leaf enters a step."""
+
+    WEIGHT = "weight"
+    EMBEDDING = "embedding"
+    ADAPTER = "adapter"  # a low-rank factor of a weight, or of an addition to one
+    OPAQUE = "opaque"  # a weight on a way that cannot be followed
+    BIAS = "bias"
+    SCALAR_BIAS = "scalar bias"
+    MULTIPLIER = "multiplier"
+    GAIN = "gain"  # a vector that multiplies data
+    WEIGHT_GAIN = "gain of a weight"  # one that multiplies a normalised weight
+    NORM_SCALE = "scale of a norm"
+    NORM_SHIFT = "shift of a norm"
+    STATISTIC = "running statistic"
+    TOKEN = "token"  # joined to data
+    OTHER = "other"
+
+
+class Place(enum.StrEnum):
+    """Where a step lies."""
+
+    BRANCH = "branch"
+    SHORTCUT = "shortcut"
+    SUM = "sum"  # a bias vector that is added to the sum
+    STEM = "stem"
+    TRUNK = "trunk"  # between branches
+    HEAD = "head"
+    SIDE = "side"  # neither before a sum nor behind one
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """One place where a leaf meets the data.
+
+    Attributes:
+      node: the step.
+      view: the leaf in its operand.
+      kind: what it is there.
+      place: where that is.
+      branch: the residual branch, if it is in one or beside it.
+      axes: a letter for each axis of the leaf, ``K`` for one that a loop runs along, ``?`` where
+        it is not known; of a weight.
+      groups: of a convolution.
+      follows: whether a layer comes behind it.
+    """
+
+    node: int
+    view: View
+    kind: Kind
+    place: Place
+    branch: Residual | None
+    axes: tuple[str, ...] = ()
+    groups: int = 1
+    follows: bool = False
+
+
+def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
+    """The uses of each leaf, in the order of computation."""
+    places = _Places(flow, residuals)
+    copies = _copied_axes(flow)
+    uses: list[list[Use]] = [[] for _ in trace.paths]
+    for node in flow.nodes:
+        for at, derived in node.uses:
+            for view in derived.views:
+                kind = _kind(flow, node, at, derived, view)
+                if node.id in residuals.adapters and kind is Kind.WEIGHT:
+                    kind = Kind.ADAPTER
+                axes: tuple[str, ...] = ()
+                groups = 1
+                if kind in (Kind.WEIGHT, Kind.ADAPTER):
+                    letters = _letters(node, at, derived)
+                    letters = ["N" if p in copies[node.id] else c for p, c in enumerate(letters)]
+                    axes = _axes(view, letters, trace.shapes[view.leaf])
+                    groups = node.options.get("feature_group_count", 1)
+                place, branch = places.of(node)
+                follows = places.leads_to_layer[node.id]
+                uses[view.leaf].append(
+                    Use(node.id, view, kind, place, branch, axes, groups, follows)
+                )
+    return uses
+
+
+class _Places:
+    """Where each node lies with regard to the branches."""
+
+    def __init__(self, flow: Flow, residuals: Residuals) -> None:
+        self.inside: dict[int, tuple[Place, Residual]] = {}
+        for branch in residuals.branches:
+            beside = dict.fromkeys(residuals.biases_after(branch.sum), (Place.SUM, branch))
+            beside |= dict.fromkeys(branch.shortcut, (Place.SHORTCUT, branch))
+            self.inside = (
+                beside | self.inside | dict.fromkeys(branch.region, (Place.BRANCH, branch))
+            )
+        self.loops = {branch.loops for branch in residuals.branches if branch.loops}
+        self.any = bool(residuals.branches)
+        ends = {branch.sum for branch in residuals.branches}
+        self.behind: dict[int, bool] = {}
+        for node in flow.nodes:
+            self.behind[node.id] = any(self.behind[p] or p in ends for p in node.preds)
+        self.before: dict[int, bool] = {}
+        self.leads_to_layer: dict[int, bool] = {}
+        for node in reversed(flow.nodes):
+            users = flow.users[node.id]
+            self.before[node.id] = any(self.before[u] or u in ends for u in users)
+            self.leads_to_layer[node.id] = any(
+                self.leads_to_layer[u] or flow[u].is_layer for u in users
+            )
+
+    def of(self, node: Node) -> tuple[Place, Residual | None]:
+        if node.id in self.inside:
+            return self.inside[node.id]
+        if node.loops and any(node.loops[: len(loops)] == loops for loops in self.loops):
+            return Place.TRUNK, None
+        if self.behind[node.id]:
+            return (Place.TRUNK if self.before[node.id] else Place.HEAD), None
+        if self.before[node.id]:
+            return Place.STEM, None
+        if self.any:
+            return Place.SIDE, None
+        return (Place.STEM if self.leads_to_layer[node.id] else Place.HEAD), None
+
+
+def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind:
+    if node.name in CALLS_OUTSIDE:
+        return Kind.OPAQUE
+    if node.name in LINEAR and len(node.preds) == 1:
+        return _kind_in_layer(node, at, derived, view)
+    if view.rooted:
+        return Kind.STATISTIC
+    if node.name in ("gather", "dynamic_slice", "take") and at == 0:
+        return Kind.EMBEDDING
+    if node.name in ("add", "sub"):
+        if node.name == "sub" and view.size > 1 and _divides_by_leaf(flow, node):
+            return Kind.STATISTIC
+        if flow.follows_norm(node.preds[0]):
+            return Kind.NORM_SHIFT
+        return Kind.SCALAR_BIAS if view.size == 1 else Kind.BIAS
+    if node.name in ("mul", "div"):
+        long_axes = sum(span.size > 1 for span in view.spans())
+        if long_axes > 1 and any(flow[user].name == "reduce_sum" for user in flow.users[node.id]):
+            return Kind.OPAQUE  # a layer that is written as a product and a sum
+        if derived.rooted or flow.roots[node.preds[0]] or flow.follows_norm(node.preds[0]):
+            return Kind.NORM_SCALE
+        return Kind.MULTIPLIER if view.size == 1 else Kind.GAIN
+    if node.name in ("concatenate", "dynamic_update_slice", "scatter"):
+        return Kind.TOKEN
+    return Kind.OTHER
+
+
+def _kind_in_layer(node: Node, at: int, derived: Derived, view: View) -> Kind:
+    """What a leaf of a layer's kernel is: the weight, or what multiplies it."""
+    if view.contracted:
+        return Kind.ADAPTER
+    letters = _letters(node, at, derived)
+    axes = zip(view.axes, letters, strict=True)
+    long = {c for axis, c in axes if any(span.axis >= 0 and span.size > 1 for span in axis)}
+    larger = max(other.size for other in derived.views)
+    if view.size < larger and not {"I", "O"} <= long:
+        if not view.exact:
+            return Kind.OPAQUE
+        return Kind.WEIGHT_GAIN if view.size > 1 else Kind.MULTIPLIER
+    return Kind.WEIGHT if view.exact else Kind.OPAQUE
+
+
+def _divides_by_leaf(flow: Flow, node: Node) -> bool:
+    """Whether a difference is divided by the root of a leaf: x minus a running mean."""
+    users = (flow[user] for user in flow.users[node.id])
+    return any(use.rooted for user in users for _, use in user.uses)
+
+
+def _letters(node: Node, at: int, derived: Derived) -> list[str]:
+    """A letter for each axis of a kernel as its layer takes it."""
+    numbers = node.options["dimension_numbers"]
+    if node.name == "conv_general_dilated":
+        letters = ["D"] * len(derived.shape)
+        letters[numbers.rhs_spec[0]], letters[numbers.rhs_spec[1]] = "O", "I"
+        taps = numbers.rhs_spec[2:]
+        for p, letter in zip(taps, {1: "D", 2: "HW"}.get(len(taps), "DHW"), strict=False):
+            letters[p] = letter
+        return letters
+    contracted, batch = numbers[0][at], numbers[1][at]
+    return [
+        "I" if p in contracted else "N" if p in batch else "O" for p in range(len(derived.shape))
+    ]
+
+
+def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
+    """The letters of each axis of a leaf, several where an axis is a product."""
+    found: dict[int, list[tuple[int, str]]] = collections.defaultdict(list)
+    lettered = [*zip(view.axes, letters, strict=True), *((axis, "K") for _, axis in view.turns)]
+    for spans, letter in lettered:
+        for span in spans:
+            found[span.axis].append((-span.stride, letter))
+    word = []
+    for axis, length in enumerate(shape):
+        of_axis = "".join(letter for _, letter in sorted(found[axis]))
+        word.append(
+            of_axis[:1] if len(set(of_axis)) == 1 else of_axis or ("1" if length == 1 else "?")
+        )
+    return tuple(word)
+
+
+def _copied_axes(flow: Flow) -> dict[int, set[int]]:
+    """The output axes of kernels that later layers take one by one, as experts: by node.
+
+    A tag ``(node, axis)`` marks an axis of a value that a kernel's output axis has become.
+    """
+    tags: dict[int, list[tuple[int, int] | None]] = {}
+    copies: dict[int, set[int]] = collections.defaultdict(set)
+    for node in flow.nodes:
+        first = node.preds[0] if node.preds else -1
+        own: list[tuple[int, int] | None] = [None] * len(node.shape)
+        if node.name == "dot_general" and node.is_layer:
+            own = _tags_of_product(flow, node, tags[first], copies)
+        elif node.name == "transpose":
+            own = [tags[first][p] for p in node.options["permutation"]]
+        elif node.name == "broadcast_in_dim" and first >= 0:
+            for p, q in enumerate(node.options["broadcast_dimensions"]):
+                own[q] = tags[first][p]
+        else:
+            same = (tags[p] for p in node.preds if flow[p].shape == node.shape)
+            own = list(next((each for each in same if any(each)), own))
+        tags[node.id] = own
+    return copies
+
+
+def _tags_of_product(
+    flow: Flow,
+    node: Node,
+    before: Sequence[tuple[int, int] | None],
+    copies: dict[int, set[int]],
+) -> list[tuple[int, int] | None]:
+    (left, right), (left_batch, right_batch) = node.options["dimension_numbers"]
+    data_first = node.order[0] == 0
+    data, kernel = ((left, left_batch), (right, right_batch))[:: 1 if data_first else -1]
+    _, derived = node.uses[0]
+    for p in data[1]:
+        tag = before[p]
+        if tag is not None:
+            copies[tag[0]].add(tag[1])
+    batch = [before[p] for p in data[1]]
+    of_data = [before[p] for p in _free(flow[node.preds[0]].shape, data)]
+    free = _free(derived.shape, kernel)
+    start = len(batch) + len(of_data) * data_first
+    of_kernel: list[tuple[int, int] | None] = [(node.id, p) for p in free]
+    assert start + len(free) <= len(node.shape)
+    return batch + (of_data + of_kernel if data_first else of_kernel + of_data)
+
+
+def _free(shape: Sequence[int], taken: Iterable[Sequence[int]]) -> list[int]:
+    every = {p for axes in taken for p in axes}
+    return [p for p in range(len(shape)) if p not in every]
+
+
+def bias_owner(flow: Flow, use: Use) -> int | None:
+    """The layer to whose output a bias vector is added, through moves alone, or to its sum."""
+    if use.place is Place.SUM and use.branch is not None:
+        return max(use.branch.last, default=None)
+    at = flow[use.node].preds[0]
+    while not flow[at].is_layer and flow[at].name in MOVES and len(flow[at].preds) == 1:
+        at = flow[at].preds[0]
+    return at if flow[at].is_layer else None
+
+
+def is_looked_up(flow: Flow, at: int) -> bool:
+    """Whether a layer takes a comparison with numbers: tokens, one-hot."""
+    for _ in range(6):
+        at = flow[at].preds[0]
+        if flow[at].name == "eq":
+            return True
+        if len(flow[at].preds) != 1 or flow[at].name not in MOVES:
+            return False
+    return False
+
+
+__all__ = ["Kind", "Place", "Use", "bias_owner", "is_looked_up", "uses_of"]

@@ -1,0 +1,260 @@
+"""The check of a role map by computing, whether it was read or written as rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nf_resnets.roles.leaf import Leaf, Role, fans
+from nf_resnets.roles.role_map import RoleMap
+
+_STEP = 0.01  # how much a step of SGD changes a leaf's number of the largest gradient
+
+
+def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs: Any) -> None:
+    r"""Verifies by computing that the layers of a role map are what it calls them.
+
+    Gradients of the outputs, on values drawn from the shapes, say three things:
+
+    1. With the last layer of every branch at 0, no other layer of a branch changes the output. (In
+       a branch without biases, zeros of any layer may pass to its end; then their order does not
+       show.)
+    2. With last layers that are not 0, each of them changes it.
+    3. On the values of ``params``, with a head that is not 0, every layer of a branch of ``m``
+       layers gets a gradient within ``m + 1`` steps of SGD: of two factors that are 0, neither ever
+       does. Shapes have no values, and are not checked so.
+
+    Where a leaf of ``params`` is traced, as under ``jit``, nothing is computed, and the tree's
+    structure alone is checked. Otherwise the network's backward pass is compiled once and runs 2
+    to ``m + 3`` times, mostly 4.
+
+    Args:
+      network: ``network(params, *inputs)``, its forward pass, of any library.
+      params: an initialised tree, or the shapes of one. It is not changed.
+      role_map: the roles of its leaves.
+      *inputs: arrays, or trees of them, or their shapes; images and the like are drawn afresh.
+
+    Raises:
+      ValueError: if one of the three does not hold, naming the leaf, or the tree is another one.
+
+    Example:
+      >>> from nf_resnets import roles
+      >>> block = {"up": jnp.ones((4, 8)), "b": jnp.ones((1, 8)), "down": jnp.ones((8, 4))}
+      >>> tree = {"block_1": block}
+      >>> def network(params, x):
+      ...     block = params["block_1"]
+      ...     return x + jnp.tanh(x @ block["up"] + block["b"]) @ block["down"]
+      >>> x = jnp.ones((2, 4))
+      >>> verify(network, tree, roles.read(network, tree, x), x)
+      >>> by_name = roles.assign(tree, roles.Rules(branch=r"block_(\d)/(up|down)"))
+      >>> verify(network, tree, by_name, x)
+      Traceback (most recent call last):
+      ValueError: leaf 'block_1/down' [8, 4] changes the output ... expected ...
+    """
+    role_map.refuse_other_tree(params)
+    given = jax.tree.leaves(params)
+    if any(isinstance(value, jax.core.Tracer) for value in given) or not role_map.branches:
+        return
+    check = _Check(network, params, role_map, inputs)
+    check.last_layers_make_branches_vanish()
+    check.last_layers_change_the_output()
+    if not any(isinstance(value, jax.ShapeDtypeStruct) for value in given):
+        check.layers_get_gradients(given)
+
+
+class _Check:
+    """A network with values to compute with."""
+
+    def __init__(
+        self, network: Callable[..., Any], params: Any, role_map: RoleMap, inputs: Sequence[Any]
+    ) -> None:
+        self.map, self.leaves = role_map, role_map.leaves
+        given, treedef = jax.tree.flatten(params)
+        self.floats = [at for at, value in enumerate(given) if _is_float(value)]
+        self.random = np.random.default_rng(0)
+        self.inputs = jax.tree.map(self._input, tuple(inputs))
+        self.drawn = [self._draw(leaf, v) for leaf, v in zip(self.leaves, given, strict=True)]
+        layers = [
+            at for at, leaf in enumerate(self.leaves) if leaf.role is Role.BRANCH and leaf.weight
+        ]
+        self.last = [at for at in layers if self.leaves[at].layer == self.leaves[at].m]
+        self.others = [at for at in layers if at not in self.last]
+
+        def loss(floats: Sequence[jax.Array], inputs: Any) -> jax.Array:
+            values = [*self.drawn]
+            for at, value in zip(self.floats, floats, strict=True):
+                values[at] = value
+            out = jax.tree.leaves(network(jax.tree.unflatten(treedef, values), *inputs))
+            random = np.random.default_rng(1)  # a direction in which nothing cancels
+            return sum(
+                jnp.vdot(
+                    random.normal(size=each.shape).astype(np.float32), each.astype(jnp.float32)
+                )
+                for each in out
+                if _is_float(each)
+            ) + jnp.zeros(())
+
+        # Compiled here, it runs as well where a caller is being traced.
+        floats = [self.drawn[at] for at in self.floats]
+        self._gradient = jax.jit(jax.grad(loss)).lower(floats, self.inputs).compile()
+
+    def gradients(self, values: Sequence[Any]) -> dict[int, np.ndarray]:
+        """The gradient of each floating-point leaf."""
+        found = self._gradient([values[at] for at in self.floats], self.inputs)
+        return {at: np.asarray(each) for at, each in zip(self.floats, found, strict=True)}
+
+    def _input(self, value: Any) -> Any:
+        dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+        concrete = isinstance(value, jax.Array | np.ndarray) and not isinstance(
+            value, jax.core.Tracer
+        )
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            with jax.ensure_compile_time_eval():
+                return value if concrete else jax.random.key(0)
+        if jnp.issubdtype(dtype, jnp.floating):
+            return np.asarray(self.random.normal(size=np.shape(value)), dtype)
+        if concrete and np.unique(np.asarray(value)).size > 1:
+            return value
+        return np.asarray(self.random.integers(0, 2, np.shape(value)), dtype)
+
+    def _draw(self, leaf: Leaf, given: Any) -> Any:
+        """A value of a leaf that hides nothing behind zeros."""
+        if not _is_float(given):
+            is_shape = isinstance(given, jax.ShapeDtypeStruct)
+            return np.zeros(given.shape, given.dtype) if is_shape else given
+        if leaf.role is Role.KEEP:
+            # Of shapes alone, a matrix is taken for a gate, a table or an adapter.
+            is_zero = isinstance(given, jax.ShapeDtypeStruct) or not np.any(given)
+            like = np.zeros if sum(n > 1 for n in leaf.own_shape) > 1 else np.ones
+            return like(given.shape, given.dtype) if is_zero else given
+        if leaf.role in (Role.MULTIPLIER, Role.ALPHA, Role.NORM):
+            return np.ones(given.shape, given.dtype)
+        if not leaf.weight:
+            return np.asarray(self.random.normal(size=given.shape), given.dtype)
+        fan_in = fans(leaf)[0] if leaf.weight and leaf.axes else math.prod(leaf.own_shape[:-1])
+        deviation = 1.0 if leaf.role is Role.EMBEDDING else fan_in**-0.5
+        return np.asarray(self.random.normal(size=given.shape) * deviation, given.dtype)
+
+    def last_layers_make_branches_vanish(self) -> None:
+        """Refuses layers that are not last and change the output beside last layers of zeros."""
+        zeroed = _replaced(self.drawn, self.last, np.zeros_like)
+        gradients = self.gradients(zeroed)
+        # Weights that a network divides by their length cannot be 0.
+        if not _are_finite(gradients.values()):
+            return
+        for at in self.others:
+            if np.any(gradients[at]):
+                leaf = self.leaves[at]
+                lasts = [self.leaves[other] for other in self.last]
+                beside = [repr(last.path) for last in lasts if {*last.branches} & {*leaf.branches}]
+                raise ValueError(
+                    f"leaf {leaf.path!r} {list(leaf.shape)} changes the output while "
+                    f"{', '.join(beside[:3])} is zero, the last layer of its residual branch by "
+                    "the roles; expected the last layers to be those that the network computes "
+                    "last."
+                )
+
+    def last_layers_change_the_output(self) -> None:
+        """Refuses a branch whose last layer does nothing."""
+        scale = self.map.num_branches**-0.5  # so that the signal of many branches stays finite
+        gradients = self.gradients(_replaced(self.drawn, self.last, lambda value: value * scale))
+        idle = self._idle(self.last, gradients) if _are_finite(gradients.values()) else set()
+        if idle:
+            at, row = min(idle)
+            raise ValueError(
+                f"leaf {self.leaves[at].path!r} {list(self.leaves[at].shape)}, the last layer of "
+                f"residual branch {self._branch(at, row)!r}, does not change the output; expected "
+                "a layer of the network."
+            )
+
+    def layers_get_gradients(self, given: Sequence[Any]) -> None:
+        """Refuses a layer that gets no gradient in ``m + 1`` steps of SGD."""
+        values = _replaced(given, self.floats, np.asarray)
+        for at, leaf in enumerate(self.leaves):
+            if leaf.role is Role.HEAD and leaf.weight:
+                values[at] = self.drawn[at]
+        start = values
+        waiting = {(at, row) for at in self.others + self.last for row in self._rows(at)}
+        for _ in range(max(branch.m for branch in self.map.branches) + 1):
+            gradients = self.gradients(values)
+            waiting &= self._idle({at for at, _ in waiting}, gradients)
+            if not waiting or not _are_finite(gradients.values()):
+                return
+            values = [
+                _stepped(value, gradients[at]) if at in gradients else value
+                for at, value in enumerate(values)
+            ]
+        at, row = min(waiting)
+        leaf, k = self.leaves[at], self._number(at, row)
+        zero = [repr(other.path) for other in self._zero_factors(k, start)]
+        if not zero:
+            return  # the gradient is too small for the dtype
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} of residual branch {self._branch(at, row)!r} "
+            f"gets no gradient in {leaf.m + 1} steps of SGD, with zeros in "
+            f"{', '.join(zero[:4])}; expected one zero factor in a branch at most."
+        )
+
+    def _zero_factors(self, k: int, values: Sequence[Any]) -> list[Leaf]:
+        """The leaves beside a branch that are zero there, biases aside."""
+        zero = []
+        for leaf, location, value in zip(self.leaves, self.map.locations, values, strict=True):
+            of_branch = [group for group in location.branches if k in group]
+            is_bias = leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS) or (
+                leaf.role is Role.BRANCH and not leaf.weight
+            )
+            if of_branch and _is_float(value) and not is_bias:
+                row = of_branch[0].index(k) if leaf.stacked else ...
+                zero += [leaf] * (not np.any(value[row]))
+        return zero
+
+    def _rows(self, at: int) -> range:
+        return range(self.leaves[at].count)
+
+    def _idle(
+        self, places: Iterable[int], gradients: dict[int, np.ndarray]
+    ) -> set[tuple[int, int]]:
+        """The leaves, and of a stack its rows, without a gradient."""
+        idle = set()
+        for at in places:
+            moves = gradients[at].reshape(self.leaves[at].count, -1).any(axis=1)
+            idle |= {(at, row) for row in np.flatnonzero(~moves).tolist()}
+        return idle
+
+    def _number(self, at: int, row: int) -> int:
+        return self.leaves[at].branches[row if self.leaves[at].stacked else 0]
+
+    def _branch(self, at: int, row: int) -> str:
+        return self.map.branches[self._number(at, row) - 1].name
+
+
+def _replaced(
+    values: Sequence[Any], places: Iterable[int], make: Callable[[Any], Any]
+) -> list[Any]:
+    """The values with those at some places made anew."""
+    result = [*values]
+    for at in places:
+        result[at] = make(values[at])
+    return result
+
+
+def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in arrays)
+
+
+def _is_float(value: Any) -> bool:
+    return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def _stepped(value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """A step of SGD whose largest change is ``_STEP``."""
+    largest = np.abs(gradient).max(initial=0)
+    return (value - _STEP / (largest or 1) * gradient).astype(value.dtype)
+
+
+__all__ = ["verify"]

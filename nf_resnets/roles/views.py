@@ -1,0 +1,355 @@
+"""Views: which axes of which leaves a value is that is computed from leaves alone.
+
+A kernel reaches its layer through reshapes, transposes, slices and loops. Each axis of such a value
+is a product of *spans* of axes of leaves, from which a layer reads the axes of its leaf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Span(NamedTuple):
+    """``size`` steps of ``stride`` along an axis of a leaf.
+
+    Where ``axis`` is -1 there is none: the value repeats along it, or, with a ``stride`` of 0 or
+    more, has the leaf at that one place, as a stack of leaves.
+    """
+
+    axis: int
+    stride: int
+    size: int
+
+
+Axis = tuple[Span, ...]
+"""An axis of a value: the product of its spans, the slowest first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How one leaf lies in a value.
+
+    Attributes:
+      leaf: its number among the leaves of the tree.
+      axes: what each axis of the value is.
+      turns: the loops that take a slice at each turn, each with the axis that it cuts.
+      start: where a slice along the leaf's first axis begins.
+      rooted: whether a square root was taken, as of a running variance.
+      contracted: whether it was multiplied with another leaf, as a low-rank factor is.
+      exact: whether its axes could be followed.
+      normalized: whether it was divided by its own length or deviation.
+      scale: the constant by which it was multiplied.
+    """
+
+    leaf: int
+    axes: tuple[Axis, ...]
+    turns: tuple[tuple[int, Axis], ...] = ()
+    start: int = 0
+    rooted: bool = False
+    contracted: bool = False
+    exact: bool = True
+    normalized: bool = False
+    scale: float = 1.0
+
+    def spans(self) -> list[Span]:
+        """The spans along axes of the leaf."""
+        return [span for axis in self.axes for span in axis if span.axis >= 0]
+
+    @property
+    def size(self) -> int:
+        """How many different numbers of the leaf it has."""
+        return math.prod(span.size for span in self.spans())
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """A value that is computed from leaves and constants alone.
+
+    Attributes:
+      views: one for each leaf in it, and for each slice of one.
+      shape: of the value.
+      rooted: whether the root of a leaf or constant is a factor, as in a norm at test time.
+    """
+
+    views: tuple[View, ...]
+    shape: tuple[int, ...]
+    rooted: bool = False
+
+    @classmethod
+    def of_leaf(cls, leaf: int, shape: tuple[int, ...]) -> Derived:
+        """A leaf as it is."""
+        axes = tuple((Span(axis, 1, size),) for axis, size in enumerate(shape))
+        return cls((View(leaf, axes),), shape)
+
+    def turn(self, loop: int) -> Derived:
+        """What a turn of a loop takes along the first axis."""
+        views = tuple(
+            dataclasses.replace(v, axes=v.axes[1:], turns=(*v.turns, (loop, v.axes[0])))
+            for v in self.views
+        )
+        return Derived(views, self.shape[1:], self.rooted)
+
+
+@dataclasses.dataclass
+class Constant:
+    """A value that depends on no leaf and no input; computed when asked for.
+
+    Attributes:
+      value: the value, if it is known.
+      equation: computes it from ``args``, as output ``which``.
+      rooted: whether the root of a constant is a factor of it.
+      turn: the loop that takes it along the first axis of another constant.
+      tried: whether it was computed before.
+    """
+
+    value: Any = None
+    equation: Any = None
+    args: tuple[Any, ...] = ()
+    which: int = 0
+    rooted: bool = False
+    turn: tuple[int, Constant] | None = None
+    tried: bool = False
+
+    def get(self) -> Any:
+        """The value, or None where it differs between turns of a loop or depends on a key."""
+        equation = self.equation
+        if self.value is None and equation is not None and not self.tried:
+            self.tried = True
+            args = [each.get() for each in self.args]
+            if all(each is not None for each in args):
+                # Some cannot be computed by themselves, as an axis index outside of its mesh.
+                with contextlib.suppress(Exception), jax.ensure_compile_time_eval():
+                    out = equation.primitive.bind(*args, **equation.params)
+                    self.value = out[self.which] if equation.primitive.multiple_results else out
+        return self.value
+
+    def number(self) -> float | None:
+        """The value as a number, or None where it is none."""
+        value = self.get()
+        if value is None or np.size(value) != 1:
+            return None
+        return float(np.asarray(value, np.float64).ravel()[0])
+
+
+def derive(
+    equation: Any, which: int, args: list[Any], loops: tuple[tuple[int, int], ...]
+) -> Derived:
+    """The views in an output of an equation whose arguments are constants and derived values."""
+    shape = tuple(equation.outvars[which].aval.shape)
+    name = equation.primitive.name
+    views: dict[tuple[Any, ...], View] = {}
+    for at, arg in enumerate(args):
+        for view in arg.views if isinstance(arg, Derived) else ():
+            if _is_cut_away(equation, view):
+                continue
+            moved = _move(equation, which, args, at, view, loops)
+            key = (moved.leaf, moved.turns, moved.start)
+            if key in views:
+                moved = _merge(views[key], moved)
+            views[key] = moved
+    rooted = name in ("sqrt", "rsqrt") or any(arg.rooted for arg in args)
+    return Derived(tuple(views.values()), shape, rooted)
+
+
+def _merge(one: View, two: View) -> View:
+    """One view of two of the same leaf: ``v / norm(v)`` has the axes of ``v``."""
+    larger = max(one, two, key=lambda view: view.size)
+    unlike = one.size == two.size > 1 and one.axes != two.axes
+    normalized = one.rooted != two.rooted or one.normalized or two.normalized
+    return dataclasses.replace(
+        larger,
+        exact=one.exact and two.exact and not unlike,
+        normalized=normalized,
+        rooted=one.rooted and two.rooted,
+    )
+
+
+def _move(
+    equation: Any,
+    which: int,
+    args: list[Any],
+    at: int,
+    view: View,
+    loops: tuple[tuple[int, int], ...],
+) -> View:
+    """The view that an argument's becomes."""
+    name, options = equation.primitive.name, equation.params
+    shape, before = tuple(equation.outvars[which].aval.shape), args[at].shape
+    axes: tuple[Axis, ...] | None = None
+    if name == "reshape":
+        axes = _reshape(view.axes, shape)
+    elif name == "transpose":
+        axes = tuple(view.axes[p] for p in options["permutation"])
+    elif name == "squeeze":
+        axes = _without(view.axes, options["dimensions"])
+    elif name == "broadcast_in_dim":
+        into = options["broadcast_dimensions"]
+        kept = {q: view.axes[p] for p, q in enumerate(into) if before[p] == shape[q]}
+        axes = tuple(kept.get(q, _none(n)) for q, n in enumerate(shape))
+    elif name.startswith("reduce_") and "axes" in options:
+        axes = _without(view.axes, options["axes"])
+    elif name == "stack":
+        place = (Span(-1, at, len(args)),)
+        axes = (*view.axes[: options["axis"]], place, *view.axes[options["axis"] :])
+    elif name in ("slice", "split", "pad", "concatenate"):
+        view = dataclasses.replace(view, start=view.start + _offset(equation, which, view))
+        axes = tuple(map(_resize, view.axes, shape))
+        if name == "concatenate" and before[options["dimension"]] == 1:
+            dimension = options["dimension"]
+            ahead = sum(var.aval.shape[dimension] for var in equation.invars[:at])
+            place = (Span(-1, ahead, shape[dimension]),)
+            if view.axes[dimension][0].axis < 0:
+                axes = (*axes[:dimension], place, *axes[dimension + 1 :])
+        view = dataclasses.replace(view, exact=view.exact and name != "pad")
+    elif name in ("dynamic_slice", "gather") and at == 0:
+        return _index(equation, args, view, shape, loops)
+    elif name == "dot_general":
+        axes = _contract(options["dimension_numbers"], at, view.axes, shape)
+        other = isinstance(args[1 - at], Derived)
+        view = dataclasses.replace(view, contracted=view.contracted or other)
+    elif before == shape:
+        axes = view.axes
+    elif before == ():
+        axes = tuple(map(_none, shape))
+    elif len(before) == len(shape) and all(a in (1, n) for a, n in zip(before, shape, strict=True)):
+        axes = tuple(
+            axis if m == n else _none(n)
+            for axis, m, n in zip(view.axes, before, shape, strict=True)
+        )
+    exact = view.exact and axes is not None
+    return dataclasses.replace(
+        view,
+        axes=tuple(map(_none, shape)) if axes is None else axes,
+        exact=exact,
+        rooted=view.rooted or name in ("sqrt", "rsqrt"),
+        scale=_scale(name, args, at, view.scale),
+    )
+
+
+def _none(size: int) -> Axis:
+    return (Span(-1, -1, size),)
+
+
+def _without(axes: tuple[Axis, ...], dropped: Any) -> tuple[Axis, ...]:
+    return tuple(axis for p, axis in enumerate(axes) if p not in dropped)
+
+
+def _resize(axis: Axis, size: int) -> Axis:
+    """An axis of which a part was taken, or to which another was joined."""
+    if math.prod(span.size for span in axis) == size or len(axis) > 1:
+        return axis
+    return (axis[0]._replace(size=size),)
+
+
+def _reshape(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...] | None:
+    """The axes of a reshaped value, or None where one is no product of spans."""
+    spans = [span for axis in axes for span in axis if span.size != 1][::-1]
+    result = []
+    for size in shape:
+        taken, left = [], size
+        while left > 1:
+            if not spans:
+                return None
+            span = spans.pop()
+            if left % span.size == 0:
+                taken.append(span)
+                left //= span.size
+            elif span.size % left == 0:
+                inner = span.size // left
+                taken.append(Span(span.axis, span.stride * inner, left))
+                spans.append(Span(span.axis, span.stride, inner))
+                left = 1
+            else:
+                return None
+        result.append(tuple(taken) or _none(1))
+    return tuple(result)
+
+
+def _is_cut_away(equation: Any, view: View) -> bool:
+    """Whether a slice of a stack of leaves lacks this one."""
+    if equation.primitive.name != "slice":
+        return False
+    options = equation.params
+    bounds = zip(view.axes, options["start_indices"], options["limit_indices"], strict=True)
+    return any(
+        axis[0].axis < 0 <= axis[0].stride and not start <= axis[0].stride < limit
+        for axis, start, limit in bounds
+    )
+
+
+def _offset(equation: Any, which: int, view: View) -> int:
+    """How far along the leaf's first axis a slice or a part of a split begins."""
+    name, options = equation.primitive.name, equation.params
+    if name == "slice":
+        starts = options["start_indices"]
+    elif name == "split":
+        before = sum(options["sizes"][:which])
+        starts = [before * (p == options["axis"]) for p in range(len(view.axes))]
+    else:
+        return 0
+    steps = zip(view.axes, starts, strict=True)
+    return sum(
+        start * axis[-1].stride for axis, start in steps if axis[0].axis == 0 and len(axis) == 1
+    )
+
+
+def _index(
+    equation: Any,
+    args: list[Any],
+    view: View,
+    shape: tuple[int, ...],
+    loops: tuple[tuple[int, int], ...],
+) -> View:
+    """A slice at an index: a turn's of a loop, or rows of a table."""
+    sizes, before = equation.params["slice_sizes"], args[0].shape
+    axes, turns, start = list(view.axes), view.turns, view.start
+    part = [p for p, n in enumerate(sizes) if n < before[p]]
+    fixed = None
+    if len(part) == 1 and equation.primitive.name == "dynamic_slice":
+        index = args[1 + part[0]]
+        fixed = index.number() if isinstance(index, Constant) else None
+    if fixed is not None:
+        axis = axes[part[0]]
+        if axis[0].axis == 0 and len(axis) == 1:
+            start += int(fixed) * axis[0].stride
+        axes[part[0]] = _resize(axis, sizes[part[0]])
+    elif len(part) == 1 and sizes[part[0]] == 1 and loops:
+        turns = (*turns, (loops[-1][0], axes[part[0]]))
+        axes[part[0]] = _none(1)
+    if equation.primitive.name == "gather":
+        numbers = equation.params["dimension_numbers"]
+        kept = [axis for p, axis in enumerate(axes) if p not in numbers.collapsed_slice_dims]
+        full = dict(zip(numbers.offset_dims, kept, strict=True))
+        free = [q for q in range(len(shape)) if q not in full]
+        if turns == view.turns and len(part) == 1 and free:
+            full[free[0]] = view.axes[part[0]]
+        axes = [full.get(q, _none(n)) for q, n in enumerate(shape)]
+    return dataclasses.replace(view, axes=tuple(axes), turns=turns, start=start)
+
+
+def _contract(numbers: Any, at: int, axes: tuple[Axis, ...], shape: Any) -> tuple[Axis, ...]:
+    """The axes of a product of two leaves that one of them gives."""
+    contracted, batch = numbers[0][at], numbers[1][at]
+    free = [axis for p, axis in enumerate(axes) if p not in (*contracted, *batch)]
+    lengths = shape[len(batch) :]
+    others = len(lengths) - len(free)
+    blank = [_none(n) for n in (lengths[:others] if at else lengths[len(free) :])]
+    return (*(axes[p] for p in batch), *(blank + free if at else free + blank))
+
+
+def _scale(name: str, args: list[Any], at: int, scale: float) -> float:
+    """The constant by which a leaf is multiplied, with that of a product or quotient."""
+    if name == "mul" or (name == "div" and at == 0):
+        number = args[1 - at].number() if isinstance(args[1 - at], Constant) else None
+        if number:
+            return scale * number if name == "mul" else scale / number
+    return scale
+
+
+__all__ = ["Axis", "Constant", "Derived", "Span", "View", "derive"]

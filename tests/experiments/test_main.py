@@ -1,0 +1,198 @@
+"""The command of the experiments: options, rows that stay, runs that are asked for later."""
+
+import dataclasses
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+
+from experiments import fixup_fig3_depth as fig3
+from experiments import fixup_table2_imagenet, main, theory_signal
+from experiments.experiment import Experiment
+from experiments.grid import about, changed, grid
+from experiments.main import Command, chosen
+from nf_resnets import schemes
+from nf_resnets.__main__ import experiments
+from nf_resnets.sweep.engine import Outcome
+from nf_resnets.training.wave import row_of
+
+BAD = ("~nobody-of-that-name/x", "file/x", "/proc/x", "loop/x", "/dev/null")
+POINT = {"model": "wrn-10-1", "stem_channels": 4, "steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"scale": "huge"}, "--scale huge found; expected one of smoke, demo, laptop"),
+        ({"grid": ("model=wrn-11-1",)}, "depth=11 found; a WRN-n-k has n = 6N + 4 layers"),
+        ({"grid": ("scheme=fixupp",)}, "did you mean 'fixup'?"),
+        ({"grid": ("schema=fixup",)}, "--grid schema=fixup found; expected NAME=VALUES"),
+        ({"seeds": (-1,)}, "seed=-1 found; expected a number of at least 0"),
+        ({"steps": -3}, "steps=-3 found; expected a number of at least 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(options, sentence, tmp_path):
+    command = Command(**{"scale": "smoke", "out": tmp_path / "out", **options})
+    with pytest.raises(SystemExit) as refused:
+        main.main(fig3.EXPERIMENT, command)
+    assert sentence in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "out" / "rows.csv").exists()
+
+
+@pytest.mark.parametrize("name", sorted({*experiments()} - {"skipinit_lr_batch"}))
+def test_experiments_try_their_folder_first(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    os.symlink("loop", "loop")
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    experiment = dataclasses.replace(experiment, task=lambda *_: pytest.fail("data were read"))
+    for bad in BAD:
+        with pytest.raises(SystemExit, match="^--out"):
+            main.main(experiment, Command(scale="smoke", out=Path(bad)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_not_gone_on_with(tmp_path):
+    (tmp_path / "rows.csv").write_text("scheme,depth\n")
+    with pytest.raises(SystemExit, match=r"can be read, but not gone on with; choose another"):
+        main.main(fig3.EXPERIMENT, Command(scale="smoke", out=tmp_path))
+    assert (tmp_path / "rows.csv").read_text() == "scheme,depth\n"
+
+
+def test_an_option_replaces_values_of_the_scale():
+    command = Command(scale="cifar", grid=("model=wrn-10-1", "scheme=fixup,lsuv"), seeds=(7, 8))
+    points = chosen(fig3.EXPERIMENT, command)
+    named = [(point["model"], point["scheme"], point["seed"]) for point in points]
+    assert named == [("wrn-10-1", each, seed) for each in ("fixup", "lsuv") for seed in (7, 8)]
+    assert all(point["epochs"] == 1.0 for point in points)
+    steps = changed(points, {"steps": [3]})
+    assert {(point["steps"], point["epochs"]) for point in steps} == {(3, 0)}
+    # Of settings that are no sweep's, a value has the type of those there.
+    command = Command(scale="smoke", grid=("size=64", "epochs=3"))
+    points = chosen(fixup_table2_imagenet.EXPERIMENT, command)
+    assert {(point["size"], point["epochs"]) for point in points} == {(64, 3.0)}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "options"),
+    [
+        (fixup_table2_imagenet.EXPERIMENT, {"grid": ("schedule=cosine",)}),
+        (theory_signal.EXPERIMENT, {"grid": ("flip=true",)}),
+        (theory_signal.EXPERIMENT, {"seeds": (1,)}),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(experiment, options):
+    with pytest.raises(ValueError, match="^the setting (schedule|flip|seed) found; expected one"):
+        chosen(experiment, Command(scale="smoke", **options))
+
+
+def test_the_subtitle_names_what_all_runs_share():
+    points = grid({"dataset": "cifar10", "peak_lr": 0.1}, batch_size=[32, 64], seed=[0, 1])
+    assert about(points) == "CIFAR-10, learning rate 0.1, 2 seeds"
+
+
+def with_fake_runs(monkeypatch, accuracy, asked):
+    """Runs that take no time: of each the row, as the engine keeps it."""
+
+    def make(task, plans, rows, **_):
+        asked.append([plan.settings["peak_lr"] for plan in plans])
+        for plan in plans:
+            rate = plan.settings["peak_lr"]
+            state = accuracy(rate) if isinstance(accuracy(rate), str) else "finished"
+            test = accuracy(rate) if state == "finished" else None
+            curve = {"step": [1], "loss": [1.0], "accuracy": [0.5]}
+            made = row_of(plan, state, None) | {"test_accuracy": test, "made": {}}
+            rows.add([made | {"measures": {"curve": curve}}])
+        there = rows.read()
+        return Outcome({plan.key: there[plan.key] for plan in plans}, False, {}, 0)
+
+    monkeypatch.setattr(main.engine, "make", make)
+
+
+def small(**fields):
+    def table(results):
+        return " ".join(f"{float(row['peak_lr']):g}" for row in results.rows)
+
+    scales = {"smoke": grid(POINT, peak_lr=[0.25, 0.5], seed=[0])}
+    return Experiment("small", scales, table, lambda results, path: None, points=5, **fields)
+
+
+def test_rows_ask_for_more_runs_and_the_engine_gets_all_of_them(tmp_path, monkeypatch, capsys):
+    asked = []
+    with_fake_runs(monkeypatch, lambda rate: rate, asked)
+
+    def grow(first, points, rows):
+        best = max(rows, key=lambda row: row["test_accuracy"])
+        assert len(first) == 2 and len(rows) == len(points)
+        return [{**first[0], "peak_lr": 2 * best["peak_lr"]}] if best["peak_lr"] < 1 else []
+
+    experiment, command = small(grow={"smoke": grow}), Command(scale="smoke", out=tmp_path)
+    assert main.main(experiment, command) == 0
+    # All points each time: what has a row is known by it, and waves stay as they were cut.
+    assert asked == [[0.25, 0.5], [0.25, 0.5, 1.0]]
+    assert (tmp_path / "table.txt").read_text() == "0.25 0.5 1\n"
+    lines = (tmp_path / "rows-0-of-1.jsonl").read_text().splitlines()
+    assert main.main(experiment, command) == 0 and asked[2:] == asked[:2]
+    assert (tmp_path / "rows-0-of-1.jsonl").read_text().splitlines() == lines
+    assert len((tmp_path / "curves.csv").read_text().splitlines()) == 4
+
+
+def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch, capsys):
+    asked = []
+    with_fake_runs(monkeypatch, lambda rate: "failed" if rate > 0.3 else 0.5, asked)
+    assert main.main(small(), Command(scale="smoke", out=tmp_path)) == 1
+    assert "Failed runs: 1; the same command tries them again." in capsys.readouterr().out
+    assert (tmp_path / "table.txt").read_text() == "0.25\n"
+
+
+def test_checkpoints_stay_while_runs_of_other_shards_are_missing(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    asked = []
+    with_fake_runs(monkeypatch, lambda rate: 0.5, asked)
+    everything = main.engine.make
+
+    def half(task, plans, rows, **options):
+        return everything(task, plans[: 1 + len(asked)], rows, **options)
+
+    monkeypatch.setattr(main.engine, "make", half)
+    command = Command(scale="smoke", out=tmp_path)
+    for there in (True, False):
+        assert main.main(small(), command) == 0
+        assert (tmp_path / "checkpoints").exists() == there
+
+
+def test_what_was_stopped_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(main.engine, "make", lambda *_, **__: Outcome({}, True, {}, 0))
+    with pytest.raises(SystemExit) as stopped:
+        main.main(small(), Command(scale="smoke", out=tmp_path))
+    assert stopped.value.code == 143 and "the same command goes on" in capsys.readouterr().out
+
+
+def test_what_is_measured_is_measured_once_and_again_where_it_is_damaged(tmp_path):
+    measured = []
+
+    def measure(point, data_dir):
+        measured.append(point["depth"])
+        return [{"depth": point["depth"], "value": 2 * point["depth"]}]
+
+    experiment = Experiment(
+        "small", {"smoke": grid({}, depth=[1, 2])}, lambda results: str(len(results.rows)),
+        lambda results, path: None, measure=measure,
+    )  # fmt: skip
+    command = Command(scale="smoke", out=tmp_path)
+    assert main.main(experiment, command) == main.main(experiment, command) == 0
+    assert measured == [1, 2]
+    assert (tmp_path / "rows.csv").read_text() == "depth,value\n1,2\n2,4\n"
+    file = tmp_path / "rows-0-of-1.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"value":4', b'"value":5'))
+    assert main.main(experiment, command) == 0 and measured == [1, 2, 2]
+    assert (tmp_path / "rows.csv").read_text() == "depth,value\n1,2\n2,4\n"
+
+
+def test_ablations_are_known_while_their_experiment_runs():
+    name = fig3.SLOW[0].name
+    with schemes.registered(*fig3.SLOW):
+        assert schemes.get(name).title == "SkipInit, slow α"
+    assert name not in schemes.names()
+    assert theory_signal.EXPERIMENT.schemes == ()

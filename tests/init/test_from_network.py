@@ -1,0 +1,112 @@
+"""An initialiser that is given the network needs no names."""
+
+import dataclasses
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import init, models, roles, schemes
+from nf_resnets.init import needs
+from tests.roles.networks import CASES
+from tests.roles.test_verification import NAMES, TREE, X, filled, network
+
+IMAGES = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+
+
+@pytest.fixture(autouse=True)
+def strangers_broadcast():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def test_our_network_becomes_what_its_names_say():
+    model = models.WideResNet(depth=16, scheme="fixup", stem_channels=4)
+    params = jax.jit(model.init)(jax.random.key(0), jnp.ones(IMAGES.shape))["params"]
+    named = init.fixup(params, depth=6)
+    read = init.fixup(
+        params, depth=6, network=lambda p, x: model.apply({"params": p}, x), inputs=(IMAGES,)
+    )
+    jax.tree.map(np.testing.assert_array_equal, named, read)
+
+
+@pytest.mark.parametrize(
+    ("name", "initialise"),
+    [("rezero", init.skipinit), ("rezero", init.rezero), ("stacked_in_a_loop", init.fixup)],
+)
+def test_a_strangers_network_needs_no_rules(name, initialise):
+    case = CASES[name]()
+    made = initialise(
+        filled(case.params), len(case.branches), network=case.network, inputs=case.inputs
+    )
+    role_map = roles.read(case.network, case.params, *case.inputs, alpha=name == "rezero")
+    for leaf, value in role_map.items(made):
+        zero = leaf.role == ("alpha" if name == "rezero" else "head") or (
+            name != "rezero" and leaf.layer == leaf.m > 0
+        )
+        assert np.any(value) != zero, leaf.path
+
+
+def test_two_zero_factors_are_refused_whatever_they_are_called():
+    tree = filled(TREE)
+    for k in (1, 2):
+        tree[f"block_{k}"]["scale"] *= 0
+    assert init.xavier(tree, jax.random.key(0), rules=NAMES)
+    kept = init.fixup(tree, depth=2, network=network, inputs=(X,))  # makes the multipliers 1
+    assert float(kept["block_1"]["scale"]) == 1
+
+
+def test_it_works_under_jit():
+    @jax.jit
+    def initialised(params):
+        return init.fixup(params, depth=2, network=network, inputs=(X,))
+
+    np.testing.assert_array_equal(initialised(filled(TREE))["head"], 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"network": network, "inputs": (X,), "rules": NAMES}, ValueError, "expected one of them"),
+        ({"inputs": (X,)}, ValueError, "inputs= found without network="),
+        ({"network": network, "inputs": [X]}, TypeError, "inputs is a list; expected a tuple"),
+        ({}, ValueError, r"pass network= and inputs=, or rules=init.Rules"),
+        ({"network": network, "inputs": (X,), "depth": 3}, ValueError, "2 residual branches found"),
+    ],
+)
+def test_what_is_no_network_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        init.fixup(filled(TREE), **{"depth": 2} | options)
+
+
+def test_all_initialisers_of_a_tree_take_the_network():
+    made = [getattr(init, name) for name in init.__all__]
+    takes_rules = [each for each in made if callable(each) and "rules" in _parameters(each)]
+    without = [each for each in takes_rules if "network" not in _parameters(each)]
+    assert [each.__name__ for each in without] == ["describe"]
+
+
+def _parameters(function):
+    return {} if inspect.isclass(function) else inspect.signature(function).parameters
+
+
+@pytest.mark.parametrize("depth", [16, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_the_constants_of_the_forward_pass_are_seen(depth):
+    scheme = schemes.get("rescalenet")
+    model = models.WideResNet(depth=(depth - 4) // 6 * 6 + 4, scheme=scheme, stem_channels=2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
+    role_map = roles.read(lambda p, x: model.apply({"params": p}, x), shapes, IMAGES)
+    found = np.array([(b.branch_scale, b.skip_scale) for b in role_map.branches], np.float32)
+    constants = scheme.constants(model.num_branches)
+    np.testing.assert_array_equal(found.T, [constants.residual, constants.identity])
+    missing = needs.missing_parts(scheme, role_map)
+    assert "residual" not in {each.part for each in missing}
+    assert "residual" in {each.part for each in needs.missing_parts(scheme, _without(role_map))}
+
+
+def _without(role_map):
+    """A network without the constants."""
+    plain = [dataclasses.replace(b, branch_scale=1.0) for b in role_map.branches]
+    return dataclasses.replace(role_map, branches=tuple(plain))

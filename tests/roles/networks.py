@@ -1,0 +1,813 @@
+"""Residual networks of many makers in plain JAX, each with what is right about it, by hand.
+
+A branch is a text of its layers in order, parallel ones joined by commas.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+D, HEADS, VOCABULARY = 32, 4, 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A network and the truth about it.
+
+    Attributes:
+      network: called with the parameters and the inputs.
+      params: shapes.
+      inputs: shapes.
+      branches: the layers of each branch.
+      roles: by role, the paths of all weights (of scalars and norms: some leaves) that have it.
+      fans: of some leaves.
+      axes: of some leaves.
+      scales: constants on skip, branch and sum of every branch.
+      normalized: what the branches normalise.
+      options: of ``roles.read``.
+      doubt: what an error must say without the options.
+    """
+
+    network: object
+    params: object
+    inputs: tuple
+    branches: tuple = ()
+    roles: dict = dataclasses.field(default_factory=dict)
+    fans: dict = dataclasses.field(default_factory=dict)
+    axes: dict = dataclasses.field(default_factory=dict)
+    scales: tuple = (1.0, 1.0, 1.0)
+    normalized: str | None = None
+    options: dict = dataclasses.field(default_factory=dict)
+    doubt: str | None = None
+
+
+CASES = {}
+
+
+def case(function):
+    """Registers a function that makes a case."""
+    CASES[function.__name__] = function
+    return function
+
+
+def f(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def images(size=16, channels=3):
+    return f(2, size, size, channels)
+
+
+def tokens(length=12):
+    return jax.ShapeDtypeStruct((2, length), jnp.int32)
+
+
+def blocks(make, count):
+    return {f"l{i}": make() for i in range(count)}
+
+
+def each(text, count):
+    """The branches of ``count`` blocks, ``;`` between those of one block."""
+    return tuple(branch.replace("#", f"l{i}/") for i in range(count) for branch in text.split(";"))
+
+
+def conv(x, w, stride=1, groups=1):
+    return lax.conv_general_dilated(
+        x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )  # fmt: skip
+
+
+def split_heads(x, count=HEADS):
+    return x.reshape(*x.shape[:-1], count, -1)
+
+
+def attention(q, k, v, causal=True):
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / math.sqrt(q.shape[-1])
+    if causal:
+        scores = jnp.where(jnp.tri(q.shape[1], k.shape[1], dtype=bool), scores, -1e9)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+
+
+def attend(p, x, memory=None, causal=True):
+    memory = x if memory is None else memory
+    q, k, v = (split_heads(each @ p[n]) for n, each in zip("qkv", (x, memory, memory), strict=True))
+    return attention(q, k, v, causal).reshape(x.shape) @ p["o"]
+
+
+def attention_params():
+    return {name: f(D, D) for name in "qkvo"}
+
+
+def feed(p, x):
+    return jax.nn.gelu(x @ p["up"]) @ p["down"]
+
+
+def feed_params():
+    return {"up": f(D, 64), "down": f(64, D)}
+
+
+def rms(x, scale):
+    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
+
+
+def layer_norm(x, scale, shift):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / jnp.sqrt(variance + 1e-5) * scale + shift
+
+
+def on_tokens(body, layers, count=3, **truth):
+    """A language model whose blocks are ``x = body(layer, x)``."""
+    params = {"emb": f(VOCABULARY, D), **blocks(layers, count), "out": f(D, VOCABULARY)}
+
+    def network(p, t):
+        x = p["emb"][t]
+        for i in range(count):
+            x = body(p[f"l{i}"], x)
+        return x @ p["out"]
+
+    truth["branches"] = each(truth["branches"], count)
+    known = {"embedding": "emb", "head": "out"} | truth.pop("roles", {})
+    return Case(network, params, (tokens(),), roles=known, **truth)
+
+
+def on_images(body, layers, count=2, width=16, **truth):
+    """An image network whose blocks are ``x = body(layer, x)``."""
+    params = {"stem": f(3, 3, 3, width), **blocks(layers, count), "head": f(width, 10)}
+
+    def network(p, x):
+        x = conv(x, p["stem"])
+        for i in range(count):
+            x = body(p[f"l{i}"], x)
+        return x.mean((1, 2)) @ p["head"]
+
+    truth["branches"] = each(truth.get("branches", ""), count) if truth.get("branches") else ()
+    known = {"stem": "stem", "head": "head"} | truth.pop("roles", {})
+    return Case(network, params, (images(8),), roles=known, **truth)
+
+
+def on_vectors(body, layers, count=3, **truth):
+    """A network of vectors whose blocks are ``x = body(layer, x)``."""
+    params = {"in": f(8, D), **blocks(layers, count), "head": f(D, 10)}
+
+    def network(p, x):
+        x = x @ p["in"]
+        for i in range(count):
+            x = body(p[f"l{i}"], x)
+        return x @ p["head"]
+
+    truth["branches"] = each(truth["branches"], count)
+    known = {"stem": "in", "head": "head"} | truth.pop("roles", {})
+    return Case(network, params, (f(2, 8),), roles=known, **truth)
+
+
+TWO = "#w1 #w2"
+
+
+def two():
+    return {"w1": f(D, D), "w2": f(D, D)}
+
+
+# Image networks.
+
+
+def bottleneck(change=lambda p, y: y, skip=None, groups=1, extra=lambda o: {}, **truth):
+    """Three blocks of a bottleneck, of which the second changes the shape."""
+
+    def block(i, o):
+        kernels = {"c1": f(1, 1, i, o), "c2": f(3, 3, o // groups, o), "c3": f(1, 1, o, o)}
+        return kernels | extra(o) | ({"sc": f(1, 1, i, o)} if i != o else {})
+
+    params = {"stem": f(3, 3, 3, 16), "head": f(32, 10)}
+    params |= {"l0": block(16, 16), "l1": block(16, 32), "l2": block(32, 32)}
+
+    def network(p, x):
+        x = conv(x, p["stem"])
+        for i in range(3):
+            layer, stride = p[f"l{i}"], 1 + (i == 1)
+            y = jax.nn.relu(conv(x, layer["c1"]))
+            y = jax.nn.relu(conv(y, layer["c2"], stride, groups))
+            if "sc" in layer:
+                x = skip(layer, x) if skip else conv(x, layer["sc"], stride)
+            x = jax.nn.relu(x + change(layer, conv(y, layer["c3"])))
+        return x.mean((1, 2)) @ p["head"]
+
+    known = {"stem": "stem", "head": "head", "shortcut": "l1/sc"} | truth.pop("roles", {})
+    return Case(network, params, (images(),), each("#c1 #c2 #c3", 3), known, **truth)
+
+
+@case
+def squeeze_and_excitation():
+    def gate(p, y):
+        s = jax.nn.relu(y.mean((1, 2)) @ p["fc1"])
+        return y * jax.nn.sigmoid(s @ p["fc2"])[:, None, None]
+
+    return bottleneck(
+        gate, extra=lambda o: {"fc1": f(o, 4), "fc2": f(4, o)}, roles={"keep": "l0/fc1 l1/fc2"}
+    )
+
+
+@case
+def grouped_convolutions():
+    return bottleneck(groups=8, fans={"l0/c2": (18, 18), "l1/c2": (36, 36)})
+
+
+@case
+def pooled_shortcut():
+    def skip(p, x):
+        pooled = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        return conv(pooled / 4, p["sc"])
+
+    return bottleneck(skip=skip)
+
+
+@case
+def inverted_bottleneck():
+    def body(p, x):
+        y = jax.nn.relu6(conv(x, p["expand"]))
+        y = jax.nn.relu6(conv(y, p["depthwise"], groups=y.shape[-1]))
+        return x + conv(y, p["project"])
+
+    layers = {"expand": f(1, 1, 16, 96), "depthwise": f(3, 3, 1, 96), "project": f(1, 1, 96, 16)}
+    return on_images(
+        body, lambda: layers, branches="#expand #depthwise #project", fans={"l0/depthwise": (9, 9)}
+    )
+
+
+@case
+def layer_scale():
+    def body(p, x):
+        y = layer_norm(conv(x, p["depthwise"], groups=16), p["scale"], p["shift"])
+        return x + p["gamma"] * (jax.nn.gelu(y @ p["up"]) @ p["down"])
+
+    layers = {"depthwise": f(7, 7, 1, 16), "up": f(16, 64), "down": f(64, 16)}
+    layers |= {"scale": f(16), "shift": f(16), "gamma": f(16)}
+    return on_images(
+        body, lambda: layers, branches="#depthwise #up #down", normalized="data",
+        roles={"keep": "l0/gamma", "norm": "l0/scale l0/shift"},
+    )  # fmt: skip
+
+
+@case
+def inception_joined():
+    def body(p, x):
+        wide = conv(jax.nn.relu(conv(x, p["b1"])), p["b3"])
+        return jax.nn.relu(jnp.concatenate([conv(x, p["a"]), wide], -1))
+
+    layers = {"a": f(1, 1, 16, 8), "b1": f(1, 1, 16, 4), "b3": f(3, 3, 4, 8)}
+    return on_images(body, lambda: layers, roles={"stem": "stem l0/a l0/b1 l0/b3 l1/a l1/b1 l1/b3"})
+
+
+@case
+def inception_summed():
+    def body(p, x):
+        return jax.nn.relu(conv(x, p["a"]) + conv(jax.nn.relu(conv(x, p["b1"])), p["b3"]))
+
+    layers = {"a": f(3, 3, 16, 16), "b1": f(1, 1, 16, 16), "b3": f(3, 3, 16, 16)}
+    return on_images(
+        body, lambda: layers, doubt="'l0/a'.*expected projections=", options={"projections": False},
+        roles={"stem": "stem l0/a l0/b1 l0/b3 l1/a l1/b1 l1/b3"},
+    )  # fmt: skip
+
+
+@case
+def inception_residual():
+    def body(p, x):
+        r = jax.nn.relu
+        wide = conv(r(conv(x, p["b1"])), p["b3"])
+        joined = jnp.concatenate([r(conv(x, p["a"])), r(wide)], -1)
+        return r(x + 0.17 * conv(joined, p["o"]))
+
+    layers = {"a": f(1, 1, 16, 8), "b1": f(1, 1, 16, 8), "b3": f(3, 3, 8, 8), "o": f(1, 1, 16, 16)}
+    return on_images(body, lambda: layers, branches="#a,#b1 #b3 #o", scales=(1.0, 0.17, 1.0))
+
+
+def unet(joined):
+    def block(i, o):
+        return {"a": f(3, 3, i, o), "b": f(3, 3, o, o)} | ({"s": f(1, 1, i, o)} if i != o else {})
+
+    params = {"stem": f(3, 3, 3, 16), "l0": block(16, 16), "down": f(3, 3, 16, 32)}
+    params |= {"l1": block(32, 32), "up": f(3, 3, 32, 16)}
+    params |= {"l2": block(32 if joined else 16, 16), "head": f(3, 3, 16, 3)}
+
+    def apply(p, x):
+        skip = conv(x, p["s"]) if "s" in p else x
+        return skip + conv(jax.nn.relu(conv(jax.nn.relu(x), p["a"])), p["b"])
+
+    def network(p, x):
+        early = apply(p["l0"], conv(x, p["stem"]))
+        x = apply(p["l1"], conv(jax.nn.relu(early), p["down"], 2))
+        x = conv(jax.image.resize(x, (*early.shape[:3], 32), "nearest"), p["up"])
+        x = jnp.concatenate([x, early], -1) if joined else x + early
+        return conv(apply(p["l2"], x), p["head"])
+
+    known = {"stem": "stem down up", "head": "head"} | ({"shortcut": "l2/s"} if joined else {})
+    return network, params, (images(),), each("#a #b", 3), known
+
+
+@case
+def unet_joined():
+    return Case(*unet(joined=True))
+
+
+@case
+def unet_summed():
+    return Case(
+        *unet(joined=False), doubt="'down'.*contains others.*nested=", options={"nested": "inner"}
+    )
+
+
+@case
+def conditioned_on_time():
+    params = {"stem": f(3, 3, 3, 16), "t1": f(8, 32), "t2": f(32, 32), "head": f(3, 3, 32, 3)}
+    for i, width in enumerate((16, 32)):
+        params[f"l{i}"] = {"a": f(3, 3, 16, width), "t": f(32, width), "b": f(3, 3, width, width)}
+    params["l1"]["s"] = f(1, 1, 16, 32)
+
+    def network(p, x, t):
+        silu = jax.nn.silu
+        e = silu(jnp.cos(t[:, None] * jnp.arange(8.0)) @ p["t1"]) @ p["t2"]
+        x = conv(x, p["stem"])
+        for i in range(2):
+            layer = p[f"l{i}"]
+            h = conv(silu(x), layer["a"]) + (silu(e) @ layer["t"])[:, None, None]
+            x = (conv(x, layer["s"]) if i else x) + conv(silu(h), layer["b"])
+        return conv(silu(x), p["head"])
+
+    known = {"shortcut": "l1/s", "head": "head", "stem": "stem t1 t2"}
+    return Case(network, params, (images(), f(2)), each("#a,#t #b", 2), known)
+
+
+@case
+def densely_connected():
+    params = {"stem": f(3, 3, 3, 8), **{f"c{i}": f(3, 3, 8 + 4 * i, 4) for i in range(4)}}
+    params["head"] = f(24, 10)
+
+    def network(p, x):
+        x = conv(x, p["stem"])
+        for i in range(4):
+            x = jnp.concatenate([x, conv(jax.nn.relu(x), p[f"c{i}"])], -1)
+        return x.mean((1, 2)) @ p["head"]
+
+    return Case(network, params, (images(8),), roles={"head": "head"})
+
+
+@case
+def scales_of_channels():
+    def body(p, x):
+        parts = jnp.split(jax.nn.relu(conv(x, p["in"])), 4, -1)
+        y, s = [parts[0]], 0.0
+        for j in (1, 2, 3):
+            s = jax.nn.relu(conv(parts[j] + s, p[f"k{j}"]))
+            y.append(s)
+        return jax.nn.relu(x + conv(jnp.concatenate(y, -1), p["out"]))
+
+    layers = {"in": f(1, 1, 16, 16), "out": f(1, 1, 16, 16)}
+    layers |= {f"k{j}": f(3, 3, 4, 4) for j in (1, 2, 3)}
+    return on_images(
+        body, lambda: layers, branches="#in #k1 #k2 #k3 #out", doubt="'l0/k1'.*expected parts=",
+        options={"parts": False},
+    )  # fmt: skip
+
+
+@case
+def convolution_and_attention():
+    def body(p, x):
+        x = x + conv(x, p["pe"], groups=16)
+        z = x.reshape(x.shape[0], -1, 16)
+        q, k, v = (split_heads(z @ p[name], 2) for name in "qkv")
+        z = z + attention(q, k, v, causal=False).reshape(z.shape) @ p["o"]
+        return z.reshape(x.shape)
+
+    layers = {"pe": f(3, 3, 1, 16)} | {name: f(16, 16) for name in "qkvo"}
+    return on_images(body, lambda: layers, branches="#pe;#q,#k,#v #o", fans={"l0/pe": (9, 9)})
+
+
+# Transformers.
+
+
+@case
+def gpt2():
+    """Fused projections, a tied head, biases that Python's order adds to the sum."""
+
+    def norm():
+        return {"scale": f(D), "shift": f(D)}
+
+    def dense(i, o):
+        return {"w": f(i, o), "b": f(o)}
+
+    def layers():
+        names = {"attn": dense(D, 3 * D), "proj": dense(D, D), "fc": dense(D, 64)}
+        return names | {"fc2": dense(64, D), "ln1": norm(), "ln2": norm()}
+
+    params = {"wte": f(VOCABULARY, D), "wpe": f(16, D), **blocks(layers, 3), "lnf": norm()}
+
+    def network(p, t):
+        x = p["wte"][t] + p["wpe"][: t.shape[1]]
+        for i in range(3):
+            b = p[f"l{i}"]
+            fused = layer_norm(x, **b["ln1"]) @ b["attn"]["w"] + b["attn"]["b"]
+            heads = attention(*map(split_heads, jnp.split(fused, 3, -1))).reshape(x.shape)
+            x = x + heads @ b["proj"]["w"] + b["proj"]["b"]
+            h = jax.nn.gelu(layer_norm(x, **b["ln2"]) @ b["fc"]["w"] + b["fc"]["b"])
+            x = x + h @ b["fc2"]["w"] + b["fc2"]["b"]
+        return layer_norm(x, **p["lnf"]) @ p["wte"].T
+
+    known = {"embedding": "wte", "keep": "wpe", "norm": "lnf/scale l0/ln1/shift"}
+    known["bias"] = "l0/attn/b l0/proj/b l2/fc2/b"
+    branches = each("#attn/w #proj/w;#fc/w #fc2/w", 3)
+    return Case(
+        network, params, (tokens(),), branches, known, {"l0/attn/w": (D, 3 * D)}, normalized="data"
+    )
+
+
+@case
+def llama():
+    """Grouped queries, rotated positions, a gated feed-forward layer, RMSNorm."""
+    angles = jnp.arange(12)[:, None, None] * 0.1 ** jnp.arange(4)
+
+    def rotate(z):
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        one, two = z[..., :4], z[..., 4:]
+        return jnp.concatenate([one * cos - two * sin, one * sin + two * cos], -1)
+
+    def body(p, x):
+        h = rms(x, p["n1"])
+        q, k, v = (split_heads(h @ p[n], c) for n, c in (("q", 4), ("k", 2), ("v", 2)))
+        k, v = jnp.repeat(rotate(k), 2, 2), jnp.repeat(v, 2, 2)
+        x = x + attention(rotate(q), k, v).reshape(x.shape) @ p["o"]
+        h = rms(x, p["n2"])
+        return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+
+    layers = {"q": f(D, D), "k": f(D, D // 2), "v": f(D, D // 2), "o": f(D, D), "n1": f(D)}
+    layers |= {"up": f(D, 48), "gate": f(D, 48), "down": f(48, D), "n2": f(D)}
+    return on_tokens(
+        body, lambda: layers, 2, branches="#q,#k,#v #o;#gate,#up #down", normalized="data",
+        roles={"norm": "l0/n1 l1/n2"}, fans={"l0/k": (32, 16)},
+    )  # fmt: skip
+
+
+@case
+def palm():
+    """Two branches of one sum, kernels of several axes."""
+
+    def body(p, x):
+        h = rms(x, p["n"])
+        q, k, v = jnp.einsum("btd,dnhk->nbthk", h, p["qkv"])
+        return x + jnp.einsum("bthk,hkd->btd", attention(q, k, v), p["o"]) + feed(p, h)
+
+    layers = feed_params() | {"qkv": f(D, 3, HEADS, 8), "o": f(HEADS, 8, D), "n": f(D)}
+    return on_tokens(
+        body, lambda: layers, branches="#qkv #o;#up #down", normalized="data",
+        fans={"l0/qkv": (32, 96), "l0/o": (32, 32)}, axes={"l0/qkv": "IOOO", "l0/o": "IIO"},
+    )  # fmt: skip
+
+
+def mixer(length, width):
+    def body(p, x):
+        y = x.reshape(2, length, width).swapaxes(1, 2)
+        y = (jax.nn.gelu(y @ p["t1"]) @ p["t2"]).swapaxes(1, 2).reshape(x.shape)
+        x = x + y
+        return x + jax.nn.gelu(x @ p["c1"]) @ p["c2"]
+
+    layers = {"t1": f(length, length), "t2": f(length, length)}
+    layers |= {"c1": f(width, width), "c2": f(width, width)}
+    return on_images(body, lambda: layers, width=width, branches="#t1 #t2;#c1 #c2")
+
+
+@case
+def mixer_of_unequal_widths():
+    return mixer(64, 24)
+
+
+@case
+def mixer_of_equal_widths():
+    return mixer(64, 64)
+
+
+def shared_layers(scanned):
+    params = {"emb": f(VOCABULARY, D), "l": attention_params() | feed_params()}
+    params["out"] = f(D, VOCABULARY)
+
+    def network(p, t):
+        def body(x, _):
+            x = x + attend(p["l"], x)
+            return x + feed(p["l"], x), None
+
+        x = p["emb"][t]
+        if scanned:
+            return lax.scan(body, x, None, length=4)[0] @ p["out"]
+        for _ in range(4):
+            x, _ = body(x, None)
+        return x @ p["out"]
+
+    branches = ("l/q,l/k,l/v l/o", "l/up l/down") * 4
+    return Case(network, params, (tokens(),), branches, {"embedding": "emb", "head": "out"})
+
+
+@case
+def shared_layers_unrolled():
+    return shared_layers(scanned=False)
+
+
+@case
+def shared_layers_scanned():
+    return shared_layers(scanned=True)
+
+
+def low_rank(dense):
+    def body(p, x):
+        return x + dense(jax.nn.gelu(dense(x, p, "up")), p, "down")
+
+    layers = {"up": f(D, 64), "up_a": f(D, 4), "up_b": f(4, 64)}
+    layers |= {"down": f(64, D), "down_a": f(64, 4), "down_b": f(4, D)}
+    return on_tokens(
+        body, lambda: layers, branches="#up #down", roles={"keep": "l0/up_a l0/up_b l2/down_b"}
+    )
+
+
+@case
+def low_rank_on_data():
+    return low_rank(lambda x, p, n: x @ p[n] + 2.0 * ((x @ p[n + "_a"]) @ p[n + "_b"]))
+
+
+@case
+def low_rank_on_weights():
+    return low_rank(lambda x, p, n: x @ (p[n] + 2.0 * p[n + "_a"] @ p[n + "_b"]))
+
+
+def encoder_decoder(count):
+    def encoder_layers():
+        return {"a": attention_params(), "m": feed_params(), "n": f(D)}
+
+    def decoder_layers():
+        return encoder_layers() | {"c": attention_params()}
+
+    params = {"emb": f(VOCABULARY, D), "temb": f(VOCABULARY, D), "en": f(D)}
+    params |= {"enc": blocks(encoder_layers, count), "dec": blocks(decoder_layers, count)}
+    params["out"] = f(D, VOCABULARY)
+
+    def network(p, s, t):
+        y, x = p["temb"][t], p["emb"][s]
+        for b in p["enc"].values():
+            x = x + attend(b["a"], rms(x, b["n"]), causal=False)
+            x = x + feed(b["m"], x)
+        x = rms(x, p["en"])
+        for b in p["dec"].values():
+            y = y + attend(b["a"], rms(y, b["n"]))
+            y = y + attend(b["c"], y, x, causal=False)
+            y = y + feed(b["m"], y)
+        return y @ p["out"]
+
+    attends = "#{0}/q,#{0}/k,#{0}/v #{0}/o".format
+    feeds = "#m/up #m/down"
+    branches = each(f"{attends('a')};{feeds}".replace("#", "enc/#"), count)
+    branches += each(f"{attends('a')};{attends('c')};{feeds}".replace("#", "dec/#"), count)
+    return Case(
+        network, params, (tokens(), tokens(10)), branches,
+        {"embedding": "emb temb", "head": "out", "norm": "en"}, normalized="data or nothing",
+    )  # fmt: skip
+
+
+@case
+def encoder_decoder_of_two():
+    return encoder_decoder(2)
+
+
+@case
+def encoder_decoder_of_one():
+    return encoder_decoder(1)
+
+
+@case
+def mixture_of_experts():
+    def body(p, x):
+        gates = jax.nn.softmax(x @ p["router"])
+        h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
+        return x + (jnp.einsum("btef,efd->bted", h, p["w2"]) * gates[..., None]).sum(2)
+
+    layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
+    return on_tokens(
+        body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"},
+        fans={"l0/w1": (32, 64), "l0/w2": (64, 32)}, axes={"l0/w1": "NIO", "l0/w2": "NIO"},
+    )  # fmt: skip
+
+
+@case
+def norm_behind_the_sum():
+    def body(p, x):
+        return layer_norm(x + feed(p, x), p["scale"], p["shift"])
+
+    made = on_tokens(
+        body, lambda: feed_params() | {"scale": f(D), "shift": f(D)}, branches="#up #down",
+        roles={"norm": "l0/scale l1/shift"},
+    )  # fmt: skip
+
+    def network(p, t):  # looks tokens up by a product
+        x = jax.nn.one_hot(t, VOCABULARY) @ p["emb"]
+        for i in range(3):
+            x = body(p[f"l{i}"], x)
+        return x @ p["out"]
+
+    return dataclasses.replace(made, network=network)
+
+
+# Vectors.
+
+
+@case
+def layers_called_outside_in():
+    """What is called ``Dense_0`` comes last, and the stem is ``Dense_1``."""
+    blocks_of = {
+        f"b{i}": {name: {"kernel": f(D, D), "bias": f(D)} for name in ("Dense_0", "Dense_1")}
+        for i in range(12)
+    }
+    params = blocks_of | {"Dense_1": {"kernel": f(8, D), "bias": f(D)}}
+    params["Dense_0"] = {"kernel": f(D, 10), "bias": f(10)}
+
+    def dense(p, x):
+        return x @ p["kernel"] + p["bias"]
+
+    def network(p, x):
+        x = dense(p["Dense_1"], x)
+        for i in range(12):
+            b = p[f"b{i}"]
+            x = x + dense(b["Dense_0"], jax.nn.gelu(dense(b["Dense_1"], x)))
+        return dense(p["Dense_0"], x)
+
+    branches = tuple(f"b{i}/Dense_1/kernel b{i}/Dense_0/kernel" for i in range(12))
+    known = {"stem": "Dense_1/kernel", "head": "Dense_0/kernel", "bias": "b3/Dense_0/bias"}
+    return Case(network, params, (f(2, 8),), branches, known)
+
+
+@case
+def rezero():
+    def body(p, x):
+        return x + p["alpha"] * (jnp.tanh(x @ p["w1"] + p["b"]) @ p["w2"])
+
+    return on_vectors(
+        body, lambda: two() | {"alpha": f(), "b": f()}, branches=TWO,
+        roles={"multiplier": "l0/alpha", "scalar_bias": "l0/b"},
+    )  # fmt: skip
+
+
+@case
+def temperature():
+    """A scalar in a branch that is no multiplier of it."""
+
+    def body(p, x):
+        return x + jnp.tanh(p["t"] * (x @ p["w1"])) @ p["w2"]
+
+    return on_vectors(body, lambda: two() | {"t": f()}, branches=TWO, roles={"keep": "l0/t"})
+
+
+@case
+def sums_by_the_root_of_two():
+    def body(p, x):
+        return (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) / jnp.sqrt(2.0)
+
+    return on_vectors(body, two, branches=TWO, scales=(1.0, 1.0, 2**-0.5))
+
+
+@case
+def reversible():
+    def body(p, x):
+        a, b = jnp.split(x, 2, -1)
+        a = a + jax.nn.relu(b @ p["f1"]) @ p["f2"]
+        b = b + jax.nn.relu(a @ p["g1"]) @ p["g2"]
+        return jnp.concatenate([a, b], -1)
+
+    layers = {"f1": f(16, D), "f2": f(D, 16), "g1": f(16, D), "g2": f(D, 16)}
+    return on_vectors(body, lambda: layers, branches="", doubt="'l0/f1'.*expected parts=")
+
+
+@case
+def two_outputs_of_a_block():
+    """WaveNet: the last block's ``res`` leads nowhere."""
+    params = {"in": f(8, D), "h1": f(D, D), "h2": f(D, 10)}
+    params |= blocks(lambda: {name: f(D, D) for name in ("f", "g", "res", "skip")}, 3)
+
+    def network(p, x):
+        x, out = x @ p["in"], 0.0
+        for i in range(3):
+            b = p[f"l{i}"]
+            h = jnp.tanh(x @ b["f"]) * jax.nn.sigmoid(x @ b["g"])
+            out, x = out + h @ b["skip"], x + h @ b["res"]
+        return jax.nn.relu(jax.nn.relu(out) @ p["h1"]) @ p["h2"]
+
+    return Case(network, params, (f(2, 8),), doubt="'l0/skip'.*projections=")
+
+
+@case
+def norm_without_parameters():
+    def body(p, x):
+        h = (x - x.mean(-1, keepdims=True)) / jnp.std(x, -1, keepdims=True)
+        return x + jax.nn.relu(h @ p["w1"]) @ p["w2"]
+
+    return on_vectors(body, two, branches=TWO, normalized="data")
+
+
+@case
+def weight_norm():
+    def weight(v, g):
+        return v / jnp.linalg.norm(v, axis=0) * g
+
+    def body(p, x):
+        return x + jax.nn.relu(x @ weight(p["w1"], p["g1"])) @ weight(p["w2"], p["g2"])
+
+    return on_vectors(
+        body, lambda: two() | {"g1": f(D), "g2": f(D)}, branches=TWO, normalized="weights",
+        roles={"norm": "l0/g1"},
+    )  # fmt: skip
+
+
+def stacked(run, extra=dict, **truth):
+    """Six blocks whose layers lie along the first axis."""
+    params = {"w1": f(6, D, D), "w2": f(6, D, D), "head": f(D, 10)} | extra()
+    known = {"head": "head"} | truth.pop("roles", {})
+    axes = {"w1": "NIO"}
+    return Case(
+        lambda p, x: run(p, x) @ p["head"], params, (f(2, D),), ("w1 w2",) * 6, known, axes=axes,
+        **truth,
+    )  # fmt: skip
+
+
+@case
+def stacked_in_a_loop():
+    def run(p, x):
+        def body(i, x):
+            return x + p["a"][i] * (jax.nn.relu(x @ p["w1"][i]) @ p["w2"][i])
+
+        return lax.fori_loop(0, 6, body, x)
+
+    return stacked(run, lambda: {"a": f(6)}, roles={"multiplier": "a"})
+
+
+@case
+def stacked_and_indexed():
+    def run(p, x):
+        for i in range(6):
+            x = x + jax.nn.relu(x @ p["w1"][i]) @ p["w2"][i]
+        return x
+
+    return stacked(run)
+
+
+@case
+def stacked_with_constants():
+    def run(p, x):
+        def body(x, turn):
+            w1, w2, scale = turn
+            return 0.5 * x + scale * (jax.nn.relu(x @ w1) @ w2), None
+
+        return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)))[0]
+
+    return stacked(run, scales=[(0.5, k, 1.0) for k in range(1, 7)])
+
+
+@case
+def stacked_at_run_time():
+    params = {**blocks(two, 4), "head": f(D, 10)}
+
+    def network(p, x):
+        def body(x, layer):
+            return x + jax.nn.relu(x @ layer["w1"]) @ layer["w2"], None
+
+        layers = jax.tree.map(lambda *each: jnp.stack(each), *(p[f"l{i}"] for i in range(4)))
+        return lax.scan(body, x, layers)[0] @ p["head"]
+
+    return Case(network, params, (f(2, D),), each(TWO, 4), {"head": "head"}, axes={"l0/w1": "IO"})
+
+
+@case
+def gated_skip():
+    """A highway network."""
+
+    def body(p, x):
+        gate = jax.nn.sigmoid(x @ p["t"])
+        return x * (1 - gate) + gate * jnp.tanh(x @ p["w"])
+
+    return on_vectors(
+        body, lambda: {"t": f(D, D), "w": f(D, D)}, branches="#w",
+        doubt="by a gate of 'l0/t'; expected keep=", options={"keep": "/t"},
+    )  # fmt: skip
+
+
+@case
+def stacked_twice():
+    params = {"w1": f(2, 3, D, D), "w2": f(2, 3, D, D), "head": f(D, 10)}
+
+    def network(p, x):
+        def inner(x, turn):
+            return x + jax.nn.relu(x @ turn[0]) @ turn[1], None
+
+        def outer(x, turn):
+            return lax.scan(inner, x, turn)[0], None
+
+        return lax.scan(outer, x, (p["w1"], p["w2"]))[0] @ p["head"]
+
+    return Case(network, params, (f(2, D),), doubt=r"'w1' \[2, 3, 32, 32\] is cut by loops along")

@@ -1,0 +1,103 @@
+"""What a network is can be read off its computation, whoever wrote it and whatever it calls it."""
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import roles
+from nf_resnets.roles import Role
+from tests.roles.libraries import LIBRARIES
+from tests.roles.networks import CASES
+
+ALL = CASES | LIBRARIES
+LAYERS = ("stem", "shortcut", "head", "embedding")
+SLOW = ("haiku_resnet_v1", "linen_resnet_50_with_running_statistics")
+
+
+@pytest.fixture(autouse=True)
+def strangers_broadcast():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def branches_of(role_map):
+    """The layers of each branch, in the notation of the cases, parallel ones joined."""
+    return [
+        [leaf.path for leaf in sorted(role_map.leaves, key=lambda leaf: leaf.layer)
+         if branch.k in leaf.branches and leaf.role is Role.BRANCH and leaf.weight]
+        for branch in role_map.branches
+    ]  # fmt: skip
+
+
+def matches(found, text):
+    """Whether layers are in the order of a text, in which parallel ones have none."""
+    for group in text.split():
+        size = group.count(",") + 1
+        if set(found[:size]) != set(group.split(",")):
+            return False
+        found = found[size:]
+    return not found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in ALL]
+)
+def test_a_network_is_what_it_computes(name):
+    case = ALL[name]()
+    if case.doubt:
+        with pytest.raises(ValueError, match=case.doubt):
+            roles.read(case.network, case.params, *case.inputs)
+        if not case.options:
+            return
+    role_map = roles.read(case.network, case.params, *case.inputs, **case.options)
+    leaves = {leaf.path: leaf for leaf in role_map.leaves}
+    found = branches_of(role_map)
+    assert len(found) == len(case.branches)
+    for layers, text in zip(found, case.branches, strict=True):
+        assert matches(layers, text), (layers, text)
+    assert [branch.m for branch in role_map.branches] == [len(layers) for layers in found]
+    for role in LAYERS:
+        paths = {leaf.path for leaf in role_map.leaves if leaf.role == role and leaf.weight}
+        if role in case.roles or (case.branches and role != "stem"):
+            assert paths == set(case.roles.get(role, "").split()), role
+    for role in set(case.roles) - {*LAYERS, "bias"}:
+        assert {leaves[path].role for path in case.roles[role].split()} == {role}
+    for path in case.roles.get("bias", "").split():
+        assert leaves[path].role is Role.BRANCH
+        assert (not leaves[path].weight) and leaves[path].branches
+    assert {path: roles.fans(leaves[path]) for path in case.fans} == case.fans
+    assert {path: leaves[path].axes for path in case.axes} == case.axes
+    scales = [(b.skip_scale, b.branch_scale, b.sum_scale) for b in role_map.branches]
+    expected = np.broadcast_to(case.scales, (len(scales), 3))
+    found = np.array(scales, float).reshape(-1, 3)
+    np.testing.assert_allclose(found, expected.astype(float), rtol=1e-7)  # of float32 roots
+    assert {str(b.normalized) for b in role_map.branches} <= set(
+        (case.normalized or "None").replace("nothing", "None").split(" or ")
+    )
+
+
+def test_alpha_names_the_scalar_of_a_branch():
+    case = CASES["rezero"]()
+    role_map = roles.read(case.network, case.params, *case.inputs, alpha=True)
+    assert [leaf.role for leaf in role_map.leaves if leaf.path == "l0/alpha"] == [Role.ALPHA]
+
+
+def test_kept_leaves_are_no_layers():
+    case = CASES["rezero"]()
+    role_map = roles.read(case.network, case.params, *case.inputs, keep="l1/w1")
+    assert branches_of(role_map) == [["l0/w1", "l0/w2"], ["l1/w2"], ["l2/w1", "l2/w2"]]
+
+
+def test_keep_that_matches_nothing_is_refused():
+    case = CASES["rezero"]()
+    with pytest.raises(ValueError, match="keep='norm' matches no leaf; expected one of paths like"):
+        roles.read(case.network, case.params, *case.inputs, keep="norm")
+
+
+def test_a_screen_says_what_the_network_is():
+    case = LIBRARIES["linen_scanned_transformer"]()
+    text = str(roles.read(case.network, case.params, *case.inputs))
+    assert "10 residual branches, each of 2 or 4 layers" in text
+    assert "  2, 4..10: 'h/Dense_1/kernel', 'h/Dense_0/kernel'" in text
+    assert "head: 'head/kernel'" in text
+    assert len(text.splitlines()) < 12

@@ -1,0 +1,155 @@
+"""A role map that says what the network does not do is refused, by computing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nf_resnets import roles
+from nf_resnets.roles import Role, Rules
+from tests.roles.networks import CASES, D, f
+
+# Those that have biases or a gate, a norm, a stack, shared layers, an encoder, low-rank factors.
+VERIFIED = (
+    "squeeze_and_excitation", "conditioned_on_time", "gpt2", "stacked_in_a_loop", "weight_norm",
+    "shared_layers_unrolled", "encoder_decoder_of_one", "low_rank_on_data", "mixture_of_experts",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def strangers_broadcast():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def filled(shapes, seed=0):
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda s: np.asarray(random.normal(size=s.shape) * 0.1, s.dtype), shapes)
+
+
+def block(p, x, gate=1.0):
+    h = jnp.tanh(x @ p["w1"] + p["b1"])
+    return x + gate * p["scale"] * (h @ p["w2"] + p["b2"])
+
+
+TREE = {
+    f"block_{k}": {"w1": f(D, D), "b1": f(D), "w2": f(D, D), "b2": f(D), "scale": f()}
+    for k in (1, 2)
+} | {"head": f(D, 10)}
+X = f(4, D)
+NAMES = Rules(branch=r"block_(\d)/[wb](\d)", head="head", multiplier="scale")
+
+
+def network(params, x):
+    for k in (1, 2):
+        x = block(params[f"block_{k}"], x)
+    return x @ params["head"]
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_what_was_read_is_verified(name):
+    case = CASES[name]()
+    role_map = roles.read(case.network, case.params, *case.inputs)
+    roles.verify(case.network, case.params, role_map, *case.inputs)
+
+
+def test_rules_are_verified_alike():
+    roles.verify(network, TREE, roles.assign(TREE, NAMES), X)
+
+
+def test_layers_in_another_order_than_that_of_their_names_are_refused():
+    def backwards(params, x):
+        for k in (1, 2):
+            p = params[f"block_{k}"]
+            names = {"w1": "w2", "b1": "b2", "w2": "w1", "b2": "b1", "scale": "scale"}
+            x = block({name: p[other] for name, other in names.items()}, x)
+        return x @ params["head"]
+
+    message = r"'block_1/w1' \[32, 32\] changes the output while 'block_1/w2' is zero"
+    with pytest.raises(ValueError, match=message):
+        roles.verify(backwards, TREE, roles.assign(TREE, NAMES), X)
+
+
+def test_a_last_layer_that_is_not_used_is_refused():
+    def shorter(params, x):
+        return block(params["block_1"], x) @ params["head"]
+
+    with pytest.raises(ValueError, match="'block_2/w2'.*does not change the output"):
+        roles.verify(shorter, TREE, roles.assign(TREE, NAMES), X)
+
+
+def test_two_zero_factors_are_refused():
+    role_map = roles.read(network, TREE, X)
+    params = filled(TREE)
+    roles.verify(network, params, role_map, X)
+    zero = role_map.map(lambda leaf, v: v * (leaf.layer != leaf.m or not leaf.m), params)
+    roles.verify(network, zero, role_map, X)
+    both = role_map.map(lambda leaf, v: v * (leaf.path != "block_2/scale"), zero)
+    message = (
+        "'block_2/w1'.*no gradient in 3 steps of SGD, with zeros in 'block_2/scale', 'block_2/w2'"
+    )
+    with pytest.raises(ValueError, match=message):
+        roles.verify(network, both, role_map, X)
+
+
+def test_a_head_of_zeros_hides_nothing():
+    role_map, params = roles.read(network, TREE, X), filled(TREE)
+    params["head"] *= 0
+    roles.verify(network, params, role_map, X)
+    assert not params["head"].any()
+
+
+def test_a_gate_of_zeros_beside_two_branches_is_refused():
+    def gated(params, x):
+        for k in (1, 2):
+            x = block(params[f"block_{k}"], x, params["gate"])
+        return x @ params["head"]
+
+    tree = TREE | {"gate": f(1, D)}
+    role_map = roles.read(gated, tree, X)
+    params = role_map.map(lambda leaf, v: v * (leaf.layer != leaf.m or not leaf.m), filled(tree))
+    roles.verify(gated, params | {"gate": np.ones((1, D), np.float32)}, role_map, X)
+    params["gate"] *= 0
+    with pytest.raises(
+        ValueError, match="no gradient in 3 steps of SGD, with zeros in 'block_1/w2', 'gate'"
+    ):
+        roles.verify(gated, params, role_map, X)
+
+
+def test_of_traced_values_the_structure_is_checked():
+    role_map = roles.read(network, TREE, X)
+
+    @jax.jit
+    def traced(params):
+        roles.verify(network, params, role_map, X)
+        return params
+
+    traced(filled(TREE))
+    other = {**TREE, "head": f(D, 11)}
+    with pytest.raises(ValueError, match=r"leaf 'head' \[32, 11\] found where"):
+        jax.eval_shape(traced, other)
+
+
+def test_it_changes_nothing_and_repeats_itself():
+    role_map, params = roles.read(network, TREE, X), filled(TREE)
+    before = jax.tree.map(np.copy, params)
+    roles.verify(network, params, role_map, X)
+    jax.tree.map(np.testing.assert_array_equal, params, before)
+    assert {leaf.role for leaf in role_map.leaves} == {Role.BRANCH, Role.MULTIPLIER, Role.HEAD}
+
+
+def test_concrete_values_are_checked_while_something_else_is_traced():
+    role_map, params = roles.read(network, TREE, X), filled(TREE)
+
+    @jax.jit
+    def traced(x):
+        roles.verify(network, params, role_map, X)
+        return x
+
+    traced(1.0)
+    for k in (1, 2):
+        params[f"block_{k}"]["scale"] *= 0
+        params[f"block_{k}"]["w2"] *= 0
+        params[f"block_{k}"]["b2"] *= 0
+    with pytest.raises(ValueError, match="gets no gradient"):
+        traced(2)
