@@ -35,7 +35,7 @@ def translate(
 
     Sentences of similar length share a batch; a translation does not depend on the others.
     A sentence without words gives an empty one. Characters that the vocabulary does not have are
-    read as its unknown token, or as bytes if it was made so.
+    read as its unknown token.
 
     Args:
       model: the network, as it was trained.

@@ -11,11 +11,10 @@ from tests.translation.small import vocabulary
 GERMAN, ENGLISH = zip(*translation.made_pairs(300), strict=True)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_the_same_sentences_give_the_same_bytes(kind):
-    one, other = (train_vocabulary(GERMAN, ENGLISH, size=100, kind=kind) for _ in range(2))
+def test_the_same_sentences_give_the_same_bytes():
+    one, other = (train_vocabulary(GERMAN, ENGLISH, size=100) for _ in range(2))
     assert one == other and one.source_size == one.target_size == 100
-    assert one != train_vocabulary(GERMAN[:150], ENGLISH[:150], size=100, kind=kind)
+    assert one != train_vocabulary(GERMAN[:150], ENGLISH[:150], size=100)
 
 
 def test_sentences_come_back():
@@ -27,12 +26,8 @@ def test_sentences_come_back():
         assert found.decode([*tokens, 7, 8, PADDING]) == sentence
 
 
-def test_a_character_that_was_not_there_is_unknown_or_bytes():
-    sentence = "Anna 買った"
-    assert UNKNOWN in vocabulary().encode_source([sentence])[0]
-    with_bytes = vocabulary(size=400, byte_fallback=True)
-    tokens = with_bytes.encode_target([sentence])[0]
-    assert UNKNOWN not in tokens and with_bytes.decode(tokens) == sentence
+def test_a_character_that_was_not_there_is_unknown():
+    assert UNKNOWN in vocabulary().encode_source(["Anna 買った"])[0]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +35,7 @@ def test_a_character_that_was_not_there_is_unknown_or_bytes():
     [
         (["", " "], {"size": 100}, "2 sentences without a word found"),
         (["ab"], {"size": 4}, "size=4 found; expected at least 5"),
-        (["ab"], {"size": 200, "byte_fallback": True}, "expected at least 261"),
         (["ab"], {"size": 5000}, "no vocabulary of size=5000 can be made of 1 sentences (V"),
-        (["ab"], {"size": 50, "kind": "words"}, "kind='words' found"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(source, options, message):
@@ -51,14 +44,13 @@ def test_what_cannot_be_trained_is_refused(source, options, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize(
     "sentence",
     ["xyz qqq " * 900, "qqxyz" * 1000, "xyz \u2585 qqq", "xyz\0qqq", "xyz\nqqq", "xyz\tqqq"],
     ids=["long", "without_spaces", "reserved", "null", "newline", "tab"],
 )
-def test_no_letter_of_a_training_sentence_is_unknown(sentence, kind):
-    found = train_vocabulary([sentence, *GERMAN], ENGLISH, size=110, kind=kind)
+def test_no_letter_of_a_training_sentence_is_unknown(sentence):
+    found = train_vocabulary([sentence, *GERMAN], ENGLISH, size=110)
     assert UNKNOWN not in found.encode_source(["xyz qqq"])[0]
 
 
