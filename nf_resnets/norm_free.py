@@ -110,7 +110,7 @@ def norm_free(
         ``shard_map``, or a norm is of a form that cannot be taken out.
 
     Example:
-      >>> block = {"up": jnp.full((4, 8), 0.5), "down": jnp.ones((8, 4)), "scale": jnp.ones(4)}
+      >>> block = {"up": jnp.full((4, 8), 0.5), "down": jnp.ones((8, 4)), "scale": jnp.ones((1, 4))}
       >>> tree = {"block_1": block, "block_2": block}
       >>> def network(params, x):
       ...     for block in params.values():
@@ -124,7 +124,7 @@ def norm_free(
       >>> net.norms
       ('block_1/scale', 'block_2/scale')
       >>> list(net.params["parts"]["branch_1"])
-      ['bias_1', 'bias_2', 'bias_3', 'multiplier']
+      ['bias_activation_1', 'bias_layer_1', 'bias_layer_2', 'multiplier']
     """
     chosen = schemes.get(scheme) if isinstance(scheme, str) else scheme
     _refuse_scheme(chosen)
@@ -161,7 +161,9 @@ def norm_free(
     new = {"network": treedef.unflatten(kept), "parts": first.initial()}
     role_map = _checked(apply, new, inputs, first, answers)
     role_map.check_depth(depth)
-    options: dict[str, Any] = {"constants": chosen.constants(depth)} if callable(chosen.anatomy.identity) else {}
+    options: dict[str, Any] = (
+        {"constants": chosen.constants(depth)} if callable(chosen.anatomy.identity) else {}
+    )
     made = chosen.init(new, depth, key=key, rules=role_map, **options)
     return NormFree(apply, made, role_map, tuple(norm.name for norm in first.removed))
 
@@ -211,7 +213,10 @@ def _checked(apply: Any, new: Any, inputs: Any, plan: _Plan, answers: Any) -> Ro
                 f"{_roles_of(part)[0].value!r}, in a branch of a form that is not supported."
             )
     # A norm that is left is meant.
-    branches = tuple(dataclasses.replace(each, normalized=None) for each in role_map.branches)
+    branches = tuple(
+        dataclasses.replace(branch, normalized=None) if branch.normalized == "data" else branch
+        for branch in role_map.branches
+    )
     leaves = tuple(
         dataclasses.replace(leaf, role=Role.KEEP) if leaf.role is Role.NORM else leaf
         for leaf in role_map.leaves
@@ -331,9 +336,7 @@ class _Plan:
                 values = getattr(constants, name)
                 if values is not None:
                     constant = self._by_turn(branch, values)
-                    part = self._part(
-                        self._name(branch), name, "multiply", node, constant=constant
-                    )
+                    part = self._part(self._name(branch), name, "multiply", node, constant=constant)
                     self._put(part, edges)
         if anatomy.scalar_biases:
             self._add_bias_of_head()
@@ -341,8 +344,9 @@ class _Plan:
     def _name(self, branch: Residual | None) -> str:
         return f"branch_{min(branch.numbers.values())}" if branch else "outside"
 
-    def _number(self, place: str) -> int:
-        return 1 + sum(part.place == place for part in self.parts)
+    def _numbered(self, place: str, name: str) -> str:
+        alike = [p for p in self.parts if p.place == place and p.name.startswith(name)]
+        return f"{name}_{len(alike) + 1}"
 
     def _by_turn(self, branch: Residual, values: np.ndarray) -> np.ndarray:
         """Constants of branches, in the order in which the loops around one cut them."""
@@ -367,7 +371,7 @@ class _Plan:
             if value not in made:
                 inside = [b for b in self._residuals.branches if node.id in b.region]
                 place = self._name(inside[0] if inside else None)
-                name = f"bias_{self._number(place)}"
+                name = self._numbered(place, "bias_activation")
                 made[value] = self._part(place, name, "add", node)
             way = flow.between(value, node.id)
             self._put(made[value], ((value, user) for user in flow.users[value] if user in way))
@@ -405,7 +409,7 @@ class _Plan:
         for at in branch.in_order:
             value, step = self._before_moves(branch, at)
             if value not in made:
-                name = f"bias_{self._number(place)}"
+                name = self._numbered(place, "bias_layer")
                 made[value] = self._part(place, name, "add", self._flow[at])
             self._put(made[value], [(value, step)])
             if value == branch.fork:  # the block's input, which the shortcut takes, too
@@ -427,7 +431,8 @@ class _Plan:
         for use in (use for uses in self._uses for use in uses):
             if use.kind is Kind.WEIGHT and use.place is Place.HEAD and not use.follows:
                 (value,) = self._flow[use.node].preds
-                part = self._part("head", f"bias_{self._number('head')}", "add", self._flow[use.node])
+                name = self._numbered("head", "bias_layer")
+                part = self._part("head", name, "add", self._flow[use.node])
                 self._put(part, [(value, use.node)])
 
     def _add_vector(self, branch: Residual, at: int, *, before: bool) -> None:
@@ -438,7 +443,7 @@ class _Plan:
         shape = tuple(flow[value].shape[axis] for axis in axes)
         if not before and at in self._biased:
             return
-        name = f"bias_{self._number(place)}"
+        name = self._numbered(place, "bias_layer")
         part = self._part(place, name, "add", node, shape=shape, axes=axes)
         self._put(part, [(value, at)] if before else [(at, user) for user in flow.users[at]])
 
@@ -503,7 +508,9 @@ class _Places:
         places = set()
         for path in self._paths[step]:
             calls = (path[:end] for end in range(1, len(path)))
-            whole = next((c for c in calls if self._is_whole(c) and self._positions(c, value)), path)
+            whole = next(
+                (c for c in calls if self._is_whole(c) and self._positions(c, value)), path
+            )
             self._refuse_closed(whole, f"a branch, between {list(self._shape(value))} values,")
             places |= {(whole, at) for at in self._positions(whole, value)}
         if not places:

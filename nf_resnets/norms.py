@@ -94,7 +94,7 @@ class _Finder:
     def norm(self, at: int) -> Norm | None:
         """The norm that a step normalises for, or None where that is a step of another's."""
         flow, node = self._flow, self._flow[at]
-        leaves = {key: 0.0 for key in ()}
+        leaves: dict[tuple[int, int], float] = {}
         start = flow.above[at]
         if len(node.preds) == 1:
             leaves = self._running(node)
@@ -131,9 +131,7 @@ class _Finder:
 
     def _running(self, node: Node) -> dict[tuple[int, int], float]:
         """What replaces running statistics: the root, and the mean that was subtracted before."""
-        leaves = {
-            (node.id, at): 1.0 for at, each in (*node.uses, *node.constants) if each.rooted
-        }
+        leaves = {(node.id, at): 1.0 for at, each in (*node.uses, *node.constants) if each.rooted}
         before = self._flow[self._behind_moves(node.preds[0])]
         if before.name == "sub" and len(before.preds) == 1:
             leaves |= {(before.id, at): 0.0 for at, each in before.constants if each.size > 1}
@@ -218,7 +216,7 @@ class _Finder:
         for at in sorted(region):
             node = self._flow[at]
             operands: dict[int, _Value | None] = {}
-            for position, pred in zip(node.order or range(len(node.preds)), node.preds):
+            for position, pred in zip(node.order, node.preds, strict=True):
                 operands[position] = values.get(pred)
             for position, _ in node.uses:
                 level = leaves.get((at, position), self._neutral.get((at, position)))
@@ -231,7 +229,7 @@ class _Finder:
         return values
 
     def _step(self, node: Node, operands: dict[int, _Value | None]) -> _Value | None:
-        data = [operands[at] for at in node.order] or list(operands.values())
+        data = [operands[at] for at in node.order]
         if node.name in MOVED or (node.name == "select_n" and node.order != (0,)):
             return data[0] if len(data) == 1 else None  # of a guard against 0 the data is taken
         both = [operands[at] for at in sorted(operands)]
