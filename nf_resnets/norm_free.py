@@ -373,7 +373,7 @@ class _Plan:
                 place = self._name(inside[0] if inside else None)
                 name = self._numbered(place, "bias_activation")
                 made[value] = self._part(place, name, "add", node)
-            way = flow.between(value, node.id)
+            way = flow.between(value, self._end(value, node.id))
             self._put(made[value], ((value, user) for user in flow.users[value] if user in way))
 
     def _activated(self, node: Node) -> int | None:
@@ -382,19 +382,30 @@ class _Plan:
         by_mask = node.name == "select_n" and 0 not in node.order  # dropout
         if node.name not in ACTIVATIONS or at in flow.in_norm or by_mask or not node.is_float:
             return None
-        while True:
-            above = flow.above[at]
-            if above == NONE:
-                return None
-            way = flow.between(above, at) - {at}
-            if flow.layers(way) or any(flow[each].name.startswith("reduce_") for each in way):
+        while (above := flow.above[at]) != NONE:
+            way = flow.between(above, at)
+            if flow.layers(way):
+                return at if at != node.id else None  # where paths with layers meet
+            if any(flow[each].name.startswith("reduce_") for each in way):
                 return None  # a softmax is none
             at, step = above, flow[above]
-            if step.uses or at in flow.normalized or self._residuals.adds(step):
+            if step.uses or at in flow.normalized:
                 return at
             if step.name not in STEPS_OF_ACTIVATIONS:
                 is_plain = step.name in ("carry", "concatenate", "cut")
                 return at if is_plain or step.name.startswith("reduce_window") else None
+        return None
+
+    def _end(self, value: int, at: int) -> int:
+        """The last step of an activation, as the product in ``x * sigmoid(x)``."""
+        flow = self._flow
+        while len(flow.users[at]) == 1:
+            (user,) = flow.users[at]
+            is_step = flow[user].name in STEPS_OF_ACTIVATIONS and not flow[user].uses
+            if not is_step or flow.layers(flow.between(value, user)):
+                break
+            at = user
+        return at
 
     def _layer_of(self, at: int) -> int:
         """The layer whose output a value is, moved and shifted."""
