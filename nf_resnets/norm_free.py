@@ -29,7 +29,7 @@ import numpy as np
 from nf_resnets import roles, schemes
 from nf_resnets.norms import MOVED, Norm, norms_of
 from nf_resnets.rewritten import CUSTOM, ENTERED, Edits, Part, Path, run
-from nf_resnets.roles import Role, RoleMap
+from nf_resnets.roles import Leaf, Role, RoleMap
 from nf_resnets.roles.flow import ELEMENTWISE, NONE, Flow
 from nf_resnets.roles.graph import Node, Trace, called, trace
 from nf_resnets.roles.residual import Residual, Residuals
@@ -196,7 +196,8 @@ def _differing(one: _Plan, two: _Plan) -> list[str]:
 
 def _checked(apply: Any, new: Any, inputs: Any, plan: _Plan, answers: Any) -> RoleMap:
     """The roles of the new network, if it is what it is meant to be."""
-    flow = Flow(trace(apply, new, *inputs))
+    traced = trace(apply, new, *inputs)
+    flow = Flow(traced)
     left = [flow[at] for at in sorted(flow.normalized)]
     if len(left) > plan.num_kept:
         raise ValueError(
@@ -205,29 +206,33 @@ def _checked(apply: Any, new: Any, inputs: Any, plan: _Plan, answers: Any) -> Ro
         )
     role_map = roles.read(apply, new, *inputs, alpha=plan.scheme.anatomy.alpha, **answers)
     parts = {"/".join(("parts", *part.key)): part for part in plan.parts}
-    for leaf in role_map.leaves:
-        part = parts.get(leaf.path)
-        if part and leaf.role not in _roles_of(part):
-            raise ValueError(
-                f"the new part {leaf.path!r} is read as {leaf.role.value!r}; expected "
-                f"{_roles_of(part)[0].value!r}, in a branch of a form that is not supported."
-            )
-    # A norm that is left is meant.
+    views = (view for node in flow.nodes for _, use in node.uses for view in use.views)
+    used = {traced.paths[view.leaf] for view in views}
+    leaves = [_known(leaf, parts.get(leaf.path), used) for leaf in role_map.leaves]
     branches = tuple(
         dataclasses.replace(branch, normalized=None) if branch.normalized == "data" else branch
         for branch in role_map.branches
     )
-    leaves = tuple(
-        dataclasses.replace(leaf, role=Role.KEEP) if leaf.role is Role.NORM else leaf
-        for leaf in role_map.leaves
-    )
-    return dataclasses.replace(role_map, leaves=leaves, branches=branches)
+    return dataclasses.replace(role_map, leaves=tuple(leaves), branches=branches)
 
 
-def _roles_of(part: Part) -> tuple[Role, ...]:
-    if part.operation == "multiply":
-        return (Role(part.name),)
-    return (Role.CHANNEL_BIAS, Role.BRANCH, Role.SHORTCUT) if part.shape else (Role.SCALAR_BIAS,)
+def _known(leaf: Leaf, part: Part | None, used: set[str]) -> Leaf:
+    """A leaf as it is read, but for what is known of it."""
+    if part is None:
+        # A norm that is left is meant, and a scalar of the network itself is no alpha.
+        other = {Role.NORM: Role.KEEP, Role.ALPHA: Role.MULTIPLIER}
+        return dataclasses.replace(leaf, role=other.get(leaf.role, leaf.role))
+    is_scalar = part.operation == "multiply"
+    if leaf.path not in used or (is_scalar and leaf.role != part.name):
+        does = f"is read as {leaf.role.value!r}" if leaf.path in used else "does nothing"
+        raise ValueError(
+            f"the new part {leaf.path!r} {does}; expected a network whose branches are each a "
+            "product with one last layer."
+        )
+    if is_scalar or part.name.startswith("bias_vector"):
+        return leaf
+    role = Role.CHANNEL_BIAS if part.shape else Role.SCALAR_BIAS
+    return Leaf(leaf.path, role, leaf.shape, leaf.stacked)
 
 
 class _Plan:
@@ -454,7 +459,7 @@ class _Plan:
         shape = tuple(flow[value].shape[axis] for axis in axes)
         if not before and at in self._biased:
             return
-        name = self._numbered(place, "bias_layer")
+        name = self._numbered(place, "bias_layer" if before else "bias_vector")
         part = self._part(place, name, "add", node, shape=shape, axes=axes)
         self._put(part, [(value, at)] if before else [(at, user) for user in flow.users[at]])
 

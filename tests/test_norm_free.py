@@ -6,15 +6,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
-from nf_resnets import models, norm_free, optim, roles, schemes
+from nf_resnets import models, norm_free, roles, schemes
 from tests.roles.libraries import LIBRARIES
-from tests.roles.networks import HEADS, attention, rms, split_heads
+from tests.roles.networks import HEADS, attention, conv, f, rms, split_heads
 
 X = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 WIDTH, COUNT = 8, 2
@@ -235,14 +234,10 @@ def test_a_linen_resnet_with_its_activation_behind_the_sum():
     new = drawn(net.params, scale=0.1)
     parts, tree, outside = new["parts"], new["network"], iter(range(1, 10))
 
-    def conv(x, kernel, stride=1):
-        numbers = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x, kernel, (stride,) * 2, "SAME", dimension_numbers=numbers)
-
     def relu(x):
         return jax.nn.relu(x + parts["outside"][f"bias_activation_{next(outside)}"])
 
-    x_, h = x, relu(conv(x, tree["stem"]["kernel"], 2))
+    h = relu(conv(x, tree["stem"]["kernel"], 2))
     h = nn.max_pool(h, (3, 3), (2, 2), "SAME")
     for k in range(8):
         block, part, stride = tree[f"Block_{k}"], parts[f"branch_{k + 1}"], 1 + (k in (2, 4, 6))
@@ -253,7 +248,7 @@ def test_a_linen_resnet_with_its_activation_behind_the_sum():
         h = relu(skip + part["multiplier"] * y)
     head = tree["Dense_0"]
     expected = (h.mean((1, 2)) + parts["head"]["bias_layer_1"]) @ head["kernel"] + head["bias"]
-    assert_same(net.apply(new, x_), expected)
+    assert_same(net.apply(new, x), expected)
 
 
 def test_a_linen_vision_transformer():
@@ -294,9 +289,8 @@ def test_a_scanned_language_model_with_remat():
     width, count, tokens = 16, 3, np.arange(12).reshape(2, 6)
     shapes = {"q": (16, 16), "k": (16, 16), "v": (16, 16), "o": (16, 16), "up": (16, 32)}
     shapes |= {"down": (32, 16), "n1": (16,), "n2": (16,)}
-    layers = {name: np.zeros((count, *shape), np.float32) for name, shape in shapes.items()}
-    params = drawn({"table": np.zeros((12, width), np.float32), "h": layers,
-                    "n": np.zeros(width, np.float32), "out": np.zeros((width, 12), np.float32)})  # fmt: skip
+    layers = {name: f(count, *shape) for name, shape in shapes.items()}
+    params = drawn({"table": f(12, width), "h": layers, "n": f(width), "out": f(width, 12)})
 
     def attend(p, x):
         heads = (split_heads(x @ p[name], HEADS) for name in "qkv")
@@ -326,3 +320,148 @@ def test_a_scanned_language_model_with_remat():
         x = x + two["multiplier"] * ((h + two["bias_layer_2"]) @ p["down"])
     expected = (x + parts["head"]["bias_layer_1"]) @ tree["out"]
     assert_same(net.apply(new, tokens), expected)
+
+
+# What else it can do, on vectors.
+
+
+def vectors(body, count=2, **more):
+    """A network of blocks ``x = body(layer, x)`` in plain JAX, with its parameters."""
+    layer = {"up": f(WIDTH, 16), "down": f(16, WIDTH), "scale": f(WIDTH), **more}
+    params = drawn({"stem": f(6, WIDTH), **{f"l{i}": layer for i in range(count)}})
+
+    def network(params, x):
+        x = x @ params["stem"]
+        for i in range(count):
+            x = x + body(params[f"l{i}"], x)
+        return x
+
+    return network, params
+
+
+def feed(p, x):
+    return jax.nn.relu(x @ p["up"]) @ p["down"]
+
+
+def normalized(p, x):
+    return feed(p, rms(x, p["scale"]))
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "rezero", "rescalenet", "sqrt_half"])
+def test_other_schemes_have_their_own_parts(scheme):
+    network, params = vectors(normalized)
+    net = norm_free(network, params, X, scheme=scheme, depth=2)
+    starts = {"skipinit": 0, "rezero": 0, "rescalenet": 1}
+    scalar = "multiplier" if scheme == "rescalenet" else "alpha"
+    for part in net.params["parts"].values():
+        assert part.get(scalar, None) == starts.get(scheme)
+    new = drawn(net.params)
+    anatomy, constants = schemes.get(scheme).anatomy, schemes.get(scheme).constants(2)
+    x = X @ params["stem"] * 0 + X @ new["network"]["stem"]
+    for k in (1, 2):
+        part, layer = new["parts"].get(f"branch_{k}", {}), new["network"][f"l{k - 1}"]
+        kind = "bias_layer" if anatomy.channel_biases else "bias_vector"
+        one, two = (part.get(f"{kind}_{j}", 0.0) for j in (1, 2))
+        if anatomy.channel_biases:
+            h = jax.nn.relu((x + one) @ layer["up"]) + two
+            h = h @ layer["down"]
+        else:
+            h = jax.nn.relu(x @ layer["up"] + one) @ layer["down"] + two
+        h = h * part.get(scalar, 1.0) * constants.residual[k - 1]
+        x = constants.identity[k - 1] * x + h
+    assert_same(net.apply(new, X), x)
+
+
+def test_it_is_a_function_like_any_other():
+    network, params = vectors(normalized)
+    net = norm_free(network, params, X, depth=2)
+    roles.verify(net.apply, net.params, net.roles, X)
+    new = drawn(net.params)
+    expected = net.apply(new, X)
+    assert_same(jax.jit(net.apply)(new, X), expected)
+    assert_same(jax.vmap(net.apply, (None, 0))(new, X[:, None])[:, 0], expected)
+    assert_same(net.apply(new, np.tile(X, (3, 1)))[4:8], expected)  # another batch
+    gradient = jax.grad(lambda new: (net.apply(new, X) ** 2).sum())(new)
+    assert all(value.any() for value in jax.tree.leaves(gradient))
+    assert jax.tree.structure(gradient) == jax.tree.structure(new)
+    made = jax.jit(lambda params: norm_free(network, params, X, depth=2).params)(params)
+    jax.tree.map(np.testing.assert_array_equal, made, net.params)
+    assert "2 norms taken out\n  l0/scale\n  l1/scale\n" in str(net)
+
+
+def test_what_a_network_closes_over_may_change():
+    """A program that is kept would hold the first value, and have no gradient with regard to it."""
+
+    def loss(factor):
+        network, params = vectors(lambda p, x: factor * normalized(p, x))
+        net = norm_free(network, params, X, depth=2)
+        return net.apply(drawn(net.params), X).sum()
+
+    step = 1e-2
+    expected = (loss(2.0 + step) - loss(2.0 - step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(loss)(2.0), expected, rtol=1e-3)  # of the step's square
+
+
+def test_forty_blocks_learn():
+    network, params = vectors(normalized, 40)
+    bare = jax.tree.map(lambda value: 3 * value, params)
+    without, _ = vectors(feed, 40)
+    assert float(jnp.abs(without(bare, X)).max()) > 1e8
+    net = norm_free(network, bare, X, depth=40)
+
+    def loss(new):
+        return ((net.apply(new, X) - 1) ** 2).mean()
+
+    step = jax.jit(lambda new: jax.tree.map(lambda v, g: v - 1e-3 * g, new, jax.grad(loss)(new)))
+    new, start = net.params, float(loss(net.params))
+    for _ in range(20):
+        new = step(new)
+    assert float(loss(new)) < start / 2
+
+
+def test_norms_that_are_meant_stay():
+    def body(p, x):
+        return feed(p, rms(rms(x, p["scale"]), p["own"]))
+
+    inner, params = vectors(body, own=f(WIDTH))
+
+    def network(params, x):
+        x = inner(params, x)
+        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+    net = norm_free(network, params, X, depth=2)
+    np.testing.assert_allclose(jnp.linalg.norm(net.apply(net.params, X), axis=-1), 1, rtol=1e-6)
+    assert net.norms == ("l0/scale", "l0/own", "l1/scale", "l1/own")
+    assert norm_free(network, params, X, depth=2, keep="own").norms[:2] == ("l0/scale", "l1/scale")
+    assert len(norm_free(network, params, X, depth=2, keep="").norms) == 5
+    with pytest.raises(ValueError, match="keep='norm' matches no norm; expected one of paths like"):
+        norm_free(network, params, X, depth=2, keep="norm")
+
+
+def in_cond(p, x):
+    return lax.cond(x[0, 0] > 0, normalized, lambda p, x: x, p, x)
+
+
+def in_while(p, x):
+    h = lax.while_loop(lambda h: h[0, 0] > 9, lambda h: rms(h, p["scale"]), x)
+    return feed(p, h)
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "message"),
+    [
+        (in_cond, {}, "the norm 'l0/scale' is in a cond; expected it in plain code, jax.jit"),
+        (in_while, {}, "the norm 'l0/scale' is in a while; expected"),
+        (normalized, {"depth": 3}, "2 residual branches found, depth=3 given"),
+        (normalized, {"scheme": "batchnorm"}, "scheme='batchnorm' is for norms; expected one"),
+        (
+            lambda p, x: feed(p, x * lax.rsqrt((x @ p["up"]).mean() ** 2)),
+            {},
+            "divides by the root of a statistic, and is no norm of what it divides",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused(body, options, message):
+    network, params = vectors(body)
+    with pytest.raises(ValueError, match=message):
+        norm_free(network, params, X, **{"depth": 2, **options})
