@@ -412,7 +412,7 @@ def test_forty_blocks_learn():
     def loss(new):
         return ((net.apply(new, X) - 1) ** 2).mean()
 
-    step = jax.jit(lambda new: jax.tree.map(lambda v, g: v - 1e-3 * g, new, jax.grad(loss)(new)))
+    step = jax.jit(lambda new: jax.tree.map(lambda v, g: v - 3e-3 * g, new, jax.grad(loss)(new)))
     new, start = net.params, float(loss(net.params))
     for _ in range(20):
         new = step(new)
