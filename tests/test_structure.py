@@ -17,7 +17,7 @@ PACKAGE = ROOT / "nf_resnets"
 RANKS = {
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
     "looks": 0, "command_line": 0, "machine": 0,
-    "manifest": 1, "norms": 1, "parametrization": 1, "rewritten": 1,
+    "manifest": 1, "parametrization": 1,
     "schemes": 2,
     "init": 3, "models": 3, "norm_free": 3,
     "data": 4, "optim": 4,

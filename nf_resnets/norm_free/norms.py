@@ -12,7 +12,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -281,7 +281,7 @@ def _product(one: _Value, two: _Value) -> _Value:
     return _Value(slope, one.level * two.level, one.reduced and two.reduced)
 
 
-def _number(value: object) -> float | None:
+def _number(value: Any) -> float | None:
     """The one number that an array holds, or None."""
     if value is None or not np.size(value):
         return None
