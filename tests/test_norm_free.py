@@ -420,20 +420,21 @@ def test_forty_blocks_learn():
 
 
 def test_norms_that_are_meant_stay():
-    def body(p, x):
-        return feed(p, rms(rms(x, p["scale"]), p["own"]))
-
-    inner, params = vectors(body, own=f(WIDTH))
-
-    def network(params, x):
-        x = inner(params, x)
+    def length_one(x):
         return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
+    inner, params = vectors(lambda p, x: feed(p, rms(rms(x, p["scale"]), p["own"])), own=f(WIDTH))
+
+    def network(params, x):
+        return length_one(inner(params, length_one(x)))
+
     net = norm_free(network, params, X, depth=2)
-    np.testing.assert_allclose(jnp.linalg.norm(net.apply(net.params, X), axis=-1), 1, rtol=1e-6)
     assert net.norms == ("l0/scale", "l0/own", "l1/scale", "l1/own")
-    assert norm_free(network, params, X, depth=2, keep="own").norms[:2] == ("l0/scale", "l1/scale")
-    assert len(norm_free(network, params, X, depth=2, keep="").norms) == 5
+    y = net.apply(drawn(net.params), X)
+    np.testing.assert_allclose(jnp.linalg.norm(y, axis=-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(net.apply(drawn(net.params), 2 * X), y, rtol=1e-4)
+    assert norm_free(network, params, X, depth=2, keep="own").norms == ("l0/scale", "l1/scale")
+    assert len(norm_free(network, params, X, depth=2, keep="").norms) == 6
     with pytest.raises(ValueError, match="keep='norm' matches no norm; expected one of paths like"):
         norm_free(network, params, X, depth=2, keep="norm")
 
@@ -447,6 +448,16 @@ def in_while(p, x):
     return feed(p, h)
 
 
+def over_devices(p, x):
+    norm = nn.BatchNorm(False, axis_name="batch", use_scale=False, use_bias=False)
+    state = {"batch_stats": {"mean": p["scale"], "var": p["scale"]}}
+
+    def one(x):
+        return feed(p, norm.apply(state, x[None], mutable=["batch_stats"])[0][0])
+
+    return jax.vmap(one, axis_name="batch")(x)
+
+
 @pytest.mark.parametrize(
     ("body", "options", "message"),
     [
@@ -454,6 +465,7 @@ def in_while(p, x):
         (in_while, {}, "the norm 'l0/scale' is in a while; expected"),
         (normalized, {"depth": 3}, "2 residual branches found, depth=3 given"),
         (normalized, {"scheme": "batchnorm"}, "scheme='batchnorm' is for norms; expected one"),
+        (over_devices, {}, "and is no norm of what it divides; expected"),
         (
             lambda p, x: feed(p, x * lax.rsqrt((x @ p["up"]).mean() ** 2)),
             {},

@@ -35,7 +35,7 @@ class Norm:
       name: the module of its leaves, or the layer that it stands at.
       paths: of its leaves, or of that layer.
       nodes: its steps.
-      is_followed: whether a layer comes behind it.
+      is_inner: whether a layer comes behind it, and a leaf before or in it.
       statistics: what replaces an operand that depends on data, by step and operand.
       leaves: what replaces another operand, by step and position.
     """
@@ -43,7 +43,7 @@ class Norm:
     name: str
     paths: tuple[str, ...]
     nodes: frozenset[int]
-    is_followed: bool
+    is_inner: bool
     statistics: dict[tuple[int, int], float]
     leaves: dict[tuple[int, int], float]
 
@@ -86,6 +86,9 @@ class _Finder:
                 long = ({span.axis for span in v.spans() if span.size > 1} for v in views)
                 if is_norm and all(len(axes) < 2 for axes in long):
                     self._neutral[node.id, at] = _NEUTRAL[node.name]
+        self._fed: dict[int, bool] = {}
+        for node in flow.nodes:
+            self._fed[node.id] = bool(node.uses) or any(self._fed[pred] for pred in node.preds)
         self._leads: dict[int, bool] = {}
         for node in reversed(flow.nodes):
             users = flow.users[node.id]
@@ -124,14 +127,15 @@ class _Finder:
             module or (paths[0] if paths else f"at {layer}"),
             tuple(paths) or (layer,),
             frozenset(region),
-            self._leads[end],
+            self._leads[end] and (bool(paths) or self._fed[start]),
             self._statistics(region, values),
             leaves,
         )
 
     def _running(self, node: Node) -> dict[tuple[int, int], float]:
         """What replaces running statistics: the root, and the mean that was subtracted before."""
-        leaves = {(node.id, at): 1.0 for at, each in (*node.uses, *node.constants) if each.rooted}
+        leaves = {(node.id, at): 1.0 for at, use in node.uses if use.rooted}
+        leaves |= {(node.id, at): 1.0 for at, constant in node.constants if constant.rooted}
         before = self._flow[self._behind_moves(node.preds[0])]
         if before.name == "sub" and len(before.preds) == 1:
             leaves |= {(before.id, at): 0.0 for at, each in before.constants if each.size > 1}

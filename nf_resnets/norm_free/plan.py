@@ -95,13 +95,13 @@ class Plan:
 
 
 def _kept(norms: list[Norm], keep: str | None) -> list[Norm]:
-    if keep is None:
-        return [norm for norm in norms if not norm.is_followed]
-    kept = [norm for norm in norms if keep and any(re.search(keep, path) for path in norm.paths)]
-    if keep and not kept:
+    if keep == "":
+        return []
+    named = [norm for norm in norms if keep and any(re.search(keep, path) for path in norm.paths)]
+    if keep and not named:
         shown = ", ".join(repr(norm.paths[0]) for norm in norms[:_MOST_SHOWN])
         raise ValueError(f"keep={keep!r} matches no norm; expected one of paths like {shown}.")
-    return kept
+    return [norm for norm in norms if norm in named or not norm.is_inner]
 
 
 class _Places:

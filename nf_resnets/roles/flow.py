@@ -92,7 +92,7 @@ class Flow:
         for node in self.nodes:
             at, name = node.id, node.name
             square = name == "dot_general" and len(node.preds) == 2 and len(set(node.preds)) == 1
-            reduces = name in ("reduce_sum", "reduce_window_sum") or square
+            reduces = name in ("reduce_sum", "reduce_window_sum", "psum") or square
             is_root = name in ROOTS or (name == "pow" and _is_half(node))
             smooth = name in ELEMENTWISE or is_root or name == "pow"
             of_statistics = bool(node.preds) and all(statistic[pred] for pred in node.preds)
