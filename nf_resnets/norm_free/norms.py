@@ -38,6 +38,7 @@ class Norm:
       is_inner: whether a layer comes behind it, and a leaf before or in it.
       statistics: what replaces an operand that depends on data, by step and operand.
       leaves: what replaces another operand, by step and position.
+      fault: why it cannot be taken out, a sentence, or ``""``.
     """
 
     name: str
@@ -46,16 +47,14 @@ class Norm:
     is_inner: bool
     statistics: dict[tuple[int, int], float]
     leaves: dict[tuple[int, int], float]
+    fault: str = ""
 
 
 def norms_of(trace: Trace, flow: Flow, uses: Sequence[Sequence[Use]]) -> list[Norm]:
-    """The norms of a program, in the order of computation.
-
-    Raises:
-      ValueError: if a step divides by the root of a statistic and is no norm of what it divides.
-    """
+    """The norms of a program, in the order of computation."""
     finder = _Finder(trace, flow, uses)
-    return [norm for at in sorted(flow.normalized) if (norm := finder.norm(at)) is not None]
+    steps = sorted(flow.normalized | finder.divided_otherwise())
+    return [norm for at in steps if (norm := finder.norm(at)) is not None]
 
 
 class _Value(NamedTuple):
@@ -107,21 +106,23 @@ class _Finder:
             start = self._uncentred(start)
         region = flow.between(start, at)
         values = self._values(start, region, leaves)
-        value = values[at]
+        value = values.get(at)
         if value is not None and value.is_statistic:
             return None
-        if flow.layers(region) or value is None or value.level:
-            raise ValueError(
-                f"a step {node.name} {list(node.shape)} at {self._layer_at(start)!r} divides by "
-                "the root of a statistic, and is no norm of what it divides; expected a mean of "
-                "squares or a variance."
+        layer = self._layer_at(start)
+        if at not in flow.normalized or flow.layers(region) or value is None or value.level:
+            fault = (
+                f"a step {node.name} {list(node.shape)} at {layer!r} divides by a statistic of the "
+                "data; expected the root of a mean of squares or of a variance, or keep= to match "
+                f"{layer!r}."
             )
+            inner = self._leads[at] and self._fed[node.preds[0]]
+            return Norm(f"at {layer}", (layer,), frozenset({at}), inner, {}, {}, fault)
         end = self._end(start, at, leaves)
         region = flow.between(start, end)
         leaves |= {key: n for key, n in self._neutral.items() if key[0] in region}
         values = self._values(start, region, leaves)
         paths = self._paths(region)
-        layer = self._layer_at(start)
         module = os.path.commonprefix(paths).rpartition("/")[0] if paths[1:] else ""
         return Norm(
             module or (paths[0] if paths else f"at {layer}"),
@@ -131,6 +132,28 @@ class _Finder:
             self._statistics(region, values),
             leaves,
         )
+
+    def divided_otherwise(self) -> set[int]:
+        """The steps that divide data by a statistic of it that is no root."""
+        flow, of_statistic = self._flow, dict[int, bool]()
+        steps = set()
+        for node in flow.nodes:
+            flags = [of_statistic[pred] for pred in node.preds]
+            reduces = node.name.startswith("reduce_") or node.name == "psum"
+            is_matrix = node.name == "dot_general" and not node.uses and len({*node.preds}) == 1
+            plain = bool(flags) and not node.uses and node.name != "carry"
+            of_statistic[node.id] = reduces or is_matrix or (plain and all(flags))
+            if node.name not in ("mul", "div") or len(flags) != 2 or sum(flags) != 1:
+                continue
+            data = node.preds[flags.index(False)]
+            start = flow.above[node.id]
+            region = flow.between(start, node.id) if start != NONE else set()
+            if node.id in flow.normalized | flow.in_norm or not region or flow.layers(region):
+                continue
+            value = _DATA if data == start else self._values(start, region, {}).get(data)
+            if value is not None and value.slope:
+                steps.add(node.id)
+        return steps
 
     def _running(self, node: Node) -> dict[tuple[int, int], float]:
         """What replaces running statistics: the root, and the mean that was subtracted before."""
@@ -257,7 +280,7 @@ class _Finder:
                 return _product(one, one)
             case "div" if not two.slope and two.level:
                 return _Value(one.slope / two.level, one.level / two.level, reduced)
-            case "reduce_sum":
+            case "reduce_sum" | "psum":
                 return _Value(0.0, one.level * self._count(node, node.options["axes"]), True)
             case "dot_general" if len(node.preds) == 2 and len({*node.preds}) == 1:
                 axes = node.options["dimension_numbers"][0][0]
@@ -274,7 +297,7 @@ class _Finder:
 
     def _count(self, node: Node, axes: Sequence[int]) -> float:
         shape = self._flow[node.preds[0]].shape
-        sizes = [shape[axis] for axis in axes]
+        sizes = [shape[axis] if isinstance(axis, int | np.integer) else None for axis in axes]
         return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else math.nan
 
 

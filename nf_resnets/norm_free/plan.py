@@ -45,6 +45,9 @@ class Plan:
         norms = norms_of(traced, flow, self._uses)
         kept = _kept(norms, keep)
         self.removed = [norm for norm in norms if norm not in kept]
+        faults = [norm.fault for norm in self.removed if norm.fault]
+        if faults:
+            raise ValueError(faults[0])
         self.num_kept = sum(len(flow.normalized & norm.nodes) for norm in kept)
         replaced = {key for norm in self.removed for key in norm.leaves}
         insertion = Insertion(traced, flow, residuals, self._uses, scheme.anatomy, replaced)

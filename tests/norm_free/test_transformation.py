@@ -160,11 +160,16 @@ def over_devices(p, x):
         (in_while, {}, "the norm 'l0/scale' is in a while; expected"),
         (normalized, {"depth": 3}, "2 residual branches found, depth=3 given"),
         (normalized, {"scheme": "batchnorm"}, "scheme='batchnorm' is for norms; expected one"),
-        (over_devices, {}, "and is no norm of what it divides; expected"),
+        (over_devices, {}, "divides by a statistic of the data; expected the root of a mean"),
+        (
+            lambda p, x: feed(p, x / jnp.abs(x).mean(-1, keepdims=True)),
+            {},
+            "a step div .* at 'stem' divides by a statistic of the data; expected the root",
+        ),
         (
             lambda p, x: feed(p, x * lax.rsqrt((x @ p["up"]).mean() ** 2)),
             {},
-            "divides by the root of a statistic, and is no norm of what it divides",
+            "divides by a statistic of the data",
         ),
     ],
 )
