@@ -148,7 +148,11 @@ class _Finder:
             data = node.preds[flags.index(False)]
             start = flow.above[node.id]
             region = flow.between(start, node.id) if start != NONE else set()
-            if node.id in flow.normalized | flow.in_norm or not region or flow.layers(region):
+            if node.id in flow.in_norm or not region or flow.layers(region):
+                continue
+            origin = flow[self._behind_moves(start)]
+            signed = origin.uses or origin.name in (*SUMS, "input", "carry", "cut")
+            if not signed:  # weights, as a softmax's, are divided by their sum
                 continue
             value = _DATA if data == start else self._values(start, region, {}).get(data)
             if value is not None and value.slope:
