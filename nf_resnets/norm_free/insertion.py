@@ -88,6 +88,13 @@ class Insertion:
             for name, edges in (("residual", ends), ("identity", skips)):
                 values = getattr(constants, name)
                 if values is not None:
+                    alike = [p for e in edges for p in self.edges[e] if p.name == name]
+                    if alike or not edges:
+                        raise ValueError(
+                            f"residual branch {self._name(branch)[7:]} ends in a sum of "
+                            f"{len(terms)} values; expected one skip path and one branch, each of "
+                            "which is multiplied by a constant."
+                        )
                     constant = self._by_turn(branch, values)
                     part = self._part(self._name(branch), name, "multiply", node, constant=constant)
                     self._put(part, edges)

@@ -109,8 +109,8 @@ class _Finder:
         value = values.get(at)
         if value is not None and value.is_statistic:
             return None
-        layer = self._layer_at(start)
         if at not in flow.normalized or flow.layers(region) or value is None or value.level:
+            layer = self._layer_at(start)
             fault = (
                 f"a step {node.name} {list(node.shape)} at {layer!r} divides by a statistic of the "
                 "data; expected the root of a mean of squares or of a variance, or keep= to match "
@@ -123,6 +123,7 @@ class _Finder:
         leaves |= {key: n for key, n in self._neutral.items() if key[0] in region}
         values = self._values(start, region, leaves)
         paths = self._paths(region)
+        layer = "" if paths else self._layer_at(start)
         module = os.path.commonprefix(paths).rpartition("/")[0] if paths[1:] else ""
         return Norm(
             module or (paths[0] if paths else f"at {layer}"),

@@ -160,6 +160,11 @@ def over_devices(p, x):
         (in_while, {}, "the norm 'l0/scale' is in a while; expected"),
         (normalized, {"depth": 3}, "2 residual branches found, depth=3 given"),
         (normalized, {"scheme": "batchnorm"}, "scheme='batchnorm' is for norms; expected one"),
+        (
+            lambda p, x: feed(p, x) + normalized(p, 2 * x),
+            {"scheme": "rescalenet", "depth": 4},
+            "residual branch 2 ends in a sum of 3 values; expected one skip path and one branch",
+        ),
         (over_devices, {}, "divides by a statistic of the data; expected the root of a mean"),
         (
             lambda p, x: feed(p, x / jnp.abs(x).mean(-1, keepdims=True)),
