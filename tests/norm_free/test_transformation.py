@@ -143,6 +143,11 @@ def in_while(p, x):
     return feed(p, h)
 
 
+def in_shard_map(p, x):
+    mesh, spec = jax.make_mesh((1,), ("data",)), jax.P()
+    return jax.shard_map(normalized, mesh=mesh, in_specs=(spec, spec), out_specs=spec)(p, x)
+
+
 def over_devices(p, x):
     norm = nn.BatchNorm(False, axis_name="batch", use_scale=False, use_bias=False)
     state = {"batch_stats": {"mean": p["scale"], "var": p["scale"]}}
@@ -157,6 +162,7 @@ def over_devices(p, x):
     ("body", "options", "message"),
     [
         (in_cond, {}, "the norm 'l0/scale' is in a cond; expected it in plain code, jax.jit"),
+        (in_shard_map, {}, "the norm 'l0/scale' is in a shard_map; expected"),
         (in_while, {}, "the norm 'l0/scale' is in a while; expected"),
         (normalized, {"depth": 3}, "2 residual branches found, depth=3 given"),
         (normalized, {"scheme": "batchnorm"}, "scheme='batchnorm' is for norms; expected one"),
