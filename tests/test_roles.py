@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import itertools
 import time
 
 import jax
@@ -327,22 +326,6 @@ def test_branches_of_a_scanned_layer_take_turns_and_the_encoder_comes_first():
     assert leaves["decoder/layers/cross_attention/query/kernel"].branches == (6, 9, 12)
 
 
-def test_the_layers_of_attention_are_in_the_order_in_which_it_computes():
-    leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree()).leaves}
-    path = "encoder/layers/attention/{}/kernel"
-    names = ("query", "key", "value", "out")
-    assert [leaves[path.format(name)].layer for name in names] == [1, 2, 3, 4]
-    assert {leaves[path.format(name)].m for name in names} == {4}
-    # It is known of attention; where the rules give an order it is theirs.
-    ours = roles.OUR_RULES
-    by_name = Rules(branch=ours.branch, embedding=ours.embedding, stacked=ours.stacked)
-    leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree(), by_name).leaves}
-    assert [leaves[path.format(name)].layer for name in names] == [1, 2, 3, 4]
-    other = dataclasses.replace(by_name, order=("out",))
-    leaves = {leaf.path: leaf for leaf in roles.assign(_transformer_tree(), other).leaves}
-    assert [leaves[path.format(name)].layer for name in names] == [3, 2, 4, 1]
-
-
 def test_stages_that_are_stacked_by_themselves_do_not_take_turns():
     one = jax.ShapeDtypeStruct((2, 3, 3, 4, 4), jnp.float32)
     tree = {f"stage_{s}": {"conv_1": one, "conv_2": one} for s in (1, 2)}
@@ -371,170 +354,91 @@ def test_two_scans_of_equal_length_are_one_after_the_other(stacked):
 
 
 @pytest.mark.parametrize(
-    ("names", "stacked"),
+    ("names", "order", "layers"),
     [
-        (("net/stage_1", "net/stage_2"), "^net/"),
-        (("encoder", "decoder"), "^"),
-        (("early", "late"), ""),
-        (("net/encoder", "net/decoder"), "net"),
+        (("up", "down"), ("up", "down"), [1, 2]),
+        (("q", "k", "v", "o"), ("q", "k", "v", "o"), [1, 2, 3, 4]),
+        (("conv_2", "conv_10"), (), [1, 2]),
     ],
 )
-def test_scans_that_may_be_one_or_two_are_refused(names, stacked):
-    tree = _scanned(CONV_12, *names)
-    branch = r"(\w+)/conv_(\d)"
-    with pytest.raises(ValueError, match=r"may be one scan.* or two; expected a group in") as error:
-        roles.assign(tree, Rules(branch=branch, stacked=stacked))
-    assert all(name in str(error.value) for name in names)
-    # A group says which: of one scan is what has it in common.
-    first, second = sorted(names)
-    two = Rules(branch=branch, stacked=f"^({first})/|^({second})/")
-    found = [branch.name for branch in roles.assign(tree, two).branches]
-    assert found == [f"{name}[{index}]" for name in (first, second) for index in range(12)]
-    one = Rules(branch=branch, stacked="^(net)/" if "net" in first else "^()")
-    found = [branch.name for branch in roles.assign(tree, one).branches]
-    assert found == [f"{name}[{index}]" for index in range(12) for name in (first, second)]
+def test_words_that_name_layers_are_ordered_by_the_rules_alone(names, order, layers):
+    tree, rules = _blocks("b_1", "b_2", layers=names), Rules(r"b_(\d)/(\w+)$", order=order)
+    found = {leaf.path: leaf.layer for leaf in roles.assign(tree, rules).leaves}
+    assert [found[f"b_2/{name}"] for name in names] == layers
+    for wrong in ((), order[1:]) if order else ():
+        with pytest.raises(ValueError, match="branch 'b_1' are told apart by words; .*rules.order"):
+            roles.assign(tree, dataclasses.replace(rules, order=wrong))
+    with pytest.raises(ValueError, match="rules.order names 'none', which no group of"):
+        roles.assign(tree, dataclasses.replace(rules, order=(*order, "none")))
 
 
-def test_unlike_scans_side_by_side_are_refused_too():
-    tree = _scanned(CONV_12, "attention", layers="abcd") | _scanned(CONV_12, "mlp")
-    rules = Rules(branch=r"^(\w+)/(?:conv_)?(\w)$", stacked="^(?:attention|mlp)/")
-    with pytest.raises(ValueError, match="'attention' and 'mlp', both stacked 12 times"):
-        roles.assign(tree, rules)
-    grouped = dataclasses.replace(rules, stacked="^()")
-    assert [b.name for b in roles.assign(tree, grouped).branches][:3] == [
-        "attention[0]",
-        "mlp[0]",
-        "attention[1]",
-    ]
-
-
-def test_an_encoder_and_a_decoder_below_one_path():
-    tree = {"model": _transformer_tree(3, 3)}
-    pattern = r"(encoder|decoder)/layers/(\w+)/(\w+)/kernel$"
-    order = ("encoder", "decoder")
-    rules = Rules(branch=pattern, embedding="embedding", stacked="^model/(?!emb)", order=order)
-    with pytest.raises(ValueError, match="may be one scan, in which they take turns, or two"):
-        roles.assign(tree, rules)
-    rules = dataclasses.replace(rules, stacked="^model/..coder")
-    names = [branch.name for branch in roles.assign(tree, rules).branches]
-    assert names[:3] == [f"model/encoder/layers/{kind}" for kind in
-                         ("attention[0]", "feed_forward[0]", "attention[1]")]  # fmt: skip
-    assert all("encoder" in name for name in names[:6])
-
-
-def test_a_branch_amid_a_scan_is_refused():
-    tree = {"layers": _scanned(CONV_12, "attention", "mlp", layers="ab")}
-    tree["layers"]["mlp"]["c"] = tree["layers"]["mlp"]["b"]
-    tree |= _blocks("final", layers="ab")
-    rules = Rules(branch=r"(?:layers/)?(\w+)/(\w)$", stacked="^layers/")
-    with pytest.raises(ValueError, match="'final' stands between them by the groups of rules.bra"):
-        roles.assign(tree, rules)
-
-
-def test_a_forgotten_stacked_is_named_where_the_depth_is_wrong():
-    stack = jax.ShapeDtypeStruct((20, 3, 3, 4, 4), jnp.float32)
-    tree = {"scan_1": {"conv_1": stack, "conv_2": stack}, "scan_2": {"conv_1": stack}}
-    role_map = roles.assign(tree, Rules(branch=r"(scan_\d)/conv_(\d)"))
-    with pytest.raises(
-        ValueError,
-        match=r"2 residual branches found, depth=40 given.*; leaf 'scan_1/conv_1' "
-        r"\[20, 3, 3, 4, 4\] looks stacked over 20 branches, which rules.stacked must say",
-    ):
-        role_map.check_depth(40)
-    with pytest.raises(ValueError, match=r"L = 54\)\.$"):  # nothing would make it 30
-        role_map.check_depth(30)
-    dense = {"layers": {"up": jnp.ones((9, 4, 8)), "up_b": jnp.ones((9, 8))}}
-    with pytest.raises(ValueError, match=r"'layers/up_b' \[9, 8\] is no bias vector.*stacked"):
-        roles.assign(dense, Rules(branch=r"(layers)/(up)"))
-    del dense["layers"]["up_b"]
-    with pytest.raises(ValueError, match=r"'layers/up' \[9, 4, 8\] looks stacked over 9"):
-        roles.assign(dense, Rules(branch=r"(layers)/(up)")).check_depth(9)
-    with pytest.raises(ValueError, match=r"L = 54\)\.$"):  # three taps, not three branches
-        roles.assign(_blocks("a"), Rules(branch=r"(a)/conv_(\d)")).check_depth(3)
-
-
-def test_a_scan_within_a_scan_is_named_where_the_depth_is_wrong():
-    tree = {"conv_1": jnp.ones((2, 3, 3, 3, 4, 4)), "conv_2": jnp.ones((2, 3, 3, 3, 4, 4))}
-    role_map = roles.assign({"inner": tree}, Rules(branch=r"(inner)/conv_(\d)", stacked="inner"))
-    with pytest.raises(ValueError, match=r"2 residual.*second axis of leaf 'inner/conv_1'.*of 6\."):
-        role_map.check_depth(6)
-
-
-def _mlp(names, *widths):
-    pairs = itertools.pairwise(widths)
-    return {name: jnp.ones(pair) for name, pair in zip(names, pairs, strict=True)}
+@pytest.mark.parametrize(("stacked", "turns"), [("^net/", True), (r"^net/(\w+)/", False)])
+def test_the_groups_of_stacked_say_what_one_scan_is(stacked, turns):
+    tree = {"net": _scanned(CONV_12, "attn", "mlp")}
+    found = roles.assign(tree, Rules(branch=r"(attn|mlp)/conv_(\d)", stacked=stacked)).branches
+    second = "net/mlp[0]" if turns else "net/attn[1]"
+    assert [branch.name for branch in found[:2]] == ["net/attn[0]", second]
 
 
 @pytest.mark.parametrize(
-    "around", ["head", "stem", "attention", "embedding", "shortcut", "wider stage"]
+    ("layout", "axes", "kernel", "bias", "outputs"),
+    [
+        (None, None, (2, 2, 4, 8), 8, 8),
+        ("OIHW", None, (8, 4, 2, 2), 8, 8),
+        (None, "HWOI", (4, 4, 8, 32), 8, 8),  # Flax's transpose_kernel, Haiku's Conv2DTranspose
+        (None, "IOO", (16, 4, 3), 12, 12),
+        (None, "NIO", (5, 4, 3), 15, 3),
+        (None, "HWIN", (3, 3, 1, 6), 6, 1),
+    ],
 )
-def test_names_that_put_the_last_layer_first_are_refused(around):
-    tree = {f"layer_{k}": {"mlp": _mlp(("up", "down"), 8, 32, 8)} for k in range(3)}
-    named = {
-        "head": {"head": jnp.ones((8, 10))},
-        "stem": {"stem": jnp.ones((7, 8))},
-        "embedding": {"embedding": jnp.ones((50, 8))},
-        "shortcut": {"shortcut": jnp.ones((8, 8))},
-    }.get(around, {})
-    if around == "attention":
-        tree["layer_1"]["attention"] = _mlp("qkvo", 8, 8, 8, 8, 8)
-    if around == "wider stage":
-        tree["layer_3"] = {"mlp": _mlp(("a", "b"), 8, 64, 16)}
-    given = {name: f"^{name}$" for name in named}
-    rules = Rules(branch=r"layer_(\d)/(\w+)/(\w+)$", **given)
-    with pytest.raises(ValueError, match=r"'layer_0/mlp' begins with 'layer_0/mlp/down', which"):
-        roles.assign(tree | named, rules)
-    ordered = dataclasses.replace(rules, order=("up", "down"))
-    layers = {leaf.path: leaf.layer for leaf in roles.assign(tree | named, ordered).leaves}
-    assert (layers["layer_0/mlp/up"], layers["layer_0/mlp/down"]) == (1, 2)
+def test_what_a_bias_has_the_weight_must_give(layout, axes, kernel, bias, outputs):
+    tree = {"up": {"kernel": np.ones(kernel), "bias": np.ones(bias)}}
+    rules = Rules(stem="^up/", layout=layout, axes={"kernel": axes} if axes else ())
+    of_bias, weight = roles.assign(tree, rules).leaves
+    assert (weight.length("O"), of_bias.weight) == (outputs, False)
+    tree["up"]["bias"] = np.ones(bias + 1)
+    with pytest.raises(ValueError, match=r"'up/bias' .* outputs by its axes .* rules\.axes"):
+        roles.assign(tree, rules)
 
 
-def test_names_in_the_order_of_the_layers_are_not_refused():
-    rules = Rules(
-        branch=r"layer_(\d)/(\w+)$", head="^head", stem="^stem", optional=("head", "stem")
-    )
-    ends = {"stem": jnp.ones((3, 8)), "head": jnp.ones((8, 10))}
-    for names, widths in (
-        (("down", "up"), (8, 2, 8)),  # an adapter
-        (("fc_in", "fc_out"), (8, 32, 8)),
-        (("c_fc", "c_proj"), (8, 32, 8)),
-        (("conv_1", "conv_2", "conv_3"), (8, 2, 2, 8)),
-    ):
-        tree = {f"layer_{k}": _mlp(names, *widths) for k in range(3)}
-        roles.assign(tree | ends, rules)
-    # A bottleneck whose skip path is padded: stem 8, then 32 throughout.
-    wide = {"layer_0": _mlp("abc", 8, 8, 8, 32), "layer_1": _mlp("abc", 32, 8, 8, 32)}
-    roles.assign(wide | {"stem": ends["stem"], "head": jnp.ones((64, 10))}, rules)
+def test_axes_that_only_rules_can_say_are_asked_for():
+    pair = {"conv_1": np.ones((64, 64, 3, 3)), "conv_2": np.ones((64, 64, 3, 3))}
+    rules = Rules(branch=r"(b)/conv_(\d)")
+    with pytest.raises(ValueError, match="64 x 64 taps .* rules.layout='OIHW'"):
+        roles.assign({"b": pair}, rules)
+    assert roles.assign({"b": pair}, dataclasses.replace(rules, layout="OIHW")).leaves[0].axes
+    thin = {"conv_1": np.ones((3, 3, 1, 8)), "conv_2": np.ones((1, 1, 8, 8))}
+    with pytest.raises(ValueError, match="takes one channel; .* depthwise, 'HWIN', or not, 'HWIO'"):
+        roles.assign({"b": thin}, rules)
+    said = roles.assign({"b": thin}, dataclasses.replace(rules, axes={"conv_1": "HWIN"})).leaves
+    assert roles.fans(said[0]) == (9, 9)
 
 
-def test_a_transposed_convolution_of_haiku_has_its_outputs_before_its_inputs():
-    tree = {
-        "up/conv2_d_transpose": {"w": np.ones((2, 2, 12, 8))},
-        "conv2_d": {"w": np.ones((2, 2, 12, 8))},
-    }
-    leaves = roles.assign(tree, Rules(stem="conv")).leaves
-    assert [roles.fans(leaf) for leaf in leaves] == [(48, 32), (32, 48)]
+def test_a_bias_of_the_heads_is_one_and_a_factor_called_b_is_not():
+    tree = {"q": {"kernel": np.ones((6, 2, 3)), "bias": np.ones((2, 3))}, "b": np.ones((4, 5))}
+    leaves = roles.assign(tree, Rules(stem="^q/", head="^b", axes={"kernel": "IOO"})).leaves
+    assert [leaf.weight for leaf in leaves] == [True, False, True]
 
 
-def test_copies_made_by_vmap_are_asked_of():
-    tree = {"VmapDense_0": {"kernel": np.ones((4, 8, 8))}}
-    with pytest.raises(ValueError, match="experts or copies, by its name; expected rules.axes"):
-        roles.assign(tree, Rules(stem="Dense"))
-    leaves = roles.assign(tree, Rules(stem="Dense", axes={"Vmap": "NIO"})).leaves
-    assert roles.fans(leaves[0]) == (8, 8)
+def test_a_part_of_a_tree_has_the_roles_of_the_whole():
+    """As optax.masked passes it on."""
+    net = stacked_tree.network()
+    whole = roles.assign(net.params, net.rules)
+    part = {**net.params, "in": optax.MaskedNode(), "out": {**net.params["out"], "w": None}}
+    of_map, of_rules = (roles.assign(part, given, part=True) for given in (whole, net.rules))
+    kept = {leaf.path for leaf in whole.leaves} - {"in/w", "out/w"}
+    assert {leaf.path for leaf in of_map.leaves} == {leaf.path for leaf in of_rules.leaves} == kept
+    assert of_map.leaves == tuple(leaf for leaf in whole.leaves if leaf.path in kept)
+    assert [leaf.role for leaf in of_map.leaves] == [leaf.role for leaf in of_rules.leaves]
+    with pytest.raises(ValueError, match="'other' .* none of the tree that the roles"):
+        roles.assign({"other": np.ones(2)}, whole, part=True)
 
 
-@pytest.mark.parametrize("axes", [{}, {"": "DIO"}], ids=["networks", "convolutions"])
-def test_several_networks_in_one_tree_are_refused(axes):
-    dense = {"kernel": np.ones((3, 8, 8)), "bias": np.ones((3, 8))}
-    tree = {
-        "block_1": {"conv_1": {"kernel": dense["kernel"]}},
-        "head": {"kernel": np.ones((3, 8, 4))},
-    }
-    rules = Rules(branch=r"block_(\d)/conv_(\d)", head="head", axes=axes)
-    if axes:
-        assert roles.assign(tree, rules).num_branches == 1
-        return
-    for block in ({"conv_1": dense}, tree["block_1"]):
-        with pytest.raises(ValueError, match=r"first axis of 3, as of 3 networks .* jax\.vmap"):
-            roles.assign({**tree, "block_1": block}, rules)
+def test_what_lies_beside_a_branch_is_told_by_its_path():
+    block = {"attn": {f"w_{j}": WEIGHT for j in (1, 2)}, "mlp": {f"w_{j}": WEIGHT for j in (1, 2)}}
+    block["attn"]["alpha"] = block["ln"] = block["mlp"]["b_2"] = np.ones(2)
+    tree = {"h_1": block, "h_2": block, "ln_f": np.ones(2)}
+    role_map = roles.assign(tree, Rules(branch=r"h_(\d)/(attn|mlp)/w_(\d)"))
+    beside = {leaf.path: ks for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True)}
+    assert (beside["h_2/attn/alpha"], beside["h_2/mlp/b_2"]) == ((3,), (4,))
+    assert (beside["h_1/ln"], beside["h_2/ln"], beside["ln_f"]) == ((1, 2), (3, 4), ())

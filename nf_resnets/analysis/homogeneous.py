@@ -18,7 +18,7 @@ import jax
 from nf_resnets import roles
 from nf_resnets.init.tree import all_zero, is_concrete
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
-from nf_resnets.roles.axes import ends_in_bias
+from nf_resnets.roles.axes import is_bias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
                 "positively homogeneous, without normalisation or attention, as Theorems 1 and 2 "
                 "assume."
             )
-        vector = leaf.role in roles.LAYER_ROLES or ends_in_bias(leaf.path)
+        vector = leaf.role in roles.LAYER_ROLES or is_bias(leaf.path)
         bias = (vector and not leaf.weight) or leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS)
         if bias and is_concrete(value) and not all_zero(value):
             raise ValueError(

@@ -82,15 +82,13 @@ def fixup(
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero), ``scale`` is not finite and above 0, or the tree is
-        initialised already, has no residual branch, holds shapes or numbers that are not finite,
-        has a norm in a branch that ``rules.norm`` does not name, a second factor of zeros in a
-        branch or a head of two layers, or does not fit the rules (see
+        initialised already, has no residual branch, holds shapes or numbers that are not finite, a
+        norm in a branch, a second factor of zeros at the end of one, or does not fit the rules (see
         :func:`nf_resnets.roles.assign`).
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
-      SchemeWarning: if the tree has no scalar biases or multipliers, or the last layer of a branch
-        or the head has a bias vector that no rule matches and that is not 0.
+      SchemeWarning: if the tree has no scalar biases or multipliers.
 
     Source: Zhang, Dauphin, Ma, *Fixup Initialization: Residual Learning Without Normalization*,
     ICLR 2019; its published code, hongyi-zhang/Fixup.
@@ -126,7 +124,6 @@ def fixup(
             return scaled(value, scale * _factor(leaf, role_map, published=published))
         return value
 
-    needs.warn_of_last_biases(SCHEME, role_map, params)
     return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
 
 

@@ -6,22 +6,14 @@ comes to without it in the scheme's ``needs``. Here a tree is held against both.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
-import re
 import warnings
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 
-from nf_resnets.init.norms import refuse_norms
-from nf_resnets.init.tree import all_zero, is_concrete
-from nf_resnets.init.zeros import refuse_two_zeros
-from nf_resnets.roles import Role, RoleMap
-from nf_resnets.roles.axes import layer_of
-from nf_resnets.roles.vectors import is_gain
+from nf_resnets.init.tree import is_concrete, zero_rows
+from nf_resnets.roles import Leaf, Role, RoleMap
 from nf_resnets.schemes import BranchConstants, Need, Scheme, SchemeWarning
 
 # What a tree shows of a network: the part of the anatomy, what to call it, the rule that names it.
@@ -60,32 +52,16 @@ class MissingPart:
     sentence: str
 
 
-_SILENT = contextvars.ContextVar("silent", default=False)
-
-
-@contextlib.contextmanager
-def without_checks() -> Iterator[None]:
-    """Within it nothing is checked, to ask what an initialiser does and not whether it may."""
-    token = _SILENT.set(True)
-    try:
-        yield
-    finally:
-        _SILENT.reset(token)
-
-
 def check_parts(
     scheme: Scheme, role_map: RoleMap, *, constants: BranchConstants | None = None
 ) -> None:
     """Refuses a network that would not train under the scheme, and warns of one that lacks a part.
 
-    A norm or a head in a branch is refused, and the lack of a part without which training fails.
+    A norm in a branch is refused, and the lack of a part without which training fails.
     ``constants`` are those of the forward pass, if they were given.
     """
-    if _SILENT.get():
-        return
-    _refuse_heads_in_branches(role_map)
     if scheme.norm_free:
-        refuse_norms(scheme, role_map)
+        _refuse_norms(scheme, role_map)
     for missing in missing_parts(scheme, role_map, constants=constants):
         if missing.without == "fails":
             raise ValueError(missing.sentence)
@@ -93,61 +69,61 @@ def check_parts(
             warnings.warn(f"{scheme.title}: {missing.sentence}", SchemeWarning, stacklevel=3)
 
 
-def _refuse_heads_in_branches(role_map: RoleMap) -> None:
-    """Refuses a layer of the head beside those of a branch, which an unanchored rule has found."""
-    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
-        if leaf.role is Role.HEAD and location.inside and len(location.branches) == 1:
-            name = role_map.branches[location.branches[0][0] - 1].name
+def _refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
+    """Refuses a branch that normalises, as the network's computation or our names show."""
+    scales_weights = not (scheme.anatomy.alpha or scheme.anatomy.standardized)
+    normalized = {branch.k: branch.normalized for branch in role_map.branches}
+    if role_map.is_ours:
+        normalized |= {
+            k: "weights" if _is_gain(leaf) else "data"
+            for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True)
+            for k in ks
+            if leaf.role is Role.NORM
+        }
+    for branch in role_map.branches:
+        if normalized[branch.k] == "data":
             raise ValueError(
-                f"leaf {leaf.path!r} {list(leaf.shape)} is matched by rules.head and lies in "
-                f"residual branch {name!r}; expected rules.head to match the network's last layer "
-                "alone, as in '^Dense_0/'."
+                f"residual branch {branch.name!r} contains a norm, and {scheme.title} is for "
+                "branches without normalisation; expected the norm to be taken out of the network, "
+                "or its leaves to be matched by keep= if it is meant."
+            )
+        if normalized[branch.k] == "weights" and scales_weights:
+            raise ValueError(
+                f"residual branch {branch.name!r} normalises its weights, and {scheme.title} "
+                "scales weights, without effect there; expected plain weights, or a scheme that "
+                "leaves them as they are, such as 'skipinit'."
             )
 
 
-def warn_of_last_biases(scheme: Scheme, role_map: RoleMap, params: Any) -> None:
-    """Warns of a bias vector of a head or of a branch's last layer that no rule names, if not 0.
-
-    Layers of Equinox and PyTorch draw theirs at random.
-    """
-    if _SILENT.get() or role_map.rules is None:  # every bias vector is known
-        return
-    zero = {
-        _without_own_key(leaf.path): leaf.role
-        for leaf in role_map.leaves
-        if leaf.weight
-        and (leaf.role is Role.HEAD or (leaf.role is Role.BRANCH and leaf.layer == leaf.m))
-    }
-    found: dict[Role, list[str]] = {}
-    for leaf, value in role_map.items(params):
-        role = zero.get(_without_own_key(leaf.path))
-        unnamed = leaf.role is Role.KEEP and not leaf.weight and hasattr(value, "shape")
-        kept = re.search(role_map.rules.keep or "(?!)", leaf.path)
-        if role and unnamed and not kept and is_concrete(value) and not all_zero(value):
-            found.setdefault(role, []).append(leaf.path)
-    for of_role, paths in found.items():
-        others = f" and {len(paths) - 1} more" if paths[1:] else ""
-        of, it = ("the head", "network's output")
-        if of_role is Role.BRANCH:
-            of, it = ("the last layer of a residual branch", "branch")
-        warnings.warn(
-            f"{scheme.title}: bias vector {paths[0]!r}{others}, of {of}, is not 0, so that the "
-            f"{it} does not start at 0; expected rules.{of_role.value} to match it, then it "
-            "becomes 0, or rules.keep.",
-            SchemeWarning,
-            stacklevel=3,
-        )
-
-
-def _without_own_key(path: str) -> str:
-    """The path without what tells a weight from its bias vector, as in ``w_2`` and ``b2``, too."""
-    return re.sub(r"(?:^|(?<=[/_.]))(?:weight|kernel|[wW]|bias|[bB])_?(?=\d+$)", "", layer_of(path))
+def _is_gain(leaf: Leaf) -> bool:
+    """Whether a leaf of our own networks is the gain of standardised weights."""
+    return leaf.path.endswith("/gain")
 
 
 def check_zeros(scheme: Scheme, role_map: RoleMap, params: Any) -> Any:
-    """Returns the tree that an initialiser has made, if no branch of it holds two zero factors."""
-    if not _SILENT.get():
-        refuse_two_zeros(scheme, params, role_map)
+    """Returns the tree that an initialiser has made, if no branch of it ends in two zero factors.
+
+    The product of two zeros has no gradient with regard to either: a last layer that Fixup sets to
+    0 and a multiplier of 0, a scalar of 0 behind a layer of zeros. Of traced values nothing can be
+    said, and :func:`nf_resnets.roles.verify` sees more.
+    """
+    first: dict[int, str] = {}
+    for (leaf, value), branches in zip(role_map.items(params), role_map.beside, strict=True):
+        last = leaf.role is Role.BRANCH and leaf.weight and leaf.layer == leaf.m
+        ends = last or leaf.role in (Role.ALPHA, Role.MULTIPLIER)
+        # A scalar beside several branches belongs to one of them.
+        if not ends or not is_concrete(value) or leaf.count != len(branches):
+            continue
+        zero = zero_rows(value, stacked=leaf.stacked)
+        for k in (k for k, is_zero in zip(branches, zero, strict=True) if is_zero):
+            if k in first:
+                raise ValueError(
+                    f"leaves {first[k]!r} and {leaf.path!r} of residual branch "
+                    f"{role_map.branches[k - 1].name!r} are both zero after {scheme.title}, so "
+                    "that neither ever gets a gradient; expected one zero factor in a branch at "
+                    "most."
+                )
+            first[k] = leaf.path
     return params
 
 
@@ -192,8 +168,8 @@ def _count(part: str, role_map: RoleMap) -> int:
         return len({k for leaf in leaves if not leaf.weight for k in leaf.branches})
     if part == "standardized" and role_map.rules is None:
         return sum(branch.normalized == "weights" for branch in role_map.branches)
-    if part in ("standardized", "norm"):
-        return sum(is_gain(leaf) == (part == "standardized") for leaf in leaves)
+    if part in ("standardized", "norm") and role_map.is_ours:
+        return sum(_is_gain(leaf) == (part == "standardized") for leaf in leaves)
     return sum(leaf.count for leaf in leaves)
 
 
@@ -261,7 +237,4 @@ def _check_constants(scheme: Scheme, depth: int, constants: Any) -> None:
             )
 
 
-__all__ = [
-    "MissingPart", "check_parts", "check_zeros", "missing_parts", "warn_of_last_biases",
-    "without_checks",
-]  # fmt: skip
+__all__ = ["MissingPart", "check_parts", "check_zeros", "missing_parts"]

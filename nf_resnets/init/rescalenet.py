@@ -69,10 +69,9 @@ def rescalenet(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree holds shapes or
-        numbers that are not finite, has a norm in a branch that ``rules.norm`` does not name, or
-        does not fit the rules, ``dropout`` is not one rate in ``[0, 1)`` or as many as there are
-        branches, ``constants`` are missing or not the scheme's, or, without ``key``, a weight is
-        all zeros.
+        numbers that are not finite, has a norm in a branch, or does not fit the rules, ``dropout``
+        is not one rate in ``[0, 1)`` or as many as there are branches, ``constants`` are missing or
+        not the scheme's, or, without ``key``, a weight is all zeros.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:

@@ -51,8 +51,8 @@ def skipinit(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, ``alpha`` or a leaf is not finite, a norm is in a branch that ``rules.norm`` does
-        not name, another factor of a branch is 0 beside an ``alpha`` of 0, or the tree does not fit
+        for each, ``alpha`` or a leaf is not finite, a norm is in a branch,
+        another factor of a branch is 0 beside an ``alpha`` of 0, or the tree does not fit
         the rules.
       TypeError: if ``depth`` is not an integer, ``alpha`` not one number or ``key`` not a PRNG key.
 
@@ -104,11 +104,11 @@ def with_alphas(
 def _refuse_two_alphas(scheme: Scheme, role_map: RoleMap) -> None:
     """Refuses a branch with several alphas, where another has none."""
     alpha_of: dict[int, str] = {}
-    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
+    for leaf, branches in zip(role_map.leaves, role_map.beside, strict=True):
         # One beside several branches belongs to one of them, and its path does not say to which.
-        if leaf.role is not Role.ALPHA or len(location.branches) != 1:
+        if leaf.role is not Role.ALPHA or leaf.count != len(branches):
             continue
-        for k in location.branches[0]:
+        for k in branches:
             if k in alpha_of:
                 raise ValueError(
                     f"alphas {alpha_of[k]!r} and {leaf.path!r} found beside the residual branch "

@@ -67,8 +67,8 @@ def t_fixup(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has none, holds
-        shapes or numbers that are not finite, has a norm in a branch that ``rules.norm`` does not
-        name, two factors of zeros in a branch, or does not fit the rules; if a branch has neither 2
+        shapes or numbers that are not finite, has a norm in a branch, two factors of
+        zeros at the end of one, or does not fit the rules; if a branch has neither 2
         nor 4 layers, a convolution of several taps, or two of which the second does not take what
         the first gives (as where query, key and value are one weight), encoder or decoder has not
         the branches of one, or ``decoder`` is no regular expression or matches nothing.

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
-from nf_resnets.init import needs
 from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import cast_like
@@ -53,8 +52,8 @@ def zero_gamma(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``scales`` is no regular
-        expression with a group or does not find a last scale for each branch, or more than
-        layers, another factor of a branch is 0 beside it, or the tree does not fit the rules.
+        expression with a group or does not find a last scale for each branch, or the tree does
+        not fit the rules.
       TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Source: Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017.
@@ -78,13 +77,11 @@ def zero_gamma(
             f"{found} last scales of norms found by scales={scales!r} for {depth} residual "
             "branches; zero-gamma needs one for each, in a network whose branches end in a norm."
         )
-    _refuse_too_many(role_map, in_branches, scales)
     paths = {leaf.path for leaf in last}
     params = standard(params, depth, key=key, rules=role_map)
-    result = role_map.map(
+    return role_map.map(
         lambda leaf, value: cast_like(value, 0) if leaf.path in paths else value, params
     )
-    return needs.check_zeros(SCHEME, role_map, result)
 
 
 def _scales(role_map: RoleMap, scales: str) -> list[list[Leaf]]:
@@ -100,22 +97,6 @@ def _scales(role_map: RoleMap, scales: str) -> list[list[Leaf]]:
     matches.sort(key=lambda item: [_number(group) for group in item[0]])
     branches = itertools.groupby(matches, lambda item: item[0][:-1])
     return [[leaf for _, leaf in of_one] for _, of_one in branches]
-
-
-def _refuse_too_many(role_map: RoleMap, in_branches: list[list[Leaf]], scales: str) -> None:
-    """Refuses more scales than layers in a branch: the last may be that of its shortcut."""
-    locations = dict(zip(role_map.leaves, role_map.locations, strict=True))
-    for of_one in in_branches:
-        last, numbers = of_one[-1], locations[of_one[-1]].branches
-        if len(numbers) != 1:
-            continue
-        branch = role_map.branches[numbers[0][0] - 1]
-        if len(of_one) > branch.m:
-            raise ValueError(
-                f"{len(of_one)} scales of residual branch {branch.name!r} found by "
-                f"scales={scales!r}, and {branch.m} layers; the last, {last.path!r}, may be that "
-                "of its shortcut: expected one behind each layer at most."
-            )
 
 
 def _number(group: str) -> tuple[float, str]:

@@ -1,8 +1,7 @@
 """What each axis of a weight is: an input, an output, a tap of a convolution, or a copy.
 
 The axes are written as a word with one letter for each: ``HWIO`` is Flax's convolution, ``OI``
-Equinox's dense layer, ``IOO`` a dense layer to ``[heads, head_dim]``, as Flax's attention has it.
-They follow from the rules, from a layer's bias vector or name, or from its layout.
+PyTorch's dense layer, ``IOO`` a dense layer to ``[heads, head_dim]``. The rules say them.
 """
 
 from __future__ import annotations
@@ -10,271 +9,111 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from nf_resnets.roles.layout import by_layout, is_equinox_layer, layouts
-from nf_resnets.roles.leaf import LAYER_ROLES, WIDEST, Leaf, Role
-from nf_resnets.roles.rules import Rules
+from nf_resnets.roles.leaf import LAYER_ROLES, Leaf, Role, length
+from nf_resnets.roles.rules import OUR_RULES, Rules
 
-# The last key of a weight or of its bias vector; NNX adds a key to a Param's path.
-_OWN_KEY = re.compile(r"(?:^|[/_.])(kernel|weight|[wW]|bias|[bB])(?:/(?:raw_)?value)?$")
-_ENDING = r"(?:_?(?:proj\w*|linear|lin|dense|net|conv\w*))?"
-# What attention's layers are called: Flax, Haiku, Equinox, PyTorch, and the letters of the paper.
-_QUERY, _KEY, _VALUE = (
-    re.compile(rf"(?:w_?|to_|in_)?(?:{short}|{long}){_ENDING}", re.I)
-    for short, long in (("q", "query"), ("k", "key"), ("v", "value"))
-)
-_TRIOS = (("queries", "keys", "values"), ("query", "key", "value"), ("q", "k", "v"))
-_FUSED = re.compile(r"\w*(?:qkv|kv|query_key_value|in_proj|c_attn)\w*", re.I)
-_QKV = re.compile(r"\w*(?:qkv|query_key_value|c_attn)\w*", re.I)
-_EXPERTS = re.compile(r"expert|(?:^|[/._])moe|(?:^|/)vmap", re.I)
-# Haiku's transposed convolutions have the outputs before the inputs.
-_TRANSPOSED = re.compile(r"conv\w*transpose\w*/w$")
+# NNX adds a key to a Param's path.
+_BIAS = re.compile(r"(?:^|[/_.])(?:bias|b)(?:/(?:raw_)?value)?$", re.I)
+_MOST_TAPS = 11
+_LAST = re.compile(r"(?:^|[/_.])[^/_.]+(?:/(?:raw_)?value)?$")
 
 
-def with_axes(leaves: Sequence[Leaf], rules: Rules, params: Any, paths: Any) -> list[Leaf]:
-    """Tells bias vectors of several axes from weights, and what the axes of weights are."""
-    kernels = {
-        layer_of(leaf.path): leaf.own_shape
-        for leaf in leaves
-        if leaf.weight and _own_key(leaf.path) in ("kernel", "weight", "w")
-    }
-    leaves = [
-        dataclasses.replace(leaf, weight=False)
-        if leaf.weight and _is_bias(leaf, kernels.get(layer_of(leaf.path), ()))
-        else leaf
+def with_axes(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
+    """Tells bias vectors of several axes from weights, and gives weights the words of the rules."""
+    most: dict[str, int] = {}
+    for leaf in leaves:
+        layer = _LAST.sub("", leaf.path)
+        most[layer] = max(most.get(layer, 0), len(leaf.own_shape))
+
+    def is_vector(leaf: Leaf) -> bool:
+        own = leaf.own_shape
+        smaller = len(own) < most[_LAST.sub("", leaf.path)]
+        return is_bias(leaf.path) and (smaller or sum(n > 1 for n in own) <= 1)
+
+    return [
+        leaf
+        if not leaf.weight
+        else dataclasses.replace(leaf, weight=False)
+        if is_vector(leaf)
+        else dataclasses.replace(leaf, axes="N" * leaf.stacked + _word(leaf, rules))
         for leaf in leaves
     ]
-    words = {leaf.path: _stated(leaf, rules) or _transposed(leaf) for leaf in leaves if leaf.weight}
-    biases = {
-        layer_of(leaf.path): leaf.own_shape
-        for leaf in leaves
-        if not leaf.weight and ends_in_bias(leaf.path)
-    }
-    words |= _general([leaf for leaf in leaves if not words.get(leaf.path, True)], biases)
-    # The axes of the others follow from the layout.
-    plain = [leaf for leaf in leaves if leaf.role in LAYER_ROLES and not words.get(leaf.path, True)]
-    holders = dict(zip((leaf.path for leaf in leaves), _holders(params, paths), strict=True))
-    own_key = {leaf.path: _own_key(leaf.path) for leaf in plain}
-    of_layer = {leaf.path: biases.get(layer_of(leaf.path)) for leaf in plain}
-    values = {path: math.prod(shape) for path, shape in of_layer.items() if shape is not None}
-    found = layouts(plain, rules.layout, holders, own_key, values)
-
-    def word(leaf: Leaf) -> str:
-        other = "OIHW" if is_equinox_layer(holders[leaf.path]) else "HWIO"
-        layout = found.get(leaf.path, rules.layout or other)
-        known = words[leaf.path] or (layout and by_layout(len(leaf.own_shape), layout))
-        # Along a line, unless stacked: a stack would have a bias vector for each of its layers.
-        own_bias = values.get(leaf.path) == leaf.own_shape[-1]
-        if known == "WIO" and leaf.role is Role.BRANCH and own_bias:
-            known = "DIO"
-        return "N" * leaf.stacked + known if known else ""
-
-    return [dataclasses.replace(leaf, axes=word(leaf)) if leaf.weight else leaf for leaf in leaves]
 
 
-def _own_key(path: str) -> str:
-    """The key that tells a weight from its bias vector, in small letters, if the path has one."""
-    key = _OWN_KEY.search(path)
-    return key[1].lower() if key else ""
+def is_bias(path: str) -> bool:
+    """Whether the last key of a path is ``bias`` or ``b``."""
+    return _BIAS.search(path) is not None
 
 
-def layer_of(path: str) -> str:
-    """The path without the key that tells a weight from its bias vector.
+def by_layout(ndim: int, layout: str) -> str:
+    """The axes of a weight with one input and one output axis.
 
     Example:
-      >>> layer_of("block_1/conv_2/kernel"), layer_of("conv_2_b"), layer_of("conv_2")
-      ('block_1/conv_2', 'conv_2', 'conv_2')
+      >>> by_layout(4, "HWIO"), by_layout(3, "OIHW"), by_layout(2, "HWIO")
+      ('HWIO', 'OIW', 'IO')
     """
-    return _OWN_KEY.sub("", path)
+    taps = "D" * max(ndim - 5, 0) + "DHW"[max(5 - ndim, 0) :]
+    return taps + "IO" if layout == "HWIO" else "OI" + taps
 
 
-def ends_in_bias(path: str) -> bool:
-    """Whether the last key of a path is that of a bias vector."""
-    return _own_key(path) in ("bias", "b")
-
-
-def _is_bias(leaf: Leaf, kernel: tuple[int, ...]) -> bool:
-    """Whether a leaf called ``bias`` is one: one long axis, or just the outputs of its weight."""
+def _word(leaf: Leaf, rules: Rules) -> str:
     own = leaf.own_shape
-    return ends_in_bias(leaf.path) and (sum(n > 1 for n in own) <= 1 or _outputs(own, kernel) > 0)
-
-
-def _outputs(bias: tuple[int, ...], kernel: tuple[int, ...]) -> int:
-    """How many axes of outputs a bias says that its weight ends in, 0 if it does not say it."""
-    fits = 0 < len(bias) < len(kernel) and kernel[-len(bias) :] == bias and bias[-1] > 1
-    return len(bias) if fits else 0
-
-
-def _stated(leaf: Leaf, rules: Rules) -> str | None:
-    """The word that ``rules.axes`` has for a leaf, the first that fits."""
-    words = dict(rules.axes).items()
-    word = next((word for pattern, word in words if re.search(pattern, leaf.path)), None)
-    if word is not None and len(word) != len(leaf.own_shape):
+    for pattern, word in dict(rules.axes).items():
+        if re.search(pattern, leaf.path):
+            if len(word) != len(own):
+                raise ValueError(
+                    f"leaf {leaf.path!r} has shape {leaf.shape}, rules.axes says {word!r}; "
+                    "expected a letter for each axis"
+                    + (" but the stacked one." if leaf.stacked else ".")
+                )
+            return word
+    if leaf.role is Role.EMBEDDING:
+        return by_layout(len(own), "HWIO")
+    reversed_taps = len(own) == 4 and own[2] == own[3] <= _MOST_TAPS < max(own[:2])
+    if rules.layout is None and leaf.role in LAYER_ROLES and reversed_taps:
         raise ValueError(
-            f"leaf {leaf.path!r} has shape {leaf.shape}, rules.axes says {word!r}; expected a "
-            "letter for each axis" + (" but the stacked one." if leaf.stacked else ".")
+            f"leaf {leaf.path!r} {list(leaf.shape)} would have {own[0]} x {own[1]} taps in the "
+            "layout [H, W, C_in, C_out]; expected rules.layout='OIHW' for [C_out, C_in, H, W], or "
+            "'HWIO' if it is meant."
+        )
+    word = by_layout(len(own), rules.layout or "HWIO")
+    taps, inputs, outputs = (length(own, word, letters) for letters in ("DHW", "I", "O"))
+    if leaf.role is Role.BRANCH and rules != OUR_RULES and inputs == 1 < min(taps, outputs):
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} takes one channel; expected rules.axes to say "
+            f"whether it is depthwise, {word.replace('O', 'N')!r}, or not, {word!r}."
         )
     return word
 
 
-def _transposed(leaf: Leaf) -> str | None:
-    if not _TRANSPOSED.search(leaf.path):
-        return None
-    return by_layout(len(leaf.own_shape), "HWIO")[:-2] + "OI"
-
-
-def _general(weights: Sequence[Leaf], biases: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """The axes, by path, of dense layers with several axes of inputs or outputs.
-
-    Their bias says so, or, in attention, their names: query, key and value lead from ``[D]`` to
-    ``[heads, head_dim]``, and the layer beside them leads back.
-    """
-    words: dict[str, str] = {}
-    modules: dict[str, dict[str, Leaf]] = {}
-    for leaf in weights:
-        if leaf.role is Role.EMBEDDING or leaf.role not in LAYER_ROLES:
+def refuse_biases(leaves: Sequence[Leaf]) -> None:
+    """Refuses a bias vector that has not as many values as its layer has outputs."""
+    weights: dict[object, list[Leaf]] = {}
+    for leaf in leaves:
+        if leaf.weight:
+            weights.setdefault(_layer(leaf), []).append(leaf)
+    for leaf in leaves:
+        layer = weights.get(_layer(leaf), [])
+        if leaf.weight or leaf.role not in LAYER_ROLES or len(layer) != 1:
             continue
-        layer, own = layer_of(leaf.path), leaf.own_shape
-        count = _outputs(biases.get(layer, ()), own)
-        if count > 1:
-            words[leaf.path] = "I" * (len(own) - count) + "O" * count
-        if len(own) >= 3 and not _is_convolution(own):
-            if leaf.path not in words and _EXPERTS.search(leaf.path):
-                raise ValueError(
-                    f"leaf {leaf.path!r} {list(leaf.shape)} may have an axis that runs over "
-                    "experts or copies, by its name; expected rules.axes to say so, as in "
-                    "{r'experts/': 'NIO'} for [experts, C_in, C_out], whose weights are drawn one "
-                    "by one."
-                )
-            module, _, name = layer.replace(".", "/").rpartition("/")
-            modules.setdefault(module, {})[name] = leaf
-    for layers in modules.values():
-        words |= _attention(layers, words)
-    return words
-
-
-def attention_order(names: Iterable[str]) -> tuple[str, ...] | None:
-    """Query, key, value and out among the names of a branch's layers, if that is what they are.
-
-    Query, key and value, or key and value, may be one layer.
-
-    Example:
-      >>> attention_order(["key", "linear", "query", "value"])
-      ('query', 'key', 'value', 'linear')
-      >>> attention_order(["proj", "qkv"]), attention_order(["conv_1", "conv_2"])
-      (('qkv', 'proj'), None)
-      >>> attention_order(["c_k", "c_proj", "c_q", "c_v"])
-      ('c_q', 'c_k', 'c_v', 'c_proj')
-    """
-    names = list(names)
-    rest = {name.rpartition("/")[2]: name for name in names}
-    if len(rest) < len(names):  # of several modules
-        return None
-    fused = {2: (_FUSED,), 3: (_QUERY, _FUSED)}.get(len(rest), ())
-    found = _separate(list(rest)) if len(rest) == 4 else _fitting(list(rest), fused)
-    order = list(dict.fromkeys(short for each in found if len(each) == 1 for short in each))
-    out = [short for short in rest if short not in order]
-    if not found or len(order) < len(found) or len(out) != 1:
-        return None
-    return tuple(rest[short] for short in (*order, *out))
-
-
-def _fitting(names: Sequence[str], patterns: Sequence[re.Pattern[str]]) -> list[list[str]]:
-    return [[name for name in names if each.fullmatch(name)] for each in patterns]
-
-
-def _separate(names: Sequence[str]) -> list[list[str]]:
-    """Those of query, key and value: one by one, or by what else is in all three names."""
-    found = _fitting(names, (_QUERY, _KEY, _VALUE))
-    if all(found):
-        return found
-    for name in names:
-        for query, key, value in _TRIOS:
-            for place in re.finditer(query, name):
-                before, after = name[: place.start()], name[place.end() :]
-                trio = [name, before + key + after, before + value + after]
-                if set(trio) <= set(names):
-                    return [[each] for each in trio]
-    return [[], [], []]
-
-
-def names_of_attention(names: Sequence[str]) -> list[str]:
-    """Query, key and value among names, if all are, or those of layers that are two or all three.
-
-    Example:
-      >>> names_of_attention(["attn/q", "attn/k", "attn/v", "attn/out", "mlp/fc1"])
-      ['attn/q', 'attn/k', 'attn/v']
-    """
-    last = [re.split(r"[/.]", name)[-1] for name in names]
-    separate = _fitting(last, (_QUERY, _KEY, _VALUE))
-    found = separate if all(separate) else _fitting(last, (_QKV,))
-    parts = list(zip(names, last, strict=True))
-    return [name for fitting in found for name, each in parts if each in fitting]
-
-
-def _is_convolution(own: tuple[int, ...]) -> bool:
-    """Whether a weight is plainly one: pointwise, or of the few equal taps of one in a plane."""
-    widest = 1 if len(own) == 3 else WIDEST
-    fields = (own[:-2], own[2:])  # of either layout
-    return any(len(set(field)) == 1 and field[0] <= widest for field in fields)
-
-
-def _attention(layers: Mapping[str, Leaf], known: Mapping[str, str]) -> dict[str, str]:
-    """The axes of one module's weights of three axes or more, where they are an attention's."""
-    words = {leaf.path: known[leaf.path] for leaf in layers.values() if leaf.path in known}
-    order = attention_order(layers)
-    separate = order is not None and len(order) == 4
-    if order and separate and not all(layers[name].path in words for name in order):
-        query, key, value, out = (layers[name].own_shape for name in order)
-        heads = len(query) == len(key) == len(value) == len(out) == 3
-        # Keys and values may have fewer heads, each of which serves several queries'.
-        if not (heads and query[1] == out[0] and value[2] == out[1] and query[2] == key[2]):
-            raise _unlike_attention([layers[name] for name in order])
-        words |= {layers[name].path: "IOO" for name in order[:3]}
-        words[layers[order[3]].path] = "IIO"
-    heads_of = {leaf.own_shape[-2:] for leaf in layers.values() if leaf.path in words}
-    for name, leaf in layers.items():
-        if leaf.path in words:
+        weight, values = layer[0], math.prod(leaf.own_shape)
+        outputs = weight.length("O")
+        copies = weight.length("N") // weight.count
+        if weight.stacked == leaf.stacked and values in (outputs, copies * outputs):
             continue
-        own = leaf.own_shape
-        if len(own) == 3 and own[:2] in heads_of and own[1:] not in heads_of:
-            words[leaf.path] = "IIO"
-        elif heads_of or _FUSED.fullmatch(name):
-            raise _unlike_attention([leaf])
-    return words
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} is the bias vector of a layer whose weight "
+            f"{list(weight.shape)} has {outputs} outputs by its axes {weight.axes!r}; expected as "
+            "many values, or rules.layout, rules.axes or rules.stacked to say what the axes are."
+        )
 
 
-def _unlike_attention(leaves: Sequence[Leaf]) -> ValueError:
-    shown = ", ".join(f"{leaf.path!r} {list(leaf.shape)}" for leaf in leaves)
-    return ValueError(
-        f"the axes of {shown} cannot be told from the names; expected rules.axes to say which are "
-        "inputs and which outputs, as in {r'(query|key|value)/kernel': 'IOO', r'out/kernel': "
-        "'IIO'} for [D, heads, head_dim] and [heads, head_dim, D], or rules.stacked if the first "
-        "axis runs over branches."
-    )
+def _layer(leaf: Leaf) -> object:
+    if leaf.role is Role.BRANCH:
+        return leaf.branches[:1], leaf.layer
+    return leaf.role, _LAST.sub("", leaf.path)
 
 
-def _holders(tree: Any, paths: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """The Equinox module that holds each leaf, None for what no such module holds."""
-    module = getattr(sys.modules.get("equinox"), "Module", None)
-    return [None if module is None else _holder(tree, path, module) for path in paths]
-
-
-def _holder(node: Any, path: tuple[Any, ...], module: type) -> Any:
-    holder = node if isinstance(node, module) else None
-    for key in path[:-1]:
-        try:
-            if hasattr(key, "name"):
-                node = getattr(node, key.name)
-            else:
-                node = node[key.key if hasattr(key, "key") else key.idx]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            break
-        holder = node if isinstance(node, module) else holder
-    return holder
-
-
-__all__ = ["attention_order", "ends_in_bias", "layer_of", "names_of_attention", "with_axes"]
+__all__ = ["by_layout", "is_bias", "refuse_biases", "with_axes"]

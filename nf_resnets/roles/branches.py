@@ -3,82 +3,133 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.roles.axes import attention_order, ends_in_bias
 from nf_resnets.roles.leaf import Branch, Leaf, Role
-from nf_resnets.roles.rules import Rules
+from nf_resnets.roles.rules import OUR_RULES, Rules
 
 
 class _Group(NamedTuple):
     """A branch, or a stack of them, that the outer groups of ``rules.branch`` name."""
 
-    outer: tuple[str, ...]  # what the outer groups found
-    name: str  # the path of the branch
-    layers: dict[str, list[int]]  # the leaves' positions in the tree, by what the last group found
+    outer: tuple[str, ...]  # what the outer groups match
+    layers: dict[str, list[int]]  # the leaves' positions in the tree, by what the last one matches
     leaf: Leaf  # one of them
+    prefix: str  # the path of its block
 
 
-def number_branches(leaves: Sequence[Leaf], rules: Rules) -> tuple[list[Leaf], list[Branch]]:
+def number_branches(
+    leaves: Sequence[Leaf], rules: Rules
+) -> tuple[list[Leaf], list[Branch], list[tuple[int, ...]]]:
     """Groups the branch leaves by the groups of ``rules.branch`` and numbers them from 1.
 
-    Returns the leaves with ``branches``, ``layer`` and ``m``, and the branches by their numbers.
-    Leaves of a branch that contradict each other are refused, so are scans that may be one or two.
+    Returns:
+      The leaves with ``branches``, ``layer`` and ``m``; the branches by their numbers; and for each
+      leaf the numbers of the branches in whose block it is by its path.
     """
-    found: dict[tuple[str, ...], dict[str, list[int]]] = {}
+    texts: dict[tuple[str, ...], dict[str, list[int]]] = {}
     for position, leaf in enumerate(leaves):
         if leaf.role is Role.BRANCH:
-            *names, last = search(rules.branch, leaf.path)
-            found.setdefault(tuple(names), {}).setdefault(last, []).append(position)
-    groups = []
-    for outer, layers in found.items():
-        members = [leaves[position] for at in layers.values() for position in at]
-        groups.append(_Group(outer, _branch_name(members, rules), layers, members[0]))
-        _refuse_lengths(members, groups[-1].name)
-        for at in layers.values():
-            _refuse_ill_formed([leaves[position] for position in at])
-    groups.sort(key=lambda group: natural(group.outer, rules.order))
+            *outer, last = _search(rules, leaf.path).groups("")
+            texts.setdefault(tuple(outer), {}).setdefault(last, []).append(position)
+    groups = [_group(outer, layers, leaves, rules) for outer, layers in texts.items()]
+    groups.sort(key=lambda group: _natural(group.outer, rules.order))
+    _refuse_unused_order(texts, rules)
 
+    scans: dict[Any, list[_Group]] = {}
+    for group in groups:
+        key = _scan(group.leaf, rules) if group.leaf.stacked else group.outer
+        scans.setdefault(key, []).append(group)
     branches: list[Branch] = []
     numbered = list(leaves)
-    for scan in _scans(groups, rules.stacked):
+    blocks: dict[str, list[int]] = {}  # a path that ends in / is that of one block
+    for scan in scans.values():
         start = len(branches)
-        for turn, (_, name, layers, first) in enumerate(scan):
-            numbers = tuple(start + 1 + turn + len(scan) * at for at in range(first.count))
-            for j, layer in enumerate(layer_order(layers, rules), start=1):
-                for i in layers[layer]:
-                    numbered[i] = dataclasses.replace(
-                        leaves[i], branches=numbers, layer=j, m=len(layers)
-                    )
-            for index, k in enumerate(numbers):
-                own_name = f"{name}[{index}]" if first.stacked else name
-                branches.append(Branch(k, own_name, len(layers)))
-    return numbered, sorted(branches, key=lambda branch: branch.k)
+        for turn, group in enumerate(scan):
+            numbers = tuple(start + 1 + turn + len(scan) * at for at in range(group.leaf.count))
+            m, name = len(group.layers), group.prefix or group.leaf.path
+            blocks[f"{group.prefix}/"] = []
+            path = group.prefix
+            while path:
+                blocks.setdefault(path, []).extend(numbers)
+                path = _parent(path)
+            in_order = sorted(group.layers, key=lambda text: _natural((text,), rules.order))
+            for j, layer in enumerate(in_order, start=1):
+                for i in group.layers[layer]:
+                    numbered[i] = dataclasses.replace(leaves[i], branches=numbers, layer=j, m=m)
+            stacked = group.leaf.stacked
+            branches += [
+                Branch(k, f"{name}[{index}]" if stacked else name, m)
+                for index, k in enumerate(numbers)
+            ]
+    beside = [leaf.branches or _beside(leaf, blocks, len(branches)) for leaf in numbered]
+    return numbered, sorted(branches, key=lambda branch: branch.k), beside
 
 
-def search(pattern: str | None, path: str) -> tuple[str, ...]:
-    """What the groups of ``rules.branch`` find in a path."""
-    match = re.search(pattern or "", path)
+def _search(rules: Rules, path: str) -> re.Match[str]:
+    match = re.search(rules.branch or "", path)
     assert match is not None
-    return tuple(group or "" for group in match.groups())
+    return match
 
 
-def _branch_name(members: Sequence[Leaf], rules: Rules) -> str:
-    """The path up to the key in which the layer's group begins, in a layer where it takes part."""
+def _group(
+    outer: tuple[str, ...], layers: dict[str, list[int]], leaves: Sequence[Leaf], rules: Rules
+) -> _Group:
+    """A group of leaves as a branch, refused if they contradict each other."""
+    members = [leaves[position] for at in layers.values() for position in at]
+    prefix = _prefix(members, rules)
+    name = prefix or members[0].path
+    lengths = {leaf.count for leaf in members}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"the leaves of branch {name!r} are stacked over "
+            f"{' and '.join(map(str, sorted(lengths)))} branches; expected one number."
+        )
+    for at in layers.values():
+        _refuse_ill_formed([leaves[position] for position in at])
+    words = {re.sub(r"\d+", "", text) for text in layers}
+    if len(words) > 1 and not set(layers) <= set(rules.order):
+        raise ValueError(
+            f"layers {', '.join(map(repr, sorted(layers)))} of residual branch {name!r} are told "
+            "apart by words; expected rules.order to name them from the first to the last."
+        )
+    return _Group(outer, layers, members[0], prefix)
+
+
+def _prefix(members: Sequence[Leaf], rules: Rules) -> str:
+    """The path up to the key in which the outer groups end, or the layer's begins."""
     for leaf in members:
-        match = re.search(rules.branch or "", leaf.path)
-        assert match is not None
+        match = _search(rules, leaf.path)
         start = match.start(match.re.groups)
         if start >= 0:
-            return leaf.path[:start].rpartition("/")[0] or leaf.path
-    return members[0].path
+            end = max((match.end(at) for at in range(1, match.re.groups)), default=-1)
+            key_end = re.compile(r"[/.]|$").search(leaf.path, max(end, 0))
+            if end >= 0 and key_end and key_end.start() < start:
+                return leaf.path[: key_end.start()]
+            return _parent(leaf.path[:start])
+    return ""
 
 
-def natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
+def _beside(leaf: Leaf, blocks: dict[str, list[int]], count: int) -> tuple[int, ...]:
+    """The branches of the innermost path that holds both a leaf and blocks.
+
+    What is beside all branches of the tree, and not stacked as they are, is in none.
+    """
+    path = leaf.path
+    while path := _parent(path):
+        if path in blocks:
+            inside = len(blocks[path]) < count or leaf.stacked or f"{path}/" in blocks
+            return tuple(sorted(blocks[path])) if inside else ()
+    return ()
+
+
+def _parent(path: str) -> str:
+    return re.sub(r"(?:^|[/.])[^/.]*$", "", path)
+
+
+def _natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
     """Orders ``""`` before ``"2"`` before ``"10"`` before ``"b2"`` before ``"b10"``.
 
     Names in ``order`` stand before all others, as they stand there.
@@ -94,24 +145,6 @@ def natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
     )
 
 
-def layer_order(names: Iterable[str], rules: Rules) -> list[str]:
-    """The layers of a branch: those of an attention as it computes, unless ``order`` names one."""
-    in_order = sorted(names, key=lambda name: natural((name,), rules.order))
-    if not set(in_order) & set(rules.order):
-        in_order = list(attention_order(in_order) or in_order)
-    return in_order
-
-
-def _refuse_lengths(members: Sequence[Leaf], name: str) -> None:
-    """Refuses leaves of one branch that are stacked over different numbers of branches."""
-    lengths = {leaf.count for leaf in members}
-    if len(lengths) > 1:
-        raise ValueError(
-            f"the leaves of branch {name!r} are stacked over "
-            f"{' and '.join(map(str, sorted(lengths)))} branches; expected one number."
-        )
-
-
 def _refuse_ill_formed(layer: Sequence[Leaf]) -> None:
     """Refuses a layer that has no weight, two weights, or two vectors."""
     weights = [leaf for leaf in layer if leaf.weight]
@@ -120,14 +153,6 @@ def _refuse_ill_formed(layer: Sequence[Leaf]) -> None:
             f"leaf {layer[0].path!r} is matched by rules.branch but has shape {layer[0].shape}, "
             "and its layer has no weight; expected a layer's weight to have two axes or more (a "
             "group that orders nothing is written (?:...))."
-        )
-    biases = [leaf for leaf in layer if ends_in_bias(leaf.path)]
-    if len(weights) == 2 and len(biases) == 1 and not biases[0].stacked:
-        kernel = next(leaf for leaf in layer if leaf is not biases[0])
-        raise ValueError(
-            f"leaf {biases[0].path!r} {list(biases[0].shape)} is no bias vector of its layer's "
-            f"weight {list(kernel.shape)}; expected one, or rules.stacked to match both if their "
-            "first axis runs over branches."
         )
     vectors = [leaf for leaf in layer if not leaf.weight]
     for same, kind in ((weights, "weights"), (vectors, "vectors")):
@@ -139,94 +164,28 @@ def _refuse_ill_formed(layer: Sequence[Leaf]) -> None:
             )
 
 
-def _scans(groups: Sequence[_Group], stacked: str | None) -> list[list[_Group]]:
-    """The groups in order, those together that one scan makes in turns."""
-    scans: dict[Any, list[_Group]] = {}
-    for group in groups:
-        key = _scan(group, stacked or "") if group.leaf.stacked else group.outer
-        scans.setdefault(key, []).append(group)
-    place = {group.outer: at for at, group in enumerate(groups)}
-    for sharing in scans.values():
-        first, last = sharing[0], sharing[-1]
-        between = [
-            group
-            for group in groups[place[first.outer] : place[last.outer] + 1]
-            if group not in sharing
-        ]
-        if between:
-            raise ValueError(
-                f"branches {first.name!r} and {last.name!r} are of one scan, and "
-                f"{between[0].name!r} stands between them by the groups of rules.branch; expected "
-                "groups, or rules.order, by which it does not."
-            )
-    if stacked is not None and not re.compile(stacked).groups:
-        found = {key: groups for key, groups in scans.items() if groups[0].leaf.stacked}
-        _refuse_ambiguous_scans(found, stacked)
-    return list(scans.values())
-
-
-def _scan(group: _Group, stacked: str) -> tuple[Any, ...]:
+def _scan(leaf: Leaf, rules: Rules) -> tuple[Any, ...]:
     """What the branches of one scan have in common, the length of the scan included."""
-    path, count = group.leaf.path, group.leaf.count
-    match = re.search(stacked, path)
+    match = re.search(rules.stacked or "", leaf.path)
     assert match is not None
     if match.re.groups:
-        return ("", *(found or "" for found in match.groups()), str(count))
+        return ("", *match.groups(""), str(leaf.count))
     # A match may end within a key, as "stage_" in "stage_1/conv_1": the scan is "stage_1/".
     end = match.end()
-    if match.group() and not path[:end].endswith("/"):
-        whole = path.find("/", end) + 1
-        end = whole if 0 < whole <= len(group.name) + 1 else end
-    return path[:end], count
+    if match.group() and not match.group().endswith("/"):
+        end = leaf.path.find("/", end) + 1 or end
+    return leaf.path[:end], leaf.count
 
 
-def _refuse_ambiguous_scans(scans: Mapping[Any, list[_Group]], stacked: str) -> None:
-    """Refuses branches that may, or may not, take turns, where no group of ``stacked`` tells.
-
-    Attention and feed-forward branch of a layer do: each has one key below the scan's path, and
-    their layers differ. Branches of the same layers may as well be two scans.
-    """
-
-    def alike(one: _Group, two: _Group) -> bool:
-        return one.layers.keys() == two.layers.keys()
-
-    def refuse(one: _Group, two: _Group) -> None:
+def _refuse_unused_order(texts: dict[tuple[str, ...], dict[str, list[int]]], rules: Rules) -> None:
+    """Refuses texts of ``rules.order`` that no group of ``rules.branch`` matches."""
+    matched = {text for outer, layers in texts.items() for text in (*outer, *layers)}
+    unused = [name for name in rules.order if name not in matched]
+    if unused and rules.order != OUR_RULES.order and "order" not in rules.optional:
         raise ValueError(
-            f"branches {one.name!r} and {two.name!r}, both stacked {one.leaf.count} times by "
-            f"rules.stacked={stacked!r}, may be one scan, in which they take turns, or two; "
-            "expected a group in rules.stacked around what the branches of a scan have in common, "
-            f"such as r'^({one.name})/|^({two.name})/' for two."
+            f"rules.order names {unused[0]!r}, which no group of rules.branch={rules.branch!r} "
+            f"matches; expected texts that they match, such as {sorted(matched)[:4]}."
         )
 
-    for sharing in scans.values():
-        paths = [group.name.split("/") for group in sharing]
-        depth = len(os.path.commonprefix(paths))
-        keys = {tuple(path[depth : depth + 1]) for path in paths}
-        same = all(alike(sharing[0], group) for group in sharing) or len(keys) < len(paths)
-        if len(sharing) > 1 and same:
-            refuse(sharing[0], sharing[-1])
-    alone = [(key, sharing[0]) for key, sharing in scans.items() if len(sharing) == 1]
-    for ((path, count), one), ((other_path, other_count), two) in itertools.combinations(alone, 2):
-        (above, _, key), (other_above, _, other_key) = (
-            each.rstrip("/").rpartition("/") for each in (path, other_path)
-        )
-        siblings = above == other_above and count == other_count
-        numbered = re.sub(r"\d+", "", key) == re.sub(r"\d+", "", other_key)
-        if siblings and not numbered and not alike(one, two):
-            refuse(one, two)
 
-
-def rows(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
-    """The weights of each branch in order, of those whose axes are all known."""
-    found: dict[tuple[int, ...], list[Leaf]] = {}
-    for leaf in leaves:
-        if leaf.weight and leaf.role is Role.BRANCH:
-            found.setdefault(leaf.branches, []).append(leaf)
-    return [
-        sorted(found[branches], key=lambda leaf: leaf.layer)
-        for branches in sorted(found)
-        if all(leaf.axes for leaf in found[branches])
-    ]
-
-
-__all__ = ["layer_order", "natural", "number_branches", "rows", "search"]
+__all__ = ["number_branches"]

@@ -32,9 +32,6 @@ class Role(enum.StrEnum):
 LAYER_ROLES = (Role.EMBEDDING, Role.STEM, Role.BRANCH, Role.SHORTCUT, Role.HEAD)
 """The roles whose leaves are layers, drawn by the standard initialisations."""
 
-# The taps of a convolution are rarely more.
-WIDEST = 11
-
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
@@ -47,17 +44,17 @@ class Leaf:
       stacked: whether its leading axis runs over branches.
       weight: whether it is a weight, with at least two axes beside the stacked one. A leaf with a
         layer's role that is no weight is that layer's bias vector; so is a leaf called ``bias`` or
-        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox, or whose axes
-        are the last ones of its layer's weight, as ``[heads, head_dim]``.
+        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox, or that has
+        fewer axes than its layer's weight, as ``[heads, head_dim]``.
       branches: the branches it belongs to, numbered ``k = 1..L`` from the input; one for an
         ordinary leaf, as many as its leading axis is long for a stacked one, none outside.
       layer: its place ``1..m`` among the layers of the branch, 0 outside branches.
       m: how many layers its branch has, 0 outside branches.
       axes: what each axis of a weight is, the stacked one included: ``"HWIO"``, ``"NIOO"`` (see
-        ``Rules.axes``); ``""`` of what is no weight, and of a weight whose layout is not known
-        (see :func:`axes_of`).
+        ``Rules.axes``); ``""`` of what is no weight, and of a weight that ``roles.read`` keeps.
       groups: how many groups a convolution splits its channels into, of which each gives
-        ``C_out / groups`` outputs; as many as channels if it is depthwise.
+        ``C_out / groups`` outputs; as many as channels if it is depthwise. ``roles.read`` knows it;
+        rules say that a kernel is depthwise by its axes, ``"HWIN"``.
     """
 
     path: str
@@ -183,7 +180,7 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       leaf: a leaf with ``leaf.weight``.
 
     Raises:
-      ValueError: if its layout is not known, or it looks like a weight of other axes.
+      ValueError: if its axes are not known.
 
     Example:
       >>> fans(Leaf("conv", Role.STEM, (3, 3, 16, 32), weight=True, axes="HWIO"))
@@ -195,23 +192,7 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
       (512, 512)
     """
-    axes, shape = axes_of(leaf), leaf.shape
-    # What would be a convolution in space looks like a stack of those in a plane; what would be one
-    # along a line, of many taps, like a stack of dense layers.
-    in_plane = axes == "DHWIO" and shape[0] > WIDEST and shape[1] == shape[2] <= WIDEST
-    on_line = axes == "WIO" and shape[0] > WIDEST and shape[1] > 1
-    if leaf.role is Role.BRANCH and (in_plane or on_line):
-        raise ValueError(
-            f"leaf {leaf.path!r} {list(shape)} looks stacked over {shape[0]} branches; expected "
-            "rules.stacked to match it, or rules.axes to say that it is a convolution "
-            f"({'WWWIO' if in_plane else 'DIO'!r})."
-        )
-    # What would be a convolution along a line has too many taps for a head.
-    if leaf.role is Role.HEAD and axes == "WIO" and shape[0] > WIDEST:
-        raise ValueError(
-            f"leaf {leaf.path!r} {list(shape)} looks like a dense layer to several axes of "
-            "outputs; expected rules.axes to say so ('IOO'), or that it is a convolution ('DIO')."
-        )
+    axes_of(leaf)  # refuses a weight whose axes are not known
     taps = leaf.length("DHW")
     return taps * leaf.length("I"), taps * leaf.length("O") // leaf.groups
 
@@ -220,7 +201,7 @@ def axes_of(leaf: Leaf) -> str:
     """The axes of a weight, a letter for each (see ``Rules.axes``).
 
     Raises:
-      ValueError: if its layout is not known.
+      ValueError: if they are not known, as those of a weight that ``roles.read`` keeps.
 
     Example:
       >>> import numpy as np
@@ -231,14 +212,12 @@ def axes_of(leaf: Leaf) -> str:
     """
     if leaf.weight and not leaf.axes:
         raise ValueError(
-            f"leaf {leaf.path!r} {list(leaf.shape)} may be [..., C_in, C_out] or "
-            "[C_out, C_in, ...] by its name, container and shape; expected rules.layout='HWIO' or "
-            "'OIHW'."
+            f"the axes of leaf {leaf.path!r} {list(leaf.shape)} are not known; expected a weight "
+            "that is not kept."
         )
     return leaf.axes
 
 
 __all__ = [
-    "LAYER_ROLES", "WIDEST", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "length",
-    "path_name",
+    "LAYER_ROLES", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "length", "path_name",
 ]  # fmt: skip

@@ -13,7 +13,6 @@ import jax
 from nf_resnets.roles.flow import Factor, Flow
 from nf_resnets.roles.graph import Trace, trace
 from nf_resnets.roles.leaf import Branch, Leaf, Role, path_name
-from nf_resnets.roles.location import Location
 from nf_resnets.roles.residual import Nested, Residuals
 from nf_resnets.roles.role_map import RoleMap
 from nf_resnets.roles.uses import Kind, Place, Use, bias_owner, is_looked_up, uses_of
@@ -95,12 +94,12 @@ def read(
         raise ValueError(doubts[0] + more)
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
-    locations = [Location((), False, leaf.path) for leaf in leaves]
-    for at, leaf, location in zip(traced.positions, reader.leaves, reader.locations, strict=True):
-        leaves[at], locations[at] = leaf, location
+    beside: list[tuple[int, ...]] = [()] * len(leaves)
+    for at, leaf, numbers in zip(traced.positions, reader.leaves, reader.beside, strict=True):
+        leaves[at], beside[at] = leaf, numbers
     paths = tuple(path for path, _ in flat)
     branches = _branches(residuals, leaves, reader.normalized())
-    return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(locations))
+    return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
 
 
 def _kept(traced: Trace, keep: str | None) -> set[int]:
@@ -133,7 +132,7 @@ class _Reader:
         }
         self._main = [self._main_use(uses) for uses in self._uses]
         self.leaves = [self._leaf(at) for at in range(len(self._uses))]
-        self.locations = [self._location(at) for at in range(len(self._uses))]
+        self.beside = [self._beside(at) for at in range(len(self._uses))]
 
     def normalized(self) -> list[Literal["data", "weights"] | None]:
         """What each branch normalises by leaves that are not kept."""
@@ -316,13 +315,11 @@ class _Reader:
                 "expected one of them, or keep=",
             )
 
-    def _location(self, at: int) -> Location:
+    def _beside(self, at: int) -> tuple[int, ...]:
         leaf, main = self.leaves[at], self._main[at]
-        inside = main is not None and main.place in _IN_BRANCH
-        if main is None or not inside:
-            return Location((), inside, leaf.path)
-        branches = leaf.branches or self._branches_of(at, main)[0]
-        return Location((branches,) if branches else (), inside, leaf.path)
+        if main is None or main.place not in _IN_BRANCH:
+            return ()
+        return leaf.branches or self._branches_of(at, main)[0]
 
 
 def _branches(

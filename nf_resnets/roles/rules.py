@@ -19,9 +19,8 @@ class Rules:
     Args:
       branch: the layers of the residual branches. Its last group orders the layers within a
         branch, the groups before it name and order the branches; digits in a group are ordered as
-        numbers, the rest as text, and a group that took no part stands first. (Layers called as in
-        an attention, such as ``q_proj``, ``k_proj``, ``v_proj`` and one more, or ``qkv`` and one
-        more, are in that order.)
+        numbers, and a group that took no part stands first. Texts that differ in more than digits
+        must stand in ``order`` if they name layers; if they name branches, letters order them.
         ``r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel"`` makes ``block_10`` follow ``block_9``. A
         layer has one weight and at most one bias vector.
       head: the classification layer, weight and bias.
@@ -38,21 +37,17 @@ class Rules:
       stacked: leaves with a leading axis that runs over branches, as in scanned blocks; it orders
         the branches within what the groups of ``branch`` name. Branches are of one scan, and take
         turns (as attention and feed-forward of a Transformer's layer), if their paths agree up to
-        the end of the key in which this match ends, or if its groups find the same. Without
-        groups, branches of the same layers are refused, for they may be two scans.
+        the end of the key in which this match ends, or if its groups find the same.
       order: texts that the groups of ``branch`` find, in their order; they stand before all others.
       optional: names of rules that may match nothing; any other rule that does is an error.
-      layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku),
-        ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox, PyTorch). By default
-        Equinox's layers have theirs; what is called ``weight`` or is held by an Equinox module of
-        the user's own has the only one that its shapes allow (else it is refused where fans are
-        asked for); all others have ``"HWIO"``.
+      layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku;
+        the default), ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox, PyTorch).
       axes: the axes of weights that are otherwise laid out: a word for each expression, with a
         letter for each axis but the stacked one. ``I`` are inputs, ``O`` outputs, ``D``, ``H`` and
-        ``W`` taps, ``N`` copies that are drawn one by one, as experts are:
+        ``W`` taps, ``N`` copies that are drawn one by one, as experts and the kernels of a
+        depthwise convolution (``"HWIN"``) are:
         ``{r"/(?:q|k|v)/kernel": "IOO", r"/o/kernel": "IIO"}`` for ``[D, heads, head_dim]`` and
-        ``[heads, head_dim, D]``. Attention of Flax's names needs none, nor does a layer whose bias
-        vector of several axes shows them.
+        ``[heads, head_dim, D]``.
 
     Raises:
       ValueError: if an expression does not compile, if ``branch`` has no group, if the layout is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from nf_resnets.roles.leaf import Leaf, Role, axes_of
+from nf_resnets.roles.leaf import Leaf, Role
 from nf_resnets.roles.role_map import RoleMap
 
 IN_BRANCH = (
@@ -74,10 +74,11 @@ def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> li
     depth = role_map.num_branches / (base_depth or base.num_branches or 1)
     stacked = {k for leaf in role_map.leaves if leaf.stacked for k in leaf.branches}
     ratios = []
-    for leaf, location in zip(role_map.leaves, role_map.locations, strict=True):
-        beside = {k for group in location.branches for k in group}
+    for leaf, branches in zip(role_map.leaves, role_map.beside, strict=True):
         # Of a stack of blocks, what is not stacked stands after it.
-        inside = leaf.role in IN_BRANCH and beside and (leaf.stacked or not beside <= stacked)
+        inside = (
+            leaf.role in IN_BRANCH and branches and (leaf.stacked or not {*branches} <= stacked)
+        )
         of_base = others[leaf.path]
         ratios.append(_of_leaf(leaf, of_base, depth if inside else 1.0, ours=role_map.is_ours))
     return ratios
@@ -85,7 +86,6 @@ def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> li
 
 def _of_leaf(leaf: Leaf, base: Leaf, depth: float, *, ours: bool) -> Sizes:
     if leaf.weight and leaf.role not in (Role.EMBEDDING, Role.KEEP):
-        axes_of(leaf)  # refuses a weight whose layout is not known
         inputs, outputs = (leaf.length(axes) / base.length(axes) for axes in ("DHWI", "O"))
         return Sizes(inputs, outputs, depth, leaf.role)
     outputs = math.prod(leaf.own_shape) / math.prod(base.own_shape)

@@ -52,7 +52,8 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
       ...     return x + jnp.tanh(x @ block["up"] + block["b"]) @ block["down"]
       >>> x = jnp.ones((2, 4))
       >>> verify(network, tree, roles.read(network, tree, x), x)
-      >>> by_name = roles.assign(tree, roles.Rules(branch=r"block_(\d)/(up|down)"))
+      >>> rules = roles.Rules(branch=r"block_(\d)/(up|down)", order=("down", "up"))
+      >>> by_name = roles.assign(tree, rules)
       >>> verify(network, tree, by_name, x)
       Traceback (most recent call last):
       ValueError: leaf 'block_1/down' [8, 4] changes the output ... expected ...
@@ -204,13 +205,12 @@ class _Check:
     def _zero_factors(self, k: int, values: Sequence[Any]) -> list[Leaf]:
         """The leaves beside a branch that are zero there, biases aside."""
         zero = []
-        for leaf, location, value in zip(self.leaves, self.map.locations, values, strict=True):
-            of_branch = [group for group in location.branches if k in group]
+        for leaf, branches, value in zip(self.leaves, self.map.beside, values, strict=True):
             is_bias = leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS) or (
                 leaf.role is Role.BRANCH and not leaf.weight
             )
-            if of_branch and _is_float(value) and not is_bias:
-                row = of_branch[0].index(k) if leaf.stacked else ...
+            if k in branches and _is_float(value) and not is_bias:
+                row = branches.index(k) * leaf.count // len(branches) if leaf.stacked else ...
                 zero += [leaf] * (not np.any(value[row]))
         return zero
 

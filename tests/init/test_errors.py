@@ -102,21 +102,6 @@ VALUE_ERRORS = {
         lambda: _skipinit(params={"block_1": {"conv_1": CONV, "alpha": 1.0}}, depth=1),
         "'block_1/alpha' (alpha) is the Python number 1.0 ... an array",
     ),
-    "a layer of lists": (
-        lambda: _fixup(
-            {**TREE, "dense": np.ones((4, 5)).tolist()},
-            rules=Rules(branch=RULES.branch, head="dense"),
-        ),
-        "'dense/0/0' (head) is the Python number 1.0 ... an array",
-    ),
-    "a stacked that matches the head": (
-        lambda: init.he(
-            {"conv_1": jnp.ones((2, 3, 3, 4, 4)), "conv_head": jnp.ones((4, 10))},
-            jax.random.key(0),
-            rules=Rules(branch=r"^conv_(\d)", head="head", stacked="^conv"),
-        ),
-        "'conv_head' [4, 10] (head) is matched by rules.stacked ... not to match it",
-    ),
     "roles of a tree with other paths": (
         lambda: _fixup(
             {f"a_{name}": leaf for name, leaf in TREE.items()}, rules=roles.assign(TREE, RULES)

@@ -1,7 +1,6 @@
 """What a scheme's network must contain: refused, warned of, and handed out."""
 
 import dataclasses
-import re
 import warnings
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import init, models, roles, schemes
-from nf_resnets.init import Rules, SchemeWarning
+from nf_resnets.init import Rules, SchemeWarning, needs
 from tests.models.trees import random_variables
 
 KEY = jax.random.key(0)
@@ -168,166 +167,69 @@ def test_our_networks_lack_nothing(name):
     """Each scheme's own network shows all that its anatomy says."""
     model = models.WideResNet(depth=16, scheme=name, stem_channels=4)
     shapes = jax.eval_shape(model.init, KEY, jnp.zeros((1, 8, 8, 3)))["params"]
-    found = init.describe(shapes, model.num_branches, scheme=name)
-    assert (found.missing, found.refused) == ((), ())
+    assert init.describe(shapes, model.num_branches, scheme=name).missing == ()
 
 
 def test_describe_says_what_becomes_of_every_leaf():
     params = tree(**PARTS, norm={"scale": jnp.ones(32)})
-    rules = dataclasses.replace(WITH, keep="norm")
-    found = init.describe(params, L, rules=rules)
-    assert len(found.rows) == len(jax.tree.leaves(params)) and found.depth == L
-    rows = {row.path: row for row in found.rows}
-    one = rows["block_7/conv_1"]
-    assert (one.role, one.branches, one.layer, one.m) == (roles.Role.BRANCH, (8,), 1, 2)
-    assert (one.shape, one.change) == ((32, 32), "times")
-    assert one.by == pytest.approx([L**-0.5], rel=1e-6)
-    changes = {path: (row.change, row.by) for path, row in rows.items()}
-    assert changes["block_7/conv_2"] == changes["head"] == ("to", (0.0,))
-    assert changes["block_7/multiplier"] == ("to", (1.0,))
-    assert changes["stem"] == changes["block_7/norm/scale"] == ("kept", (1.0,))
-    assert rows["block_7/multiplier"].branches == rows["block_7/norm/scale"].branches == (8,)
-    assert rows["stem"].branches == ()
-    (sentence,) = found.refused
-    assert "'block_0/norm/scale' [32] is that of a norm" in sentence
-    text = str(found)
-    for piece in ("Fixup on 36", "block_35/conv_1", "1/2", "× 0.1667", "as given", "refused: leaf"):
-        assert piece in text, piece
-    # The same of shapes, and nothing is warned of or changed.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        shapes = init.describe(jax.eval_shape(lambda: params), L, rules=rules)
-    assert [row.by for row in shapes.rows] == [row.by for row in found.rows]
+    described = init.describe(params, L, rules=dataclasses.replace(WITH, keep="norm"))
+    rows = {row.leaf.path: row for row in described.rows}
+    changes = {path: (row.change, row.by, row.branches) for path, row in rows.items()}
+    assert len(rows) == len(jax.tree.leaves(params))
+    assert rows["block_7/conv_1"].by == pytest.approx([L**-0.5], rel=1e-6)  # float32
+    assert changes["block_7/conv_2"] == ("to", (0.0,), (8,))
+    assert changes["block_7/multiplier"] == ("to", (1.0,), (8,))
+    assert changes["block_7/norm/scale"] == ("kept", (1.0,), (8,))
+    assert (changes["head"], changes["stem"]) == (("to", (0.0,), ()), ("kept", (1.0,), ()))
+    for piece in ("block_35/conv_1", "1/2", "× 0.1667", "as given"):
+        assert piece in str(described), piece
+    with pytest.raises(ValueError, match="0 alphas"):
+        init.describe(tree(), L, rules=RULES, scheme="skipinit")
 
 
-def test_describe_says_standard_deviations_and_what_is_missing():
-    found = init.describe(tree(), L, rules=RULES, scheme="rescalenet")
-    rows = {row.path: row for row in found.rows}
-    assert rows["block_0/conv_1"].change == "std"
+def test_describe_says_standard_deviations_of_a_stack_and_what_is_missing():
+    constants = schemes.get("rescalenet").constants(L)
+    given = {"rules": RULES, "scheme": "rescalenet", "constants": constants}
+    described = init.describe(tree(), L, **given)
     std = (2 / 32) ** 0.5 * (L / (1 + L)) ** 0.25
-    assert rows["block_0/conv_1"].by == pytest.approx([std], rel=1e-6)
-    assert [(lack.part, lack.without) for lack in found.missing] == [
-        ("residual", "fails"), ("channel_biases", "worse"), ("multiplier", "worse")
-    ]  # fmt: skip
-    assert "identity = 0.9864 to 0.993" in str(found)
-    with_them = init.describe(
-        tree(),
-        L,
-        rules=RULES,
-        scheme="rescalenet",
-        constants=schemes.get("rescalenet").constants(L),
-    )
-    assert [lack.part for lack in with_them.missing] == ["channel_biases", "multiplier"]
-    # One that the initialiser itself refuses.
-    found = init.describe(tree(), L, rules=RULES, scheme="skipinit")
-    assert "0 alphas found in params for 36" in found.refused[0]
-    assert {row.change for row in found.rows} == {"unknown"}
-    assert str(found).splitlines()[2].endswith("?")
-    with pytest.raises(ValueError, match="36 residual branches found, depth=35 given"):
-        init.describe(tree(), 35, rules=RULES)
-
-
-def test_describe_knows_the_branches_of_a_stack():
+    row = next(row for row in described.rows if row.leaf.path == "block_0/conv_1")
+    assert (row.change, row.by) == ("std", pytest.approx([std], rel=1e-6))  # float32
+    assert [lack.part for lack in described.missing] == ["channel_biases", "multiplier"]
+    shapes = jax.eval_shape(tree)
+    assert init.describe(shapes, L, **given).rows == described.rows
     model = models.WideResNet(depth=28, scheme="rescalenet", stem_channels=4)
     params = random_variables(model, 0)["params"]
-    found = init.describe(params, 12, scheme="rescalenet")
-    rows = {row.path: row for row in found.rows}
-    for name in ("conv_1/kernel", "multiplier", "bias_2/vector"):
-        assert rows[f"stage_2/rest/{name}"].branches == (6, 7, 8)
-        assert len(rows[f"stage_2/rest/{name}"].by) == 3
-    result = init.rescalenet(params, 12)["stage_2"]["rest"]["conv_1"]["kernel"]
-    rms = np.sqrt(np.mean(np.square(np.asarray(result, "f8")), axis=(1, 2, 3, 4)))
+    made = init.rescalenet(params, 12)["stage_2"]["rest"]["conv_1"]["kernel"]
+    rms = np.sqrt(np.mean(np.square(np.asarray(made, "f8")), axis=(1, 2, 3, 4)))
+    rows = {row.leaf.path: row for row in init.describe(params, 12, scheme="rescalenet").rows}
     np.testing.assert_allclose(rows["stage_2/rest/conv_1/kernel"].by, rms, rtol=1e-6)
-    assert "6..8" in str(found)
+    assert rows["stage_2/rest/multiplier"].branches == (6, 7, 8)
 
 
-def test_describe_takes_empty_vectors_and_floats_of_eight_bits():
-    conv = jnp.ones((3, 3, 4, 4), jnp.float8_e4m3fn)
-    tree = {f"block_{k}": {"conv_1": conv, "conv_2": conv} for k in range(4)}
-    tree["state"] = jnp.zeros(0)
-    rules = init.Rules(branch=r"block_(\d)/conv_(\d)")
-    rows = {row.path: row.change for row in init.describe(tree, 4, rules=rules).rows}
-    assert (rows["block_0/conv_1"], rows["state"]) == ("times", "kept")
-    after = init.fixup(tree, 4, rules=rules)["block_3"]["conv_1"]
-    assert after.dtype == conv.dtype and np.all(np.asarray(after, np.float32) == 0.5)
+@pytest.mark.parametrize("name", [name for name in schemes.names() if schemes.get(name).norm_free])
+def test_a_norm_in_a_branch_is_refused_by_schemes_without_norms(name):
+    """In our networks by its name, in others by what was read."""
+    scheme = schemes.get(name)
+    own = models.WideResNet(depth=10, scheme="batchnorm", stem_channels=4)
+    params = random_variables(own, 0)["params"]
+    role_map = roles.assign(params)
+    seen = [dataclasses.replace(branch, normalized="data") for branch in role_map.branches]
+    read = dataclasses.replace(role_map, branches=tuple(seen), rules=None)
+    for each in (role_map, read):
+        with pytest.raises(ValueError, match="'stage_1/first' contains a norm"):
+            needs.check_parts(scheme, each)
 
 
-def test_describe_does_not_take_an_identity_for_zeros():
-    """Its first number is 0; it has the root mean square of ones at 4 of 3 x 3 x 4 x 4 places."""
-    conv = jnp.ones((3, 3, 4, 4))
-    tree = {f"block_{k}": {"conv_1": conv, "conv_2": conv} for k in (1, 2)}
-    identity = dataclasses.replace(
-        schemes.get("plain"),
-        init=lambda params, depth, *, key=None, rules=None: jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape).at[1, 1].set(jnp.eye(4)), params
-        ),
-    )
-    found = init.describe(tree, 2, rules=Rules(branch=r"block_(\d)/conv_(\d)"), scheme=identity)
-    assert (found.rows[0].change, found.refused) == ("std", ())
-    assert found.rows[0].by == pytest.approx((1 / 6,))
-
-
-def biased(kernel, bias):
-    layer = {"kernel": jnp.ones((32, 32)), "bias": bias}
-    block = {"conv_1": {**layer, "bias": jnp.ones(32)}, "conv_2": layer}
-    tree = {"block_1": block, "block_2": block, "head": jnp.ones((32, 5))}
-    rules = Rules(branch=rf"block_(\d+)/conv_(\d+)/{kernel}", head="^head$", optional=("keep",))
-    return tree, rules
-
-
-@pytest.mark.parametrize(
-    ("kernel", "bias", "keep", "warned"),
-    [
-        ("kernel", jnp.ones(32), None, True),
-        ("kernel", jnp.zeros(32), None, False),  # there is nothing to say
-        ("", jnp.ones(32), None, False),  # it becomes 0
-        ("kernel", jnp.ones(32), "conv_./bias", False),  # it is to stay
-    ],
-)
-def test_fixup_warns_of_a_bias_that_keeps_a_branch_from_starting_at_zero(
-    kernel, bias, keep, warned
-):
-    tree, rules = biased(kernel, bias)
-    rules = dataclasses.replace(rules, keep=keep)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = init.fixup(tree, 2, rules=rules)
-        jax.jit(lambda tree: init.fixup(tree, 2, rules=rules))(tree)  # values are not known
-    said = [str(each.message) for each in caught if "bias vector" in str(each.message)]
-    assert len(said) == warned
-    assert all("'block_1/conv_2/bias' and 1 more" in sentence for sentence in said)
-    kept = bias if kernel else 0
-    np.testing.assert_array_equal(found["block_1"]["conv_2"]["bias"], kept)
-
-
-@pytest.mark.parametrize(
-    ("head", "branch", "said"),
-    [({"kernel": (8, 5), "bias": (5,)}, "conv_{}", "'head/bias', of the head, is not 0, so that "
-      "the network's output .* rules.head"),
-     ({"kernel": (8, 5)}, "w{}", "'block_1/b2' and 1 more, of the last layer .* rules.branch"),
-     ({"w_2": (8, 5), "b_2": (5,)}, "conv_{}", "'head/b_2', of the head"),
-     ({"W": (8, 5), "b": (5,)}, "conv_{}", "'head/b', of the head"),
-     ({"kernel": (8, 5)}, "W{}", "'block_1/b2' and 1 more, of the last layer .* rules.branch")],
-    ids=["head", "a letter and a number", "head with numbers", "capital", "capital and a number"],
-)  # fmt: skip
-def test_fixup_warns_of_a_bias_that_no_rule_names(head, branch, said):
-    layers = {branch.format(j): jnp.ones((8, 8)) for j in (1, 2)}
-    biases = {f"b{j}": jnp.ones(8) for j in (1, 2)} if branch.lower() == "w{}" else {}
-    tree = {f"block_{k}": layers | biases for k in (1, 2)}
-    tree["head"] = {name: jnp.ones(shape) for name, shape in head.items()}
-    rules = Rules(
-        branch=rf"block_(\d+)/{branch.format('([12])')}",
-        head="head/(kernel|[wW])",
-        optional=("keep",),
-    )
-    with pytest.warns(SchemeWarning) as caught:
-        init.fixup(tree, 2, rules=rules)
-    found = [str(each.message) for each in caught if "bias vector" in str(each.message)]
-    assert len(found) == 1 and re.search(said, found[0])
-
-
-def test_asking_what_fixup_does_says_nothing():
-    tree, rules = biased("kernel", jnp.ones(32))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert init.describe(tree, 2, rules=rules, scheme="fixup")
+@pytest.mark.parametrize("leaf", ["conv_2", "multiplier", "both"])
+def test_two_zeros_at_the_end_of_a_branch_are_refused(leaf):
+    params = tree(**PARTS)
+    zero = {name: 0 * params["block_3"][name] for name in ("conv_2", "multiplier")}
+    one = {name: value for name, value in zero.items() if leaf in (name, "both")}
+    params["block_3"] = params["block_3"] | one
+    role_map = roles.assign(params, WITH)
+    if leaf != "both":
+        assert needs.check_zeros(schemes.get("plain"), role_map, params) is params
+        return
+    with pytest.raises(ValueError, match="conv_2' and 'block_3/multiplier' .* are both zero"):
+        needs.check_zeros(schemes.get("plain"), role_map, params)
+    jax.jit(lambda tree: needs.check_zeros(schemes.get("plain"), role_map, tree))(params)

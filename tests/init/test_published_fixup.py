@@ -245,10 +245,10 @@ def test_our_rules_can_be_changed():
     params["teacher"] = {"kernel": np.ones((3, 3, 4, 4), "f4")}
     with pytest.raises(ValueError, match="no rule says what the weight 'teacher/kernel'"):
         init.fixup(params, 3)
-    rules = dataclasses.replace(init.rules.own(), keep=r"^teacher/")
+    rules = dataclasses.replace(roles.OUR_RULES, keep=r"^teacher/")
     result = init.fixup(params, 3, rules=rules)
     np.testing.assert_array_equal(result["teacher"]["kernel"], params["teacher"]["kernel"])
     np.testing.assert_allclose(result["stage_1"]["first"]["conv_1"]["kernel"], 3**-0.5, rtol=1e-6)
-    wrong = dataclasses.replace(init.rules.own(), keep=r"^teachers/", stem=r"^(?:stem|teacher)/")
+    wrong = dataclasses.replace(roles.OUR_RULES, keep=r"^teachers/", stem=r"^(?:stem|teacher)/")
     with pytest.raises(ValueError, match=r"rules.keep='\^teachers/' matches no leaf"):
         init.fixup(params, 3, rules=wrong)

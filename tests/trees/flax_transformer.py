@@ -155,6 +155,8 @@ _LAYERS = {
     "scalar_bias": r"/shift(?:/value)?$",
     "multiplier": r"/gain(?:/value)?$",
     "alpha": r"/alpha(?:/value)?$",
+    "order": ("query", "key", "value", "out"),
+    "axes": {"(query|key|value)/kernel": "IOO", "out/kernel": "IIO"},
 }
 VIT = Rules(**_LAYERS, stem=rf"^patches/{_END}", head=rf"^head/{_END}", keep="^(?:cls|positions)")
 GPT_RULES = Rules(**_LAYERS, embedding="^tokens/", keep="^positions/")
