@@ -10,10 +10,10 @@ import optax
 from optax import contrib
 
 from nf_resnets import roles
-from nf_resnets.optim.groups import add_decay, checked, keep_dtypes, scale_by_rates
+from nf_resnets.optim.groups import checked, grouped, role_map_of
 from nf_resnets.optim.sgd import sgd
 from nf_resnets.parametrization import TRANSFORMS, Kind
-from nf_resnets.roles import Group, Leaf, Rules
+from nf_resnets.roles import Group, Leaf, RoleMap, Rules
 from nf_resnets.schemes import Scheme
 
 Name = Literal["sgd", "adamw", "lion", "muon"]
@@ -25,7 +25,7 @@ NAMES: tuple[Name, ...] = get_args(Name)
 def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: float = 1e-8,
           weight_decay: Any = 0.0, scheme: str | Scheme | None = None, scalars: Group | None = None,
           scalar_factor: Any = None, undecayed: Group | None = None,
-          rules: Rules | None = None) -> optax.GradientTransformation:  # fmt: skip
+          rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""AdamW, ``theta <- theta - eta (m / (sqrt(v) + eps) + weight_decay theta)``.
 
     Args:
@@ -34,11 +34,11 @@ def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: fl
       b2: that of the mean square ``v``.
       eps: see above.
       weight_decay: see above; unlike SGD's it does not go through ``m`` and ``v``.
-      scheme: whose groups apply; see :func:`nf_resnets.optim.sgd`.
+      scheme: whose groups apply; see :func:`nf_resnets.optim.grouped`.
       scalars: see there.
       scalar_factor: see there.
       undecayed: see there.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: see there.
 
     Returns:
       An optax gradient transformation.
@@ -66,7 +66,7 @@ def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: fl
 def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_decay: Any = 0.0,
          scheme: str | Scheme | None = None, scalars: Group | None = None,
          scalar_factor: Any = None, undecayed: Group | None = None,
-         rules: Rules | None = None) -> optax.GradientTransformation:  # fmt: skip
+         rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     """Lion, whose update is the sign of ``momentum m + (1 - momentum) g``; as :func:`adamw`.
 
     Source: Chen et al., *Symbolic Discovery of Optimization Algorithms*, NeurIPS 2023; optax.
@@ -88,7 +88,7 @@ def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_de
 def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: float = 1e-8,
          weight_decay: Any = 0.0, scheme: str | Scheme | None = None, scalars: Group | None = None,
          scalar_factor: Any = None, undecayed: Group | None = None,
-         rules: Rules | None = None) -> optax.GradientTransformation:  # fmt: skip
+         rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""Muon for the weights of branches and shortcuts, AdamW for all other leaves.
 
     Each matrix's momentum is made nearly orthogonal by five Newton-Schulz steps and multiplied by
@@ -103,11 +103,11 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
       b2: of AdamW; see there.
       eps: of AdamW; see there.
       weight_decay: see :func:`adamw`.
-      scheme: whose groups apply; see :func:`nf_resnets.optim.sgd`.
+      scheme: whose groups apply; see :func:`nf_resnets.optim.grouped`.
       scalars: see there.
       scalar_factor: see there.
       undecayed: see there.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: see there.
 
     Returns:
       An optax gradient transformation.
@@ -131,7 +131,7 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
     checked("eps", eps)
 
     def rule(params: Any) -> optax.GradientTransformation:
-        role_map = roles.assign(params, rules)
+        role_map = role_map_of(params, rules)
         matrices = role_map.map(lambda leaf, _: _matrix(leaf), params)
         labels = role_map.labels(lambda leaf: "muon" if is_orthogonalized(leaf) else "adam")
         # Functions, for optax would call an Equinox module that can be called.
@@ -184,19 +184,25 @@ def _decoupled(
     scalars: Group | None,
     scalar_factor: Any,
     undecayed: Group | None,
-    rules: Rules | None,
+    rules: Rules | RoleMap | None,
 ) -> optax.GradientTransformation:
     """A rule for updates, then weight decay, then the rates of the groups."""
     if not callable(learning_rate):
         checked("learning_rate", learning_rate)
     checked("momentum", momentum, 1.0)
     checked("weight_decay", weight_decay)
-    return keep_dtypes(
+    parts = (
         rule,
-        add_decay(weight_decay, rules, scheme=scheme, undecayed=undecayed),
-        scale_by_rates(
-            learning_rate, rules, scheme=scheme, scalars=scalars, scalar_factor=scalar_factor
-        ),
+        optax.add_decayed_weights(weight_decay),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+    return grouped(
+        optax.chain(*parts),
+        scheme,
+        rules,
+        scalars=scalars,
+        scalar_factor=scalar_factor,
+        undecayed=undecayed,
     )
 
 

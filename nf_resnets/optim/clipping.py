@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from nf_resnets import roles
-from nf_resnets.roles import Leaf, Role, Rules
+from nf_resnets.optim.groups import role_map_of
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 
 
 def adaptive_clip(
@@ -17,7 +17,7 @@ def adaptive_clip(
     *,
     eps: float = 1e-3,
     exempt: tuple[Role, ...] = (Role.HEAD,),
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> optax.GradientTransformation:
     r"""Clips the gradient of every unit to a fraction of the unit's own norm.
 
@@ -34,7 +34,8 @@ def adaptive_clip(
         gradients of no more than ``clipping * eps``, and so does every bias that begins at 0: name
         their roles in ``exempt``, or choose a larger one.
       exempt: the roles whose gradients stay as they are; as published, the head's.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: what the paths of the tree mean, or its map; by default the names of this library's
+        models.
 
     Raises:
       ValueError: if a number is not above 0; from the update, if there are no parameters or the
@@ -62,7 +63,7 @@ def adaptive_clip(
                 "params=None found; adaptive clipping compares a gradient with its parameters: "
                 "update(updates, state, params)."
             )
-        role_map = roles.assign(params, rules)
+        role_map = role_map_of(params, rules)
         values = iter(jax.tree.leaves(params))
 
         def clipped(leaf: Leaf, grad: Any) -> Any:
@@ -83,11 +84,8 @@ def adaptive_clip(
 def _unit_norms(leaf: Leaf, value: Any) -> jax.Array:
     """The norm of every unit, with axes of length 1 where it was summed over; in float32."""
     # Of a vector everything but the stacked axis is summed, of a weight what leads to one output.
-    letters = (
-        roles.axes_of(leaf)
-        if leaf.weight
-        else "N" * leaf.stacked + "I" * (value.ndim - leaf.stacked)
-    )
+    whole = "N" * leaf.stacked + "I" * (value.ndim - leaf.stacked)
+    letters = leaf.axes or whole  # of a weight that is kept, too
     summed = tuple(axis for axis, letter in enumerate(letters) if letter not in "NO")
     squares = jnp.square(value.astype(jnp.float32))
     return jnp.sqrt(squares.sum(axis=summed, keepdims=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +13,102 @@ from nf_resnets.roles import Group, Role, RoleMap, Rules
 from nf_resnets.schemes import SCALARS, UNDECAYED, Scheme
 
 
-def decay_mask(params: Any, rules: Rules | None = None, *, undecayed: Group = UNDECAYED) -> Any:
+def grouped(
+    optimizer: optax.GradientTransformation,
+    scheme: str | Scheme | None = None,
+    rules: Rules | RoleMap | None = None,
+    *,
+    scalars: Group | None = None,
+    scalar_factor: Any = None,
+    undecayed: Group | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Gives any optax optimizer the parameter groups of a scheme.
+
+    The updates of the slow leaves are multiplied by ``scalar_factor``. The leaves without decay are
+    passed to the optimizer as 0, which any weight decay is proportional to; an optimizer that reads
+    the parameters for something else, as adaptive clipping does, stands before this one in
+    ``optax.chain``. The state keeps its dtypes. It works inside ``optax.masked`` and
+    ``optax.multi_transform``.
+
+    Args:
+      optimizer: any of optax.
+      scheme: the scheme of the network, which defines the groups. Fixup's scalar biases and
+        multipliers learn at a tenth of the rate (at the full rate some runs diverge), RescaleNet's
+        multipliers at the full rate and without decay. Without ``scheme`` the groups are Fixup's,
+        which have no effect on a network without its scalars.
+      rules: what the paths of the tree mean, or its map; by default the names of this library's
+        models.
+      scalars: the slow leaves; by default the scheme's. ``optim.SCALARS |
+        roles.Group((Role.ALPHA,))`` adds SkipInit's alpha, which its paper trains at the full rate.
+      scalar_factor: the factor on the rate of the slow leaves; by default the scheme's. It may be
+        traced.
+      undecayed: the leaves without weight decay (see :func:`decay_mask`); by default the scheme's.
+        ``optim.UNDECAYED`` is RescaleNet's choice.
+
+    Returns:
+      An optax gradient transformation.
+
+    Raises:
+      ValueError: if no scheme has that name or ``scalar_factor`` is below 0; from ``init``, if the
+        tree does not fit the rules, or no scheme is given and it has multipliers, but is not
+        Fixup's.
+      TypeError: if a group is none; from ``init``, if a leaf has no gradient.
+
+    Example:
+      >>> params = {"head": {"kernel": jnp.ones((2, 2))}, "bias_head": jnp.ones(())}
+      >>> optimizer = grouped(optax.adamw(0.5, weight_decay=0.0), "fixup")
+      >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
+      >>> float(updates["head"]["kernel"][0, 0]), round(float(updates["bias_head"]), 6)
+      (-0.5, -0.05)
+    """
+    if scalar_factor is None:
+        scalar_factor = schemes.get("fixup" if scheme is None else scheme).scalar_factor
+    checked("scalar_factor", scalar_factor)
+    if undecayed is None:
+        undecayed = Group() if scheme is None else schemes.get(scheme).undecayed
+    _refuse_no_group(scalars=scalars, undecayed=undecayed)
+    optimizer = optax.with_extra_args_support(optimizer)
+
+    def init(params: Any) -> Any:
+        refuse_untrainable(params)
+        label_tree(params, rules, scheme=scheme, scalars=scalars)
+        return optimizer.init(params)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        tree = updates if params is None else params
+        labels = label_tree(tree, rules, scheme=scheme, scalars=scalars)
+        if params is not None and undecayed:
+            decays = decay_mask(params, rules, undecayed=undecayed)
+            params = jax.tree.map(
+                lambda value, decay: value if decay else jnp.zeros_like(value), params, decays
+            )
+        updates, after = optimizer.update(updates, state, params, **extra)
+        updates = jax.tree.map(
+            lambda update, label: (
+                (scalar_factor * update).astype(update.dtype) if label == "scalar" else update
+            ),
+            updates,
+            labels,
+        )
+        # A float32 weight decay or momentum would make the velocity of bfloat16 weights float32.
+        return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), after, state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def role_map_of(params: Any, rules: Rules | RoleMap | None) -> RoleMap:
+    """The roles of a tree, or of the part of one that ``optax.masked`` passes on."""
+
+    def is_masked(leaf: Any) -> bool:
+        return isinstance(leaf, optax.MaskedNode)
+
+    part = any(map(is_masked, jax.tree.leaves(params, is_leaf=is_masked)))
+    return roles.assign(params, rules, part=part or isinstance(rules, RoleMap))
+
+
+def decay_mask(
+    params: Any, rules: Rules | RoleMap | None = None, *, undecayed: Group = UNDECAYED
+) -> Any:
     """Tells for each leaf whether it decays, as ``optax.add_decayed_weights`` takes it.
 
     Args:
@@ -39,12 +133,12 @@ def decay_mask(params: Any, rules: Rules | None = None, *, undecayed: Group = UN
       {'head': {'bias': False, 'kernel': True}}
     """
     _refuse_no_group(undecayed=undecayed)
-    return roles.assign(params, rules).map(lambda leaf, _: leaf not in undecayed, params)
+    return role_map_of(params, rules).map(lambda leaf, _: leaf not in undecayed, params)
 
 
 def label_tree(
     params: Any,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
     *,
     scheme: str | Scheme | None = None,
     scalars: Group | None = None,
@@ -76,7 +170,7 @@ def label_tree(
     _refuse_no_group(scalars=scalars)
     if scalars == Group():  # whatever the leaves are
         return jax.tree.map(lambda _: "weight", params)
-    role_map = roles.assign(params, rules)
+    role_map = role_map_of(params, rules)
     if scalars is None:
         if scheme is None:
             _refuse_others_than_fixup(role_map)
@@ -119,72 +213,6 @@ def _refuse_others_than_fixup(role_map: RoleMap) -> None:
     )
 
 
-def add_decay(
-    weight_decay: Any,
-    rules: Rules | None = None,
-    *,
-    scheme: str | Scheme | None = None,
-    undecayed: Group | None = None,
-) -> optax.GradientTransformation:
-    """Adds ``weight_decay theta`` to the gradients of the leaves that a scheme decays.
-
-    The arguments are those of :func:`nf_resnets.optim.sgd`. Without a scheme all leaves have it.
-    """
-    if undecayed is None:
-        undecayed = Group() if scheme is None else schemes.get(scheme).undecayed
-    mask = partial(decay_mask, rules=rules, undecayed=undecayed) if undecayed else None
-    return optax.add_decayed_weights(weight_decay, mask=mask)
-
-
-def scale_by_rates(
-    learning_rate: Any,
-    rules: Rules | None = None,
-    *,
-    scheme: str | Scheme | None = None,
-    scalars: Group | None = None,
-    scalar_factor: Any = None,
-) -> optax.GradientTransformation:
-    """Multiplies updates by minus the learning rate, those of a scheme's slow leaves by less.
-
-    The arguments are those of :func:`nf_resnets.optim.sgd`.
-    """
-    if scalar_factor is None:
-        scalar_factor = schemes.get("fixup" if scheme is None else scheme).scalar_factor
-    checked("scalar_factor", scalar_factor)
-
-    def rate(factor: Any) -> Any:
-        if callable(learning_rate):
-            schedule: optax.Schedule = learning_rate
-            return lambda count: factor * schedule(count)
-        return factor * learning_rate
-
-    return optax.multi_transform(
-        {
-            "weight": optax.scale_by_learning_rate(rate(1.0)),
-            "scalar": optax.scale_by_learning_rate(rate(scalar_factor)),
-        },
-        partial(label_tree, rules=rules, scheme=scheme, scalars=scalars),
-    )
-
-
-def keep_dtypes(*parts: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Chains the parts of an optimizer, whose state keeps its dtypes.
-
-    A float32 weight decay or momentum would make the velocity of bfloat16 weights float32.
-    """
-    transformation = optax.chain(*parts)
-
-    def init(params: Any) -> Any:
-        refuse_untrainable(params)
-        return transformation.init(params)
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, new_state = transformation.update(updates, state, params)
-        return updates, jax.tree.map(lambda new, old: new.astype(old.dtype), new_state, state)
-
-    return optax.GradientTransformation(init, update)
-
-
 def refuse_untrainable(params: Any) -> None:
     """Refuses leaves that have no gradient: functions, and counters, which would decay.
 
@@ -219,13 +247,6 @@ def checked(name: str, value: Any, high: float = float("inf")) -> None:
 
 
 __all__ = [
-    "SCALARS",
-    "UNDECAYED",
-    "add_decay",
-    "checked",
-    "decay_mask",
-    "keep_dtypes",
-    "label_tree",
-    "refuse_untrainable",
-    "scale_by_rates",
-]
+    "SCALARS", "UNDECAYED", "checked", "decay_mask", "grouped", "label_tree", "refuse_untrainable",
+    "role_map_of",
+]  # fmt: skip

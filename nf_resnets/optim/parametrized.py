@@ -11,7 +11,7 @@ import optax
 from nf_resnets import roles, schemes
 from nf_resnets.optim.groups import refuse_untrainable
 from nf_resnets.parametrization import STANDARD, Factors, Kind
-from nf_resnets.roles import Rules
+from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Scheme
 
 
@@ -22,7 +22,7 @@ def factors(
     base: Any,
     kind: Kind,
     base_depth: int | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> Any:
     """The :class:`nf_resnets.parametrization.Factors` of every leaf, as a tree.
 
@@ -36,7 +36,8 @@ def factors(
     """
     if kind not in get_args(Kind):
         raise ValueError(f"kind={kind!r} found; expected one of {', '.join(get_args(Kind))}.")
-    role_map, of_base = roles.assign(params, rules), roles.assign(base, rules)
+    role_map = roles.assign(params, rules)
+    of_base = base if isinstance(base, RoleMap) else roles.assign(base, rules)
     ratios = dict(zip(role_map.leaves, roles.sizes(role_map, of_base, base_depth), strict=True))
     parametrization = schemes.get(scheme).parametrization
     return role_map.map(lambda leaf, _: parametrization.factors(ratios[leaf], kind), params)
@@ -50,7 +51,7 @@ def parametrized(
     base: Any,
     kind: Kind,
     base_depth: int | None = None,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> optax.GradientTransformation:
     """Scales an optimizer's rates, decay and epsilon leaf by leaf, relative to a base network.
 
@@ -66,13 +67,14 @@ def parametrized(
       params: a parameter tree; shapes are enough. Stacked kernels count as the layers in them.
       scheme: whose parametrisation it is; of a standard one ``optimizer`` is returned as it is.
       base: the base network's tree, which has all leaves of ``params``, in other sizes; shapes are
-        enough.
+        enough. Where ``rules`` is a map of ``params``, that of the base network.
       kind: what an update is: ``"sgd"``, proportional to the gradient; ``"adam"``, of one size for
         each number (Adam, AdamW, Lion); ``"muon"``, orthogonal for the weights that
         :func:`nf_resnets.optim.muon` takes, as Adam's for the others.
       base_depth: ``L_base``, the number of residual branches at which rates are tuned; by default
         those of ``base``.
-      rules: what the paths of the trees mean; by default the names of this library's models.
+      rules: what the paths of the trees mean, or a map; by default the names of this library's
+        models.
 
     Returns:
       An optax gradient transformation, whose ``update`` needs the parameters.
@@ -100,32 +102,33 @@ def parametrized(
     if schemes.get(scheme).parametrization == STANDARD:
         return optimizer
     found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
-    columns = jax.tree.transpose(
-        jax.tree.structure(params),
-        jax.tree.structure(Factors()),
-        jax.tree.map(lambda each: each, found),
+    flat, _ = jax.tree_util.tree_flatten_with_path(
+        found, is_leaf=lambda each: isinstance(each, Factors)
     )
-    if all(factor == 1 for name in columns[:3] for factor in jax.tree.leaves(name)):
+    by_path = dict(flat)  # for a part of the tree, as optax.masked passes it on
+    if all(each[:3] == (1, 1, 1) for each in by_path.values()):
         return optimizer
 
     optimizer = optax.with_extra_args_support(optimizer)
 
-    def scale(tree: Any, by: Any, operation: Any = operator.mul) -> Any:
-        return jax.tree.map(
-            lambda value, factor: value if factor == 1 else operation(value, factor), tree, by
-        )
+    def scale(tree: Any, name: str, operation: Any = operator.mul) -> Any:
+        def one(path: Any, value: Any) -> Any:
+            factor = getattr(by_path[path], name)
+            return value if factor == 1 else operation(value, factor)
+
+        return jax.tree_util.tree_map_with_path(one, tree)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("params=None found; expected update(gradients, state, params).")
         # Adam's m / (sqrt(v) + eps f) is that of gradients divided by f.
         updates, state = optimizer.update(
-            scale(updates, columns.eps, operator.truediv),
+            scale(updates, "eps", operator.truediv),
             state,
-            scale(params, columns.weight_decay),
+            scale(params, "weight_decay"),
             **extra,
         )
-        return scale(updates, columns.learning_rate), state
+        return scale(updates, "learning_rate"), state
 
     return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
