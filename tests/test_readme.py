@@ -16,7 +16,8 @@ from benchmarks.timing import Ratio
 from docs.machinery.figures import as_made
 from docs.machinery.results import committed
 from experiments.table import grouped
-from nf_resnets import init
+from nf_resnets import init, roles
+from nf_resnets.schemes import SchemeWarning
 from nf_resnets.sweep import optima
 from tests.experiments.as_a_user import lines_of
 from tests.test_main import run
@@ -198,23 +199,24 @@ def test_the_first_example_runs(monkeypatch):
     assert float(jnp.abs(names["logits"]).max()) == 0
 
 
-def test_the_rules_of_the_second_example_fit_a_tree():
+def test_the_second_example_reads_a_network(capsys):
     code = re.search(r"```python\n(params = init\.fixup\(my_params.*?)```", TEXT, re.S)[1]
-    conv = jnp.ones((3, 3, 4, 4))
-    tree = {
-        f"stage{s}": {
-            f"block_{b}": {"conv_1": {"kernel": conv}, "conv_2": {"kernel": conv}}
-            for b in range(18)
-        }
-        for s in range(3)
-    }
-    tree |= {"stem": {"kernel": conv}, "downsample_1": {"kernel": conv}}
-    tree["dense"] = {"kernel": jnp.ones((4, 10)), "bias": jnp.ones(10)}
-    names = {"init": init, "my_params": tree}
-    exec(code, names)
-    scaled = names["params"]["stage2"]["block_17"]["conv_1"]["kernel"]
-    assert float(scaled.max()) == pytest.approx(54**-0.5)
-    assert not jax.tree.leaves(names["params"]["dense"])[0].any()
+    blocks = {f"block_{k}": {"up": jnp.ones((4, 6)), "down": jnp.ones((6, 4))} for k in range(54)}
+
+    def network(params, x):
+        for k in range(54):
+            block = params[f"block_{k}"]
+            x = x + jax.nn.relu(x @ block["up"]) @ block["down"]
+        return x @ params["dense"]
+
+    names = {"init": init, "roles": roles, "my_network": network, "images": jnp.ones((2, 4))}
+    names["my_params"] = {**blocks, "dense": jnp.ones((4, 10))}
+    with pytest.warns(SchemeWarning):
+        exec(code, names)
+    scaled = names["params"]["block_17"]
+    assert float(scaled["up"].max()) == pytest.approx(54**-0.5)
+    assert not scaled["down"].any() and not names["params"]["dense"].any()
+    assert "54 residual branches" in capsys.readouterr().out
 
 
 def test_every_scheme_is_named():
