@@ -7,6 +7,7 @@ comes to without it in the scheme's ``needs``. Here a tree is held against both.
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from typing import Any, Literal
 
@@ -62,6 +63,7 @@ def check_parts(
     """
     if scheme.norm_free:
         _refuse_norms(scheme, role_map)
+        _warn_of_vectors(scheme, role_map)
     for missing in missing_parts(scheme, role_map, constants=constants):
         if missing.without == "fails":
             raise ValueError(missing.sentence)
@@ -93,6 +95,30 @@ def _refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
                 "scales weights, without effect there; expected plain weights, or a scheme that "
                 "leaves them as they are, such as 'skipinit'."
             )
+
+
+def _warn_of_vectors(scheme: Scheme, role_map: RoleMap) -> None:
+    """Warns of vectors in a branch that no rule names: biases that are not 0, norms left there."""
+    if role_map.rules is None or role_map.is_ours:
+        return
+    kept = re.compile(role_map.rules.keep or "(?!)")
+    unnamed = [
+        (leaf, branches)
+        for leaf, branches in zip(role_map.leaves, role_map.beside, strict=True)
+        if branches and leaf.role is Role.KEEP and not leaf.weight
+        if leaf.own_shape and not kept.search(leaf.path)
+    ]
+    if unnamed:
+        leaf, branches = unnamed[0]
+        others = f" and {len(unnamed) - 1} more" if unnamed[1:] else ""
+        warnings.warn(
+            f"{scheme.title}: no rule says what the vector {leaf.path!r} {list(leaf.shape)}"
+            f"{others} in residual branch {role_map.branches[branches[0] - 1].name!r} is; expected "
+            "rules.branch to match it if it is the bias vector of a layer, rules.norm or "
+            "rules.keep if it is to stay.",
+            SchemeWarning,
+            stacklevel=4,
+        )
 
 
 def _is_gain(leaf: Leaf) -> bool:

@@ -1,6 +1,7 @@
 """What a scheme's network must contain: refused, warned of, and handed out."""
 
 import dataclasses
+import re
 import warnings
 
 import jax
@@ -218,6 +219,17 @@ def test_a_norm_in_a_branch_is_refused_by_schemes_without_norms(name):
     for each in (role_map, read):
         with pytest.raises(ValueError, match="'stage_1/first' contains a norm"):
             needs.check_parts(scheme, each)
+
+
+@pytest.mark.parametrize(("keep", "warned"), [(None, True), ("norm", False)])
+def test_a_vector_in_a_branch_that_no_rule_names_is_a_warning(keep, warned):
+    params = tree(**PARTS, norm={"scale": jnp.ones(32)}) | {"last": jnp.ones(32)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        init.fixup(params, L, rules=dataclasses.replace(WITH, keep=keep))
+    said = [str(each.message) for each in caught]
+    expected = r"the vector 'block_0/norm/scale' \[32\] and 35 more in residual branch 'block_0' is"
+    assert len(said) == warned and all(re.search(expected, sentence) for sentence in said)
 
 
 @pytest.mark.parametrize("leaf", ["conv_2", "multiplier", "both"])
