@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,6 +52,10 @@ class RoleMap:
         """Whether the names are those of this library's models."""
         return self.rules == OUR_RULES
 
+    @functools.cached_property
+    def _beside_of(self) -> dict[Leaf, tuple[int, ...]]:
+        return dict(zip(self.leaves, self.beside, strict=True))
+
     def branches_of(self, leaf: Leaf, count: int) -> tuple[int, ...]:
         r"""The branches that a scalar, a norm or a shortcut lies beside, by its path.
 
@@ -71,7 +76,7 @@ class RoleMap:
           >>> [found.branches_of(leaf, 1) for leaf in found.leaves if leaf.role == "alpha"]
           [(1,), (2,)]
         """
-        branches = self.beside[self.leaves.index(leaf)]
+        branches = self._beside_of[leaf]
         if len(branches) != count:
             raise ValueError(
                 f"leaf {leaf.path!r} {list(leaf.shape)} ({leaf.role.value}) stands beside the "
