@@ -437,8 +437,9 @@ def test_a_part_of_a_tree_has_the_roles_of_the_whole():
 def test_what_lies_beside_a_branch_is_told_by_its_path():
     block = {"attn": {f"w_{j}": WEIGHT for j in (1, 2)}, "mlp": {f"w_{j}": WEIGHT for j in (1, 2)}}
     block["attn"]["alpha"] = block["ln"] = block["mlp"]["b_2"] = np.ones(2)
-    tree = {"h_1": block, "h_2": block, "ln_f": np.ones(2)}
+    tree = {"net": {"h_1": block, "h_2": block, "ln_f": np.ones(2)}}
     role_map = roles.assign(tree, Rules(branch=r"h_(\d)/(attn|mlp)/w_(\d)"))
-    beside = {leaf.path: ks for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True)}
+    paths = [leaf.path.removeprefix("net/") for leaf in role_map.leaves]
+    beside = dict(zip(paths, role_map.beside, strict=True))
     assert (beside["h_2/attn/alpha"], beside["h_2/mlp/b_2"]) == ((3,), (4,))
     assert (beside["h_1/ln"], beside["h_2/ln"], beside["ln_f"]) == ((1, 2), (3, 4), ())
