@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
 from nf_resnets.plotting.report import RULES, SweepResults, report
 from nf_resnets.plotting.steps import steps_figure
-from nf_resnets.plotting.style import power_of_two
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power_of_two
 from nf_resnets.plotting.whole import whole_file
 
 Row = Mapping[str, Any]
@@ -35,7 +36,8 @@ def sweep_figures(
     """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
 
     Where several settings are swept, ``isolation`` is drawn as well, ``steps`` where there are
-    steps to a target at several batch sizes, and ``curves`` where there are curves.
+    steps to a target at several batch sizes, and ``curves`` where there are curves. Without
+    Matplotlib only the table and the report are made, and a sentence says so.
 
     Args:
       folder: where to; files of these names are replaced, each whole.
@@ -63,7 +65,9 @@ def sweep_figures(
     # The table first: on a disk that is nearly full it is worth the most.
     with making("table.txt"), whole_file(folder / "table.txt") as new:
         new.write_text(table(sweep.optima, names=sweep.names) + "\n")
-    for name, (caption, draw) in _drawings(sweep).items():
+    if not can_draw():
+        print(NO_MATPLOTLIB, file=sys.stderr)
+    for name, (caption, draw) in _drawings(sweep).items() if can_draw() else ():
         with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
             draw(new)
             with contextlib.suppress(OSError):
