@@ -28,7 +28,8 @@ def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> A
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"{name} is read with TensorFlow Datasets, and {error.name} is not installed: "
-            "pip install 'nf_resnets[data]'."
+            "pip install 'nf_resnets[data]', or give the path of its files, such as "
+            "cifar-10-batches-bin or an .npz, in place of the name."
         ) from None
 
     if data_dir is not None:
