@@ -72,6 +72,7 @@ html_theme = "furo"
 html_title = "nf_resnets"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_js_files = ["claims.js"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False
