@@ -152,14 +152,14 @@ def test_tables_with_and_without_a_header():
 
 def test_every_committed_figure_is_in_the_gallery():
     shown = pages.gallery_page(COMMITTED)
-    figures = sorted((ROOT / "results").rglob("*.png"))
+    figures = sorted((ROOT / "results").rglob("*.svg"))
     assert figures
     for figure in figures:
         assert f"../../{figure.relative_to(ROOT).as_posix()}" in shown
     for result in COMMITTED:
         if result.figures:
             assert len(result.claim) > 80, f"{result.module} says no claim"
-            assert f"```sh\n{result.command}\n```" in shown
+            assert f"`{result.scale}`" in shown
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=IDS)
