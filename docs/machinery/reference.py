@@ -24,7 +24,6 @@ INTERNAL = ("calibration", "command_line", "machine", "manifest", "places", "ran
 DIRECT = {
     "init.describe": ("Description", "Row"),
     "models.nnx_parts": ("Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"),
-    "plotting.answers": ("moves_of_all",),
     "plotting.signal": ("Quantity", "signal_figure"),
     "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
     "sweep.regimes": ("LeftOut", "Point", "Residual", "Smooth"),
