@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from docs.machinery import pictures, reference, scheme_pages
+from docs.machinery import reference, scheme_pages
 from docs.machinery.results import ROOT, Result, Table, committed, markdown_table
 from nf_resnets.trained.torch_layouts import LAYOUTS
 
@@ -35,7 +35,6 @@ def write_all(folder: Path = GENERATED) -> None:
         own = f"schemes/{page.name}"
         texts[f"{own}/facts.md"] = scheme_pages.facts(page.name)
         texts[f"{own}/numbers.md"] = scheme_pages.numbers(page, results)
-        texts[f"{own}/picture.md"] = _picture(page, folder)
     for name, text in texts.items():
         _write(folder / name, text)
     for kind in ("md", "rst", "ipynb"):
@@ -128,14 +127,6 @@ def _sources(result: Result) -> list[str]:
     links = [f"{{download}}`{path.name} <{os.path.relpath(path, GENERATED)}>`" for path in files]
     figures = [f"{{ref}}`figure <gallery-{result.name}>`"] if result.figures else []
     return [*links, *figures, *([result.made] if result.made else [])]
-
-
-def _picture(page: scheme_pages.SchemePage, folder: Path) -> str:
-    picture, words = pictures.keep(page, folder / "pictures")
-    return (
-        f"```{{figure}} /{picture.relative_to(DOCS)}\n:alt: Second moments and gradients along the "
-        f"blocks\n:class: picture\n\nMeasured with the code above. {words}\n```\n"
-    )
 
 
 def _code_spans(text: str) -> str:

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.looks import Look
 from nf_resnets.plotting.diverged import SIZES, Mark, diverged_band
+from nf_resnets.plotting.looks import Look
 from nf_resnets.plotting.style import (
     ACCENT,
     INK,

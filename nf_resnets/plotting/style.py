@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nf_resnets.looks import Look
+from nf_resnets.plotting.looks import Look
 from nf_resnets.plotting.whole import whole_file
 
 ACCENT = "#0072B2"

@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
-from nf_resnets.looks import LOOKS
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average, smoothed
+from nf_resnets.plotting.looks import LOOKS
 from tests.plotting.sweep_results import drawn, marks
 
 __all__ = ["drawn"]

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from nf_resnets.looks import LOOKS
+from nf_resnets.plotting.looks import LOOKS
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.signal import (
     Quantity,
