@@ -116,7 +116,11 @@ def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not target.startswith("nf_resnets."):
         return None
-    domain, place = env.get_domain("py"), reference.documented_place(target)
-    found = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, child)
+    place = reference.place(target)
+    if place is None:
+        return None
+    found = env.get_domain("py").resolve_xref(
+        env, node["refdoc"], app.builder, "obj", place, node, child
+    )
     # Docstrings also name what is there and not for users.
-    return found or (child if reference.is_there(target) else None)
+    return found or child

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import re
 import shlex
-import types
 from pathlib import Path
 
 import pytest
@@ -176,51 +175,6 @@ def test_links_lead_to_pages(path):
         assert known or (DOCS / f"{place}.md").exists(), target
 
 
-MODULES = reference.module_names()
-
-
-def test_the_reference_has_what_is_exported_and_what_the_pages_import():
-    there = {
-        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-        for path in (ROOT / "nf_resnets").rglob("*.py")
-        if path.name != "__main__.py"
-    }
-    assert set(MODULES) == {name.removesuffix(".__init__") for name in there}
-    written = reference.pages()
-    entered = {(name, each) for name in MODULES for each in reference.entries(name)}
-    for name, _ in entered:
-        assert f".. _module-{name}:\n" in written[reference.page_name(name)]
-    # A page for users may use no name that the reference lacks, and the list no name too many.
-    used = set()
-    for source in [*WRITTEN, ROOT / "README.md", *(ROOT / "notebooks").glob("*.py")]:
-        found = re.findall(r"^from (nf_resnets(?:\.\w+)+) import (.+)$", source.read_text(), re.M)
-        used |= {(module, name) for module, names in found for name in names.split(", ")}
-    assert ("nf_resnets.trained.transfer", "transfer") in used
-    for module, name in used:
-        value = getattr(importlib.import_module(module), name)
-        origins = {(place, each) for place, each in entered if each == name}
-        assert isinstance(value, types.ModuleType) or any(
-            getattr(importlib.import_module(place), name) is value for place, _ in origins
-        ), (module, name)
-    for module, names in reference.DIRECT.items():
-        assert set(names) <= {each for place, each in entered if place == f"nf_resnets.{module}"}
-    assert ("nf_resnets.init.tree", "cast_like") not in entered
-
-
-def test_names_are_documented_where_users_import_them_from():
-    module = importlib.import_module("nf_resnets.init.fixup")
-    assert reference.public_place(module, "fixup") == ("nf_resnets.init", "fixup")
-    module = importlib.import_module("nf_resnets.init.standard")
-    assert reference.public_place(module, "default_init") == (
-        "nf_resnets.init.standard",
-        "default_init",
-    )
-    assert reference.public_place(importlib.import_module("nf_resnets.roles"), "assign") == (
-        "nf_resnets.roles",
-        "assign",
-    )
-
-
 def test_formulas_become_mathml_and_faults_are_told():
     from docs.machinery.mathml import mathml
 
@@ -237,18 +191,3 @@ def test_formulas_become_mathml_and_faults_are_told():
 
 def test_nothing_generated_is_committed():
     assert "/generated/" in (DOCS / ".gitignore").read_text().split()
-
-
-@pytest.mark.parametrize(
-    ("called", "entered"),
-    [
-        ("nf_resnets.analysis.observe.observe", "nf_resnets.analysis.observe"),
-        ("nf_resnets.optim.UNDECAYED", "nf_resnets.schemes.UNDECAYED"),
-        ("nf_resnets.optim.groups.UNDECAYED", "nf_resnets.schemes.UNDECAYED"),
-        ("nf_resnets.optim.damping.CHANNEL_BIASES", "nf_resnets.optim.damping.CHANNEL_BIASES"),
-        ("nf_resnets.roles.assign", "nf_resnets.roles.assign"),
-        ("nf_resnets.nothing.there", "nf_resnets.nothing.there"),
-    ],
-)
-def test_docstrings_may_call_a_name_by_any_of_its_places(called, entered):
-    assert reference.documented_place(called) == entered
