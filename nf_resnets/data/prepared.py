@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,19 @@ def has_random_access(builder: Any) -> bool:
     import tensorflow_datasets as tfds
 
     return builder.info.file_format in tfds.core.FileFormat.with_random_access()
+
+
+def with_tensorflow() -> Any:
+    """Returns TensorFlow Datasets for copies that only TensorFlow reads, in tfrecord format."""
+    import tensorflow_datasets as tfds
+
+    if "tensorflow" not in sys.modules:
+        import tensorflow as tf
+
+        # TensorFlow would reserve all accelerator memory, which JAX needs. A program that already
+        # uses TensorFlow has made this choice for itself.
+        tf.config.set_visible_devices([], "GPU")
+    return tfds
 
 
 def prepare_command(name: str, data_dir: Any) -> str:
@@ -122,4 +136,7 @@ def _missing(name: str, builder: Any) -> str:
     )
 
 
-__all__ = ["has_random_access", "open_builder", "prepare_command", "quiet", "readable", "root_of"]
+__all__ = [
+    "has_random_access", "open_builder", "prepare_command", "quiet", "readable", "root_of",
+    "with_tensorflow",
+]  # fmt: skip

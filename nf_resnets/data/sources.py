@@ -8,7 +8,6 @@ import dataclasses
 import difflib
 import importlib.util
 import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from nf_resnets.data.prepared import (
     prepare_command,
     quiet,
     readable,
+    with_tensorflow,
 )
 
 DATASETS = ("digits", "cifar10", "cifar100", "svhn_cropped", "svhn_extra", "fashion_mnist")
@@ -139,14 +139,7 @@ def _read_random_access(builder: Any, split: str) -> Split:
 
 
 def _read_with_tensorflow(builder: Any, split: str) -> Split:
-    import tensorflow_datasets as tfds
-
-    if "tensorflow" not in sys.modules:
-        import tensorflow as tf
-
-        # TensorFlow would reserve all accelerator memory, which JAX needs. A program that already
-        # uses TensorFlow has made this choice for itself.
-        tf.config.set_visible_devices([], "GPU")
+    tfds = with_tensorflow()
     # A cycle length of one reads the files one after another, as ArrayRecord does.
     config = tfds.ReadConfig(interleave_cycle_length=1)
     dataset = builder.as_dataset(split, batch_size=-1, shuffle_files=False, read_config=config)

@@ -71,9 +71,6 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
 
     Returns:
       None after a dry run, and on all but process 0.
-
-    Raises:
-      SystemExit: if an option, the grid, the data or the folder is not in order, with one sentence.
     """
     check(options)
     try:
@@ -150,26 +147,19 @@ def _measured(
     mesh = engine.sweep_mesh(devices, execution.devices_per_run or len(devices))
     workers = execution.workers or engine.default_workers(devices)
     builder = programs.Programs(sweep.task, mesh, Callbacks(), execution.vectorize)
-    costs = programs.estimate(
-        left,
-        rows,
-        sweep.task,
-        builder,
-        workers=workers,
-        on_message=lambda text: print(f"  {text} ...", file=sys.stderr, flush=True),
-    )
-    print(f"Programs: {len(costs)}, each compiled once")
-    for cost in costs:
-        how = "as earlier runs took" if cost.known else "measured now"
-        compiled = "" if cost.known else f", compiled in {cost.compile_seconds:.0f} s"
+    print(f"Programs: {len(left)}, each compiled once")
+    seconds = 0.0
+    for plan, runs in left.values():
+        each = programs.step_seconds(plan, rows, sweep.task, builder)
+        seconds += runs * plan.num_steps * each
         print(
-            f"  {programs.describe(cost.plan)}: {cost.runs:,} runs of {cost.plan.num_steps:,} "
-            f"steps, {1e3 * cost.seconds_per_step:.3g} ms a step {how}{compiled}"
+            f"  {programs.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps, "
+            f"{1e3 * each:.3g} ms a step",
+            flush=True,
         )
-    seconds = programs.total(costs, workers)
     print(
-        f"Time: about {duration_text(seconds)} on {device_name()}"
-        + (f", {workers} programs at a time" if workers > 1 else "")
+        f"Time: about {duration_text(seconds / workers)} on {device_name()}, without compiling and "
+        "tests" + (f", {workers} programs at a time" if workers > 1 else "")
     )
 
 
@@ -228,9 +218,6 @@ def refuse_without_rows(folder: Path) -> None:
     """Refuses a folder with a table of results, but without the rows that it was made of.
 
     An earlier version or somebody else wrote it, and it would be overwritten.
-
-    Raises:
-      ValueError: that names the file.
     """
     table = folder / "rows.csv"
     if table.exists() and not any(folder.glob("rows-*.jsonl")):

@@ -25,14 +25,8 @@ Config = Annotated[
 def read_config(path: Path) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]:
     """The grid and the settings in a file.
 
-    Args:
-      path: a JSON object of settings, of which a row's results are passed over; or of ``grid`` and
-        ``settings``, as a sweep writes it.
-
-    Raises:
-      ValueError: if it is something else, or a setting is unknown or not in order; it names the
-        file.
-      OSError: if it cannot be read.
+    The file is a JSON object of settings, of which a row's results are passed over; or of ``grid``
+    and ``settings``, as a sweep writes it. Errors name it.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -48,12 +42,8 @@ def read_config(path: Path) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]
 def with_config(default: Any, words: Sequence[str]) -> Any:
     """A command's options with the settings of its ``--config`` in place of the defaults.
 
-    Args:
-      default: a dataclass with ``settings`` and, if it is for a sweep, ``grid``.
-      words: of the command line.
-
-    Raises:
-      ValueError, OSError: as :func:`read_config`, or if one run is wanted and the file has a grid.
+    ``default`` is a dataclass with ``settings`` and, if it is for a sweep, ``grid``; ``words`` are
+    those of the command line.
 
     Example:
       >>> with_config("the defaults", ["--seed", "3"])

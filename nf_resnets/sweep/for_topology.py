@@ -32,23 +32,6 @@ GAIN = 1.1
 """Twice as many runs must be faster by this factor a run, or the search ends."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """A program as the slice's chips would run it.
-
-    Attributes:
-      footprint: of one step of all slots, on each chip.
-      runs_per_device: how many runs a chip carries.
-      most: about how many would fit.
-      refused: what did not fit, in a sentence; empty if nothing was too large.
-    """
-
-    footprint: Footprint
-    runs_per_device: int
-    most: int
-    refused: str = ""
-
-
 def report(
     task: ImageTask,
     left: Mapping[str, tuple[Plan, int]],
@@ -58,16 +41,9 @@ def report(
 ) -> int:
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
-    Args:
-      task: what the runs are.
-      left: of each program one of its runs, and how many are to be made.
-      devices: of the slice (:func:`nf_resnets.topology.topology_devices`).
-      execution: how many devices and runs go together; where ``runs_per_device`` is 0, more runs
-        are tried on a chip for as long as each of them becomes faster by ``GAIN``.
-      topology: the slice's name.
-
-    Returns:
-      How many programs do not fit as they are asked for.
+    ``left`` has for each program one of its runs, and how many are to be made. Where
+    ``execution.runs_per_device`` is 0, more runs are tried on a chip for as long as each of them
+    becomes faster by ``GAIN``. Returns how many programs do not fit as they are asked for.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -78,22 +54,21 @@ def report(
         f"({chip.source}); {len(devices) // mesh.shape[SWEEP]} to a run"
     )
     print(f"Programs: {len(left)}, compiled here for these chips; nothing ran")
-    compiler = _Compiler(task, mesh, execution, chip)
     seconds, too_large = 0.0, 0
     for run, runs in left.values():
         print(f"  {describe(run)}: {_count(runs)} of {run.num_steps:,} steps", flush=True)
-        fit = compiler.fit(run, runs)
-        if isinstance(fit, str):
-            print(f"    {fit}")
+        compiler = _Compiler(task, run, mesh, execution, chip)
+        try:
+            used = compiler.fitting(runs)
+        except DoesNotFitError as error:
+            print(f"    {error}")
             too_large += 1
             continue
-        if fit.refused:
-            print(f"    {fit.refused}")
-            too_large += 1
-        slots = mesh.shape[SWEEP] * fit.runs_per_device
-        for line in _lines(fit, slots, chip):
+        runs_per_device, footprint = used[-1]
+        slots = mesh.shape[SWEEP] * runs_per_device
+        for line in _lines(footprint, runs_per_device, slots, compiler.most(used), chip):
             print(f"    {line}")
-        seconds += least_seconds(runs, run.num_steps, slots, fit.footprint.bound(chip)[0])
+        seconds += least_seconds(runs, run.num_steps, slots, footprint.bound(chip)[0])
     without = f", without the {too_large} that do not fit as asked for" if too_large else ""
     print(
         f"Time: at least {duration_text(seconds)}, {seconds / 3600 * len(devices):.3g} chip-hours"
@@ -104,24 +79,14 @@ def report(
 
 
 def least_seconds(runs: int, num_steps: int, slots: int, step: float) -> float:
-    """The least time of a program's runs, so many at a time, in seconds.
-
-    ``ceil(runs / slots) num_steps step``: a step takes as long however many slots are taken.
-
-    Example:
-      >>> least_seconds(runs=9, num_steps=100, slots=4, step=0.01)
-      3.0
-    """
+    """The least seconds of a program's runs: a step takes as long however many slots run."""
     return -(-runs // slots) * num_steps * step
 
 
 def most_runs(memory: float, shared: float, used: Sequence[tuple[int, float]]) -> int:
     """About how many runs fit on a chip, by a straight line through what few of them use.
 
-    Args:
-      memory: bytes of the chip.
-      shared: bytes that all runs share, such as the data.
-      used: numbers of runs, and the bytes that so many use.
+    All runs share some of the bytes, such as the data.
 
     Example:
       >>> most_runs(16.0, 1.0, [(1, 2.0)]), most_runs(16.0, 1.0, [(1, 2.0), (2, 2.5)])
@@ -147,9 +112,10 @@ def size(bytes_: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Compiler:
-    """Compiles the programs of a task for the chips of a mesh."""
+    """Compiles a run's program for the chips of a mesh."""
 
     task: ImageTask
+    run: Plan
     mesh: Mesh
     execution: Execution
     chip: Chip
@@ -160,95 +126,80 @@ class _Compiler:
             run, self.mesh, runs_per_device=runs_per_device, vectorize=self.execution.vectorize
         )
         found = compile_footprint(lowered)
-        needed = found.memory + self.test_bytes(run)
+        needed = found.memory + self.split_bytes("test")
         if needed > self.chip.usable:
             raise DoesNotFitError(f"it needs {size(needed)} of {size(self.chip.usable)}")
         return found
 
-    def test_bytes(self, run: Plan) -> int:
-        """Bytes of the test split, which lies on each chip beside what the steps need."""
-        split = self.task.dataset(run.settings["dataset"]).test
+    def split_bytes(self, name: str) -> int:
+        """Bytes of a split, which lies on each chip beside what the steps need."""
+        split = getattr(self.task.dataset(self.run.settings["dataset"]), name)
         return int(split.images.nbytes + split.labels.nbytes)
 
-    def most(self, run: Plan, used: Sequence[tuple[int, Footprint]]) -> int:
-        """About how many runs fit on a chip."""
-        train = self.task.dataset(run.settings["dataset"]).train
-        shared = self.test_bytes(run)
-        data = train.images.nbytes + train.labels.nbytes + used[0][1].code
-        return most_runs(
-            self.chip.usable - shared, data, [(runs, found.memory) for runs, found in used]
-        )
-
-    def fit(self, run: Plan, runs: int) -> Fit | str:
-        """The program with as many runs on a chip as asked for, or as pay; a sentence if none fit.
+    def fitting(self, runs: int) -> list[tuple[int, Footprint]]:
+        """The numbers of runs on a chip that were tried, with as many as asked for or pay last.
 
         More runs than there are to be made are not tried.
+
+        Raises:
+          DoesNotFitError: if not even one fits, or not as many as asked for.
         """
         wanted = self.execution.runs_per_device
-        if wanted > 1:
-            return self._halved(run, wanted)
-        used: list[tuple[int, Footprint]] = []
         each_has = -(-runs // self.mesh.shape[SWEEP])
-        tried = [1] if wanted else [runs for runs in CANDIDATES if runs <= max(1, each_has)]
-        best, shortest = 0, float("inf")
+        tried = [wanted] if wanted else [n for n in CANDIDATES if n <= max(1, each_has)]
+        used: list[tuple[int, Footprint]] = []
+        shortest = float("inf")
         for runs_per_device in tried:
             try:
-                found = self.footprint(run, runs_per_device)
+                found = self.footprint(self.run, runs_per_device)
             except DoesNotFitError as error:
-                if runs_per_device == 1:
-                    return self._smaller_batch(run, error)
-                break
-            used.append((runs_per_device, found))
+                if used:
+                    break
+                raise self._too_large(runs_per_device, error) from None
             seconds = found.bound(self.chip)[0] / runs_per_device
             if shortest < GAIN * seconds:
                 break
-            best, shortest = len(used) - 1, seconds
-        return Fit(used[best][1], used[best][0], self.most(run, used))
+            used.append((runs_per_device, found))
+            shortest = seconds
+        return used
 
-    def _halved(self, run: Plan, wanted: int) -> Fit | str:
-        """The program with so many runs on a chip, or half of them and so on until they fit."""
-        runs, refused = wanted, ""
-        while True:
-            try:
-                found = self.footprint(run, runs)
-            except DoesNotFitError as error:
-                if runs == 1:
-                    return self._smaller_batch(run, error)
-                refused = refused or f"{wanted:,} runs do not fit on a chip: {error}"
-                runs //= 2
-                continue
-            if refused:
-                refused += f"; {runs:,} fit: --runs-per-device {runs}"
-            return Fit(found, runs, self.most(run, [(runs, found)]), refused)
+    def most(self, used: Sequence[tuple[int, Footprint]]) -> int:
+        """About how many runs fit on a chip."""
+        memory = self.chip.usable - self.split_bytes("test")
+        shared = self.split_bytes("train") + used[0][1].code
+        return most_runs(memory, shared, [(runs, found.memory) for runs, found in used])
 
-    def _smaller_batch(self, run: Plan, error: DoesNotFitError) -> str:
-        """The sentence about a run that alone is too large, with the batch that fits."""
-        text = f"One run does not fit on its chips: {error}"
-        batch = run.settings["batch_size"] // 2
-        while batch:
+    def _too_large(self, runs: int, error: DoesNotFitError) -> DoesNotFitError:
+        """The sentence about runs that are too large; of one alone, with the batch that fits."""
+        if runs > 1:
+            return DoesNotFitError(f"{runs:,} runs do not fit on a chip: {error}; expected fewer")
+        text, batch = f"One run does not fit on its chips: {error}", self.run.settings["batch_size"]
+        while batch := batch // 2:
             with contextlib.suppress(ValueError, DoesNotFitError):
-                smaller = self.task.plan(make({**run.settings, "batch_size": batch}))
+                smaller = self.task.plan(make({**self.run.settings, "batch_size": batch}))
                 self.task.check(smaller, self.mesh.shape[DATA])
                 self.footprint(smaller, 1)
-                return f"{text}; a batch of {batch:,} fits: --batch-size {batch}"
-            batch //= 2
-        return f"{text}; nor does a smaller batch: a smaller network or more chips a run may"
+                return DoesNotFitError(f"{text}; a batch of {batch:,} fits: --batch-size {batch}")
+        return DoesNotFitError(
+            f"{text}; nor does a smaller batch: a smaller network or more chips a run may"
+        )
 
 
 def _count(runs: int) -> str:
     return f"{runs:,} run{'' if runs == 1 else 's'}"
 
 
-def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
+def _lines(
+    need: Footprint, runs_per_device: int, slots: int, most: int, chip: Chip
+) -> Iterator[str]:
     """What a report says of a program that fits."""
-    need = fit.footprint
     yield (
         f"fits: {size(need.memory)} at a time in {size(chip.usable)} ({size(need.arguments)} of "
         f"arguments, {size(need.temporaries)} of temporaries, {size(need.outputs)} of outputs, "
-        f"{size(need.code)} of code); about {fit.most:,} runs a chip would"
+        f"{size(need.code)} of code); about {most:,} runs a chip would"
     )
     yield (
-        f"a step of {_count(slots)}, {fit.runs_per_device:,} a chip: "
+        f"a step of {_count(slots)}, {runs_per_device:,} a chip: "
         f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
         "in its main memory; besides, a call of many steps moves "
         f"{need.call_bytes:.3g} bytes there"
@@ -267,4 +218,4 @@ def _lines(fit: Fit, slots: int, chip: Chip) -> Iterator[str]:
     yield f"compiled in {need.compile_seconds:.0f} s"
 
 
-__all__ = ["Fit", "least_seconds", "most_runs", "report", "size"]
+__all__ = ["least_seconds", "most_runs", "report", "size"]

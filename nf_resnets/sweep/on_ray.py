@@ -93,17 +93,8 @@ def make(
 ) -> Outcome:  # fmt: skip
     """Makes a sweep's missing runs as shards that an executor runs elsewhere.
 
-    Args:
-      options: of the sweep.
-      sweep: the grid.
-      submit: of the executor.
-      count: how many shards there are to be, unless the folder has some already.
-      callback: hears of the runs that have ended.
-      keep: saves the networks of the runs.
-      stop: whether to leave; the tasks that have begun are told to stop where they can be.
-
-    Raises:
-      Exception: what a shard raised.
+    There are ``count`` of them, unless the folder has some already. ``callback`` hears of the runs
+    that have ended; if ``stop()``, the tasks that have begun are told to stop where they can be.
     """
     there = [re.search(r"-of-(\d+)$", path.stem) for path in options.out.glob("rows-*.jsonl")]
     count = next((int(match[1]) for match in there if match), count)

@@ -77,13 +77,8 @@ def overrides_of(
 ) -> Overrides:
     """Takes a network and an optimizer as users have them.
 
-    Args:
-      network: a network of :mod:`nf_resnets.models`; or what
-        :func:`nf_resnets.training.functions_of` takes.
-      optimizer: see ``Optimizer``.
-      settings: those that a user names besides.
-      name: of the network; by default that of its class.
-      **others: the other attributes of :class:`Overrides`.
+    ``settings`` are those that a user names besides; a network is called ``name``, by default by
+    its class; ``others`` are the other attributes of :class:`Overrides`.
 
     Raises:
       ValueError: if there is a network, and a setting of which one would be made.
@@ -115,11 +110,7 @@ def overrides_of(
 
 
 def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
-    """The name of a data set, and what loads it by that name.
-
-    Raises:
-      TypeError: if it is neither a data set nor a name.
-    """
+    """The name of a data set, and what loads it by that name."""
     if isinstance(dataset, str | os.PathLike):
         return os.fspath(dataset), data.load
     if not isinstance(dataset, data.Dataset):

@@ -1,13 +1,12 @@
-"""The programs of a sweep: compiled once for all threads, and what they cost."""
+"""The programs of a sweep: compiled once for all threads, and how long their steps take."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from jax.sharding import Mesh
 
 from nf_resnets.sweep.task import Task
 from nf_resnets.training.callbacks import Callback
-from nf_resnets.training.program import Program, Start
+from nf_resnets.training.program import Program
 from nf_resnets.training.run import Plan
-from nf_resnets.training.state import TrainState
 
 Name = tuple[str, int]
 """A program's name, and how many runs a device carries."""
@@ -101,104 +99,37 @@ class Programs:
                 del self._users[name], self._futures[name]
 
 
-def seconds_per_step(
-    program: Program, start: Start | TrainState, *, at_least: float = 0.2
+def step_seconds(
+    plan: Plan, rows: Sequence[Mapping[str, Any]], task: Task, programs: Programs
 ) -> float:
-    """The seconds of one step of one run, with all slots taken; a median of several calls."""
+    """The seconds of one step of one run, as the runs in the rows took, else measured now.
+
+    Args:
+      plan: of the run.
+      rows: of runs that are over.
+      task: what the runs are.
+      programs: compiles the program where no run of it is over.
+    """
+    times = [
+        row["seconds"] / row["steps_done"]
+        for row in rows
+        if row["program"] == plan.program
+        and row["state"] == "finished"
+        and row["seconds"]
+        and row["steps_done"]
+    ]
+    if times:
+        return statistics.median(times)
+    program, start = programs.build(plan), task.start(plan)
     states: Any = program.empty()
     for slot in range(program.slots):
         states = program.begin(states, slot, start)
     each = np.ones(program.slots, np.int32)
-    states = jax.block_until_ready(program.steps(states, each).states)
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < at_least and len(times) < 50):
+    for _ in range(8):
         begun = time.perf_counter()
         states = jax.block_until_ready(program.steps(states, each).states)
         times.append(time.perf_counter() - begun)
     return statistics.median(times) / program.slots
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What the runs of a program cost.
-
-    Attributes:
-      plan: the first of them.
-      runs: how many are still to be made.
-      seconds_per_step: of one run, with its part of the tests.
-      compile_seconds: of the program; 0 if it is known from runs that were made.
-      known: whether the numbers are those of runs that were made.
-    """
-
-    plan: Plan
-    runs: int
-    seconds_per_step: float
-    compile_seconds: float
-    known: bool
-
-    @property
-    def seconds(self) -> float:
-        """Of all runs, one after another."""
-        return self.compile_seconds + self.runs * self.plan.num_steps * self.seconds_per_step
-
-
-def estimate(
-    wanted: Mapping[str, tuple[Plan, int]],
-    rows: Sequence[Mapping[str, Any]],
-    task: Task,
-    programs: Programs,
-    *,
-    workers: int = 1,
-    on_message: Callable[[str], Any] = lambda text: None,
-) -> list[Cost]:
-    """Says what programs cost: as the runs in the rows took, else by a few steps made now.
-
-    As many programs are measured at a time as will be at work, since they share the cores.
-
-    Args:
-      wanted: of each program one of its runs, and how many runs are still to be made.
-      rows: of runs that are over.
-      task: what the runs are.
-      programs: compiles them.
-      workers: how many are at work at a time.
-      on_message: hears what is being measured.
-    """
-    times: dict[str, list[float]] = {}
-    for row in rows:
-        if row["state"] == "finished" and row["seconds"] and row["steps_done"]:
-            times.setdefault(row["program"], []).append(row["seconds"] / row["steps_done"])
-
-    def cost(item: tuple[str, tuple[Plan, int]]) -> Cost:
-        name, (plan, runs) = item
-        if name in times:
-            return Cost(plan, runs, statistics.median(times[name]), 0.0, known=True)
-        on_message(f"measuring {describe(plan)}")
-        begun = time.perf_counter()
-        program, start = programs.build(plan), task.start(plan)
-        states: Any = program.begin(program.empty(), 0, start)
-        program.test(states)
-        compile_seconds = time.perf_counter() - begun
-        tests = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            program.test(states)
-            tests.append(time.perf_counter() - begun)
-        between = plan.steps_per_epoch * plan.evaluate_every or plan.num_steps
-        every = min(between, plan.num_steps)
-        test_seconds = statistics.median(tests) / every / program.slots
-        seconds = seconds_per_step(program, start) + test_seconds
-        return Cost(plan, runs, seconds, compile_seconds, known=False)
-
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(cost, wanted.items()))
-
-
-def total(costs: Sequence[Cost], workers: int) -> float:
-    """Seconds of all runs, spread over workers; no shorter than the longest compilation."""
-    if not costs:
-        return 0.0
-    longest = max(cost.compile_seconds for cost in costs)
-    return max(sum(cost.seconds for cost in costs) / workers, longest)
 
 
 def store_programs(folder: Path) -> None:
@@ -220,7 +151,4 @@ def describe(plan: Plan) -> str:
     return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
-__all__ = [
-    "Cost", "Name", "Programs", "describe", "estimate", "seconds_per_step", "store_programs",
-    "total",
-]  # fmt: skip
+__all__ = ["Name", "Programs", "describe", "step_seconds", "store_programs"]

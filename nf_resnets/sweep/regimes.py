@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -56,12 +56,8 @@ class LeftOut:
 class Smooth:
     """The fit ``eta = largest / (1 + batch_size / B)``, whose slope is ``largest / batch_size``.
 
-    Attributes:
-      largest: the rate of large batches.
-      batch_size: where the rate is half of that; for SGD the gradient noise scale, in theory.
-      largest_error, batch_size_error: standard errors of the logarithm to base 2.
-      chi2: as in :class:`Regimes`.
-      held_out: as in :class:`Regimes`.
+    For SGD ``batch_size``, where the rate is half of the largest, is the gradient noise scale in
+    theory. Errors, ``chi2`` and ``held_out`` are as in :class:`Regimes`.
     """
 
     largest: float
@@ -128,23 +124,14 @@ def regimes(
     """Fits two curves to the best rates of several batch sizes, and chooses between them.
 
     One is ``eta = min(slope * B, largest)``, the other ``eta = largest / (1 + B_noise / B)``, which
-    has no corner. Chosen is the one that predicts a batch size better from the others.
-
-    With ``x = log2 B`` and ``y = log2 eta`` the curve is ``y = min(a + x, c)``. Its squared
-    distance from the points, each weighed by ``error**-2``, is a quadratic in ``(a, c)`` as long as
-    no point changes its part; the least of all pieces, at the bottom of one or where two meet, is
-    found in closed form, so that no local minimum can hold the fit; of the other curve ``B_noise``
-    is searched on a grid. A point's error bar is half the width of its range of rates as good, and
-    at least half a step of the grid.
+    has no corner. Chosen is the one that predicts a batch size better from the others. Points weigh
+    ``error**-2`` in ``log2 eta``: an error bar is half the width of the range of rates as good, and
+    at least half a step of the grid. Both are the least squares of all such curves.
 
     The data show the linear part if a flat line alone is worse by 3.84 in chi^2 (the 95% point for
-    one parameter), and the saturated part if a line of slope 1 alone is. Standard errors are those
-    of the normal equations of the part, taken from the error bars; a point where the parts meet is
-    counted to neither.
-
-    A best rate at the edge of its grid is a bound, not a value, and a batch size at which every run
-    diverged has none: both are left out of the fit and named, and a bound that the curve
-    contradicts is marked.
+    one parameter), and the saturated part if a line of slope 1 alone is. A best rate at the edge of
+    its grid is a bound, and a batch size at which every run diverged has none: both are left out of
+    the fit and named.
 
     Args:
       points: ``(batch_size, best, low, high)`` or ``Point``, in any order.
@@ -164,43 +151,53 @@ def regimes(
       >>> fit.shows, fit.slope, fit.largest, fit.batch_size
       ('both', 0.03125, 2.0, 64.0)
     """
-    step = _octaves(factor)
+    if not 1 < factor < math.inf:
+        raise ValueError(f"factor={factor!r} found; expected a number above 1.")
     ordered = sorted((Point(*given) for given in points), key=lambda point: point.batch_size)
     reasons = [_why_left_out(point) for point in ordered]
-    places = [_place(p, step) for p, reason in zip(ordered, reasons, strict=True) if not reason]
-
-    line = _Curve(_mean((p.y - p.x, p.weight) for p in places), math.inf)
-    flat = _Curve(math.inf, _mean((p.y, p.weight) for p in places))
-    bent = _bent(places)
+    kept = [point for point, reason in zip(ordered, reasons, strict=True) if not reason]
+    there = _logarithms(kept, math.log2(factor))
+    x, y, error = there
+    line = _Curve(_mean(y - x, error), math.inf)
+    flat = _Curve(math.inf, _mean(y, error))
+    bent = _bent(there)
     # With fewer than two batch sizes every curve passes through, and nothing is shown.
-    linear = bool(places) and flat.chi2(places) - bent.chi2(places) > SHOWN
-    saturated = bool(places) and line.chi2(places) - bent.chi2(places) > SHOWN
-    shows, curve = _shown(linear, saturated, line, flat, bent)
-    meet = curve.largest - curve.slope if curve is not None else math.nan
-    slope_error = _error(p for p in places if p.x < meet) if linear else None
-    largest_error = _error(p for p in places if p.x > meet) if saturated else None
+    linear = bool(kept) and flat.chi2(there) - bent.chi2(there) > SHOWN
+    saturated = bool(kept) and line.chi2(there) - bent.chi2(there) > SHOWN
+    shows: Shows = "neither"
+    curve: _Curve | None = None
+    if linear or saturated:
+        shows = "both" if linear and saturated else "linear" if linear else "saturated"
+        curve = {"both": bent, "linear": line, "saturated": flat}[shows]
+    meet = curve.largest - curve.slope if curve else math.nan
+    slope_error = _standard_error(error[x < meet]) if linear else None
+    largest_error = _standard_error(error[x > meet]) if saturated else None
     both = slope_error is not None and largest_error is not None
-    least = min(flat.chi2(places), line.chi2(places))
-    smooth, held_out, form = _with_smooth(places, least, bent_shows=both)
+    smooth, held_out = _with_smooth(there, min(flat.chi2(there), line.chi2(there)), both)
+    form: Form | None = None
+    if smooth and held_out is not None and smooth.held_out is not None:
+        form = "smooth" if smooth.held_out < held_out else "bent"
+    off = [None] * len(kept) if curve is None else (y - curve(x)).tolist()
     return Regimes(
         group=dict(group or {}),
         metric=metric,
         shows=shows,
-        slope=2**curve.slope if curve is not None and linear else None,
+        slope=2**curve.slope if curve and linear else None,
         slope_error=slope_error,
-        slope_at_least=2 ** (flat.largest - places[0].x) if shows == "saturated" else None,
-        largest=2**curve.largest if curve is not None and saturated else None,
+        slope_at_least=2 ** float(flat.largest - x[0]) if shows == "saturated" else None,
+        largest=2**curve.largest if curve and saturated else None,
         largest_error=largest_error,
-        largest_at_least=2 ** (line.slope + places[-1].x) if shows == "linear" else None,
+        largest_at_least=2 ** float(line.slope + x[-1]) if shows == "linear" else None,
         batch_size=2**meet if both else None,
         batch_size_error=math.hypot(slope_error or 0, largest_error or 0) if both else None,
         residuals=tuple(
-            Residual(p.batch_size, curve and p.y - curve(p.x), p.error) for p in places
+            Residual(point.batch_size, *pair)
+            for point, *pair in zip(kept, off, error.tolist(), strict=True)
         ),
-        chi2=None if curve is None else curve.chi2(places),
-        freedom=max(0, len(places) - linear - saturated) if curve is not None else 0,
+        chi2=curve and curve.chi2(there),
+        freedom=max(0, len(kept) - linear - saturated) if curve else 0,
         left_out=tuple(
-            LeftOut(point.batch_size, reason, _contradicts(point, curve, step))
+            LeftOut(point.batch_size, reason, _contradicts(point, curve, factor))
             for point, reason in zip(ordered, reasons, strict=True)
             if reason
         ),
@@ -229,8 +226,7 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
       >>> from nf_resnets.sweep.select import optima
       >>> rows = [
       ...     {"state": "finished", "scheme": "fixup", "seed": 0, "batch_size": size,
-      ...      "peak_lr": rate,
-      ...      "test_accuracy": 0.9 if rate == best else 0.5}
+      ...      "peak_lr": rate, "test_accuracy": 0.9 if rate == best else 0.5}
       ...     for size, best in ((8, 0.25), (16, 0.5), (32, 1.0), (64, 1.0))
       ...     for rate in (0.125, 0.25, 0.5, 1.0, 2.0)]
       >>> (fit,) = regimes_of(optima(rows))
@@ -238,48 +234,24 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
       ({'scheme': 'fixup'}, 'test_accuracy')
     """
     fits = []
-    for group, of in along(found, batch_size):
-        pairs = (pair for one in of for pair in zip(one.rates, one.rates[1:], strict=False))
+    for group, curve in along(found, batch_size):
+        pairs = (pair for one in curve for pair in zip(one.rates, one.rates[1:], strict=False))
         factors = [high.rate / low.rate for low, high in pairs]
-        fits.append(
-            regimes(
-                [Point(e.group[batch_size], e.best, e.low, e.high, e.at_edge) for e in of],
-                factor=statistics.median_high(factors) if factors else 2.0,
-                group=group,
-                metric=of[0].metric,
-            )
-        )
+        points = [Point(e.group[batch_size], e.best, e.low, e.high, e.at_edge) for e in curve]
+        factor = statistics.median_high(factors) if factors else 2.0
+        fits.append(regimes(points, factor=factor, group=group, metric=curve[0].metric))
     return fits
 
 
-def _octaves(factor: float) -> float:
-    if not 1 < factor < math.inf:
-        raise ValueError(f"factor={factor!r} found; expected a number above 1.")
-    return math.log2(factor)
+class _Logarithms(NamedTuple):
+    """``log2 B``, ``log2 eta`` and the error bar of each point, float64 [n]."""
 
+    x: np.ndarray
+    y: np.ndarray
+    error: np.ndarray
 
-def _shown(
-    linear: bool, saturated: bool, line: _Curve, flat: _Curve, bent: _Curve
-) -> tuple[Shows, _Curve | None]:
-    """What the data show, and the curve that has it."""
-    if linear and saturated:
-        return "both", bent
-    if linear:
-        return "linear", line
-    return ("saturated", flat) if saturated else ("neither", None)
-
-
-class _Place(NamedTuple):
-    """A point in log2 space with its error bar."""
-
-    batch_size: float
-    x: float
-    y: float
-    error: float
-
-    @property
-    def weight(self) -> float:
-        return self.error**-2
+    def where(self, mask: np.ndarray) -> _Logarithms:
+        return _Logarithms(*(values[mask] for values in self))
 
 
 class _Curve(NamedTuple):
@@ -292,24 +264,25 @@ class _Curve(NamedTuple):
     largest: float
     smooth: bool = False
 
-    def __call__(self, x: float) -> float:
+    def __call__(self, x: Any) -> Any:
         if self.smooth:
-            return self.largest - float(np.logaddexp2(0, self.largest - self.slope - x))
-        return min(self.slope + x, self.largest)
+            return self.largest - np.logaddexp2(0, self.largest - self.slope - x)
+        return np.minimum(self.slope + x, self.largest)
 
-    def chi2(self, places: Sequence[_Place]) -> float:
-        return math.fsum(((p.y - self(p.x)) / p.error) ** 2 for p in places)
+    def chi2(self, there: _Logarithms) -> float:
+        return float(np.sum(((there.y - self(there.x)) / there.error) ** 2))
 
 
-def _place(point: Point, step: float) -> _Place:
-    best, low, high = point.best, point.low, point.high
-    if best is None or low is None or high is None or not 0 < low <= best <= high < math.inf:
-        raise ValueError(
-            f"best={best!r}, low={low!r}, high={high!r} found at batch size {point.batch_size}; "
-            "expected 0 < low <= best <= high."
-        )
-    error = max(math.log2(high / low) / 2, step / 2)
-    return _Place(point.batch_size, math.log2(point.batch_size), math.log2(best), error)
+def _logarithms(points: Sequence[Point], step: float) -> _Logarithms:
+    for size, best, low, high, _ in points:
+        if best is None or low is None or high is None or not 0 < low <= best <= high < math.inf:
+            raise ValueError(
+                f"best={best!r}, low={low!r}, high={high!r} found at batch size {size}; expected "
+                "0 < low <= best <= high."
+            )
+    numbers = np.log2(np.array([point[:4] for point in points], float).reshape(-1, 4).T)
+    error = np.maximum((numbers[3] - numbers[2]) / 2, step / 2)
+    return _Logarithms(numbers[0], numbers[1], error)
 
 
 def _why_left_out(point: Point) -> str:
@@ -325,102 +298,88 @@ def _why_left_out(point: Point) -> str:
     }[point.at_edge]
 
 
-def _contradicts(point: Point, curve: _Curve | None, step: float) -> bool:
+def _contradicts(point: Point, curve: _Curve | None, factor: float) -> bool:
     if curve is None or point.best is None or point.at_edge not in ("lowest", "highest"):
         return False
-    place = _place(point, step)
-    above = curve(place.x) - place.y
-    return (above if point.at_edge == "lowest" else -above) > place.error
+    (x,), (y,), (error,) = _logarithms([point], math.log2(factor))
+    above = curve(x) - y
+    return bool((above if point.at_edge == "lowest" else -above) > error)
 
 
-def _mean(weighed: Iterable[tuple[float, float]]) -> float:
+def _mean(values: np.ndarray, error: np.ndarray) -> float:
     """The weighed mean; infinity, a part that is not there, of nothing."""
-    pairs = list(weighed)
-    total = math.fsum(weight for _, weight in pairs)
-    return math.fsum(value * weight for value, weight in pairs) / total if pairs else math.inf
+    return float(np.average(values, weights=error**-2)) if len(values) else math.inf
 
 
-def _error(places: Iterable[_Place]) -> float | None:
-    weights = [p.weight for p in places]
-    return math.fsum(weights) ** -0.5 if weights else None
+def _standard_error(error: np.ndarray) -> float | None:
+    return float(np.sum(error**-2)) ** -0.5 if len(error) else None
 
 
-def _bent(places: Sequence[_Place]) -> _Curve:
+def _bent(there: _Logarithms) -> _Curve:
     """The curve with both parts nearest to the points.
 
     The parts meet either strictly between two neighbouring batch sizes, and then each part is the
-    mean of its own points, or at a batch size, and then one number is left to find. A meeting place
-    at the first or last batch size is a flat line, or one of slope 1. Every candidate is judged by
-    its distance as a curve, so that one whose parts meet elsewhere does no harm.
+    mean of its own points, or at a batch size, and then one number is left to find. Every candidate
+    is judged by its distance as a curve, so that one whose parts meet elsewhere does no harm.
     """
-    candidates, sizes = [], sorted({p.x for p in places})
+    x, y, error = there
+    candidates, sizes = [], np.unique(x)
     for below, above in zip(sizes, sizes[1:], strict=False):
-        slope = _mean((p.y - p.x, p.weight) for p in places if p.x <= below)
-        largest = _mean((p.y, p.weight) for p in places if p.x >= above)
-        candidates.append(_Curve(slope, largest))
-    for meet in sizes:
-        largest = _mean((p.y - min(p.x - meet, 0), p.weight) for p in places)
+        first, last = x <= below, x >= above
+        slope = _mean((y - x)[first], error[first])
+        candidates.append(_Curve(slope, _mean(y[last], error[last])))
+    for meet in sizes.tolist():
+        largest = _mean(y - np.minimum(x - meet, 0), error)
         candidates.append(_Curve(largest - meet, largest))
-    return min(candidates, key=lambda curve: curve.chi2(places), default=_Curve(math.inf, math.inf))
+    return min(candidates, key=lambda curve: curve.chi2(there), default=_Curve(math.inf, math.inf))
 
 
-def _smooth(places: Sequence[_Place]) -> _Curve:
+def _smooth(there: _Logarithms) -> _Curve:
     """The smooth curve nearest to the points; its ``B_noise`` is within 2^8 of the batch sizes."""
-    if not places:
-        return _Curve(math.inf, math.inf)
-    x, y, weight = (np.array([getattr(p, name) for p in places]) for name in ("x", "y", "weight"))
+    x, y, error = there
+    weight = error**-2
     noise = np.linspace(x.min() - 8, x.max() + 8, 65)
     for _ in range(5):  # each time between the neighbours of the best: a 32nd of the interval
         above = y + np.logaddexp2(0, noise[:, None] - x)
         largest = above @ (weight / weight.sum())
         best = int(np.argmin((above - largest[:, None]) ** 2 @ weight))
-        found = _Curve(float(largest[best] - noise[best]), float(largest[best]), smooth=True)
+        curve = _Curve(float(largest[best] - noise[best]), float(largest[best]), smooth=True)
         noise = np.linspace(noise[max(best - 1, 0)], noise[min(best + 1, 64)], 65)
-    return found
+    return curve
 
 
-def _smooth_fit(curve: _Curve, places: Sequence[_Place], held_out: float | None) -> Smooth:
-    """The smooth curve with the errors of its normal equations."""
-    noise = curve.largest - curve.slope
-    # The curve's slope in c is 1, in log2 B_noise it is minus the linear part's fraction.
-    parts = [(p.weight, 1 / (1 + 2 ** (p.x - noise))) for p in places]
-    ones, once, twice = (math.fsum(w * part**n for w, part in parts) for n in range(3))
+def _with_smooth(
+    there: _Logarithms, least: float, bent_shows: bool
+) -> tuple[Smooth | None, float | None]:
+    """The smooth fit if it is nearer than one part's ``least``, and the bent one's held-out error.
+
+    The errors are those of the normal equations: the curve's slope in ``log2 largest`` is 1, in
+    ``log2 B_noise`` it is minus the linear part's fraction.
+    """
+    curve = _smooth(there) if len(there.x) else None
+    if curve is None or least - curve.chi2(there) <= SHOWN:
+        return None, None
+    noise, weight = curve.largest - curve.slope, there.error**-2
+    part = 1 / (1 + 2 ** (there.x - noise))
+    ones, once, twice = (float(np.sum(weight * part**n)) for n in range(3))
     determinant = ones * twice - once**2
-    return Smooth(
+    chosen = bent_shows and len(np.unique(there.x)) >= FEWEST
+    found = Smooth(
         largest=2**curve.largest,
         largest_error=math.sqrt(twice / determinant),
         batch_size=2**noise,
         batch_size_error=math.sqrt(ones / determinant),
-        chi2=curve.chi2(places),
-        held_out=held_out,
+        chi2=curve.chi2(there),
+        held_out=_held_out(_smooth, there) if chosen else None,
     )
+    return found, _held_out(_bent, there) if chosen else None
 
 
-def _with_smooth(
-    places: Sequence[_Place], least: float, *, bent_shows: bool
-) -> tuple[Smooth | None, float | None, Form | None]:
-    """The smooth fit, the held-out error of the bent one, and the form with the smaller error.
-
-    Args:
-      places: the points.
-      least: chi^2 of the better curve of one part.
-      bent_shows: whether both parts of the bent curve show.
-    """
-    curve = _smooth(places)
-    if least - curve.chi2(places) <= SHOWN:
-        return None, None, None
-    if not bent_shows or len({p.x for p in places}) < FEWEST:
-        return _smooth_fit(curve, places, None), None, None
-    bent, smooth = (_held_out(fit, places) for fit in (_bent, _smooth))
-    return _smooth_fit(curve, places, smooth), bent, "smooth" if smooth < bent else "bent"
-
-
-def _held_out(fit: Callable[[Sequence[_Place]], _Curve], places: Sequence[_Place]) -> float:
-    """The mean over the points of the squared residual from the fit to other batch sizes."""
+def _held_out(fit: Callable[[_Logarithms], _Curve], there: _Logarithms) -> float:
+    """The mean over the batch sizes of the squared residual from the fit to the others."""
     return statistics.fmean(
-        fit([p for p in places if p.x != x]).chi2([p for p in places if p.x == x])
-        / sum(p.x == x for p in places)
-        for x in {p.x for p in places}
+        fit(there.where(there.x != x)).chi2(there.where(there.x == x)) / np.sum(there.x == x)
+        for x in np.unique(there.x)
     )
 
 

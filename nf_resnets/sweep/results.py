@@ -92,18 +92,8 @@ def draw(
 ) -> list[str]:  # fmt: skip
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
-    Args:
-      result: the runs and their grid.
-      folder: where to.
-      title: what the sweep is.
-      rule: how rates with diverged seeds are compared.
-      chance: the accuracy of guessing, 0 to 1.
-      failed: called with the name of a file that cannot be made, and why; by default that is an
-        error.
-      target: as ``Options.target``.
-
-    Returns:
-      The names of the files; none if there is no run.
+    ``failed`` is called with the name of a file that cannot be made, and why; by default that is an
+    error. ``chance`` is the accuracy of guessing. Returns the names of the files.
     """
     rows, axes = result.rows, result.axes
     if not rows:

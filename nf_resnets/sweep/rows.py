@@ -1,7 +1,8 @@
 """The results of a sweep: files of JSON lines to which processes append; a key counts once.
 
-Every process has a file of its own. A line ends with its CRC. A line that was cut by a kill, or
-damaged later, is passed over, and its run is made again, with the same numbers.
+Every process has a file of its own, which ``pandas.read_json(path, lines=True)`` reads as well. The
+last field of a line is the CRC of the others. A line that was cut by a kill, or damaged later, is
+passed over, and its run is made again, with the same numbers.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class Rows:
         self.damaged = []
         for path in sorted(self.folder.glob("rows-*.jsonl")):
             for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-                text, _, crc = line.rpartition(b"\t")
-                if crc == b"%08x" % zlib.crc32(text):
-                    row = json.loads(text)
+                text, mark, _ = line.rpartition(b',"crc":')
+                if mark and line == _with_crc(text):
+                    row = json.loads(text + b"}")
                     found[row["key"]] = row
                 elif line:
                     self.damaged.append(f"{path}, line {number}")
@@ -136,9 +137,8 @@ class Rows:
         with self._lock:
             new = [row for row in rows if row["key"] not in self._over]
             if new and self._writes:
-                lines = [json.dumps(plain(row), separators=(",", ":")).encode() for row in new]
-                whole = b"".join(b"%b\t%08x\n" % (line, zlib.crc32(line)) for line in lines)
-                self._append(whole)
+                texts = [json.dumps(plain(row), separators=(",", ":"))[:-1].encode() for row in new]
+                self._append(b"".join(_with_crc(text) + b"\n" for text in texts))
             self._over |= {row["key"] for row in new}
             return new
 
@@ -156,6 +156,11 @@ class Rows:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, there.st_size)  # half a line would damage the next one
             raise OSError(f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+
+def _with_crc(text: bytes) -> bytes:
+    """A line, from the text of a row but for its closing brace."""
+    return b'%b,"crc":"%08x"}' % (text, zlib.crc32(text))
 
 
 def plain(value: Any) -> Any:

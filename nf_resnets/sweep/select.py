@@ -86,19 +86,12 @@ def optimum(
 ) -> Optimum:  # fmt: skip
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
-    The best rate has the best mean over its seeds; as good is every rate whose mean lies within one
-    standard deviation of it, that of the best rate over its seeds (``n - 1``). With one seed the
-    range is the best rate alone. Of equally good rates the smallest is the best.
-
-    By the ``"strict"`` rule a rate of which a larger fraction of the seeds diverged stands behind
-    one of which a smaller fraction did, and is not as good. Networks without normalisation diverge
-    with one seed in five well before the other seeds get worse; such rates are ``passed_over``. By
-    the ``"trimmed"`` rule all rates of which at least half of the seeds finished are compared by
-    the mean over those that did.
-
-    Runs that are neither finished nor diverged, or lack the metric, are left out and counted; a
-    number that is not finite counts as diverged. The edge is that of the rates at which a run
-    finished or diverged, so that a rate below one that always diverges is none.
+    The best rate has the best mean over its seeds, of equal ones it is the smallest; as good is
+    every rate whose mean lies within one standard deviation (``n - 1``) of the best's. By the
+    ``"strict"`` rule a rate of which a larger fraction of the seeds diverged stands behind one of
+    which a smaller fraction did. By the ``"trimmed"`` rule all rates of which at least half of the
+    seeds finished are compared by the mean over those that did. A number that is not finite counts
+    as diverged; runs that are neither finished nor diverged are left out and counted.
 
     Where accuracy is quadratic in the rate's logarithm and seeds differ by normal noise, the range
     and half a step of the grid beyond it hold the true optimum in about 92 of 100 sweeps of five
@@ -121,10 +114,8 @@ def optimum(
 
     Example:
       >>> rows = [
-      ...     {"state": "finished", "peak_lr": rate, "seed": seed, "test_accuracy": accuracy}
-      ...     for rate, accuracies in {0.25: (0.6, 0.7), 0.5: (0.7, 0.8), 1.0: (0.2, 0.3)}.items()
-      ...     for seed, accuracy in enumerate(accuracies)
-      ... ]
+      ...     {"state": "finished", "peak_lr": rate, "seed": 0, "test_accuracy": accuracy}
+      ...     for rate, accuracy in ((0.25, 0.6), (0.5, 0.7), (1.0, 0.2))]
       >>> found = optimum(rows)
       >>> found.best, found.low, found.high, found.at_edge
       (0.5, 0.5, 0.5, None)
@@ -134,15 +125,10 @@ def optimum(
     left_out: Counter[str] = Counter()
     by_rate = _by_rate(rows, rate, seed)
     rates = tuple(_summary(one, by_rate[one], metric, left_out) for one in sorted(by_rate))
-    nothing = Optimum(
-        dict(group or {}),
-        metric,
-        rates,
-        sum(map(len, by_rate.values())),
-        dict(sorted(left_out.items())),
-        rule,
+    runs = sum(map(len, by_rate.values()))
+    return _chosen(
+        Optimum(dict(group or {}), metric, rates, runs, dict(sorted(left_out.items())), rule)
     )
-    return _chosen(nothing)
 
 
 def optima(
@@ -162,17 +148,16 @@ def optima(
     places = [list(dict.fromkeys(column)) for column in zip(*groups, strict=True)]
 
     def order(values: tuple[Any, ...]) -> list[tuple[bool, float]]:
-        is_number = [_is_number(v) for v in values]
-        return [
-            (False, value) if number else (True, places[field].index(value))
-            for field, (value, number) in enumerate(zip(values, is_number, strict=True))
-        ]
+        pairs = zip(values, places, strict=True)
+        return [(False, x) if _is_number(x) else (True, place.index(x)) for x, place in pairs]
 
-    how: dict[str, Any] = {"metric": metric, "rate": rate, "seed": seed, "rule": rule}
     return [
-        optimum(groups[values], group=dict(zip(by, values, strict=True)), **how)
+        optimum(
+            groups[values], group=dict(zip(by, values, strict=True)),
+            metric=metric, rate=rate, seed=seed, rule=rule,
+        )
         for values in sorted(groups, key=order)
-    ]
+    ]  # fmt: skip
 
 
 def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
@@ -249,9 +234,9 @@ def isolated(
       field: the setting.
       fields: all settings that are swept, without the seed.
       metric: as for ``optimum``.
-      rate: the field of the learning rate.
+      rate: as for ``optimum``.
       rule: as for ``optimum``.
-      group: what the runs share, kept in the result.
+      group: as for ``optimum``.
 
     Raises:
       ValueError: as ``optimum``, but for two runs with the same rate and seed, or if a run lacks a

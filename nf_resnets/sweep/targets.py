@@ -71,18 +71,8 @@ def common_target(
 ) -> float | None:
     """The best value that some rate reaches in every group with more than half of its runs.
 
-    Runs that are not over, failed or ran out of memory are left out, and so are groups in which no
-    run has finished. The value is rounded to two digits, to the side that all reach.
-
-    Returns:
-      None if no run has finished with a curve.
-
-    Example:
-      >>> rows = [{"scheme": "fixup", "batch_size": size, "peak_lr": 0.1, "state": "finished",
-      ...          "measures": {"curve": {"step": [1, 2, 3], "loss": losses}}}
-      ...         for size, losses in ((8, [3.0, 2.0, 1.0]), (16, [3.0, 1.0, 0.5]))]
-      >>> common_target(rows)
-      1.0
+    Groups in which no run has finished are left out. The value is rounded to two digits, to the
+    side that all reach; it is None if no run has finished with a curve.
     """
     check_metric(metric)
     sign = METRICS[metric]
@@ -118,13 +108,13 @@ def steps_to_target(
     """The fewest steps to a target, over the learning rates of each group of runs.
 
     A run reaches a target at the first point of its curve at which the mean over the last fortieth
-    of the curve is as good; a test metric is taken as it was tested. A run that diverged, then or
-    later, did not reach it. Runs that are not over, failed or ran out of memory are left out. Of a
-    rate counts the median over its seeds.
+    of the curve is as good; a test metric is taken as it was tested. A run that diverged did not
+    reach it. Runs that are not over, failed or ran out of memory are left out. Of a rate counts the
+    median over its seeds.
 
     Steps depend on the schedule: with one that ends with the run, such as a decay, runs of as many
-    epochs have no choice but to need steps in proportion to ``1/B``. A constant rate, and runs of
-    as many steps, do not have that fault.
+    epochs need steps in proportion to ``1/B``. A constant rate, and as many steps, do not have that
+    fault.
 
     Args:
       rows: one for each run, with ``state``, the rate, and for a training metric the curve in
@@ -147,7 +137,7 @@ def steps_to_target(
       >>> rows = [{"scheme": "fixup", "batch_size": size, "peak_lr": 0.1, "state": "finished",
       ...          "measures": {"curve": {"step": [1, 2, 3], "loss": losses}}}
       ...         for size, losses in ((8, [3.0, 2.0, 1.0]), (16, [3.0, 1.0, 0.5]))]
-      >>> [found.steps for found in steps_to_target(rows, 1.0)]
+      >>> [found.steps for found in steps_to_target(rows, common_target(rows))]
       [3, 2]
     """
     check_metric(metric)

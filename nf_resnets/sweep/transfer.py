@@ -73,28 +73,24 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
     found = []
     for group, same in along(optima, by):
         ordered = sorted(same, key=lambda one: one.group[by])
-        found += [_move(one, group, one.group[by], ordered[0].best) for one in ordered]
+        base = ordered[0].best
+        for one in ordered:
+            tried = (rate for rate in one.rates if rate.rate == base and rate.n + rate.diverged)
+            there = next(tried, None)
+            cost = None
+            if there and there.mean is not None and one.mean is not None:
+                cost = METRICS[one.metric] * (one.mean - there.mean)
+            move = Move(
+                group, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge,
+                mean=one.mean,
+                octaves=math.log2(one.best / base) if one.best and base else None,
+                stays=base in one.as_good,
+                at_base=there and there.mean,
+                cost=cost,
+                diverged=there and there.diverged / (there.n + there.diverged),
+            )  # fmt: skip
+            found.append(move)
     return found
-
-
-def _move(one: Optimum, group: dict[str, Any], size: float, base: float | None) -> Move:
-    octaves = None if one.best is None or base is None else math.log2(one.best / base)
-    move = Move(
-        group, size, one.metric, one.best, one.low, one.high, one.at_edge, one.mean, octaves
-    )
-    there = next((rate for rate in one.rates if rate.rate == base), None)
-    if base is None or there is None or not there.n + there.diverged:
-        return move
-    cost = None
-    if there.mean is not None and one.mean is not None:
-        cost = METRICS[one.metric] * (one.mean - there.mean)
-    return dataclasses.replace(
-        move,
-        stays=base in one.as_good,
-        at_base=there.mean,
-        cost=cost,
-        diverged=there.diverged / (there.n + there.diverged),
-    )
 
 
 def exponent(of: Sequence[Move]) -> float | None:

@@ -159,7 +159,7 @@ class TrainTranslator:
 class FromTorch:
     """Keep a published PyTorch checkpoint as a network of this library, leaf by leaf.
 
-    Known are ResNets and Wide ResNets with BatchNorm, Fixup's and RescaleNet's own, and timm's
+    Known are torchvision's and timm's ResNets, the authors' Fixup and RescaleNet, and timm's
     NF-ResNets. What does not fit, or would compute something else, is refused.
     """
 
@@ -167,7 +167,7 @@ class FromTorch:
     """A safetensors file; a .pt file where PyTorch is installed."""
     out: Out
     model: str
-    """A network by name: resnet-50, resnet-50-v2, cifar-resnet-110, wrn-28-10."""
+    """A network by name: resnet-50, resnet-50-v2, cifar-resnet-110."""
     scheme: str
     """The scheme of the published network: batchnorm, fixup, nf_resnet_timm, ..."""
     class_names: Path | None = None
@@ -428,7 +428,7 @@ def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
 
 
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:
-    """Ten images of the test split, by index and class; none that is there is overrides."""
+    """Ten images of the test split, by index and class; none that is there is overwritten."""
     for index in range(min(10, len(dataset.test.labels))):
         name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
         path = folder / f"test_{index}_is_{name[:50]}.png"

@@ -12,16 +12,11 @@ import jax.export
 import jax.numpy as jnp
 
 from nf_resnets import places
-from nf_resnets.trained.file import Trained, TrainedError, as_trained_error, read
+from nf_resnets.trained.file import Trained, TrainedError, as_trained_error
 from nf_resnets.trained.predict import images_of, logits_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """What an exported program runs on."""
-
-NO_FLATBUFFERS = (
-    "flatbuffers not found, which exported programs are written with; "
-    "expected it: pip install 'nf_resnets[export]'."
-)
 
 
 def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.export.Exported:
@@ -67,36 +62,22 @@ def save_export(
       >>> export(network).platforms  # doctest: +SKIP
       ('cpu', 'cuda', 'tpu')
       >>> path = save_export("digits.stablehlo", network)  # doctest: +SKIP
-      >>> load_export(path).call(pixels).shape  # doctest: +SKIP
+      >>> program = jax.export.deserialize(bytearray(path.read_bytes()))  # doctest: +SKIP
+      >>> program.call(pixels).shape  # doctest: +SKIP
       (1, 10)
     """
     exported = export(trained, **options)
     try:
         data = bytes(exported.serialize())
     except ImportError:
-        raise ImportError(NO_FLATBUFFERS) from None
+        raise ImportError(
+            "flatbuffers not found, which exported programs are written with; expected it: pip "
+            "install 'nf_resnets[export]'."
+        ) from None
     with as_trained_error():
         path = places.expanded(path)
         places.write_whole(path, data, overwrite=overwrite)
     return path
 
 
-def load_export(path: str | os.PathLike[str]) -> jax.export.Exported:
-    """Reads a program that :func:`save_export` wrote; ``.call(pixels)`` runs it.
-
-    Raises:
-      TrainedError: if there is no such file, or it is no exported program.
-      ImportError: as :func:`save_export`.
-    """
-    path, data = read(path, "an exported program")
-    try:
-        return jax.export.deserialize(bytearray(data))
-    except ImportError:
-        raise ImportError(NO_FLATBUFFERS) from None
-    except Exception:  # the reader of its format raises whatever it stumbles over
-        raise TrainedError(
-            f"{path} is no exported program; expected one written by nf_resnets.trained export."
-        ) from None
-
-
-__all__ = ["PLATFORMS", "export", "load_export", "save_export"]
+__all__ = ["PLATFORMS", "export", "save_export"]

@@ -86,6 +86,7 @@ def fit_translation(
       TrainedError: as there.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
 
+
     Example:
       >>> pairs = translation.load_pairs("made", limit=4000)  # doctest: +SKIP
       >>> network = fit_translation(pairs, "fixup", TranslationRecipe())  # doctest: +SKIP

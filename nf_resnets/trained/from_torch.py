@@ -1,9 +1,13 @@
-"""Weights from elsewhere: a published PyTorch checkpoint as a network of this library."""
+"""Weights from elsewhere: a published PyTorch checkpoint as a network of this library.
+
+The axes are permuted by what a layer is, never by what its shape looks like: a kernel with as many
+channels before as after it has the same shape either way.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -15,9 +19,8 @@ from nf_resnets import models, schemes, training
 from nf_resnets.trained import torch_layouts
 from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.torch_checkpoint import listed, read_checkpoint
+from nf_resnets.trained.torch_checkpoint import read_checkpoint
 from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
-from nf_resnets.trained.torch_parts import Part, Place, default_part
 from nf_resnets.trained.tree import unflatten
 
 TOLERANCE = 1e-4
@@ -68,10 +71,10 @@ def from_torch(
       ValueError: if there is no network, scheme or layout of that name.
 
     Example:
-      >>> model = models.WideResNet(depth=10, scheme="batchnorm", stem_channels=4)
+      >>> model = models.CifarResNet(depth=8, scheme="fixup", stem_channels=4)
       >>> from_torch({"conv1.weight": np.zeros((4, 3, 3, 3))}, model)
       Traceback (most recent call last):
-      nf_resnets.trained.file.TrainedError: The checkpoint does not fit WideResNet(depth=10, ...
+      nf_resnets.trained.file.TrainedError: The checkpoint does not fit CifarResNet(depth=8, ...
     """
     tensors = read_checkpoint(source)
     model = _network(network, scheme, options)
@@ -80,22 +83,17 @@ def from_torch(
     layout = _recognised(tensors, model) if rules is None else torch_layouts.get(rules)
     _refuse_other_network(model, layout)
     if isinstance(network, str) and "num_classes" not in options:
-        model = model.clone(num_classes=_num_classes(tensors, layout, model.num_classes))
+        bias = tensors.get(f"{layout.theirs('head')}.bias")
+        if bias is not None and bias.ndim == 1:
+            model = model.clone(num_classes=len(bias))
     try:
-        inputs = inputs or _default_inputs(tensors, layout, model)
-        found = _sources(model, layout, expected_leaves(model, inputs))
-        _refuse_unmatched(tensors, layout, found)
-        leaves = {}
-        for name, sources in found.items():
-            values = [_value(source, tensors) for source in sources]
-            leaf = values if "/rest/" in name else values[0]
-            leaves[name] = np.asarray(leaf, np.float32, order="C")
+        inputs = inputs or _default_inputs(layout, model)
+        variables = _variables(tensors, layout, expected_leaves(model, inputs))
     except ValueError as error:
         raise TrainedError(f"The checkpoint does not fit {_called(model)}: {error}") from None
-    notes = {"network": network} if isinstance(network, str) else {}
-    variables = unflatten(leaves)
     if check is not None:
         _refuse_other_logits(model, variables, inputs.shape[-1], *check)
+    notes = {"network": network} if isinstance(network, str) else {}
     return Trained(model, variables, inputs, {**notes, "from_torch": layout.name})
 
 
@@ -128,8 +126,8 @@ def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
     best = max(LAYOUTS, key=score)
     if 2 * score(best)[-1] < len(tensors):
         raise TrainedError(
-            f"the names of the checkpoint's tensors are of no known layout: {listed(tensors)}; "
-            f"expected one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
+            f"the checkpoint's tensors are of no known layout: {_listed(list(tensors))}; expected "
+            f"one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
         )
     return best
 
@@ -184,25 +182,12 @@ def _called(model: Any) -> str:
     return f"{type(model).__name__}({', '.join(fields)})"
 
 
-def _num_classes(tensors: Mapping[str, np.ndarray], layout: Layout, default: int) -> int:
-    bias = tensors.get(f"{layout.theirs('head')}.bias")
-    return default if bias is None or bias.ndim != 1 else len(bias)
-
-
-def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, model: Any) -> Images:
+def _default_inputs(layout: Layout, model: Any) -> Images:
     small = isinstance(model, models.CifarResNet | models.WideResNet)
     if small and layout.side == Layout.side:
         raise ValueError(
             f"{layout.title} has ImageNet's side={layout.side}, mean and std; expected "
             "inputs=Images(...), or those of the images that the network was trained on."
-        )
-    layer = layout.theirs("stem")
-    first = f"{layer}.weight" if layer else str(layout.theirs("stem/kernel"))
-    kernel = tensors.get(first)
-    if kernel is not None and kernel.ndim == 4 and kernel.shape[1] != len(layout.mean):
-        raise ValueError(
-            f"{first} takes images of {kernel.shape[1]} channels; give inputs=Images(...), "
-            f"for {layout.title} take {len(layout.mean)}."
         )
     return Images(
         shape=(layout.side, layout.side, len(layout.mean)),
@@ -214,97 +199,139 @@ def _default_inputs(tensors: Mapping[str, np.ndarray], layout: Layout, model: An
     )
 
 
-# --- Which tensors make which leaf ----------------------------------------------------------------
-
-
-class Source(NamedTuple):
-    """What a leaf is made of in one block: tensors by their names, or a number, or not known."""
-
-    place: Place
-    part: Part | None = None
-    tensors: tuple[str, ...] = ()
-    number: float | None = None
-
-
-def _sources(model: Any, layout: Layout, expected: Mapping[str, Any]) -> dict[str, list[Source]]:
-    """For each leaf a source, for each stacked leaf one a block, in the order of the blocks."""
-    found = {}
-    for name, leaf in expected.items():
-        path = name.split("/", 1)[1]
-        before, rest, after = path.partition("/rest/")
-        if rest:
-            paths = [f"{before}/{block}/{after}" for block in range(1, 1 + leaf.shape[0])]
-            shape = leaf.shape[1:]
-        else:
-            paths, shape = [path.replace("/first/", "/0/")], leaf.shape
-        found[name] = [_source(layout, Place(model, path, shape)) for path in paths]
-    return found
-
-
-def _source(layout: Layout, place: Place) -> Source:
-    layer, _, last = place.path.rpartition("/")
-    for ours in (place.path, layer):
-        theirs = layout.theirs(ours)
-        if theirs is not None:
-            break
-    else:
-        return Source(place)
-    if not isinstance(theirs, str):
-        return Source(place, number=theirs)
-    part = layout.parts.get(place.path) or layout.parts.get(last) or default_part(place)
-    tensors = [theirs + each if each[:1] in ("", ".") else each for each in part.tensors]
-    if ours == place.path and len(tensors) == 1:
-        tensors = [theirs]
-    return Source(place, part, tuple(tensors))
-
-
-def _refuse_unmatched(
-    tensors: Mapping[str, np.ndarray], layout: Layout, found: Mapping[str, list[Source]]
-) -> None:
-    """Refuses what is left over on either side."""
-    sources = [source for each in found.values() for source in each if source.number is None]
-    used = {name for source in sources for name in source.tensors}
-    left = [
-        name
-        for name in tensors
-        if name not in used and name.rpartition(".")[2] not in layout.ignored
-    ]
-    missing = [
-        f"{source.place.path} ({', '.join(source.tensors) or 'unknown to the layout'})"
-        for source in sources
-        if not source.tensors or not all(name in tensors for name in source.tensors)
-    ]
-    faults = []
-    if left:
-        faults.append(f"{len(left)} tensors found no leaf, {listed(left)}")
-    if missing:
-        faults.append(f"{len(missing)} leaves found no tensor, {listed(missing)}")
-    if faults:
-        raise ValueError(f"{'; '.join(faults)}. Expected what {layout.title} have.")
-
-
 # --- The leaves -----------------------------------------------------------------------------------
 
+CALIBRATED = 8
+"""After how many batches RescaleNet's published biases stop following the mean."""
 
-def _value(source: Source, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    place, part = source.place, source.part
-    if part is None:
-        return np.full(place.shape, source.number, np.float32)
-    found = [tensors[name] for name in source.tensors]
-    for name, array, shape in zip(source.tensors, found, part.shapes(place), strict=True):
+Shape = tuple[int, ...]
+
+
+class Kind(NamedTuple):
+    """How a leaf is made of tensors whose names end so, and that have these shapes."""
+
+    tensors: tuple[str, ...]
+    shapes: Callable[[Shape], tuple[Shape, ...]]
+    value: Callable[..., np.ndarray]
+
+
+def _calibrated(bias: np.ndarray, mean: np.ndarray, count: np.ndarray) -> np.ndarray:
+    if int(count) < CALIBRATED:
+        raise ValueError(
+            f"count={int(count)} found at a bias that still follows the mean of its batches; "
+            f"expected {CALIBRATED}, as after {CALIBRATED} batches in PyTorch."
+        )
+    return bias - mean
+
+
+CONV = Kind(
+    (".weight",),
+    lambda shape: ((shape[3], shape[2], shape[0], shape[1]),),
+    lambda weight: weight.transpose(2, 3, 1, 0),
+)
+DENSE = Kind((".weight",), lambda shape: (shape[::-1],), lambda weight: weight.T)
+SCALAR = Kind(("",), lambda shape: ((),), lambda value: value)
+KINDS = {
+    # RescaleNet's channel bias is kept as what was learnt and, apart, the mean of first batches.
+    "vector": Kind(
+        ("._bias", ".init_mean", ".count"), lambda shape: ((1, *shape, 1, 1),) * 2 + ((),),
+        _calibrated,
+    ),
+    "gain": Kind((".gain",), lambda shape: ((*shape, 1, 1, 1),), lambda value: value),
+} | {
+    name: Kind((end,), lambda shape: (shape,), lambda value: value)
+    for name, end in {
+        "bias": ".bias", "scale": ".weight", "mean": ".running_mean", "var": ".running_var"
+    }.items()
+}  # fmt: skip
+
+
+def _kind(path: str, shape: Shape) -> Kind:
+    last = path.rpartition("/")[2]
+    if last == "kernel" and len(shape) in (2, 4):
+        return CONV if len(shape) == 4 else DENSE
+    if last in KINDS and len(shape) == 1:
+        return KINDS[last]
+    if not shape:
+        return SCALAR
+    raise ValueError(
+        f"leaf {path!r} {list(shape)} found; expected one that PyTorch's layers have, too."
+    )
+
+
+def _variables(
+    tensors: Mapping[str, np.ndarray], layout: Layout, expected: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The leaves, each of its tensors; what is left over on either side is refused."""
+    sources = {
+        (name, path): (_names(layout, path, shape), shape)
+        for name, leaf in expected.items()
+        for path, shape in _places(name.split("/", 1)[1], leaf.shape)
+    }
+    used = {each for names, _ in sources.values() for each in names if isinstance(each, str)}
+    left = [n for n in tensors if n not in used and not n.endswith("num_batches_tracked")]
+    missing = [
+        f"{path} ({', '.join(map(str, names)) or 'unknown to the layout'})"
+        for (_, path), (names, _) in sources.items()
+        if not names or any(isinstance(each, str) and each not in tensors for each in names)
+    ]
+    faults = [f"{len(left)} tensors found no leaf, {_listed(left)}"] if left else []
+    faults += [f"{len(missing)} leaves found no tensor, {_listed(missing)}"] if missing else []
+    if faults:
+        raise ValueError(f"{'; '.join(faults)}. Expected what {layout.title} have.")
+    leaves: dict[str, list[np.ndarray]] = {}
+    for (name, path), (names, shape) in sources.items():
+        leaves.setdefault(name, []).append(_value(path, shape, names, tensors))
+    return unflatten(
+        {name: np.stack(each) if "/rest/" in name else each[0] for name, each in leaves.items()}
+    )
+
+
+def _places(path: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
+    """The names and the shape of a leaf in each of the blocks for which it is stacked."""
+    before, rest, after = path.partition("/rest/")
+    if rest:
+        yield from ((f"{before}/{1 + block}/{after}", shape[1:]) for block in range(shape[0]))
+    else:
+        yield path.replace("/first/", "/0/"), shape
+
+
+def _names(layout: Layout, path: str, shape: Shape) -> tuple[str | float, ...]:
+    """The tensors of a leaf, or the number that it equals; none if the layout lacks it."""
+    whole, layer = layout.theirs(path), layout.theirs(path.rpartition("/")[0])
+    theirs = layer if whole is None else whole
+    if theirs is None or not isinstance(theirs, str):
+        return () if theirs is None else (theirs,)
+    endings = _kind(path, shape).tensors
+    return (theirs,) if whole and len(endings) == 1 else tuple(theirs + end for end in endings)
+
+
+def _value(
+    path: str, shape: Shape, names: Sequence[Any], tensors: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    if not isinstance(names[0], str):
+        return np.full(shape, names[0], np.float32)
+    kind, arrays = _kind(path, shape), [tensors[name] for name in names]
+    for name, array, theirs in zip(names, arrays, kind.shapes(shape), strict=True):
         # What is a scalar here is a vector of one number in most modules.
-        if array.shape != shape and not (shape == () and array.size == 1):
+        if array.shape != theirs and not (theirs == () and array.size == 1):
             raise ValueError(
-                f"{name!r} has shape {list(array.shape)}; expected {list(shape)}, for the leaf "
-                f"{place.path!r} {list(place.shape)}."
+                f"{name!r} has shape {list(array.shape)}; expected {list(theirs)}, for the leaf "
+                f"{path!r} {list(shape)}."
             )
         counter = array.dtype == np.int64 and not array.shape  # as RescaleNet's modules keep
         if not counter and not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(
                 f"{name!r} has dtype {array.dtype}; expected floating-point numbers, for the leaf "
-                f"{place.path!r}: a network of whole numbers has to be dequantised first."
+                f"{path!r}: a network of whole numbers has to be dequantised first."
             )
-    return part.value(place, *found)
+    # A copy: the leaf outlives the checkpoint's arrays.
+    return np.array(kind.value(*arrays).reshape(shape), np.float32, order="C")
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _refuse_other_logits(

@@ -53,9 +53,7 @@ def read_pictures(
 ) -> tuple[np.ndarray, list[int], list[TrainedError]]:
     """Reads several; what cannot be read does not keep the others from it.
 
-    Returns:
-      Raw pixels ``[n, H, W, C]``, the indices in ``paths`` of those that were read, and what was
-      wrong with the others.
+    Returns raw pixels ``[n, H, W, C]``, their indices in ``paths``, and the other files' faults.
     """
     found, indices, faults = [], [], []
     for index, path in enumerate(paths):

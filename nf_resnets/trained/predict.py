@@ -82,8 +82,6 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         raise TrainedError(
             f"a pixel of {pixels[wrong].flat[0]:.6g} found; expected 0 to {inputs.max_value:g}."
         )
-    if batch_size < 1:
-        raise TrainedError(f"batch_size={batch_size} found; expected at least 1.")
     if not len(pixels):
         return np.zeros((0, len(inputs.class_names)), np.float32)
     refuse_other_network(trained)
@@ -157,11 +155,7 @@ def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
 
 
 def refuse_other_network(trained: Trained) -> None:
-    """Refuses variables that are not those of the network, where it is one of this library.
-
-    Raises:
-      TrainedError: that says what was found and expected.
-    """
+    """Refuses variables that are not those of the network, where it is one of this library."""
     try:
         refuse_no_variables(trained.variables)
         if not isinstance(trained.model, nn.Module):
@@ -186,11 +180,7 @@ def ranked(
 
 
 def images_of(trained: Trained) -> Images:
-    """What a network for images takes.
-
-    Raises:
-      TrainedError: if it takes sentences.
-    """
+    """What a network for images takes; one for sentences is refused."""
     if not isinstance(trained, Trained):
         raise TrainedError(f"trained is a {type(trained).__name__}; expected a trained.Trained.")
     if not isinstance(trained.inputs, Images):

@@ -147,12 +147,7 @@ def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
 
 
 def build(kind: type, values: Mapping[str, Any], but: tuple[str, ...] = ()) -> Any:
-    """Makes a dataclass of JSON values; lists become tuples.
-
-    Args:
-      kind: the dataclass.
-      values: of its fields.
-      but: fields that must not be given.
+    """Makes a dataclass of JSON values, but for the fields ``but``; lists become tuples.
 
     Raises:
       ValueError: that names the first field that there is not, or whose value is of another type.

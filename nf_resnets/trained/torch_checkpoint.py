@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,16 @@ WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 """The parts of names that stand for a wrapped module: of ``DataParallel`` and ``AveragedModel``, of
 ``torch.compile``, of sharding and of checkpointing, whole networks or modules within them."""
 
-LISTED = 8
-"""How many names an error lists."""
-
 _LEVELS = 4  # of dicts within dicts; no script nests a state dict deeper
-
-_OF_TORCH = (b"PK\x03\x04", b"\x80")  # of today and of older versions
-_CONVERT = (
-    "convert it where PyTorch is installed: safetensors.torch.save_file("
-    "torch.load(path, weights_only=True), 'net.safetensors')"
-)
+_OF_TORCH = (b"PK\x03\x04", b"\x80")  # the first bytes of today's and of older versions
 
 
 def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
     """Reads a state dict.
 
     Args:
-      source: a safetensors file, a ``.pt`` file where PyTorch is installed (nothing but tensors is
-        read from it), or a dict of NumPy arrays or PyTorch tensors by their names. The dict may be
+      source: a safetensors file, a ``.pt`` file where PyTorch is installed (only tensors are read
+        from it), or a dict of NumPy arrays or PyTorch tensors by their names. The dict may be
         within others, as training scripts keep it beside epoch and optimizer.
 
     Returns:
@@ -46,13 +38,12 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
 
     Raises:
       TrainedError: if there is no such file, it cannot be read, it holds several dicts of tensors,
-        or something in it is no array of finite numbers; the sentence names the file and the
-        tensor.
+        or a value is no array of finite numbers; the sentence names the file and the tensor.
     """
     if isinstance(source, Mapping):
-        found, where = source, "the state dict"
+        content, where = source, "the state dict"
     elif isinstance(source, str | os.PathLike):
-        found, where = _of_file(Path(source)), str(source)
+        content, where = _read_file(Path(source)), str(source)
     else:
         hint = "; give it module.state_dict()" if hasattr(source, "state_dict") else ""
         raise TrainedError(
@@ -61,24 +52,39 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
         )
     tensors: dict[str, np.ndarray] = {}
     try:
-        for name, value in _state_dict(found).items():
-            bare = ".".join(part for part in str(name).split(".") if part not in WRAPPERS)
+        for name, value in _state_dict(content).items():
+            parts = [part for part in str(name).split(".") if part not in WRAPPERS]
+            if parts[-1:] == ["n_averaged"]:  # AveragedModel counts in it
+                continue
+            bare = ".".join(parts)
             if bare in tensors:
                 raise ValueError(f"leaf {name!r} is there a second time; expected one {bare!r}.")
             tensors[bare] = _array(str(name), value)
     except ValueError as error:
         raise TrainedError(f"{where} cannot be read: {error}") from None
-    # AveragedModel counts in it how many networks it has averaged.
-    tensors = {name: a for name, a in tensors.items() if name.split(".")[-1] != "n_averaged"}
     if not tensors:
         raise TrainedError(f"{where} holds no tensors; expected a network's state dict.")
     return tensors
 
 
-def _of_file(path: Path) -> Any:
+def _read_file(path: Path) -> Any:
     path, data = read(path, "a checkpoint")
     if data.startswith(_OF_TORCH):
-        return _of_torch(path)
+        try:
+            torch = importlib.import_module("torch")
+        except ImportError:
+            raise TrainedError(
+                f"{path} was written by torch.save, and PyTorch is not installed here; convert it "
+                "where it is: safetensors.torch.save_file(torch.load(path, weights_only=True), "
+                "'net.safetensors')."
+            ) from None
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # its reader raises whatever it stumbles over
+            raise TrainedError(
+                f"{path} holds more than tensors, or is damaged ({type(error).__name__}); expected "
+                "what torch.save(module.state_dict(), path) writes."
+            ) from None
     try:
         return dict(tensors_of(data))
     except safetensors.SafetensorError:
@@ -89,55 +95,31 @@ def _of_file(path: Path) -> Any:
         raise TrainedError(f"{path} cannot be read: {error}") from None
 
 
-def _of_torch(path: Path) -> Any:
-    """What ``torch.save`` wrote, without executing anything in it."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        raise TrainedError(
-            f"{path} was written by torch.save, and PyTorch is not installed here; {_CONVERT}."
-        ) from None
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # its reader raises whatever it stumbles over
-        raise TrainedError(
-            f"{path} holds more than tensors, or is damaged ({type(error).__name__}); expected "
-            "what torch.save(module.state_dict(), path) writes."
-        ) from None
-
-
-def _state_dict(found: Any) -> Mapping[Any, Any]:
+def _state_dict(content: Any) -> Mapping[Any, Any]:
     """The one dict of tensors in what a training script has kept."""
-    inner = _dicts_of_tensors("", found, _LEVELS)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"it holds a {type(content).__name__}; expected a module's state_dict().")
+    inner = dict(_dicts_of_tensors("", content, _LEVELS))
     if len(inner) > 1:
         raise ValueError(
-            f"it holds several dicts of tensors, {listed(inner)}; expected one: give from_torch "
-            "the one that is meant."
+            f"it holds several dicts of tensors, {', '.join(inner)[:200]}; expected one: give "
+            "from_torch the one that is meant."
         )
-    if not inner and not isinstance(found, Mapping):
-        raise ValueError(f"it holds a {type(found).__name__}; expected a module's state_dict().")
     # Without one, the first value that is no tensor is refused by its name.
-    return next(iter(inner.values()), found)
+    return next(iter(inner.values()), content)
 
 
-def _dicts_of_tensors(name: str, found: Any, levels: int) -> dict[str, Mapping[Any, Any]]:
-    """Dicts of nothing but tensors by their keys; an optimizer keeps its own by numbers."""
-    if not isinstance(found, Mapping) or not levels or not all(isinstance(k, str) for k in found):
-        return {}
-    if found and all(map(_is_tensor, found.values())):
-        return {name: found}
-    inner = (
-        _dicts_of_tensors(f"{name}.{key}".lstrip("."), value, levels - 1)
-        for key, value in found.items()
-    )
-    return {name: each for part in inner for name, each in part.items()}
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first names, and how many more there are, for an error."""
-    names = list(names)
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+def _dicts_of_tensors(
+    name: str, content: Any, levels: int
+) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    """Dicts of nothing but tensors by their keys; an optimizer numbers its tensors."""
+    if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
+        return
+    if content and all(map(_is_tensor, content.values())):
+        yield name, content
+    elif levels > 1:
+        for key, value in content.items():
+            yield from _dicts_of_tensors(f"{name}.{key}".lstrip("."), value, levels - 1)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -163,4 +145,4 @@ def _array(name: str, value: Any) -> np.ndarray:
         return as_array(name, array.astype(np.float32))
 
 
-__all__ = ["LISTED", "WRAPPERS", "listed", "read_checkpoint"]
+__all__ = ["WRAPPERS", "read_checkpoint"]

@@ -1,9 +1,8 @@
 """Published PyTorch networks as tables: our layers' names, and theirs.
 
-A table says where a layer's tensors are; how a leaf is made of them follows from what the layer is
-(:mod:`nf_resnets.trained.torch_parts`), unless the layout has a part of its own for it. What the
-names do not say, the constants of the branches and the places of activations and pools, is in the
-layout's scheme and in the network's arguments.
+A table says where a layer's tensors are; the kind of the leaf says how it is made of them
+(:mod:`nf_resnets.trained.from_torch`). What the names do not say, the constants of the branches and
+the places of activations and pools, is in the layout's scheme and in the network's arguments.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from nf_resnets import models
-from nf_resnets.trained.torch_parts import CONV_1X1, Part, Place, copied
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,9 +30,6 @@ class Layout:
       network: the class of our network.
       arguments: what the network must have been made with.
       scheme: a registered scheme with the anatomy of their network; None is not compared.
-      parts: how leaves are made, by the leaf's name (``"head/kernel"``) or its last part
-        (``"gain"``), where that does not follow from the layer.
-      ignored: the last parts of tensors that the network does not need.
       mean: of the pixels that they subtract, from 0 to 1.
       std: that they divide by.
       side: of the images, in pixels.
@@ -58,8 +51,6 @@ class Layout:
     network: type = object
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scheme: str | None = None
-    parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
-    ignored: tuple[str, ...] = ("num_batches_tracked",)
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     side: int = 224
@@ -109,8 +100,6 @@ def _regex(name: str) -> str:
     return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(name))
 
 
-# --- ResNets with BatchNorm ----------------------------------------------------------------------
-
 TORCHVISION_RESNET = Layout(
     name="torchvision-resnet",
     title="torchvision's and timm's ResNets",
@@ -127,61 +116,6 @@ TORCHVISION_RESNET = Layout(
         "head": "fc",
     },
 )
-
-TIMM_RESNET_V2 = Layout(
-    name="timm-resnetv2",
-    title="timm's pre-activation ResNets",
-    network=models.ResNet,
-    arguments={"version": 2},
-    scheme="batchnorm",
-    names={
-        "stem": "stem.conv",
-        "stage_{stage}/{block}/norm_{layer}": "stages.{stage0}.blocks.{block}.norm{layer}",
-        "stage_{stage}/{block}/conv_{layer}": "stages.{stage0}.blocks.{block}.conv{layer}",
-        "stage_{stage}/{block}/shortcut": "stages.{stage0}.blocks.{block}.downsample.conv",
-        "norm_head": "norm",
-        "head": "head.fc",
-    },
-    parts={"head/kernel": CONV_1X1},
-    mean=(0.5, 0.5, 0.5),
-    std=(0.5, 0.5, 0.5),
-    crop=0.95,
-)
-
-WIDE_RESNET = Layout(
-    name="wide-resnet",
-    title="the Wide ResNets of xternalz/WideResNet-pytorch",
-    network=models.WideResNet,
-    scheme="batchnorm",
-    names={
-        "stem": "conv1",
-        "stage_{stage}/{block}/norm_{layer}": "block{stage}.layer.{block}.bn{layer}",
-        "stage_{stage}/{block}/conv_{layer}": "block{stage}.layer.{block}.conv{layer}",
-        "stage_{stage}/{block}/shortcut": "block{stage}.layer.{block}.convShortcut",
-        "norm_head": "bn1",
-        "head": "fc",
-    },
-    mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
-    std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
-    side=32,
-    crop=1.0,
-)
-
-WIDE_RESNET_AUTHORS = dataclasses.replace(
-    WIDE_RESNET,
-    name="wide-resnet-authors",
-    title="the Wide ResNet authors' networks",
-    names={
-        "stem/kernel": "conv0",
-        "stage_{stage}/{block}/norm_{layer}": "group{stage0}.block{block}.bn{layer0}",
-        "stage_{stage}/{block}/conv_{layer}/kernel": "group{stage0}.block{block}.conv{layer0}",
-        "stage_{stage}/{block}/shortcut/kernel": "group{stage0}.block{block}.convdim",
-        "norm_head": "bn",
-        "head": "fc",
-    },
-)
-
-# --- Fixup, the authors' ------------------------------------------------------------------------
 
 _FIXUP_NAMES = {
     "stem": "conv1",
@@ -215,29 +149,6 @@ FIXUP_IMAGENET = Layout(
     names={**_FIXUP_NAMES, "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample"},
 )
 
-# --- RescaleNet, the authors' -------------------------------------------------------------------
-
-CALIBRATED = 8
-"""After how many batches RescaleNet's published biases stop following the mean."""
-
-
-def _calibrated(place: Place, bias: np.ndarray, mean: np.ndarray, count: np.ndarray) -> np.ndarray:
-    if int(count) < CALIBRATED:
-        raise ValueError(
-            f"count={int(count)} found at {place.path!r}, a bias that still follows the mean of "
-            f"its batches; expected {CALIBRATED}, as after {CALIBRATED} batches in PyTorch."
-        )
-    return (bias - mean).reshape(place.shape)
-
-
-CHANNEL_BIAS = Part(
-    ("._bias", ".init_mean", ".count"),
-    lambda place: ((1, *place.shape, 1, 1),) * 2 + ((),),
-    _calibrated,
-)
-"""A channel bias, kept as what was learnt and, apart, the mean of the first batches."""
-
-
 RESCALENET = Layout(
     name="rescalenet",
     title="the RescaleNet authors' ResNets",
@@ -255,10 +166,7 @@ RESCALENET = Layout(
         "bias_head": "addbias2",
         "head": "fc",
     },
-    parts={"vector": CHANNEL_BIAS},
 )
-
-# --- NF-ResNet, timm's --------------------------------------------------------------------------
 
 TIMM_NF_RESNET = Layout(
     name="timm-nf-resnet",
@@ -272,15 +180,11 @@ TIMM_NF_RESNET = Layout(
         "stage_{stage}/{block}/shortcut": "stages.{stage0}.{block}.downsample.conv",
         "head": "head.fc",
     },
-    parts={"gain": copied(".gain", 1, 1, 1)},
     side=256,
     crop=0.94,
 )
 
-LAYOUTS: tuple[Layout, ...] = (
-    TORCHVISION_RESNET, TIMM_RESNET_V2, WIDE_RESNET, WIDE_RESNET_AUTHORS, FIXUP_CIFAR,
-    FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET,
-)  # fmt: skip
+LAYOUTS = (TORCHVISION_RESNET, FIXUP_CIFAR, FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET)
 """The published layouts that are known."""
 
 
@@ -302,4 +206,4 @@ def get(name: str | Layout) -> Layout:
     return known[name]
 
 
-__all__ = ["CALIBRATED", "LAYOUTS", "Layout", "get"]
+__all__ = ["LAYOUTS", "Layout", "get"]

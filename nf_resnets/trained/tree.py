@@ -23,14 +23,7 @@ DTYPES = {
 def flatten(variables: Any) -> dict[str, np.ndarray]:
     """Names every leaf by its keys, joined by ``/``.
 
-    Args:
-      variables: nested dicts of arrays, such as ``{"params": ..., "batch_stats": ...}``.
-
-    Returns:
-      The leaves as NumPy arrays, in the order of their names; empty dicts are left out.
-
-    Raises:
-      ValueError: as :func:`as_array`, and if two leaves have one name.
+    The leaves are NumPy arrays, in the order of their names; two of one name are refused.
 
     Example:
       >>> list(flatten({"params": {"head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}}}))
@@ -58,11 +51,7 @@ def unflatten(leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """A leaf as a NumPy array, contiguous, since safetensors writes the memory as it is.
-
-    Raises:
-      ValueError: if it is no array of finite real numbers; it is named.
-    """
+    """A leaf of finite real numbers as a contiguous array; safetensors writes memory as it is."""
     dtype = getattr(value, "dtype", type(value).__name__)
     is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
     if not is_array or getattr(dtype, "name", "") not in DTYPES.values():
@@ -80,11 +69,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 def refuse_no_variables(variables: Any) -> None:
-    """Refuses what is no dict of collections, as the parameters alone.
-
-    Raises:
-      ValueError: if there are no ``"params"``.
-    """
+    """Refuses what is no dict of collections, as the parameters alone."""
     if not isinstance(variables, Mapping) or "params" not in variables:
         is_dict = isinstance(variables, Mapping)
         keys = f" with the keys {', '.join(map(str, variables))}" if is_dict else ""
@@ -95,10 +80,6 @@ def refuse_no_variables(variables: Any) -> None:
 
 def refuse_other_leaves(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Compares names and shapes with those of the network; dtypes may differ.
-
-    Args:
-      found: leaves by their names.
-      expected: arrays or ``jax.ShapeDtypeStruct`` by their names.
 
     Raises:
       ValueError: that names the first leaf in which they differ.

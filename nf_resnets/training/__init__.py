@@ -14,16 +14,10 @@ from nf_resnets.training.mesh import DATA, SWEEP, make_mesh, replicate, shard_ru
 from nf_resnets.training.program import Program, Start, Steps
 from nf_resnets.training.relative import Relative, relative_to
 from nf_resnets.training.run import Plan, Run
-from nf_resnets.training.state import (
-    TrainState,
-    create_state,
-)
+from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.step import replica_step
 from nf_resnets.training.steps import LONGEST, make_train_steps
-from nf_resnets.training.streamed import (
-    StreamedTraining,
-    streamed_program,
-)
+from nf_resnets.training.streamed import StreamedTraining, streamed_program
 from nf_resnets.training.wave import Hooks, Stopped, train
 
 __all__ = [

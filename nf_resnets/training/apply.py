@@ -30,9 +30,6 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
         the network has BatchNorm and ``batch_stats`` is empty.
       TypeError: if ``model`` is neither such a module nor a function.
     """
-    if not _is_module(model):
-        return _function(model)
-    _refuse_other_module(model)
     if has_batch_norm(model):
         if model.bn_groups % shards:
             raise ValueError(
@@ -41,22 +38,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
                 f"slice per part: bn_groups={shards})."
             )
         model = model.clone(bn_groups=model.bn_groups // shards)
-    # A network that draws nothing does not look at them, and then they are not computed.
-    takes_keys = "keys" in inspect.signature(type(model).__call__).parameters
-
-    def apply(
-        params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
-    ) -> tuple[jax.Array, Any]:
-        options = {"keys": keys} if takes_keys else {}
-        if not has_batch_norm(model):
-            return model.apply({"params": params}, images, train=True, **options), batch_stats
-        variables = _with_statistics(params, batch_stats)
-        logits, updated = model.apply(
-            variables, images, train=True, mutable=["batch_stats"], **options
-        )
-        return logits, updated["batch_stats"]
-
-    return apply
+    return _apply_of(model, train=True)
 
 
 def eval_apply(model: Any) -> ApplyFn:
@@ -72,17 +54,41 @@ def eval_apply(model: Any) -> ApplyFn:
       (2, 10)
       (2, 10)
     """
-    if not _is_module(model):
-        return _function(model)
-    _refuse_other_module(model)
+    return _apply_of(model, train=False)
+
+
+def _apply_of(model: Any, *, train: bool) -> ApplyFn:
+    if not isinstance(model, nn.Module):
+        if not callable(model):
+            raise TypeError(
+                f"model is a {type(model).__name__}; expected a Flax module or a function "
+                "apply(params, batch_stats, images, keys)."
+            )
+        return model  # type: ignore[no-any-return]
+    if not hasattr(model, "scheme"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, no network of nf_resnets.models; expected one, or "
+            "a function apply(params, batch_stats, images, keys) that calls yours."
+        )
+    # A network that draws nothing does not look at them, and then they are not computed.
+    takes_keys = train and "keys" in inspect.signature(type(model).__call__).parameters
 
     def apply(
         params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
-    ) -> tuple[jax.Array, Any]:
-        variables = {"params": params}
-        if has_batch_norm(model):
-            variables = _with_statistics(params, batch_stats)
-        return model.apply(variables, images, train=False), batch_stats
+    ) -> tuple[Any, Any]:
+        options: dict[str, Any] = {"train": train} | ({"keys": keys} if takes_keys else {})
+        if not has_batch_norm(model):
+            return model.apply({"params": params}, images, **options), batch_stats
+        if not batch_stats:
+            raise ValueError(
+                "batch_stats is empty, and the network has BatchNorm; expected the statistics that "
+                "model.init returns with the parameters: create_state(..., batch_stats=...)."
+            )
+        variables = {"params": params, "batch_stats": batch_stats}
+        if not train:
+            return model.apply(variables, images, **options), batch_stats
+        logits, updated = model.apply(variables, images, mutable=["batch_stats"], **options)
+        return logits, updated["batch_stats"]
 
     return apply
 
@@ -173,37 +179,8 @@ def called(apply_fn: ApplyFn, params: Any, batch_stats: Any, images: Any, keys: 
 
 def has_batch_norm(model: Any) -> bool:
     """Whether a model of this library has BatchNorm, and so running statistics."""
-    return _is_module(model) and schemes.get(model.scheme).anatomy.has_batch_norm
-
-
-def _is_module(model: Any) -> bool:
-    return isinstance(model, nn.Module)
-
-
-def _refuse_other_module(model: Any) -> None:
-    if not hasattr(model, "scheme"):
-        raise TypeError(
-            f"model is a {type(model).__name__}, no network of nf_resnets.models; expected one, or "
-            "a function apply(params, batch_stats, images, keys) that calls yours."
-        )
-
-
-def _function(model: Any) -> ApplyFn:
-    if not callable(model):
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected a Flax module or a function "
-            "apply(params, batch_stats, images, keys)."
-        )
-    return model  # type: ignore[no-any-return]
-
-
-def _with_statistics(params: Any, batch_stats: Any) -> dict[str, Any]:
-    if not batch_stats:
-        raise ValueError(
-            "batch_stats is empty, and the network has BatchNorm; expected the statistics that "
-            "model.init returns with the parameters: create_state(..., batch_stats=...)."
-        )
-    return {"params": params, "batch_stats": batch_stats}
+    scheme = getattr(model, "scheme", None) if isinstance(model, nn.Module) else None
+    return scheme is not None and schemes.get(scheme).anatomy.has_batch_norm
 
 
 __all__ = [

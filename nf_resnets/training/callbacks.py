@@ -50,23 +50,6 @@ class Callback(Protocol):
         """Anything else worth a line."""
 
 
-def _passed_on(event: str) -> Any:
-    """A method of `Callbacks` that passes an event on."""
-
-    def call(self: Callbacks, *values: Any) -> None:
-        for place, callback in enumerate(self._callbacks):
-            try:
-                getattr(callback, event, lambda *_: None)(*values)
-            except Exception as error:
-                if place not in self._raised:
-                    self._raised.add(place)
-                    text = f"{type(callback).__name__}.{event} raised: {error!r}"
-                    self._say(text)
-                    self.on_message(text)
-
-    return call
-
-
 class Callbacks:
     """Passes each event on to several callbacks, in their order; one hears what it has methods for.
 
@@ -87,13 +70,22 @@ class Callbacks:
         self._say = say
         self._raised: set[int] = set()
 
-    on_compile_begin = _passed_on("on_compile_begin")
-    on_compile_end = _passed_on("on_compile_end")
-    on_run_begin = _passed_on("on_run_begin")
-    on_step = _passed_on("on_step")
-    on_epoch = _passed_on("on_epoch")
-    on_run_end = _passed_on("on_run_end")
-    on_message = _passed_on("on_message")
+    def __getattr__(self, event: str) -> Any:
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+
+        def pass_on(*values: Any) -> None:
+            for place, callback in enumerate(self._callbacks):
+                try:
+                    getattr(callback, event, lambda *_: None)(*values)
+                except Exception as error:
+                    if place not in self._raised:
+                        self._raised.add(place)
+                        text = f"{type(callback).__name__}.{event} raised: {error!r}"
+                        self._say(text)
+                        self.on_message(text)
+
+        return pass_on
 
 
 __all__ = ["Callback", "Callbacks"]

@@ -79,13 +79,10 @@ class Display:
     @contextlib.contextmanager
     def _reader(self) -> Iterator[None]:
         with self._lock:
-            if not self._is_gone:
-                try:
-                    yield
-                except OSError:  # a broken pipe
-                    self._is_gone = True
-            else:
+            try:
                 yield
+            except OSError:  # a broken pipe
+                self._is_gone = True
 
     def _print(self, line: str) -> None:
         if self._is_gone:

@@ -31,15 +31,11 @@ def make_evaluate(
     as they can be; what the last one lacks is filled up with examples that do not count.
     """
     check_whole(batch_size=batch_size)
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} found; expected at least 1.")
     devices = mesh.shape[DATA]
     most = -(-batch_size // devices)
 
     def one_run(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
         count = data.labels.shape[0]
-        if not count:
-            raise ValueError("the split has no examples; expected at least one.")
         steps = -(-count // (most * devices))
         # 360 examples are one batch of 360 and not of 500, 1,200 are three of 400.
         local_size = -(-count // (steps * devices))
@@ -56,21 +52,34 @@ def make_evaluate(
         loss, accuracy, _ = lax.psum(sums, DATA) / count
         return {"loss": loss, "accuracy": accuracy}
 
-    def local_runs(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
-        # One after another in one loop, so that eight runs compile as fast as one does; there is no
-        # backward pass, which loops would slow down.
-        return lax.map(lambda run: one_run(run[0], run[1], data), (params, batch_stats))
+    return over_runs(one_run, mesh)
 
+
+def over_runs(
+    one_run: Callable[..., Any], mesh: Mesh, *, spec: Any = None, whole: bool = False
+) -> jax.stages.Wrapped:
+    """Compiles ``one_run(state, more, data)`` for ``R`` runs, of which ``data`` is the same.
+
+    They are computed one after another in one loop, so that eight runs compile as fast as one does;
+    there is no backward pass, which loops would slow down.
+
+    ``spec`` says how the data is sharded, by default it is whole on every device. The result is
+    sharded over the runs, or ``whole`` on every process.
+    """
     per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
+
+    def local_runs(state: Any, more: Any, data: Any) -> Any:
+        return lax.map(lambda run: one_run(*run, data), (state, more))
+
     sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, per_run, shared), out_specs=per_run
+        local_runs, mesh=mesh, in_specs=(per_run, per_run, spec or shared), out_specs=per_run
     )
 
-    def evaluate(params: Any, batch_stats: Any, data: DeviceData) -> dict[str, jax.Array]:
-        check_runs(jax.tree.leaves(params)[0].shape[0], mesh)
-        return sharded(params, batch_stats, data)
+    def runs(state: Any, more: Any, data: Any) -> Any:
+        check_runs(jax.tree.leaves(state)[0].shape[0], mesh)
+        return sharded(state, more, data)
 
-    return jax.jit(evaluate, out_shardings=NamedSharding(mesh, per_run))
+    return jax.jit(runs, out_shardings=NamedSharding(mesh, shared if whole else per_run))
 
 
 def batch_sums(
@@ -96,8 +105,8 @@ def batch_sums(
 
 def make_estimate_batch_stats(
     apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int, momentum: float | None = None
-) -> Callable[[TrainState, DeviceData, jax.Array], Any]:
-    """Compiles ``estimate(states, data, orders)``, BatchNorm's statistics at the last parameters.
+) -> Callable[[TrainState, jax.Array, DeviceData], Any]:
+    """Compiles ``estimate(states, orders, data)``, BatchNorm's statistics at the last parameters.
 
     Running statistics forget with a factor of 0.9 a step; after few steps of a deep network that
     still moves fast they are those of a network that is gone. Here mean and variance are averages
@@ -109,10 +118,8 @@ def make_estimate_batch_stats(
     Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
     """
     check_whole(batches=batches, batch_size=batch_size)
-    if batches < 1:
-        raise ValueError(f"batches={batches} found; expected at least 1.")
 
-    def one_run(state: TrainState, data: DeviceData, order: jax.Array) -> Any:
+    def one_run(state: TrainState, order: jax.Array, data: DeviceData) -> Any:
         nothing = jax.tree.map(jnp.zeros_like, state.batch_stats)
 
         @never_stored()
@@ -138,19 +145,7 @@ def make_estimate_batch_stats(
             means, state.batch_stats,
         )  # fmt: skip
 
-    def local_runs(states: TrainState, data: DeviceData, orders: jax.Array) -> Any:
-        return lax.map(lambda run: one_run(run[0], data, run[1]), (states, orders))
-
-    per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
-    sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, shared, per_run), out_specs=per_run
-    )
-
-    def estimate(states: TrainState, data: DeviceData, orders: jax.Array) -> Any:
-        check_runs(orders.shape[0], mesh)
-        return sharded(states, data, orders)
-
-    return jax.jit(estimate, out_shardings=NamedSharding(mesh, per_run))
+    return over_runs(one_run, mesh)
 
 
-__all__ = ["batch_sums", "make_estimate_batch_stats", "make_evaluate"]
+__all__ = ["batch_sums", "make_estimate_batch_stats", "make_evaluate", "over_runs"]

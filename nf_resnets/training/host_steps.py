@@ -114,21 +114,21 @@ class HostSteps:
         self._readings: dict[int, Reading] = collections.defaultdict(Reading)
 
     @property
-    def _own(self) -> Reading:
+    def _reading(self) -> Reading:
         """What this thread reads."""
         return self._readings[threading.get_ident()]
 
     @property
     def seconds_waited(self) -> float:
         """How long this thread has waited for batches."""
-        return self._own.seconds_waited
+        return self._reading.seconds_waited
 
     def __call__(self, states: TrainState, counts: np.ndarray) -> Steps:
         """Makes ``counts[0]`` steps, fewer if the run diverges."""
-        at, own = (int(states.seed[0]), int(states.step[0])), self._own
-        if own.batches is None or own.at != at:
+        at, reading = (int(states.seed[0]), int(states.step[0])), self._reading
+        if reading.batches is None or reading.at != at:
             self.close()
-            own.batches = self._batches(*at)
+            reading.batches = self._batches(*at)
         pending: collections.deque[Any] = collections.deque()
         rows: list[list[float]] = []
         loss: Any = None
@@ -140,7 +140,7 @@ class HostSteps:
             if not self._read(pending, rows, self._lag):
                 break
         diverged = not self._read(pending, rows, 0)
-        own.at = at[0], at[1] + len(rows)
+        reading.at = at[0], at[1] + len(rows)
         if diverged:
             self.close()
         curve = np.array(rows, np.float32).reshape(len(rows), len(self._metrics))
@@ -148,16 +148,16 @@ class HostSteps:
         return Steps(states, columns, np.array([len(rows)], np.int32), np.array([diverged]))
 
     def _next(self, step: int, loss: Any) -> Any:
-        own, start = self._own, time.perf_counter()
+        reading, start = self._reading, time.perf_counter()
         try:
-            batch = next(own.batches)  # type: ignore[arg-type]
+            batch = next(reading.batches)  # type: ignore[arg-type]
         except StopIteration:
             raise ValueError(
                 f"the stream ended before step {step}; expected more batches."
             ) from None
         # A device that is still computing has not waited, however long the host has.
         if loss is None or loss.is_ready():
-            own.seconds_waited += time.perf_counter() - start
+            reading.seconds_waited += time.perf_counter() - start
         return batch
 
     @staticmethod
@@ -172,11 +172,11 @@ class HostSteps:
 
     def close(self) -> None:
         """Ends what reads ahead for this thread."""
-        own = self._own
-        close = getattr(own.batches, "close", None)
+        reading = self._reading
+        close = getattr(reading.batches, "close", None)
         if close is not None:
             close()
-        own.batches, own.at = None, None
+        reading.batches, reading.at = None, None
 
 
 __all__ = ["BatchesFn", "DeviceIterator", "HostSteps", "Reading", "local_rows"]

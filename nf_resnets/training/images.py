@@ -17,7 +17,7 @@ from nf_resnets import data
 from nf_resnets.data.order import check_whole
 from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training import hosts
-from nf_resnets.training.apply import ApplyFn, eval_apply, has_batch_norm, train_apply
+from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_estimate_batch_stats, make_evaluate
 from nf_resnets.training.initial import (
     CALIBRATION_EXAMPLES,
@@ -63,8 +63,7 @@ class ImageTraining:
         every step from the micro-batches of all devices.
 
     Raises:
-      TypeError: if a number of examples, parts or batches is not whole, or the augmentation is
-        none.
+      TypeError: if a number of examples, parts or batches is not whole.
       ValueError: if ``bn_estimate_batches`` is below 0.
     """
 
@@ -91,11 +90,6 @@ class ImageTraining:
         for name, least in (("bn_estimate_batches", 0), ("calibration_examples", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} found; expected at least {least}.")
-        if not isinstance(self.augmentation, data.Augmentation):
-            raise TypeError(
-                f"augmentation is a {type(self.augmentation).__name__}; expected a "
-                "data.Augmentation."
-            )
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -145,7 +139,7 @@ def image_program(
         )
     train_split, test_split = splits or device_splits(dataset, mesh)
     if isinstance(example, TrainState) and isinstance(model, nn.Module):
-        refuse_other_params(model, _images(dataset), example.params)
+        refuse_other_params(model, (_image(dataset),), example.params)
 
     def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
         # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
@@ -227,24 +221,17 @@ def lower_image_steps(
     return _lower(model, optimizer, mesh, training, stacked, split, vectorize)
 
 
+def _image(dataset: data.Dataset) -> jax.Array:
+    return jnp.zeros((1, *dataset.train.images.shape[1:]))
+
+
 def _initial(
     model: Any, dataset: data.Dataset, optimizer: OptimizerFn, training: ImageTraining
 ) -> InitialFn:
     return make_initial(
-        model,
-        _images(dataset),
-        optimizer,
-        draw=training.draw,
-        average_decay=training.average_decay,
-    )
-
-
-def _images(dataset: data.Dataset) -> tuple[jax.Array]:
-    return (jnp.zeros((1, *dataset.train.images.shape[1:])),)
-
-
-def _train_apply(model: Any, mesh: Mesh, training: ImageTraining) -> ApplyFn:
-    return train_apply(model, shards=mesh.shape[DATA] * training.micro_batches)
+        model, (_image(dataset),), optimizer,
+        draw=training.draw, average_decay=training.average_decay,
+    )  # fmt: skip
 
 
 def _lower(
@@ -259,7 +246,7 @@ def _lower(
     """Lowers many steps in one call; states and split are arrays, or shapes with shardings."""
     steps_per_epoch = data.steps_per_epoch(train_split.labels.shape[0], training.batch_size)
     run_steps = make_train_steps(
-        _train_apply(model, mesh, training),
+        train_apply(model, shards=mesh.shape[DATA] * training.micro_batches),
         optimizer,
         mesh,
         batch_size=training.batch_size,
@@ -317,7 +304,7 @@ def image_test(
     # A function of a user's may have statistics: its state tells.
     if training.bn_estimate_batches and (has_batch_norm(model) or not hasattr(model, "init")):
         estimate = make_estimate_batch_stats(
-            _train_apply(model, mesh, training),
+            train_apply(model, shards=mesh.shape[DATA] * training.micro_batches),
             mesh,
             batch_size=training.batch_size // training.micro_batches,
             batches=training.bn_estimate_batches * training.micro_batches,
@@ -329,23 +316,23 @@ def image_test(
             compiler_options=quick_compile(mesh.devices.flat[0]),
         )
 
-    def tested(states: TrainState) -> TrainState:
-        return dataclasses.replace(states, params=states.tested_params)
-
-    def has_estimate(states: TrainState) -> bool:
-        return estimate is not None and bool(jax.tree.leaves(states.batch_stats))
+    def arguments(states: TrainState) -> tuple[TrainState, Any]:
+        """The states to test, and the orders of the batches if there is something to estimate."""
+        states = dataclasses.replace(states, params=states.tested_params)
+        is_estimated = estimate is not None and jax.tree.leaves(states.batch_stats)
+        return states, orders(states.seed) if is_estimated else None
 
     if states is not None:
-        states = tested(states)
-        if has_estimate(states):
-            estimate = estimate.lower(states, train_split, orders(states.seed)).compile()
+        states, order = arguments(states)
+        if order is not None:
+            estimate = estimate.lower(states, order, train_split).compile()
         evaluate = evaluate.lower(states.params, states.batch_stats, test_split).compile()
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
-        states = tested(states)
+        states, order = arguments(states)
         batch_stats = states.batch_stats
-        if has_estimate(states):
-            batch_stats = estimate(states, train_split, orders(states.seed))
+        if order is not None:
+            batch_stats = estimate(states, order, train_split)
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 
     return test

@@ -39,11 +39,7 @@ def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw:
 
 
 def refuse_other_anatomy(model: Any, scheme: schemes.Scheme) -> None:
-    """Refuses a scheme whose networks have other parts than this one.
-
-    Raises:
-      ValueError: that names both schemes and a part.
-    """
+    """Refuses a scheme whose networks have other parts than this one."""
     own = schemes.get(model.scheme)
     for field in dataclasses.fields(schemes.Anatomy):
         here, there = (getattr(each.anatomy, field.name) for each in (own, scheme))
@@ -56,11 +52,7 @@ def refuse_other_anatomy(model: Any, scheme: schemes.Scheme) -> None:
 
 
 def refuse_other_params(model: Any, example: tuple[Any, ...], params: Any) -> None:
-    """Refuses parameters of another network: Flax takes leaves that a network does not have.
-
-    Raises:
-      ValueError: that names the first leaf in which they differ.
-    """
+    """Refuses parameters of another network: Flax takes leaves that a network does not have."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), *example)["params"]
     found, expected = (
         {
@@ -105,18 +97,16 @@ def make_initial(
       >>> import jax.numpy as jnp, optax
       >>> from nf_resnets import models
       >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
-      >>> images, fixup = jnp.ones((1, 8, 8, 3)), schemes.get("fixup")
-      >>> hyper = {"learning_rate": 0.1}
+      >>> fixup, hyper = schemes.get("fixup"), {"learning_rate": 0.1}
       >>> initial = make_initial(
-      ...     model, (images,), lambda hyper: optax.sgd(hyper["learning_rate"]))
+      ...     model, (jnp.ones((1, 8, 8, 3)),), lambda hyper: optax.sgd(hyper["learning_rate"]))
       >>> state = jax.eval_shape(
-      ...     lambda seed, alpha, scale: initial(fixup, seed, hyper, alpha, scale, None),
-      ...     0, jnp.float32(jnp.nan), jnp.float32(1.0))
+      ...     lambda *numbers: initial(fixup, 0, hyper, *numbers, None),
+      ...     jnp.float32(jnp.nan), jnp.float32(1.0))
       >>> state.params["head"]["kernel"].shape
       (16, 10)
       >>> draw = lambda params: draw_params(model, fixup, params, jax.random.key(0), "fan_out")
-      >>> drawn = jax.eval_shape(draw, state.params)
-      >>> drawn["head"]["kernel"].shape
+      >>> jax.eval_shape(draw, state.params)["head"]["kernel"].shape
       (16, 10)
     """
 

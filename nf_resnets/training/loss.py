@@ -32,9 +32,8 @@ def cross_entropy(
       float32 [b].
 
     Raises:
-      ValueError: if ``label_smoothing`` is outside its range, the batch has only one of
-        ``other_label`` and ``fraction``, or labels are not one integer for each example,
-        or fractions not one number.
+      ValueError: if ``label_smoothing`` is outside its range, or labels are not one integer for
+        each example.
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
     Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
@@ -49,11 +48,6 @@ def cross_entropy(
     if not 0 <= label_smoothing < 1:
         raise ValueError(
             f"label_smoothing={label_smoothing} found; expected 0 <= label_smoothing < 1."
-        )
-    if ("other_label" in batch) != ("fraction" in batch):
-        raise ValueError(
-            f"a batch of {', '.join(sorted(batch))} found; expected other_label and fraction, or "
-            "neither of them."
         )
     logits = logits.astype(jnp.float32)
 
@@ -74,27 +68,15 @@ def cross_entropy(
 
     if "fraction" not in batch:
         return of("label")
-    fraction = jnp.asarray(batch["fraction"])
-    if fraction.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"fraction of shape {list(fraction.shape)} found; expected one number for each example,"
-            f" of shape {list(logits.shape[:-1])}."
-        )
+    fraction = batch["fraction"]
     return fraction * of("label") + (1 - fraction) * of("other_label")
 
 
 def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Whether each prediction is right, 1 or 0; NaN where the label is no class, and nowhere else.
 
-    The mean over a batch is its accuracy, which so tells labels that are no class from logits that
-    are NaN: of these the prediction is wrong.
-
-    Args:
-      logits: ``[b, c]``.
-      labels: int32 [b].
-
-    Returns:
-      float32 [b].
+    Of logits ``[b, c]`` and labels int32 [b] the result is float32 [b]. Its mean, the accuracy,
+    tells labels that are no class from logits that are NaN: of these the prediction is wrong.
 
     Example:
       >>> [float(each) for each in correct(jnp.eye(3), jnp.array([0, 0, 3]))]

@@ -32,22 +32,14 @@ def make_mesh(
       ('sweep', 'data')
     """
     devices = list(jax.devices() if devices is None else devices)
-    if sweep < 1 or (data is not None and data < 1):
-        raise ValueError(f"a mesh of sweep={sweep}, data={data} found; expected 1 or more of each.")
-    if data is None:
-        if not devices or len(devices) % sweep:
-            raise ValueError(
-                f"{len(devices)} devices found; expected a multiple of sweep={sweep}, as many for "
-                "each group."
-            )
-        data = len(devices) // sweep
-    if sweep * data != len(devices):
+    count = max(len(devices) // max(sweep, 1), 1) if data is None else data
+    if sweep < 1 or sweep * count != len(devices):
         raise ValueError(
-            f"a mesh of sweep={sweep} times data={data} needs {sweep * data} devices; "
-            f"{len(devices)} found."
+            f"a mesh of sweep={sweep}, data={data} found for {len(devices)} devices; expected a "
+            "product of as many."
         )
     axis_types = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((sweep, data), (SWEEP, DATA), axis_types=axis_types, devices=devices)
+    return jax.make_mesh((sweep, count), (SWEEP, DATA), axis_types=axis_types, devices=devices)
 
 
 def check_runs(runs: int, mesh: Mesh) -> None:
@@ -88,16 +80,10 @@ def shard_runs(tree: Any, mesh: Mesh) -> Any:
     """Shards the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis.
 
     Raises:
-      ValueError: if ``R`` is no multiple of the ``sweep`` axis, or a leaf has no axis.
+      ValueError: if ``R`` is no multiple of the ``sweep`` axis.
     """
     for leaf in jax.tree.leaves(tree):
-        shape = np.shape(leaf)
-        if not shape:
-            raise ValueError(
-                f"the scalar {leaf!r} found; expected a leading axis of runs on every leaf, as "
-                "stack makes it."
-            )
-        check_runs(shape[0], mesh)
+        check_runs(np.shape(leaf)[0], mesh)
     return _put(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
 
 

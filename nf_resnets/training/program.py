@@ -33,15 +33,6 @@ class Start:
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
       branch_scale: what the weights inside the branches are multiplied by after initialisation.
 
-    Raises:
-      ValueError: if there is no such scheme, or the seed lies outside ``[0, 2**32)``.
-      TypeError: if the seed is no whole number.
-
-    Example:
-      >>> from nf_resnets import init
-      >>> start = Start(schemes.get("fixup"), seed=0, hyper={"learning_rate": 0.1})
-      >>> start.scheme.name, start.alpha
-      ('fixup', None)
     """
 
     scheme: schemes.Scheme
@@ -146,9 +137,6 @@ def build(
       make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
       num_steps: steps of a run.
       **fields: the other attributes of the program.
-
-    Raises:
-      ValueError: if ``num_steps`` is no whole number or below 1.
     """
     if not isinstance(num_steps, int | np.integer) or num_steps < 1:
         raise ValueError(f"num_steps={num_steps!r} found; expected at least 1, a whole number.")
@@ -189,7 +177,6 @@ def build(
     def begin(states: TrainState, slot: int, start: Start | TrainState) -> TrainState:
         if isinstance(start, TrainState):
             return put(states, slot, start)
-        _refuse_no_start("start", start)
         values = (start.scheme, states, np.int32(slot), *_numbers(start))
         if start.scheme.calibrate is None:
             return begin_plain(*values, None)
@@ -203,19 +190,9 @@ def build(
         states = begin(states, 0, example)
     test = make_test(put(states, 0, take(states, 0)))
     return Program(
-        mesh=mesh,
-        slots=slots,
-        num_steps=num_steps,
-        like=like,
-        empty=empty,
-        begin=begin,
-        put=put,
-        take=take,
-        steps=steps,
-        test=test,
-        compile_seconds=time.perf_counter() - started,
-        **fields,
-    )
+        mesh=mesh, slots=slots, num_steps=num_steps, like=like, empty=empty, begin=begin, put=put,
+        take=take, steps=steps, test=test, compile_seconds=time.perf_counter() - started, **fields,
+    )  # fmt: skip
 
 
 def state_shapes(
@@ -225,7 +202,11 @@ def state_shapes(
 
     The mesh may be of a topology, whose devices this machine does not have.
     """
-    _refuse_no_start("example", example)
+    if not isinstance(example, Start | TrainState):
+        raise TypeError(
+            f"example is a {type(example).__name__}; expected a training.Start, or a state as "
+            "training.create_state makes it."
+        )
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
     else:
@@ -234,14 +215,6 @@ def state_shapes(
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=sharding), like
     )
-
-
-def _refuse_no_start(name: str, found: Any) -> None:
-    if not isinstance(found, Start | TrainState):
-        raise TypeError(
-            f"{name} is a {type(found).__name__}; expected a training.Start, or a state as "
-            "training.create_state makes it."
-        )
 
 
 def quick_compile(device: jax.Device) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -114,9 +113,7 @@ def create_state(
 
     Raises:
       ValueError: if ``average_decay`` or ``seed`` is outside its range.
-      TypeError: if ``optimizer`` is no function that returns a transformation, ``seed`` no whole
-        number, one of ``hyper`` no number, or a leaf no array of numbers, of ``params`` of
-        floating-point ones; it is named.
+      TypeError: if ``seed`` is no whole number, or a parameter no floating-point one; it is named.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -130,14 +127,9 @@ def create_state(
             "such as lambda hyper: optax.adam(hyper['learning_rate'])."
         )
     check_seed(seed)
-    numbers = {name: _number(name, value) for name, value in hyper.items()}
+    numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
-    if not hasattr(transformation, "init"):
-        raise TypeError(
-            f"optimizer(hyper) is a {type(transformation).__name__}; expected an optax "
-            "transformation, as lambda hyper: optax.adam(hyper['learning_rate']) returns it."
-        )
-    params = _strong(params, "params")
+    params = _strong(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise TypeError(
@@ -148,38 +140,17 @@ def create_state(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
         params=params,
-        batch_stats={} if batch_stats is None else _strong(batch_stats, "batch_stats"),
-        opt_state=_strong(transformation.init(params), "the optimizer's state"),
+        batch_stats={} if batch_stats is None else _strong(batch_stats),
+        opt_state=_strong(transformation.init(params)),
         hyper=numbers,
         average=None if average_decay is None else start_average(params, average_decay),
     )
 
 
-def _number(name: str, value: Any) -> jax.Array:
-    """A number of the run, float32 []."""
-    with contextlib.suppress(TypeError, ValueError):
-        found = jnp.asarray(value, jnp.float32)
-        if not found.shape and not isinstance(value, str):
-            return found
-    raise TypeError(f"hyper[{name!r}]={value!r} found; expected one number.")
-
-
-def _strong(tree: Any, name: str) -> Any:
+def _strong(tree: Any) -> Any:
     """Makes JAX arrays of all leaves, of fixed dtypes: the first step would change weak ones."""
-
-    def strong(path: Any, leaf: Any) -> jax.Array:
-        # Of typed keys JAX makes no zeros, nor does a checkpoint hold them.
-        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        with contextlib.suppress(TypeError):
-            if not is_key:
-                array = jnp.asarray(leaf)
-                return array.astype(array.dtype)
-        what = leaf.dtype if is_key else type(leaf).__name__
-        raise TypeError(
-            f"leaf {roles.path_name(path)!r} of {name} is a {what}; expected an array of numbers."
-        )
-
-    return jax.tree_util.tree_map_with_path(strong, tree)
+    arrays = jax.tree.map(jnp.asarray, tree)
+    return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), arrays)
 
 
 def is_counter(leaf: Any) -> bool:
@@ -190,11 +161,7 @@ def is_counter(leaf: Any) -> bool:
 def refuse_other_leaves(
     found: Any, expected: Any, describe: Callable[[Any], str], of: str, as_in: str
 ) -> None:
-    """Refuses a tree whose leaves have other names than another's, or are described otherwise.
-
-    Raises:
-      ValueError: that names the first leaf in which they differ.
-    """
+    """Refuses a tree whose leaves have other names than another's, or are described otherwise."""
     here, there = (
         {
             roles.path_name(path): describe(leaf)

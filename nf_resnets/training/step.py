@@ -119,11 +119,7 @@ def replica_step(
 
 
 def noise_metrics(square: jax.Array, grads: Any, part: int, batch: int) -> Metrics:
-    """The estimates of a step from the mean squared gradient of its parts and the whole one's.
-
-    Raises:
-      ValueError: if the batch is one part.
-    """
+    """The estimates of a step from the mean squared gradient of its parts and the whole one's."""
     if part == batch:
         raise ValueError(
             f"gradient_noise=True found for a batch of {batch} in one part; expected micro-batches,"
@@ -153,15 +149,8 @@ def update(
 ) -> tuple[TrainState, Metrics]:
     """Applies the gradients of a whole batch.
 
-    Args:
-      state: before the step.
-      loss: of the whole batch, for optimizers that adapt to it (``optax.polyak_sgd``).
-      grads: the same on every replica.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      batch_stats: BatchNorm's new running statistics.
-
-    Returns:
-      The state after the step, and ``grad_norm`` and ``update_norm``.
+    ``loss`` is for optimizers that adapt to it (``optax.polyak_sgd``), ``batch_stats`` are
+    BatchNorm's new running statistics. The metrics are ``grad_norm`` and ``update_norm``.
     """
     transformation = optax.with_extra_args_support(optimizer(state.hyper))
     updates, opt_state = transformation.update(grads, state.opt_state, state.params, value=loss)
@@ -264,15 +253,13 @@ def compile_step(
 ) -> jax.stages.Wrapped:
     """Compiles a step of ``R`` runs on batches from the host, which the runs share.
 
+    It is ``step(states, batch) -> (states, metrics)``; the states given are donated.
+
     Args:
       one_run: ``one_run(state, batch) -> (state, metrics)``, the step of a replica of one run.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       check: ``check(batch)`` refuses a batch of another shape.
       vectorize: see :func:`nf_resnets.training.make_train_steps`.
-
-    Returns:
-      ``step(states, batch) -> (states, metrics)``; the states given are donated. Its ``lower``
-      takes shapes with shardings, too, on devices that need not be there.
     """
     vectorize = choose_vectorize(vectorize, mesh)
 
@@ -299,12 +286,7 @@ def compile_step(
 
 
 def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
-    """Refuses a batch that does not divide over the devices and their micro-batches.
-
-    Raises:
-      ValueError: if it does not, or there is no micro-batch.
-      TypeError: if a number is not whole.
-    """
+    """Refuses a batch that does not divide over the devices and their micro-batches."""
     check_whole(batch_size=batch_size, micro_batches=micro_batches)
     devices = mesh.shape[DATA]
     if batch_size % devices:
@@ -332,13 +314,7 @@ def choose_vectorize(
     where the examples of one run fill its tiles: its activations then lie beside the core, and
     those of many do not (``benchmarks/NOTES.md``). No run on a TPU has been timed.
 
-    Args:
-      vectorize: ``"auto"`` to choose.
-      mesh: the devices.
-      examples: of a run that a device computes at once; 0 if that is not known.
-
-    Raises:
-      ValueError: if ``vectorize`` is none of the three.
+    ``examples`` are those of a run that a device computes at once, 0 if that is not known.
     """
     if vectorize not in ("auto", "vmap", "loop"):
         raise ValueError(f"vectorize={vectorize!r} found; expected 'auto', 'vmap' or 'loop'.")

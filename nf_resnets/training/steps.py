@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
-from nf_resnets.data.order import check_whole, epoch_order, steps_per_epoch
+from nf_resnets.data.order import epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.mesh import DATA, SWEEP, check_runs, stack, unstack
 from nf_resnets.training.program import Steps
@@ -49,9 +49,8 @@ def make_train_steps(
     """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
 
     The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
-    They share the program and the data set, and differ in their states: parameters, seed,
-    hyper-parameters. Each run makes the number of steps that it is given, fewer where an epoch ends
-    or it diverges; the others are not affected. The order of examples follows from seed and step.
+    They share the program and the data set, and differ in their states. Each run makes the number
+    of steps that it is given, fewer where an epoch ends or it diverges.
 
     Args:
       apply_fn: how a replica calls the network (:func:`nf_resnets.training.train_apply`), with
@@ -74,8 +73,8 @@ def make_train_steps(
 
     Raises:
       ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
-        none of the three, or ``longest`` is below 1; from the function, if ``R`` is no multiple of
-        the ``sweep`` axis, there are not as many counts, or the batch does not fit the split.
+        none of the three; from the function, if ``R`` is no multiple of the ``sweep`` axis, there
+        are not as many counts, or the batch does not fit the split.
 
     Example:
       >>> import numpy as np, optax
@@ -96,9 +95,6 @@ def make_train_steps(
       ((1, 1000), (1,))
     """
     check_batch(batch_size, mesh, micro_batches)
-    check_whole(longest=longest)
-    if longest < 1:
-        raise ValueError(f"longest={longest} found; expected at least 1.")
     vectorize = choose_vectorize(vectorize, mesh, batch_size // mesh.shape[DATA] // micro_batches)
     metrics = (*METRICS, *NOISE) if gradient_noise else METRICS
 
@@ -110,24 +106,14 @@ def make_train_steps(
 
         def step(state: TrainState) -> tuple[TrainState, Metrics]:
             batch = training_batch(
-                data,
-                order,
-                state.seed,
-                state.step,
-                batch_size=batch_size,
-                augmentation=augmentation,
-                axis_name=DATA,
-            )
+                data, order, state.seed, state.step,
+                batch_size=batch_size, augmentation=augmentation, axis_name=DATA,
+            )  # fmt: skip
             return replica_step(
-                state,
-                batch,
-                apply_fn=apply_fn,
-                optimizer=optimizer,
-                axis_name=DATA,
-                micro_batches=micro_batches,
-                label_smoothing=label_smoothing,
+                state, batch, apply_fn=apply_fn, optimizer=optimizer, axis_name=DATA,
+                micro_batches=micro_batches, label_smoothing=label_smoothing,
                 gradient_noise=gradient_noise,
-            )
+            )  # fmt: skip
 
         return _loop(step, state, count, longest, metrics)
 

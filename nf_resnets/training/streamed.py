@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from nf_resnets import data
 from nf_resnets.data import imagenet, stream
@@ -19,10 +19,10 @@ from nf_resnets.data.crop import RandomCrop
 from nf_resnets.data.mixup import mixed, mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
-from nf_resnets.training.evaluate import batch_sums
+from nf_resnets.training.evaluate import batch_sums, over_runs
 from nf_resnets.training.host_steps import DeviceIterator, HostSteps, local_rows
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs
+from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import Metrics, Vectorize, check_batch, compile_step, replica_step
@@ -76,6 +76,7 @@ def streamed_program(
       training: how the steps are made.
       example: the start of one of the runs.
 
+
     Example:
       >>> import optax
       >>> from nf_resnets import data, models, schemes, training
@@ -91,27 +92,17 @@ def streamed_program(
     shards = mesh.shape[DATA] * training.micro_batches
     colours: dict[str, Any] = {"mean": imagenet.IMAGENET_MEAN, "std": imagenet.IMAGENET_STD}
     step = make_streamed_step(
-        train_apply(model, shards=shards),
-        optimizer,
-        mesh,
-        batch_size=training.batch_size,
-        mixup=training.mixup,
-        micro_batches=training.micro_batches,
-        label_smoothing=training.label_smoothing,
-        **colours,
-    )
+        train_apply(model, shards=shards), optimizer, mesh,
+        batch_size=training.batch_size, mixup=training.mixup,
+        micro_batches=training.micro_batches, label_smoothing=training.label_smoothing, **colours,
+    )  # fmt: skip
 
     def batches(seed: int, first_step: int) -> DeviceIterator:
         read = stream.training_stream(
-            train_split,
-            seed=seed,
-            batch_size=training.batch_size,
-            num_steps=training.num_steps,
-            first_step=first_step,
-            rows=local_rows(mesh, training.batch_size),
-            crop=training.crop,
+            train_split, seed=seed, batch_size=training.batch_size, num_steps=training.num_steps,
+            first_step=first_step, rows=local_rows(mesh, training.batch_size), crop=training.crop,
             reading=training.reading,
-        )
+        )  # fmt: skip
         return DeviceIterator(read, mesh, training.batch_size)
 
     def first_images() -> np.ndarray:
@@ -143,13 +134,9 @@ def _test_batches(
     split: Any, training: StreamedTraining, batch_size: int, rows: Any, reading: stream.Reading
 ) -> Any:
     return stream.evaluation_stream(
-        split,
-        batch_size=batch_size,
-        size=training.crop.size,
-        short_side=training.short_side,
-        rows=rows,
-        reading=reading,
-    )
+        split, batch_size=batch_size, size=training.crop.size, short_side=training.short_side,
+        rows=rows, reading=reading,
+    )  # fmt: skip
 
 
 def _test(
@@ -218,14 +205,9 @@ def make_streamed_step(
 
     def one_run(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         return replica_step(
-            state,
-            prepared(state, batch),
-            apply_fn=apply_fn,
-            optimizer=optimizer,
-            axis_name=DATA,
-            micro_batches=micro_batches,
-            label_smoothing=label_smoothing,
-        )
+            state, prepared(state, batch), apply_fn=apply_fn, optimizer=optimizer, axis_name=DATA,
+            micro_batches=micro_batches, label_smoothing=label_smoothing,
+        )  # fmt: skip
 
     def check(batch: DeviceBatch) -> None:
         if batch["label"].shape != (batch_size,):
@@ -252,24 +234,13 @@ def make_streamed_evaluate(
         sums = batch_sums(apply_fn, params, batch_stats, images, batch["label"], batch["counts"])
         return lax.psum(sums, DATA)
 
-    def local_runs(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
-        return lax.map(lambda run: one_run(run[0], run[1], batch), (params, batch_stats))
-
-    per_run, per_example = PartitionSpec(SWEEP), PartitionSpec(DATA)
-    sums_of = jax.jit(
-        jax.shard_map(
-            local_runs, mesh=mesh, in_specs=(per_run, per_run, per_example), out_specs=per_run
-        ),
-        # On every process whole, for each adds up the sums of all runs by itself.
-        out_shardings=NamedSharding(mesh, PartitionSpec()),
-    )
+    # Whole on every process, for each adds up the sums of all runs by itself.
+    sums_of = over_runs(one_run, mesh, spec=PartitionSpec(DATA), whole=True)
 
     def evaluate(
         params: Any, batch_stats: Any, batches: Iterable[DeviceBatch]
     ) -> dict[str, np.ndarray]:
-        runs = jax.tree.leaves(params)[0].shape[0]
-        check_runs(runs, mesh)
-        total = np.zeros((runs, 3))
+        total = np.zeros((jax.tree.leaves(params)[0].shape[0], 3))
         for batch in batches:
             needed = {name: batch[name] for name in ("image", "label", "counts")}
             total += np.asarray(sums_of(params, batch_stats, needed), np.float64)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import math
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -94,9 +94,8 @@ class TensorBoard:
 
     Per step ``train/loss``, ``train/accuracy`` and whatever else the curve holds; per epoch
     ``test/loss``, ``test/accuracy``, ``epoch/train_loss``, ``epoch/train_accuracy``; once the
-    settings, for the HPARAMS page. A run that is resumed gets a further file in its folder, which
-    tells TensorBoard to forget what older files hold of later steps; of one that starts anew the
-    older files are emptied.
+    settings, for the HPARAMS page. A run that begins or goes on gets a further file in its folder,
+    which tells TensorBoard to forget what older files hold of later steps.
 
     tensorboardX's ``SummaryWriter`` has a queue and two threads for each run, and blocks for ever
     once the disk is full; this uses the writer below it, which raises.
@@ -125,7 +124,7 @@ class TensorBoard:
             self._x: dict[str, Any] = {
                 name: importlib.import_module(f"tensorboardX.{name}")
                 for name in ("event_file_writer", "summary", "proto.event_pb2",
-                             "proto.summary_pb2", "proto.api_pb2", "proto.plugin_hparams_pb2")
+                             "proto.summary_pb2")
             }  # fmt: skip
         except ImportError as error:
             raise ImportError(
@@ -134,14 +133,9 @@ class TensorBoard:
             ) from error
         self._folder = places.expanded(folder)
         self._most_points = most_points
-        self._tell = tell
-        self._sent = False
+        self._tell = tell or functools.partial(print, file=sys.stderr)
+        self._told = False
         self._logs: dict[str, _Log] = {}
-        self._lock = threading.Lock()
-        # A run keeps its folder, also when it is called something else now.
-        self._folders = {
-            path.name.rpartition("-")[2]: path for path in self._folder.glob("*-*") if path.is_dir()
-        }
 
     def on_run_begin(
         self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
@@ -149,16 +143,12 @@ class TensorBoard:
         """Begins a file, from which on only the steps up to this one stand."""
         with self._safely(key):
             self._close(key)
-            named = self._folder / run_name(key, label)
-            folder = self._folders.setdefault(key[:_DIGITS], named)
+            # A run keeps its folder, also when it is called something else now.
+            there = self._folder.glob(f"*-{key[:_DIGITS]}")
+            folder = next(there, self._folder / run_name(key, label))
             folder.mkdir(parents=True, exist_ok=True)
-            older = list(folder.iterdir())
-            if not step:
-                for path in older:  # a TensorBoard that looks on wants them to be there
-                    with places.open_own(path) as file:
-                        file.truncate()
             # Files are read in the order of their names, which begin with the second.
-            suffix = f".{len(older):04d}"
+            suffix = f".{len(list(folder.iterdir())):04d}"
             writer = self._x["event_file_writer"].EventsWriter(str(folder / "events"), suffix)
             self._logs[key] = _Log(writer, max(1, math.ceil(num_steps / self._most_points)))
             log = self._x["proto.event_pb2"].SessionLog
@@ -168,40 +158,27 @@ class TensorBoard:
 
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """Logs those of the new steps that are due."""
-        if (log := self._logs.get(key)) is None:
-            return
         with self._safely(key):
-            for at, values, is_due in points(step, curve, log.every):
-                log.last = at, values
+            log = self._logs.get(key)
+            for at, values, is_due in points(step, curve, log.every) if log else ():
+                log.last = at, values  # type: ignore[union-attr]
                 if is_due:
-                    self._write_last(log)
+                    self._write_last(key)
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """Logs an epoch, and has the file written so far, before a checkpoint of the run is."""
-        if (log := self._logs.get(key)) is None:
-            return
         with self._safely(key):
-            if there := epoch_values(row):
-                self._write(log.writer, step, summary=self._scalars(there))
-            log.writer.flush()
+            if key in self._logs:
+                self._write_scalars(key, step, epoch_values(row))
+                self._logs[key].writer.flush()
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
-        """Ends the file, with the last step and a status unless the run waits again."""
-        if (log := self._logs.get(key)) is None:
-            return
+        """Ends the file, with the last step unless the run waits again."""
         with self._safely(key):
-            if state in ("finished", "diverged", "failed", "oom"):
-                self._write_last(log)
-                if there := epoch_values(result.get("measures") or {}):
-                    self._write(log.writer, result["steps_done"], summary=self._scalars(there))
-                _, _, end = self._x["summary"].hparams({}, {})
-                plugin = end.value[0].metadata.plugin_data
-                content = self._x["proto.plugin_hparams_pb2"].HParamsPluginData()
-                content.ParseFromString(plugin.content)
-                status = "STATUS_SUCCESS" if state == "finished" else "STATUS_FAILURE"
-                content.session_end_info.status = self._x["proto.api_pb2"].Status.Value(status)
-                plugin.content = content.SerializeToString()
-                self._write(log.writer, 0, summary=end)
+            if key in self._logs and state in ("finished", "diverged", "failed", "oom"):
+                self._write_last(key)
+                values = epoch_values(result.get("measures") or {})
+                self._write_scalars(key, result.get("steps_done") or 0, values)
             self._close(key)
 
     def __enter__(self) -> TensorBoard:
@@ -221,16 +198,17 @@ class TensorBoard:
         if log is not None:
             log.writer.close()
 
-    def _scalars(self, values: Mapping[str, float]) -> Any:
-        summary = self._x["proto.summary_pb2"].Summary
-        points = [summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        return summary(value=points)
-
-    def _write_last(self, log: _Log) -> None:
+    def _write_last(self, key: str) -> None:
+        log = self._logs[key]
         if log.last is not None:
-            step, values = log.last
-            self._write(log.writer, step, summary=self._scalars(values))
+            self._write_scalars(key, *log.last)
             log.last = None
+
+    def _write_scalars(self, key: str, step: int, values: Mapping[str, float]) -> None:
+        if values:
+            summary = self._x["proto.summary_pb2"].Summary
+            points = [summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            self._write(self._logs[key].writer, step, summary=summary(value=points))
 
     def _write(self, writer: Any, step: int, **content: Any) -> None:
         event = self._x["proto.event_pb2"].Event
@@ -244,12 +222,9 @@ class TensorBoard:
         except Exception as error:
             with contextlib.suppress(Exception):
                 self._close(key)
-            with self._lock:
-                told, self._sent = self._sent, True
-            if not told:
-                text = f"TensorBoard logs in {self._folder} are incomplete: {error!r}"
-                with contextlib.suppress(Exception):
-                    self._tell(text) if self._tell else print(text, file=sys.stderr)
+            if not self._told:
+                self._told = True
+                self._tell(f"TensorBoard logs in {self._folder} are incomplete: {error!r}")
 
 
 __all__ = ["LONGEST_NAME", "MOST_POINTS", "TensorBoard", "epoch_values", "points", "run_name"]

@@ -23,8 +23,7 @@ from nf_resnets.translation.batches import (
 )
 from nf_resnets.translation.beam import beam_search, length_penalty
 from nf_resnets.translation.bleu import Bleu, bleu
-from nf_resnets.translation.evaluate import mean_likelihood
-from nf_resnets.translation.loss import token_losses
+from nf_resnets.translation.loss import mean_likelihood, token_losses
 from nf_resnets.translation.made import made_pairs
 from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
 from nf_resnets.translation.program import TokenTraining, token_program

@@ -24,15 +24,8 @@ _BATCHES = 0xBA7C_0000
 def fitting_width(length: int, most: int) -> int:
     """The least width into which a sentence fits, at most that of the longest there may be.
 
-    Args:
-      length: tokens of the sentence.
-      most: tokens that a sentence may have.
-
-    Raises:
-      ValueError: if the sentence is longer than that, or has no token.
-
     Example:
-      >>> fitting_width(9, 40), fitting_width(33, 40)
+      >>> fitting_width(9, most=40), fitting_width(33, most=40)
       (12, 40)
     """
     if not 1 <= length <= most:
@@ -159,12 +152,6 @@ def epoch_batches(
     Every pair is in one batch. Which pairs of a width share a batch, and the order of the batches,
     change with the epoch; how many batches there are does not.
 
-    Args:
-      corpus: the pairs.
-      seed: in ``[0, 2**32)``.
-      epoch: counted from 0.
-      shapes: see :func:`batch_shapes`.
-
     Example:
       >>> corpus = Corpus(((5, 6, 2),) * 3, ((7, 2),) * 3, max_length=3)
       >>> shapes = batch_shapes(corpus, max_tokens=16)
@@ -210,13 +197,6 @@ def batch_of(corpus: Corpus, batch: TokenBatch) -> dict[str, np.ndarray]:
 
 
 __all__ = [
-    "WIDTHS",
-    "Corpus",
-    "TokenBatch",
-    "batch_of",
-    "batch_shapes",
-    "encode",
-    "epoch_batches",
-    "fitting_width",
-    "padded",
-]
+    "WIDTHS", "Corpus", "TokenBatch", "batch_of", "batch_shapes", "encode", "epoch_batches",
+    "fitting_width", "padded",
+]  # fmt: skip

@@ -77,15 +77,9 @@ def _searched(
 
     def next_logits(tokens: jax.Array, position: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
         logits, variables = model.apply(
-            {"params": params, **cache},
-            memory,
-            repeated,
-            tokens,
-            position,
-            length=length,
-            method="decode_next",
-            mutable=[CACHE],
-        )
+            {"params": params, **cache}, memory, repeated, tokens, position,
+            length=length, method="decode_next", mutable=[CACHE],
+        )  # fmt: skip
         return logits, variables
 
     def penalty(count: jax.Array) -> jax.Array:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from nf_resnets.translation.numerals import english_numeral, german_numeral
-
 _NAMES = ("Anna", "Paul", "Maria", "Jonas", "Lena", "Emil", "Clara", "Felix")
 _THINGS = (
     ("Äpfel", "apples"), ("Bücher", "books"), ("Eier", "eggs"), ("Blumen", "flowers"),
@@ -27,6 +25,33 @@ _TIMES = (
     ("heute", "today"), ("gestern", "yesterday"), ("im Mai", "in May"), ("im Winter", "in winter"),
     ("am Montag", "on Monday"), ("am Abend", "in the evening"),
 )  # fmt: skip
+_ONES = (
+    ("", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf",
+     "zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn"),
+    ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+     "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)  # fmt: skip
+_TENS = (
+    ("zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"),
+    ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"),
+)  # fmt: skip
+
+
+def numeral(number: int) -> tuple[str, str]:
+    """A number from 1 to 999 in German, one word with the ones before the tens, and in English.
+
+    Example:
+      >>> numeral(23), numeral(201)
+      (('dreiundzwanzig', 'twenty-three'), ('zweihunderteins', 'two hundred one'))
+    """
+    hundreds, rest = divmod(number, 100)
+    german = f"{_ONES[0][hundreds]}hundert" if hundreds else ""
+    english = f"{_ONES[1][hundreds]} hundred " if hundreds else ""
+    if rest < 20:
+        return german + _ONES[0][rest] + "s" * (rest == 1), (english + _ONES[1][rest]).strip()
+    tens, ones = divmod(rest, 10)
+    german += f"{_ONES[0][ones]}und" * (ones > 0) + _TENS[0][tens - 2]
+    return german, english + _TENS[1][tens - 2] + f"-{_ONES[1][ones]}" * (ones > 0)
 
 
 def made_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -68,7 +93,7 @@ def _sentence(rng: np.random.Generator) -> tuple[str, str]:
     time, time_english = one(_TIMES)
     # Half of the numbers have two digits: those whose order differs.
     number = int(rng.integers(2, 100) if rng.random() < 0.5 else rng.integers(100, 1000))
-    german, english = german_numeral(number), english_numeral(number)
+    german, english = numeral(number)
     match int(rng.integers(4)):
         case 0:
             return (

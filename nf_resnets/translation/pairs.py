@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import sys
 from typing import Any, NamedTuple
 
 from nf_resnets.data.prepared import (
@@ -14,6 +13,7 @@ from nf_resnets.data.prepared import (
     prepare_command,
     quiet,
     readable,
+    with_tensorflow,
 )
 from nf_resnets.translation.made import made_pairs
 
@@ -178,7 +178,8 @@ def _read(builder: Any, split: str, first: str, second: str) -> Pairs:
         found = builder.as_data_source(split)
         examples = (found[index] for index in range(len(found)))
     elif importlib.util.find_spec("tensorflow"):
-        examples = _read_with_tensorflow(builder, split)
+        tfds = with_tensorflow()
+        examples = tfds.as_numpy(builder.as_dataset(split, shuffle_files=False))
     else:
         raise ModuleNotFoundError(
             f"{builder.info.full_name} is in {builder.info.file_format.value} format, which only "
@@ -188,17 +189,6 @@ def _read(builder: Any, split: str, first: str, second: str) -> Pairs:
     pairs = [(_text(example[first]), _text(example[second])) for example in examples]
     source, target = zip(*pairs, strict=True) if pairs else ((), ())
     return Pairs(source, target)
-
-
-def _read_with_tensorflow(builder: Any, split: str) -> Any:
-    import tensorflow_datasets as tfds
-
-    if "tensorflow" not in sys.modules:
-        import tensorflow as tf
-
-        # TensorFlow would reserve all accelerator memory, which JAX needs.
-        tf.config.set_visible_devices([], "GPU")
-    return tfds.as_numpy(builder.as_dataset(split, shuffle_files=False))
 
 
 def _text(value: Any) -> str:

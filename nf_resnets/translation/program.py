@@ -10,14 +10,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import models
-from nf_resnets.training import hosts
 from nf_resnets.training.host_steps import HostSteps
 from nf_resnets.training.initial import make_initial
-from nf_resnets.training.mesh import DATA, unstack
+from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
-from nf_resnets.translation.evaluate import mean_likelihood
 from nf_resnets.translation.step import make_train_step
 
 METRICS = ("loss", "accuracy", "likelihood", "tokens", "grad_norm", "update_norm")
@@ -46,12 +44,11 @@ def token_program(
     mesh: Mesh,
     training: TokenTraining,
     example: Start | TrainState,
-    *,
-    test_corpus: Corpus | None = None,
 ) -> Program:
     """As :func:`nf_resnets.training.image_program`, but on sentence pairs; one slot.
 
-    The schemes change the weights that the network's own initialisers draw.
+    The schemes change the weights that the network's own initialisers draw. The program tests
+    nothing: :func:`nf_resnets.translation.mean_likelihood` and BLEU are for whole networks.
 
     Args:
       model: the network.
@@ -60,11 +57,10 @@ def token_program(
       mesh: with a ``sweep`` axis of one.
       training: how the steps are made.
       example: the start of one of the runs.
-      test_corpus: of which ``test`` gives the mean negative log-likelihood of a token as ``loss``;
-        None for a test that gives nothing.
 
     Raises:
-      ValueError: if a corpus has tokens that the model lacks, or sentences too long for it.
+      ValueError: if the corpus has tokens that the model lacks, or sentences too long for it.
+
 
     Example:
       >>> import optax
@@ -77,9 +73,7 @@ def token_program(
       >>> training.train(program, start).status  # doctest: +SKIP
       'finished'
     """
-    for one in (corpus, test_corpus):
-        if one is not None:
-            _check_corpus(model, one)
+    _check_corpus(model, corpus)
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
     step = make_train_step(model, optimizer, mesh, label_smoothing=training.label_smoothing)
 
@@ -92,12 +86,6 @@ def token_program(
             yield batch_of(corpus, order[index % steps_per_epoch])
             index += 1
 
-    def test(states: TrainState) -> dict[str, np.ndarray]:
-        if test_corpus is None:
-            return {}
-        params = unstack(hosts.gather(states.tested_params), 0)
-        return {"loss": np.array([mean_likelihood(model, params, test_corpus)])}
-
     # Every epoch has as many batches as the first.
     steps_per_epoch = len(epoch_batches(corpus, 0, 0, shapes))
     host_steps = HostSteps(step, batches, mesh, METRICS)
@@ -109,7 +97,7 @@ def token_program(
         slots=1,
         batch=lambda: None,
         compile_steps=lambda stacked: host_steps,
-        make_test=lambda states: test,
+        make_test=lambda states: lambda states: {},
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=steps_per_epoch,

@@ -113,22 +113,12 @@ def _train_logits(
 
 
 def make_train_step(
-    model: models.Transformer,
-    optimizer: OptimizerFn,
-    mesh: Mesh,
-    *,
-    label_smoothing: float = 0.1,
+    model: models.Transformer, optimizer: OptimizerFn, mesh: Mesh, *, label_smoothing: float = 0.1
 ) -> jax.stages.Wrapped:
     """Compiles the step of ``R`` runs on a ``("sweep", "data")`` mesh, once for every batch shape.
 
     The runs are sharded over the mesh's ``sweep`` axis, the rows of the batch, which they share,
     over its ``data`` axis. The runs differ in their states: parameters, seed, hyper-parameters.
-
-    Args:
-      model: the network.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      label_smoothing: the fraction of the target that is spread over the vocabulary.
 
     Returns:
       ``step(states, batch) -> (states, metrics)``: states with a leading axis ``[R, ...]`` on every
@@ -138,6 +128,7 @@ def make_train_step(
     Raises:
       ValueError: from the step, if ``R`` is no multiple of the ``sweep`` axis, or ``B`` none of the
         ``data`` axis.
+
 
     Example:
       >>> import optax

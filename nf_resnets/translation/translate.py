@@ -35,7 +35,7 @@ def translate(
 
     Sentences of similar length share a batch; a translation does not depend on the others.
     A sentence without words gives an empty one. Characters that the vocabulary does not have are
-    read as its unknown token, or as bytes if it was made so.
+    read as its unknown token.
 
     Args:
       model: the network, as it was trained.
@@ -57,6 +57,7 @@ def translate(
         ``beam``, ``max_tokens``, ``too_long`` or ``alpha`` is out of its range.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
+
 
     Example:
       >>> from nf_resnets import trained
@@ -96,18 +97,11 @@ def translate(
             part = indices[start : start + rows]
             source = padded([encoded[index] for index in part], rows, width)
             limits = np.minimum((source != 0).sum(axis=1) + LONGER, longest).astype(np.int32)
-            tokens, scores = jax.device_get(
-                beam_search(
-                    model,
-                    params,
-                    source,
-                    limits,
-                    length=longest,
-                    beam=beam,
-                    alpha=alpha,
-                    offset=offset,
-                )
-            )
+            found_here = beam_search(
+                model, params, source, limits,
+                length=longest, beam=beam, alpha=alpha, offset=offset,
+            )  # fmt: skip
+            tokens, scores = jax.device_get(found_here)
             if not np.isfinite(scores[: len(part), 0]).all():
                 raise ValueError("the network's outputs are NaN; expected weights with which they "
                                  "are numbers.")  # fmt: skip

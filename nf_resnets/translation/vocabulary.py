@@ -9,15 +9,13 @@ import dataclasses
 import functools
 import io
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 PADDING, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 """The tokens that are no part of a sentence: what fills up short ones, what stands before and after
 each, and what stands for anything that the vocabulary does not have."""
 
-_LONGEST = (
-    1 << 30
-)  # bytes of a training sentence; SentencePiece skips longer ones, and takes no more
+_LONGEST = 1 << 30  # bytes of a training sentence, SentencePiece's most; it skips longer ones
 _RESERVED = "\u2585"  # SentencePiece skips a training sentence that has it
 
 
@@ -112,10 +110,8 @@ def train_vocabulary(
     *,
     size: int,
     joint: bool = True,
-    kind: Literal["bpe", "unigram"] = "bpe",
-    byte_fallback: bool = False,
 ) -> Vocabulary:
-    """Trains a vocabulary on the sentences of a training split; the same sentences give the same.
+    """Trains byte-pair encodings on the sentences of a training split, as published.
 
     Args:
       source: sentences of the source.
@@ -123,9 +119,6 @@ def train_vocabulary(
       size: how many tokens, those for padding, begin, end and unknown included; of each language,
         unless ``joint``.
       joint: whether both languages share their tokens, as in the published recipes.
-      kind: byte-pair encoding, as published, or SentencePiece's unigram model.
-      byte_fallback: whether characters that the training sentences do not have become 256 tokens
-        for bytes, instead of ``UNKNOWN``.
 
     Raises:
       ValueError: if the sentences are empty, too few for a vocabulary of that size, or no text.
@@ -140,41 +133,28 @@ def train_vocabulary(
       'a house'
     """
     source, target = as_sentences(source, "source"), as_sentences(target, "target")
-    if kind not in ("bpe", "unigram"):
-        raise ValueError(f"kind={kind!r} found; expected 'bpe' or 'unigram'.")
-    options: dict[str, Any] = {"size": size, "kind": kind, "byte_fallback": byte_fallback}
     if joint:
-        model = _train([*source, *target], **options)
+        model = _train([*source, *target], size)
         return Vocabulary(model, model)
-    return Vocabulary(_train(source, **options), _train(target, **options))
+    return Vocabulary(_train(source, size), _train(target, size))
 
 
-def _train(sentences: Sequence[str], *, size: int, kind: str, byte_fallback: bool) -> bytes:
+def _train(sentences: Sequence[str], size: int) -> bytes:
     if not any(sentence.strip() for sentence in sentences):
         raise ValueError(f"{len(sentences)} sentences without a word found; expected some words.")
-    fewest = 4 + 256 * byte_fallback + 1
-    if size < fewest:
-        raise ValueError(f"a vocabulary of size={size} found; expected at least {fewest}.")
+    if size < 5:
+        raise ValueError(f"a vocabulary of size={size} found; expected at least 5.")
     model = io.BytesIO()
     try:
         _sentencepiece().SentencePieceTrainer.train(
             sentence_iterator=(each.replace(_RESERVED, " ") for each in sentences),
-            max_sentence_length=_LONGEST,
-            model_writer=model,
-            vocab_size=size,
-            model_type=kind,
-            byte_fallback=byte_fallback,
+            max_sentence_length=_LONGEST, model_writer=model, vocab_size=size, model_type="bpe",
             # No character of the training sentences is unknown, and none is drawn by chance.
-            character_coverage=1.0,
-            input_sentence_size=0,
+            character_coverage=1.0, input_sentence_size=0,
             # With several threads the order of the sums, and with it a tie, may change.
             num_threads=1,
-            pad_id=PADDING,
-            bos_id=BEGIN,
-            eos_id=END,
-            unk_id=UNKNOWN,
-            minloglevel=2,
-        )
+            pad_id=PADDING, bos_id=BEGIN, eos_id=END, unk_id=UNKNOWN, minloglevel=2,
+        )  # fmt: skip
     except RuntimeError as error:
         raise ValueError(
             f"no vocabulary of size={size} can be made of {len(sentences)} sentences "

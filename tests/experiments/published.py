@@ -410,10 +410,7 @@ OF_FUNCTIONS = {
         "weight_decay": (0.0, "ours: to be given"),
     },
     "nf_resnets.translation.adam": {
-        "b1": (0.9, "Vaswani et al., 2017, section 5.3; Fixup code: --adam-betas '(0.9, 0.98)'"),
         "b2": (0.98, "Vaswani et al., 2017, section 5.3; Fixup code: --adam-betas '(0.9, 0.98)'"),
-        "eps": (1e-8, "fairseq's default"),
-        "weight_decay": (0.0, "ours: to be given"),
     },
     "nf_resnets.optim.halving": {"halvings": (10, PROTOCOL)},
     "nf_resnets.optim.adaptive_clip": {"eps": (1e-3, "Brock et al., ICML 2021, section 4.1")},

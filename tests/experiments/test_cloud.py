@@ -11,7 +11,6 @@ import yaml
 
 from nf_resnets.sweep import __main__ as sweep
 from nf_resnets.sweep import settings
-from nf_resnets.training.hosts import _address
 
 CLOUD = Path(__file__).parents[2] / "experiments" / "cloud"
 KEEP = "experiments/cloud/keep.sh"
@@ -59,7 +58,7 @@ def test_skypilot_starts_a_sweep_whose_results_are_kept(name, extra, tmp_path):
     assert words[:3] == ["runs/lr-sweep", "/results", "python"]
     options = options_of(words)
     if name == "gpu.yaml":
-        assert _address(options.coordinator) == ("10.0.0.7", 1234)
+        assert options.coordinator == "10.0.0.7:1234"
         assert (options.num_processes, options.process_id) == (2, 1)
     else:
         assert options.coordinator is None

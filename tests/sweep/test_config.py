@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 import pytest
 
 from nf_resnets.sweep.__main__ import Command
 from nf_resnets.sweep.config import read_config, with_config
 from nf_resnets.sweep.results import Result, _write_settings
-from nf_resnets.sweep.settings import RunSettings, make, parse
+from nf_resnets.sweep.settings import RunSettings, parse
 from nf_resnets.trained import __main__ as entry
 from nf_resnets.trained import command as trained
 
@@ -24,18 +21,6 @@ def test_the_settings_of_a_sweep_are_its_grid_again(tmp_path):
     assert found.settings == RunSettings(**base)
     with pytest.raises(ValueError, match="has a grid; expected the settings of one run"):
         with_config(trained.Train(), [f"--config={tmp_path / 'settings.json'}"])
-
-
-def test_a_row_is_a_run_again(tmp_path):
-    settings = make({"peak_lr": 0.3, "steps": 7, "mixup": 0.2})
-    row = {**vars(settings), "key": "abc", "state": "finished", "test_loss": 1.0, "history": []}
-    path = tmp_path / "row.json"
-    path.write_text(json.dumps(row))
-    found = with_config(trained.Train(), ["--seed", "1", "--config", str(path)])
-    assert make(vars(found.settings)) == settings
-    # --epochs besides is the whole budget.
-    found = with_config(trained.Train(), ["--config", str(path), "--epochs", "2"])
-    assert found.settings == dataclasses.replace(settings, steps=0)
 
 
 def test_options_given_besides_win(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import re
@@ -11,7 +10,6 @@ import threading
 import numpy as np
 from rich.console import Console
 
-from nf_resnets.training import display as module
 from nf_resnets.training.display import Display
 from tests.sweep.small import plans
 
@@ -80,27 +78,6 @@ def test_a_single_training_has_a_line_for_each_epoch():
     ]
 
 
-def test_experiments_say_what_came_of_a_run():
-    runs = plans(2)
-    with piped(runs, describe=lambda row: f"norm {row['norm']}") as display:
-        make(display, runs[0], norm=3)
-    assert "1/2 seed 0, peak_lr 0.01: norm 3\n" in display._console.file.getvalue()
-
-
-def test_of_thousands_of_runs_a_line_a_second_is_printed(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    (plan,) = plans(1)
-    runs = [dataclasses.replace(plan, data=str(number)) for number in range(module.MANY + 1)]
-    with piped(runs) as display:
-        display.on_compile_begin("p", "fixup")
-        for run in runs:
-            now += 0.01
-            make(display, run)
-    lines = display._console.file.getvalue().splitlines()
-    assert 3 < len(lines) < 9 and lines[-1].startswith("501/501 ")
-
-
 def test_a_terminal_has_a_bar_for_each_run_and_one_for_all():
     runs, console = plans(3), terminal()
     with Display(runs, console=console) as display:
@@ -123,17 +100,6 @@ def test_a_terminal_has_a_bar_for_each_run_and_one_for_all():
         assert words in text, words
     # The cursor is there at the end, and a process that is killed leaves it there.
     assert re.findall(r"\x1b\[\?25([lh])", console.file.getvalue())[-1] == "h"
-
-
-def test_many_runs_at_a_time_share_the_bars_there_are():
-    runs = plans(module.MOST_BARS + 2)
-    with Display(runs, console=terminal()) as display:
-        for run in runs:
-            display.on_run_begin(run.key, run.label, run.settings, 0, 14)
-        assert sum(task.visible for task in display._bars.tasks) == module.MOST_BARS + 1
-        for run in runs[:3]:
-            display.on_run_end(run.key, "finished", DONE)
-        assert sum(task.visible for task in display._bars.tasks) == len(display._bars.tasks) == 8
 
 
 def test_a_broken_pipe_ends_the_output_and_nothing_else():

@@ -3,12 +3,9 @@
 import contextlib
 import dataclasses
 import itertools
-import shutil
 import threading
-import time
 
 import jax
-import numpy as np
 import pytest
 
 from nf_resnets import data
@@ -19,7 +16,6 @@ from nf_resnets.sweep.settings import make as make_settings
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.sweep import small
 from tests.sweep.small import Linear, plans, run
-from tests.training.linear import STEPS
 from tests.training.small import Log
 
 OOM = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 68719476736 bytes.")
@@ -106,15 +102,6 @@ def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, opti
     assert_twins(rows, twin)
 
 
-def test_waiting_for_a_program_is_no_overhead(tmp_path):
-    def slowly(program, plan):
-        time.sleep(0.5)
-        return program
-
-    _, outcome, _ = run(tmp_path, plans(3), Linear(slowly), workers=3)
-    assert outcome.seconds["compiling"] > 0.9 > outcome.seconds["outside"]
-
-
 def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
     """When the grid has grown, and a device carries another number of runs."""
     run(tmp_path, plans(4, first=1), log=Log(stop_at=8), runs_per_device=2)
@@ -192,23 +179,6 @@ def test_runs_that_do_not_fit_the_memory_are_tried_in_halves(tmp_path, twin):
     ]  # fmt: skip
 
 
-def test_one_that_does_not_fit_alone_is_recorded(tmp_path):
-    def exhaust(program, plan):
-        return OOM if plan.program == "large" else program
-
-    large = [dataclasses.replace(plan, program="large", data="large") for plan in plans(2)]
-    rows, _, _ = run(tmp_path, [*plans(1), *large], Linear(exhaust), runs_per_device=2)
-    assert sorted(row["state"] for row in rows.values()) == ["finished", "oom", "oom"]
-    assert {row["message"] for row in rows.values()} == {None, f"JaxRuntimeError: {OOM}"}
-
-
-def test_data_of_another_fingerprint_are_other_runs(tmp_path, twin):
-    run(tmp_path, plans(2))
-    others = [dataclasses.replace(plan, data="other") for plan in plans(2)]
-    rows, outcome, log = run(tmp_path, others)
-    assert len(log.of("on_run_begin")) == 2 and len(rows) == 4 and len(outcome.rows) == 2
-
-
 def test_a_run_of_images_has_their_fingerprint_in_its_key():
     digits, settings = data.load("digits"), make_settings({})
     images = digits.train.images.copy()
@@ -266,13 +236,6 @@ def test_a_disk_that_fails_ends_it_with_a_sentence_and_it_goes_on_later(
     assert_twins(rows, twin)
 
 
-def test_a_folder_that_is_gone_is_said(tmp_path):
-    log = Log()
-    log.on_run_end = lambda *_: shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
-    with pytest.raises(OSError, match="sweep"):
-        run(tmp_path / "sweep", plans(3), log=log)
-
-
 def test_an_interrupt_ends_it_at_once(tmp_path, monkeypatch):
     """The second Ctrl-C, which does not wait for a compilation."""
     building, go_on = threading.Event(), threading.Event()
@@ -295,14 +258,3 @@ def test_an_interrupt_ends_it_at_once(tmp_path, monkeypatch):
         with contextlib.suppress(RuntimeError):  # this one
             thread.join(60) if thread.name == "nf-resnets-wave" else None
     assert not engine.is_at_work() and Rows(tmp_path).read() == {}
-
-
-def test_devices_that_do_not_divide_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="^devices_per_run=3 found; expected a divisor of the 4"):
-        run(tmp_path, plans(1), devices=4, devices_per_run=3)
-
-
-def test_the_curve_in_a_row_is_that_of_the_run(twin):
-    row = next(iter(twin.values()))
-    assert row["measures"]["curve"]["step"] == list(range(1, STEPS + 1))
-    assert np.isfinite(row["measures"]["curve"]["loss"]).all()

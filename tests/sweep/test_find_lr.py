@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.sweep import Rows, find_lr, optimum
-from nf_resnets.sweep.find_lr import Command, answer, at_end, main
+from nf_resnets.sweep.find_lr import Command, answer, main
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -37,21 +37,6 @@ def test_the_rate_its_range_and_what_diverged_are_said():
     assert answer(best({1.0: (None,)})) == (
         "No run finished, so there is no best rate.\nDiverged: 2^0 (1 of 1)."
     )
-
-
-def test_runs_are_compared_by_the_end_of_their_curves():
-    """By the last epoch, here one step of three batches, the worse of these is the better."""
-
-    def run(rate, losses, last):
-        curve = {"step": list(range(1, 101)), "loss": losses}
-        return {"state": "finished", "peak_lr": rate, "seed": 0, "train_loss": last,
-                "measures": {"curve": curve}}  # fmt: skip
-
-    rows = [run(0.5, [2.0] * 90 + [0.5] * 9 + [1.0], 1.0), run(1.0, [0.1] * 90 + [0.9] * 10, 0.9)]
-    rows.append({**rows[0], "state": "diverged", "peak_lr": 2.0, "train_loss": None})
-    found = optimum([at_end(row) for row in rows], metric="train_loss")
-    assert (found.best, found.mean) == (0.5, pytest.approx(0.55))
-    assert found.rates[2].diverged == 1
 
 
 @pytest.mark.parametrize(

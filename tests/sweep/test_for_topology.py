@@ -5,7 +5,7 @@ import pytest
 
 from nf_resnets.sweep import Execution, command, for_topology
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.options import Options, check
+from nf_resnets.sweep.options import Options
 from nf_resnets.topology import CHIPS, DoesNotFitError, Footprint
 from tests.sweep import small
 
@@ -78,13 +78,10 @@ def test_more_runs_end_where_they_do_not_fit(reported):
     assert code == 0 and "a step of 16 runs, 4 a chip" in said
 
 
-def test_runs_that_do_not_fit_are_halved(reported):
+def test_more_runs_than_fit_are_refused(reported):
     code, said, compiled = reported(200, Execution(runs_per_device=12))
-    assert compiled == [(12, 64), (6, 64), (3, 64)] and code == 1
-    assert (
-        "12 runs do not fit on a chip: it needs 20G of 16G bytes; 3 fit: --runs-per-device 3"
-        in said
-    )
+    assert compiled == [(12, 64)] and code == 1
+    assert "12 runs do not fit on a chip: it needs 20G of 16G bytes; expected fewer" in said
     assert "without the 1 that do not fit as asked for" in said
 
 
@@ -97,17 +94,6 @@ def test_a_run_that_does_not_fit_names_the_batch_that_does(reported):
     )
     code, said, _ = reported(0, Execution())
     assert code == 1 and "nor does a smaller batch" in said
-
-
-def test_the_least_time_is_that_of_full_rounds():
-    assert for_topology.least_seconds(8, 100, 4, 0.01) == pytest.approx(2.0)
-    assert for_topology.least_seconds(9, 100, 4, 0.01) == pytest.approx(3.0)
-
-
-def test_a_topology_without_a_dry_run_is_refused():
-    with pytest.raises(SystemExit, match="--topology v5e:4x4 found without --dry-run; expected"):
-        check(Options(topology="v5e:4x4"))
-    check(Options(topology="v5e:4x4", dry_run=True))
 
 
 def test_a_wrong_topology_is_one_sentence():

@@ -9,35 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import data, training
+from nf_resnets import data
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
 from tests.models.trees import quick_jit
 from tests.sweep import small
-
-
-@pytest.mark.slow
-def test_alpha_and_the_scale_of_the_branches_are_numbers_of_a_run():
-    task = image_task.ImageTask(small.load)
-    runs = [
-        task.plan(make({**small.BASE, "scheme": scheme, **more}))
-        for scheme, more in (
-            ("skipinit", {}), ("skipinit", {"alpha": 0.5}), ("alpha_one", {}),
-            ("skipinit", {"branch_scale": 0.1}), ("skipinit", {"weight_decay": 0.0, "seed": 3}),
-        )
-    ]  # fmt: skip
-    assert len({run.program for run in runs}) == 1
-    other = task.plan(make({**small.BASE, "scheme": "skipinit", "batch_size": 32}))
-    assert other.program != runs[0].program
-    program = task.build(runs[0], training.make_mesh(devices=jax.devices()[:1]))
-    states = [program.take(program.begin(program.empty(), 0, task.start(run)), 0) for run in runs]
-    alphas = [float(state.params["stage_1"]["first"]["alpha"]) for state in states]
-    assert alphas == [0.0, 0.5, 1.0, 0.0, 0.0]
-    kernels = [np.asarray(state.params["stage_1"]["first"]["conv_1"]["kernel"]) for state in states]
-    # float32: 0.1 is not one of its numbers.
-    np.testing.assert_allclose(kernels[3], 0.1 * kernels[0], rtol=1e-6)
-    assert np.abs(kernels[4] - kernels[0]).max() > 0.1  # another seed, another draw
-    assert float(states[4].hyper["weight_decay"]) == 0
 
 
 @pytest.mark.parametrize("scheme", ["fixup", "rescalenet"])
@@ -53,15 +29,6 @@ def test_rescalenets_biases_and_multipliers_do_not_decay(scheme):
         # Without a gradient, whatever moves has decayed; Fixup's code decays all.
         expected = scheme == "fixup" or path[-1].key == "kernel"
         assert bool(np.abs(update).max() > 0) == expected, jax.tree_util.keystr(path)
-
-
-def test_what_follows_from_the_settings_is_kept():
-    (plan,) = small.make({"scheme": ("skipinit",)}, peak_lr=0.125).plans
-    facts = plan.facts
-    assert (facts["steps_per_epoch"], plan.num_steps, plan.steps_per_epoch) == (22, 44, 22)
-    steps, rates = zip(*facts["rates"], strict=True)
-    assert steps[:3] == (0, 22, 25)  # half of 44 steps, then ten parts of 2.2
-    assert rates[:2] == (0.125, 0.0625)
 
 
 @pytest.mark.parametrize(
@@ -113,25 +80,6 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
     assert programs[0] != programs[1] == programs[2]
 
 
-MORE = {
-    "mixup": 1.0, "cutout": 3, "label_smoothing": 0.1, "average": 0.9, "nesterov": True,
-    "clip_norm": 0.1, "adaptive_clip": 0.01, "schedule": "cosine",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_average_is_tested_and_the_rest_changes_the_training(tmp_path):
-    task, base = image_task.ImageTask(small.load), {**small.BASE, "epochs": 0.0, "steps": 12}
-    plans = [task.plan(make({**base, **more})) for more in ({}, {"average": 0.9}, MORE)]
-    how = task._parts(plans[2])[3]
-    assert how.augmentation == data.Augmentation(mixup=1.0, cutout=3)
-    assert (how.label_smoothing, how.average_decay) == (0.1, 0.9)
-    rows = small.run(tmp_path, plans, task)[0]
-    plain, average, of_all = (rows[plan.key] for plan in plans)
-    assert average["train_loss"] == plain["train_loss"] != of_all["train_loss"]
-    assert average["test_loss"] != plain["test_loss"]
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -160,35 +108,12 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence
     assert "\n" not in str(caught.value)
 
 
-def test_a_dropout_of_zero_is_no_dropout_and_none_the_published():
-    dataset = small.load("digits")
-    rates = []
-    for dropout in (0.0, 0.25, None):
-        settings = make({**small.BASE, "scheme": "regularized_skipinit", "dropout": dropout})
-        rates.append(image_task.make_model(image_task.kind_of(settings, dataset), dataset).dropout)
-    assert rates == [0.0, 0.25, 0.6]
-
-
-def test_a_run_may_have_one_step():
-    sweep = small.make({"seed": (0,)}, steps=1, epochs=0.0)
-    assert [plan.num_steps for plan in sweep.plans] == [1]
-
-
 def test_an_axis_that_makes_the_same_runs_twice_is_refused():
     with pytest.raises(
         ValueError, match=r"^scalar_factor=0.1 found, but scheme='skipinit' has no "
     ):
         small.make({"scalar_factor": (0.1, 1.0)}, scheme="skipinit")
     assert small.make({"scalar_factor": (0.1, 1.0), "scheme": ("skipinit", "fixup")}).size == 4
-
-
-def test_batches_that_do_not_divide_the_set():
-    """1,437 images: 22 batches of 64, and 29 images that are left out of each epoch."""
-    for batch, steps in ((64, 22), (1437, 1)):
-        (plan,) = small.make({"batch_size": (batch,)}).plans
-        assert (plan.steps_per_epoch, plan.num_steps) == (steps, 2 * steps)
-    with pytest.raises(ValueError, match="batch_size=1438 is larger than the training split of"):
-        small.make({"batch_size": (64, 1438)})
 
 
 @pytest.mark.parametrize(

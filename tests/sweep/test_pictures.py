@@ -1,11 +1,8 @@
 """What a finished sweep still makes where something is in the way, and what it says of it."""
 
-import json
-import os
-
 import pytest
 
-from nf_resnets.sweep import command, results
+from nf_resnets.sweep import results
 from nf_resnets.sweep.options import Options, check
 from nf_resnets.sweep.results import Result
 
@@ -102,28 +99,6 @@ def test_a_picture_that_cannot_be_drawn_is_a_sentence(quick_figures, tmp_path, c
         results.draw(made(), tmp_path, title="")
 
 
-def test_a_full_disk_is_a_sentence_for_each_file(quick_figures, tmp_path, capsys, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    code, _, err = finish(tmp_path, capsys)
-    assert code == 1 and err.count("cannot be made: No space left on device.\n") == len(FILES)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_say_what_the_rows_are(quick_figures, tmp_path, capsys):
-    (tmp_path / "settings.json").write_text("{")  # of an earlier start, damaged
-    assert finish(tmp_path, capsys, compiled=0)[0] == 0
-    found = json.loads((tmp_path / "settings.json").read_text())
-    assert found["runs"] == {"finished": 3} and found["grid"]["seed"] == [0]
-
-
-def test_what_could_not_be_written_before_is_said(quick_figures, tmp_path, capsys):
-    code, _, err = finish(tmp_path, capsys, faults=("rows.csv cannot be made: full.",))
-    assert (code, err) == (1, "rows.csv cannot be made: full.\n")
-
-
 def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_target(
     quick_figures, tmp_path, monkeypatch
 ):
@@ -156,12 +131,3 @@ def test_several_swept_settings_are_isolated_and_batch_sizes_have_steps_to_a_tar
     for wrong in ("0.5", "loss=0.5", "train_loss=", "train_loss=nan"):
         with pytest.raises(SystemExit, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
             check(Options(target=wrong))
-
-
-def test_tests_are_taken_from_the_history():
-    history = [
-        {"step": step, "test_loss": loss, "test_accuracy": 0.5}
-        for step, loss in ((4, None), (8, 0.25))
-    ]
-    assert command._tests({"history": history}) == {"step": [8], "loss": [0.25], "accuracy": [0.5]}
-    assert command._tests({}) == {"step": [], "loss": [], "accuracy": []}

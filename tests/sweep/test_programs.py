@@ -6,7 +6,6 @@ import concurrent.futures
 import gc
 import time
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 
 from nf_resnets.sweep import programs
-from nf_resnets.sweep.programs import Cost, Programs
+from nf_resnets.sweep.programs import Programs
 from nf_resnets.training.run import Plan
-from tests.sweep import small
 from tests.training.small import Log
 
 
@@ -71,52 +69,26 @@ def test_one_that_cannot_be_built_is_said_to_all_and_tried_again():
     assert [event[2] for event in shared._callback.of("on_compile_end")] == [0, 0]
 
 
-def test_a_step_s_seconds_are_those_of_one_run():
-    calls = []
+def test_the_seconds_of_a_step_are_read_off_the_rows_or_measured():
+    rows = [
+        {"state": state, "program": PLAN.program, "seconds": seconds, "steps_done": 10}
+        for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
+                               ("diverged", 99.0), ("failed", 0.0))
+    ]  # fmt: skip
 
     def steps(states, counts):
-        calls.append(counts.tolist())
+        assert counts.tolist() == [1, 1, 1, 1]
         time.sleep(0.02)
         return SimpleNamespace(states=states)
 
     program = SimpleNamespace(
         slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states, steps=steps
     )
-    found = programs.seconds_per_step(program, None, at_least=0.05)
+    shared = made(lambda *_, **__: program)
+    task = SimpleNamespace(start=lambda plan: None)
+    assert programs.step_seconds(PLAN, rows, task, shared) == 0.3
     # At least what was slept; a busy machine makes it longer.
-    assert 0.005 <= found < 0.05
-    assert calls[0] == [1, 1, 1, 1]
-
-
-def test_a_sweep_s_time_is_its_runs_spread_over_workers():
-    costs = [
-        Cost(PLAN, runs=10, seconds_per_step=0.01, compile_seconds=5, known=True),
-        Cost(PLAN, runs=20, seconds_per_step=0.02, compile_seconds=7, known=True),
-    ]
-    assert costs[0].seconds == pytest.approx(15)
-    assert programs.total(costs, workers=1) == pytest.approx(15 + 47)
-    assert programs.total(costs, workers=2) == pytest.approx(31)
-    assert programs.total([], workers=2) == 0
-
-
-def test_what_runs_cost_is_read_off_the_rows_or_measured():
-    plans = small.plans(2, program="p")
-    rows = [
-        {"state": state, "program": "p", "seconds": seconds, "steps_done": 10}
-        for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
-                               ("diverged", 99.0), ("failed", 0.0))
-    ]  # fmt: skip
-    task, said = small.Linear(), []
-    shared = Programs(task, jax.sharding.Mesh(np.array([jax.devices()[:1]]), ("sweep", "data")),
-                      Log())  # fmt: skip
-    (known,) = programs.estimate({"p": (plans[0], 7)}, rows, task, shared)
-    assert (known.seconds_per_step, known.compile_seconds, known.known) == (0.3, 0.0, True)
-    named = {"model": "linear", "scheme": "plain", "batch_size": 8}
-    plan = Plan(named, "", plans[0].num_steps, plans[0].steps_per_epoch, program="q")
-    task.start = lambda _: small.linear.state()
-    (new,) = programs.estimate({"q": (plan, 2)}, rows, task, shared, on_message=said.append)
-    assert new.seconds_per_step > 0 and new.compile_seconds > 0 and not new.known
-    assert said == ["measuring linear, plain, batch 8"]
+    assert 0.005 <= programs.step_seconds(PLAN, [], task, shared) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -134,19 +106,3 @@ def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chose
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says it")
-def test_programs_give_their_memory_back(tmp_path):
-    found = []
-
-    class Counting(Log):
-        def on_compile_begin(self, *_):
-            gc.collect()
-            found.append(len(Path("/proc/self/maps").read_text().splitlines()))
-
-    sweep = small.make({"batch_size": (16, 24, 32)}, epochs=0.1)
-    small.run(tmp_path, sweep.plans, sweep.task, Counting())
-    # A program of this network has about 900.
-    assert len(found) == 3 and found[2] < found[1] + 450

@@ -53,40 +53,6 @@ def test_a_purely_linear_and_a_purely_flat_curve():
     assert fit.largest_error == pytest.approx(0.5 / math.sqrt(6))
 
 
-def test_few_points_show_little():
-    nothing = regimes([])
-    assert (nothing.shows, nothing.slope, nothing.largest, nothing.chi2) == ("neither", *[None] * 3)
-    one = regimes([(8, 0.5, 0.5, 0.5)])
-    assert (one.shows, one.slope, one.largest, one.residuals[0].log2) == ("neither", *[None] * 3)
-    # A flat line through two points a doubling apart has chi^2 = 2 (0.5 / 0.5)^2 = 2 < 3.84.
-    assert regimes(points_of([1, 2], [8, 16])).shows == "neither"
-    # Two doublings apart it has 8.
-    two = regimes(points_of([1, 4], [8, 32]))
-    assert (two.shows, two.slope, two.freedom) == ("linear", pytest.approx(1 / 8), 1)
-    assert regimes(points_of([1, 1], [8, 32])).shows == "saturated"
-    # With wider error bars they show nothing again: chi^2 = 2 (1 / 1)^2.
-    assert regimes(points_of([1, 4], [8, 32], width=2)).shows == "neither"
-
-
-def test_a_finer_grid_has_smaller_error_bars():
-    fit = regimes(points_of([1, 2], [8, 16]), factor=2**0.5)
-    assert (fit.shows, fit.residuals[0].error) == ("linear", pytest.approx(0.25))
-
-
-def test_points_weigh_by_their_ranges():
-    # The mean of logarithms 0 and 2 with weights 1/0.5^2 and 1/1^2 is 0.4.
-    fit = regimes([(4, 1, 1, 1), (4, 1, 1, 1), (64, 4, 2, 8), (64, 1, 1, 1), (64, 1, 1, 1)])
-    weights = [4, 4, 1, 4, 4]
-    assert fit.shows == "saturated"
-    assert math.log2(fit.largest) == pytest.approx(2 * 1 / sum(weights))
-    assert fit.largest_error == pytest.approx(sum(weights) ** -0.5)
-
-
-def test_the_order_of_the_points_does_not_matter():
-    points = points_of([0.01, 0.05, 0.2, 0.7, 0.6, 0.8])
-    assert regimes(points[::-1]) == regimes(points)
-
-
 def test_no_curve_is_nearer_than_the_fit():
     # Against every curve of a fine lattice; the fit lies between the lattice's points, so it is
     # at least as near, up to the rounding of sums.
@@ -176,57 +142,6 @@ def test_no_smooth_curve_is_nearer_and_its_errors_are_those_of_least_squares():
     assert np.mean(within, axis=0) == pytest.approx(0.6827, abs=tolerance)
 
 
-def test_between_few_batch_sizes_no_form_is_chosen():
-    three = regimes(points_of([0.01, 0.6, 1.0], [4, 256, 16384]))
-    assert three.shows == "both" and three.smooth is not None
-    assert (three.form, three.held_out, three.smooth.held_out) == (None, None, None)
-    one_part = regimes(points_of([0.01 * size for size in SIZES]))
-    assert (one_part.form, one_part.smooth) == (None, None)
-
-
-def noisy(generator, slope, largest, errors):
-    x = np.log2(SIZES)
-    y = np.minimum(slope + x, largest) + errors * generator.standard_normal(len(SIZES))
-    return regimes([
-        (size, 2.0**y, 2.0 ** (y - e), 2.0 ** (y + e))
-        for size, y, e in zip(SIZES, y, errors, strict=True)
-    ], factor=2**0.25)  # fmt: skip
-
-
-def test_standard_errors_cover_at_their_rate():
-    # The parts meet at 2^7, an octave from the next batch size, so that noise of a quarter of an
-    # octave moves no point to the other part, and the errors are normal.
-    generator = np.random.default_rng(2)
-    slope, largest, draws = -7.0, 0.0, 500
-    errors = np.array([0.15, 0.3, 0.2, 0.25, 0.15, 0.3])
-    fits = [noisy(generator, slope, largest, errors) for _ in range(draws)]
-    assert {fit.shows for fit in fits} == {"both"}
-    # 68.27%, with four standard errors of a share of 500 draws.
-    tolerance = 4 * math.sqrt(0.6827 * 0.3173 / draws)
-    for value, error, truth in [
-        ("slope", "slope_error", slope),
-        ("largest", "largest_error", largest),
-        ("batch_size", "batch_size_error", largest - slope),
-    ]:
-        off = [math.log2(getattr(fit, value)) - truth for fit in fits]
-        within = [abs(o) < getattr(fit, error) for o, fit in zip(off, fits, strict=True)]
-        assert np.mean(within) == pytest.approx(0.6827, abs=tolerance), value
-        # Without bias, within four standard errors of the mean.
-        assert abs(np.mean(off)) < 4 * np.std(off) / math.sqrt(draws), value
-    # chi^2 has as its mean the degrees of freedom, 4, and as its deviation sqrt(8).
-    assert np.mean([fit.chi2 for fit in fits]) == pytest.approx(4, abs=4 * math.sqrt(8 / draws))
-
-
-@pytest.mark.parametrize(("truth", "shown"), [((-7, 99), "linear"), ((99, 0), "saturated")])
-def test_a_part_that_is_not_there_is_seldom_shown(truth, shown):
-    generator = np.random.default_rng(3)
-    draws = 600
-    fits = [noisy(generator, *truth, np.full(6, 0.3)) for _ in range(draws)]
-    wrong = sum(fit.shows != shown for fit in fits)
-    # The threshold is the 95% point, so at most 1 of 20, with four standard errors.
-    assert wrong / draws < 0.05 + 4 * math.sqrt(0.05 * 0.95 / draws)
-
-
 def test_batch_sizes_without_a_best_rate_are_left_out_and_named():
     points = points_of([0.01, 0.04, 0.16, 0.64], SIZES[:4])
     fit = regimes([*points, Point(1024, None, None, None), Point(8, 0.5, 0.5, 0.5, "only")])
@@ -254,15 +169,6 @@ def test_a_best_rate_at_the_edge_is_a_bound_and_not_a_value():
     assert out.contradicts and "lowest tried: only an upper bound" in out.reason
     (out,) = regimes([*linear, Point(4, 4.0, 4.0, 4.0, "highest")]).left_out
     assert out.contradicts
-
-
-def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="factor=1 found; expected a number above 1"):
-        regimes([], factor=1)
-    with pytest.raises(ValueError, match="at batch size 8; expected 0 < low <= best <= high"):
-        regimes([(8, 0.5, 0.6, 0.7)])
-    with pytest.raises(ValueError, match="batch_size=0 found; expected a positive number"):
-        regimes([(0, 0.5, 0.5, 0.5)])
 
 
 def rows_of(scheme, metric, best, factor=2.0):

@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import math
 import os
 import random
 import re
@@ -11,10 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from nf_resnets.sweep.rows import Rows, plain, write_csv
+from nf_resnets.sweep.rows import Rows, write_csv
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,8 +35,8 @@ def test_rows_come_back_as_they_were(ten):
     assert rows.read() == {f"k{number}": row(f"k{number}") for number in range(10)}
     assert rows.keys() == [f"k{number}" for number in range(10)] and rows.damaged == []
     assert "k3" in rows and "k10" not in rows
-    # What the documentation says of other readers: JSON before the tab.
-    lines = [json.loads(line.partition("\t")[0]) for line in ten.read_text().splitlines()]
+    # What the documentation says of other readers: each line is JSON.
+    lines = [json.loads(line) for line in ten.read_text().splitlines()]
     assert [each["key"] for each in lines] == rows.keys()
 
 
@@ -55,7 +53,7 @@ def test_a_key_counts_once(ten):
 
 def test_a_flipped_bit_is_named_and_no_number_changes(ten):
     whole, data, rng = Rows(ten.parent).read(), ten.read_bytes(), random.Random(0)
-    ends = [place for place, letter in enumerate(data) if letter in b"\t\n"]
+    ends = [place for place, letter in enumerate(data) if letter in b"}\n"]
     for place in [*rng.sample(range(len(data)), 60), *ends[:4]]:
         flipped = bytearray(data)
         flipped[place] ^= 1 << rng.randrange(8)
@@ -76,15 +74,10 @@ def test_a_line_that_was_cut_is_made_again(ten, size):
     ten.write_bytes(data[:-size] if size else data)
     lost = whole.keys() - Rows(ten.parent).read().keys()
     with Rows(ten.parent).open() as rows:
-        assert len(rows.damaged) == (data[-size - 1 : -size] not in (b"\n", b"")) - (size == 1)
+        # A line is whole without its end, too.
+        assert len(rows.damaged) == (b"\n" not in data[-size - 1 :][:2] and size > 0)
         rows.add([row(key) for key in sorted(lost)])
     assert Rows(ten.parent).read() == whole
-
-
-def test_an_empty_file_and_a_missing_folder_have_no_rows(tmp_path):
-    (tmp_path / "rows-0-of-1.jsonl").write_bytes(b"")
-    assert Rows(tmp_path).read() == {} == Rows(tmp_path / "nothing").read()
-    assert not (tmp_path / "nothing").exists()
 
 
 HOLD = """
@@ -156,26 +149,6 @@ def test_a_disk_that_fills_up_costs_the_rows_that_did_not_fit(ten, monkeypatch):
         rows.add([row("new")])
     rows = Rows(ten.parent)
     assert len(rows.read()) == 11 and rows.damaged == []
-
-
-@pytest.mark.parametrize("how", ["removed", "moved"])
-def test_a_folder_that_vanishes_is_said(ten, how):
-    with Rows(ten.parent).open() as rows:
-        ten.unlink() if how == "removed" else ten.rename(ten.with_suffix(".away"))
-        with pytest.raises(OSError, match=f"^{ten} cannot be written: "):
-            rows.add([row("new")])
-        assert "new" not in rows
-
-
-def test_of_processes_that_work_as_one_only_one_writes(tmp_path):
-    with Rows(tmp_path / "other", writes=False).open() as rows:
-        assert rows.add([row("k")]) == [row("k")] and "k" in rows
-    assert not (tmp_path / "other").exists()
-
-
-def test_values_are_plain_json():
-    value = {"a": np.float32(0.5), "b": np.array([1, 2]), "c": (math.nan, math.inf, True, None)}
-    assert plain(value) == {"a": 0.5, "b": [1, 2], "c": [None, None, True, None]}
 
 
 def test_a_table_has_what_is_flat_of_the_rows():

@@ -7,7 +7,6 @@ import pytest
 
 from nf_resnets.sweep import common_target, knees, steps_to_target
 from nf_resnets.sweep.targets import StepsToTarget
-from tests.sweep import small
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 
@@ -55,17 +54,6 @@ def test_the_best_rate_has_the_lowest_median_over_its_seeds():
     assert (found.rate, found.steps, found.at_edge) == (0.05, 20, "lowest")
 
 
-def test_a_long_curve_is_smoothed():
-    """The mean over a fortieth of its points: five of 200."""
-    noise = np.tile([1.0, -1.0], 100)
-    values = 4 - np.arange(1, 201) / 50 + noise
-    (found,) = steps_to_target([run(8, 0.1, range(1, 201), values)], 1.0)
-    means = np.convolve(values, np.ones(5) / 5, "valid")
-    first = int(np.argmax(means <= 1.0)) + 5
-    assert (found.steps, found.low) == (first, first - 1)
-    assert first > int(np.argmax(values <= 1.0)) + 20  # else a single point would count
-
-
 def sweep_of(steps_of, rates=(0.1, 0.2, 0.4)):
     """Runs whose middle rate needs ``steps_of(size)`` steps; points of the curve are 1% apart."""
     rows = []
@@ -97,18 +85,6 @@ def test_a_planted_knee_is_found(form):
     assert 1 / of.largest == pytest.approx(1.12 * least, rel=0.03)
     # Of the noise, signal and noise are averaged by themselves.
     assert {one.noise_scale for one in found} == {32.0}
-
-
-def test_what_is_fitted_is_the_step_at_which_the_target_was_reached():
-    rows = [
-        run(size, rate, [10, 20, 30], [3, 2, 0 if rate == 0.2 else 1.5])
-        for size in SIZES
-        for rate in (0.1, 0.2, 0.4)
-    ]
-    (fit,) = knees(steps_to_target(rows, 1.0))
-    assert fit.shows == "saturated" and 1 / fit.largest == pytest.approx(30)
-    # The error bar is half of the range from the step before, a third of an octave.
-    assert fit.residuals[0].error == pytest.approx(math.log2(30 / 20) / 2)
 
 
 def test_what_is_at_the_edge_or_not_reached_is_left_out_of_the_fit_and_named():
@@ -157,50 +133,13 @@ def test_runs_that_are_not_over_count_for_nothing(state):
     assert found.steps is None and common_target(other) is None
 
 
-@pytest.mark.parametrize("hundredths", range(1, 100))
+@pytest.mark.parametrize("hundredths", (7, 29, 57, 58, 99))
 def test_a_target_of_two_digits_stays_as_it_is(hundredths):
     value = hundredths / 100
     tests = {"step": [1], "accuracy": [value], "loss": [value]}
     row = {**run(8, 0.1, [1], [value]), "tests": tests}
     for metric in ("train_loss", "test_loss", "test_accuracy"):
         assert common_target([row], metric=metric) == value
-
-
-def test_a_curve_that_begins_with_nan_reaches_what_it_reaches():
-    curves = {8: [math.nan, 0.5], 16: [2.0, 0.4]}
-    rows = [{**run(size, 0.1, [1], [1]), "tests": {"step": [1, 2], "loss": losses}}
-            for size, losses in curves.items()]  # fmt: skip
-    assert common_target(rows, metric="test_loss") == 0.5
-
-
-def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="metric='loss' found; expected one of test_accuracy"):
-        steps_to_target([], 1.0, metric="loss")
-    with pytest.raises(ValueError, match="names 'momentum', which a run does not have"):
-        steps_to_target([run(8, 0.1, [1], [1])], 1.0, by=("momentum",))
-
-
-@pytest.mark.slow
-def test_a_sweep_measures_the_noise_scale_in_its_steps(tmp_path):
-    axes = {"batch_size": (16, 64), "peak_lr": (0.0625,)}
-    sweep = small.make(axes, gradient_noise=True, micro_batch=8, schedule="constant")
-    rows, _, _ = small.run(tmp_path, sweep)
-    plain, _, _ = small.run(tmp_path / "plain", small.make(axes, schedule="constant"))
-    for row, other in zip(rows, plain, strict=True):
-        curve = row["measures"]["curve"]
-        assert len(curve["gradient_noise"]) == len(curve["gradient_signal"]) == len(curve["step"])
-        # |G_B|^2 is |G|^2 + tr(S) / B by both formulas; of means, as the curve has them.
-        size = row["batch_size"]
-        both = np.mean(curve["gradient_signal"]) + np.mean(curve["gradient_noise"]) / size
-        assert both == pytest.approx(np.mean(np.square(curve["grad_norm"])), rel=1e-3)
-        # The measurement changes the training by rounding only, which grows from step to step.
-        without = other["measures"]["curve"]
-        np.testing.assert_allclose(curve["loss"][:8], without["loss"][:8], rtol=1e-3)
-        assert "gradient_noise" not in without
-    target = common_target(rows)
-    found = steps_to_target(rows, target)
-    # A batch of the digits is noisy: some tens of examples at the start of training.
-    assert all(3 < one.noise_scale < 500 for one in found)
 
 
 # Language models trained on C4 with Adam, of each size (in millions) the fewest steps to one

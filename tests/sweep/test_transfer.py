@@ -1,12 +1,9 @@
 """How far a best rate moves from size to size, and what the moved rate costs, by hand."""
 
-import dataclasses
 import math
 
 import pytest
-from PIL import Image
 
-from nf_resnets.plotting import transfer_figure
 from nf_resnets.sweep import moves, optima
 from nf_resnets.sweep.transfer import exponent
 
@@ -65,34 +62,7 @@ def test_what_a_moved_rate_costs():
     assert large.octaves == -1.0 and large.cost == pytest.approx(0.1) and large.stays
 
 
-def test_a_rate_moves_by_as_much_if_the_smallest_networks_was_not_tried():
-    some = [row for row in rows() if row["depth"] == 10 or row["peak_lr"] < 0.5]
-    best = optima(some, by=("scheme", "depth"), metric="train_loss")
-    (large,) = (m for m in moves(best, "depth") if (m.group["scheme"], m.size) == ("falls", 100))
-    assert (large.best, large.octaves, large.at_base, large.diverged) == (0.125, -2.0, None, None)
-
-
 def test_no_run_finished(found):
     large = found["fails", 100]
     assert (large.best, large.octaves, large.cost, large.diverged) == (None, None, None, 1.0)
     assert exponent([found["fails", 10], large]) is None
-
-
-def test_a_size_that_the_optima_lack_is_refused():
-    best = optima(rows(), by=("scheme", "depth"), metric="train_loss")
-    with pytest.raises(ValueError, match="'width' found; expected a field .*: scheme, depth"):
-        moves(best, "width")
-
-
-def test_the_figure(found, tmp_path):
-    rows = [dataclasses.asdict(move) for move in found.values()]
-    given = {"title": "t", "subtitle": "s", "size": "layers"}
-    transfer_figure(rows, tmp_path / "f.png", **given)
-    assert Image.open(tmp_path / "f.png").size[0] > 1000
-    transfer_figure([row for row in rows if row["best"] is None], tmp_path / "g.png", **given)
-    # In any order they are drawn relative to the smallest network.
-    for path, given_rows in (("a.svg", rows), ("b.svg", sorted(rows, key=lambda r: -r["size"]))):
-        transfer_figure(given_rows, tmp_path / path, **given)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    with pytest.raises(ValueError, match="moves is empty"):
-        transfer_figure([], tmp_path / "f.png", **given)

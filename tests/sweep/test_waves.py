@@ -1,7 +1,5 @@
 """From a grid to waves: equal ones, by rising rate; those that have begun stay as they are."""
 
-import random
-
 from nf_resnets.sweep.waves import cut
 from nf_resnets.training.run import Plan
 
@@ -31,10 +29,3 @@ def test_waves_that_have_begun_come_first_and_stay_as_they_are():
     # Of which a run is no longer asked for, or is another now.
     assert rates(cut(plans([2, 6]), 2, begun)) == [[6], [2]]
     assert rates(cut(plans([2, 4], "q"), 2, begun)) == [[2, 4]]
-
-
-def test_the_order_of_the_runs_changes_no_wave():
-    grid = [*plans(range(9)), *plans(range(5), "q")]
-    whole = {wave.name for wave in cut(grid, 4)}
-    for seed in range(3):
-        assert {wave.name for wave in cut(random.Random(seed).sample(grid, 14), 4)} == whole

@@ -1,8 +1,6 @@
 """The commands as a user meets them: what they write and say, and what they refuse."""
 
-import codecs
 import dataclasses
-import io
 import sys
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.models.trees import quick_jit
 from tests.trained.conftest import wanted
 from tests.trained.networks import drawn
+from tests.trained.test_from_torch import checkpoint
 
 
 def said(capsys):
@@ -115,13 +114,6 @@ def test_export(home, capsys):
     assert "is there already" in fails(wanted, capsys)
 
 
-def test_a_file_that_is_there_is_not_trained_over(home, capsys):
-    before = (home / "digits.safetensors").read_bytes()
-    message = fails(command.Train(out=home / "digits.safetensors"), capsys)
-    assert "is there already, and is left as it is" in message
-    assert (home / "digits.safetensors").read_bytes() == before
-
-
 def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
     net = home / "digits.safetensors"
     text = tmp_path / "text.png"
@@ -185,13 +177,6 @@ def translator(tmp_path_factory):
     return trained.save(path, model, drawn(model), inputs=inputs)
 
 
-def test_a_translator_whose_outputs_are_nan_is_refused(translator, tmp_path, capsys):
-    found = trained.load(translator)
-    large = jax.tree.map(lambda leaf: np.full_like(leaf, 3e38), found.variables)
-    path = dataclasses.replace(found, variables=large).save(tmp_path / "net")
-    assert "outputs are NaN" in fails(command.Predict(path, sentence=("ein haus",)), capsys)
-
-
 def test_sentences_are_translated(translator, capsys):
     """As the library's function does it: the words of an untrained network mean nothing."""
     from nf_resnets.translation.translate import translate
@@ -212,98 +197,29 @@ def test_sentences_are_translated(translator, capsys):
     )
 
 
-@pytest.mark.parametrize("locale", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("am see\n\nein haus\n", ["am see", "", "ein haus"]),
-        ("\ufeffam see\r\nein haus", ["am see", "ein haus"]),
-        ("am\u2028see\x0bein\x0cam\x85\rsee\n", ["am\u2028see\x0bein\x0cam\x85\rsee"]),
-        ("\n", [""]),
-        ("h\u00e4user am see\n", ["h\u00e4user am see"]),
-    ],
-    ids=["empty_line", "mark_and_crlf", "other_ends", "one_empty", "umlaut"],
-)
-def test_each_line_of_standard_input_is_a_sentence(
-    text, sentences, locale, translator, monkeypatch, capsys
-):
-    """In UTF-8, whatever the locale has."""
-    assert command.run(command.Predict(translator, sentence=tuple(sentences))) == 0
-    expected = said(capsys)[0]
-    put_in(monkeypatch, text.encode(), locale)
-    assert command.run(command.Predict(translator)) == 0
-    assert said(capsys)[0] == expected
-
-
-@pytest.mark.parametrize("locale", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
-def test_standard_input_of_another_encoding_is_refused(
-    encoding, locale, translator, monkeypatch, capsys
-):
-    put_in(monkeypatch, "h\u00e4user\n".encode(encoding), locale)
-    found = fails(command.Predict(translator), capsys)
-    assert found == "standard input is no text in UTF-8; expected sentences.\n"
-
-
-def test_standard_input_that_is_empty_or_closed_is_refused(translator, monkeypatch, capsys):
-    for nothing in (b"", codecs.BOM_UTF8):
-        put_in(monkeypatch, nothing, "utf-8")
-        assert "no sentence given" in fails(command.Predict(translator), capsys)
-    monkeypatch.setattr(sys, "stdin", None)
-    assert "no sentence given" in fails(command.Predict(translator), capsys)
-    half = "h\udce4user"  # as the system's arguments keep a byte of Latin-1
-    found = fails(command.Predict(translator, sentence=(half,)), capsys)
-    assert found.startswith("sentences[0] is 'h\\udce4user'; expected text that UTF-8 can encode")
-
-
-def put_in(monkeypatch, data, locale):
-    """Standard input as Python opens it where LANG is unset: other bytes become half pairs."""
-    stream = io.TextIOWrapper(io.BytesIO(data), locale, "surrogateescape", newline="\n")
-    monkeypatch.setattr(sys, "stdin", stream)
-
-
 def test_a_published_checkpoint_is_kept(tmp_path, capsys):
-    """A Wide ResNet of one block a stage, under the names of its published code."""
-    rng = np.random.default_rng(0)
-    shapes = {"conv1.weight": (4, 3, 3, 3), "fc.weight": (3, 16), "fc.bias": (3,)}
-    norms = {"bn1": 16}
-    for stage, (c_in, c_out) in {1: (4, 4), 2: (4, 8), 3: (8, 16)}.items():
-        block = f"block{stage}.layer.0"
-        shapes |= {f"{block}.conv1.weight": (c_out, c_in, 3, 3)}
-        shapes |= {f"{block}.conv2.weight": (c_out, c_out, 3, 3)}
-        if c_in != c_out:
-            shapes |= {f"{block}.convShortcut.weight": (c_out, c_in, 1, 1)}
-        norms |= {f"{block}.bn1": c_in, f"{block}.bn2": c_out}
-    for norm, channels in norms.items():
-        parts = ("weight", "bias", "running_mean", "running_var")
-        shapes |= {f"{norm}.{part}": (channels,) for part in parts}
-    state_dict = {key: np.abs(rng.normal(size=shape)) for key, shape in shapes.items()}
+    _, _, state_dict = checkpoint("torchvision-resnet")
     save_file(state_dict, tmp_path / "theirs.safetensors")
-    (tmp_path / "classes.txt").write_text("Katze\nHund\nMaus\n", "utf-8-sig")
-
+    names = ("Katze", "Hund", "Maus", "Uhu", "Reh", "Wal", "Floh")
+    (tmp_path / "classes.txt").write_text("\n".join(names), "utf-8-sig")
     wanted = command.FromTorch(
-        tmp_path / "theirs.safetensors", tmp_path / "net", "wrn-10-1", "batchnorm",
+        tmp_path / "theirs.safetensors", tmp_path / "net", "resnet-34", "batchnorm",
         class_names=tmp_path / "classes.txt", stem_channels=4,
     )  # fmt: skip
     assert command.run(wanted) == 0
-    assert "numbers in 39 leaves, laid out as wide-resnet" in said(capsys)[0]
+    assert "laid out as torchvision-resnet" in said(capsys)[0]
     found = trained.load(tmp_path / "net")
-    assert found.inputs.class_names == ("Katze", "Hund", "Maus")
-    assert found.notes == {"network": "wrn-10-1", "from_torch": "wide-resnet"}
+    assert found.inputs.class_names == names
+    assert found.notes == {"network": "resnet-34", "from_torch": "torchvision-resnet"}
     head = found.variables["params"]["head"]["kernel"]
-    np.testing.assert_array_equal(head, state_dict["fc.weight"].T.astype(np.float32))
-
-    image = Image.fromarray(np.zeros((40, 50, 3), np.uint8))
-    image.save(tmp_path / "a.png")
-    assert command.run(command.Predict(tmp_path / "net", (tmp_path / "a.png",))) == 0
-    assert "Katze" in said(capsys)[0]
+    np.testing.assert_array_equal(head, state_dict["fc.weight"].T)
 
     assert "is there already" in fails(wanted, capsys)
     other = dataclasses.replace(wanted, overwrite=True, scheme="fixup")
     assert "expected scheme='batchnorm'" in fails(other, capsys)
     (tmp_path / "classes.txt").write_text("Katze\nHund\n")
     again = dataclasses.replace(wanted, overwrite=True)
-    assert "2 class_names found for num_classes=3" in fails(again, capsys)
+    assert "2 class_names found for num_classes=7" in fails(again, capsys)
     (tmp_path / "classes.txt").write_bytes(b"\xff")
     assert "classes.txt is no text in UTF-8" in fails(again, capsys)
     assert trained.load(tmp_path / "net").inputs.class_names[2] == "Maus"

@@ -93,19 +93,3 @@ def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
 def test_a_run_that_diverges_gives_no_network(digits):
     with pytest.raises(TrainedError, match=r"the run diverged \(.*; lower the learning rate, 1e"):
         fit(digits, network=wide_resnet("alpha_one"), peak_lr=1e6, show=False)
-
-
-def test_the_warm_up_is_half_of_a_short_run_and_the_batch_fits_a_small_set(digits):
-    few = dataclasses.replace(digits, train=data.Split(*(x[:34] for x in (
-        digits.train.images, digits.train.labels))))  # fmt: skip
-    log = Log()
-    fit(few, network=wide_resnet("fixup"), steps=3, show=False, callback=log)
-    settings = log.of("on_run_begin")[0][2]
-    assert (settings["batch_size"], settings["warmup_epochs"]) == (34, 1.0)
-    fit(few, network=wide_resnet("fixup"), epochs=1, show=False, callback=log)
-    assert log.of("on_run_begin")[1][2]["warmup_epochs"] == 0.5
-
-
-def test_more_epochs_than_steps_are_counted_for_are_refused(digits):
-    with pytest.raises(ValueError, match="epochs=1e.18 found; expected less than"):
-        fit(digits, network=wide_resnet("fixup"), epochs=1e18)

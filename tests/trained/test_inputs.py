@@ -3,7 +3,7 @@
 import pytest
 
 from nf_resnets import data
-from nf_resnets.trained import Images, Sentences
+from nf_resnets.trained import Images
 from tests.trained.networks import takes
 
 
@@ -33,8 +33,3 @@ def test_those_of_a_data_set():
 def test_what_makes_no_sense_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         takes(**changes)
-
-
-def test_sentences_need_vocabularies():
-    with pytest.raises(ValueError, match="target_vocabulary is empty"):
-        Sentences("de", "en", b"a", b"")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import flax.linen as nn
 import numpy as np
 import optax
 import pytest
@@ -14,7 +13,6 @@ from nf_resnets import data, trained
 from nf_resnets.sweep import Rows, command
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.options import Options
-from nf_resnets.trained import keep
 from nf_resnets.trained.keep import Networks
 from nf_resnets.training import create_state
 from nf_resnets.training.wave import row_of
@@ -73,13 +71,6 @@ def test_the_best_network_of_runs_that_differ_in_rate_and_seed_is_left(tmp_path)
     assert len(left()) == 3
     networks.prune()
     assert len(left()) == 2
-
-
-def test_what_a_file_cannot_hold_is_refused_before_anything_starts(tmp_path, monkeypatch):
-    made = small.make({"seed": (0,)})
-    monkeypatch.setattr(keep, "make_model", lambda *_: nn.Dense(10))
-    with pytest.raises(ValueError, match="a network of class Dense found"):
-        Networks(made, tmp_path, "all")
 
 
 def test_a_network_that_cannot_be_written_stops_the_sweep(tmp_path):

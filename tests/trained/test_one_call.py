@@ -8,9 +8,7 @@ import pytest
 from PIL import Image
 
 import nf_resnets
-from nf_resnets import data, models, sweep, trained
-from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.trained import fit
+from nf_resnets import data, sweep, trained
 from nf_resnets.trained.predict import predict
 from tests.trained.conftest import EPOCHS
 from tests.training.small import Log
@@ -39,28 +37,6 @@ def test_it_trains_as_the_command_does(home, compiled_once, tmp_path, capsys):
     assert epochs[-1][2]["test_accuracy"] == network.notes["test_accuracy"]
     assert end[:2] == (key, "finished")
     assert equal(trained.load(network.save(tmp_path / "n")).variables, twin.variables)
-
-
-def test_logs_tell_trainings_apart(monkeypatch):
-    """One key for all networks of a class emptied the log of the first training."""
-    keys = []
-
-    def train_one(program, start, plan, watch):
-        keys.append(plan.key)
-        raise trained.TrainedError("enough")
-
-    monkeypatch.setattr(fit, "train_one", train_one)
-    monkeypatch.setattr(ImageTask, "build", lambda *_: None)
-    digits = data.load("digits")
-    darker = data.from_arrays(digits.train.images // 2, digits.train.labels, name="digits")
-    small, large = (models.WideResNet(depth=depth, scheme="fixup") for depth in (10, 16))
-    for network, dataset, seed in (
-        (small, digits, 0), (large, digits, 0), (small, darker, 0), (small, digits, 1),
-        (small, digits, 0),
-    ):  # fmt: skip
-        with pytest.raises(trained.TrainedError, match="enough"):
-            nf_resnets.fit(dataset, network=network, show=False, seed=seed)
-    assert keys[4] == keys[0] and len(set(keys)) == 4
 
 
 class Net(nn.Module):
@@ -118,66 +94,6 @@ def test_files_and_pixels_have_the_same_classes(home):
     np.testing.assert_array_equal(chances[0], every.max(-1))
 
 
-def test_bad_arguments_are_refused_before_the_training(tmp_path):
-    with pytest.raises(ValueError, match="'epoch' is no setting of a run; .*did you mean 'epochs'"):
-        nf_resnets.fit("digits", epoch=3)
-    with pytest.raises(ValueError, match="unknown data set 'digit'"):
-        nf_resnets.fit("digit")
-    with pytest.raises(ValueError, match="no-net"):
-        nf_resnets.fit("digits", model="no-net")
-    with pytest.raises(ValueError, match=r"nowhere is no folder"):
-        nf_resnets.fit(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dataset": (1, 2)}, "dataset is a tuple; expected a name, the path of a folder, or a Da"),
-        ({"network": print}, "network is a builtin_function_or_method; expected a Flax module, or"),
-        ({"model": None}, "model=None found; expected text"),
-        ({"network": models.WideResNet}, "network is a type; expected a Flax module"),
-        (
-            {"network": models.WideResNet(10, num_classes=9)},
-            "num_classes=9; expected 10, the classes of digits",
-        ),
-        (
-            {"network": models.WideResNet(10), "scheme": "rezero"},
-            "scheme='rezero' found with network=; expected one of the two",
-        ),
-        ({"callback": print}, "callback is a builtin_function_or_method; expected a .*Callback"),
-        ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha"),
-        ({"epochs": "3"}, "epochs='3' found; expected a finite number"),
-        ({"batch_size": 16.5}, "batch_size=16.5 found; expected a whole number"),
-        ({"optimizer": 3}, "optimizer is a int; expected an optax transformation"),
-        ({"network": (len, len), "adaptive_clip": 0.1}, "adaptive_clip=0.1 found for a network of"),
-        ({"seed": 1.5}, "seed=1.5 found; expected a whole number"),
-        ({"flip": "no"}, "flip='no' found; expected true or false"),
-        ({"optimizer": "adam"}, "optimizer='adam' found; expected sgd or adamw"),
-        ({"padding": 8}, "padding=8 found; expected less than the 8 pixels"),
-    ],
-)
-def test_arguments_of_another_kind_are_refused_before_the_training(arguments, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        nf_resnets.fit(**{"dataset": "digits", **arguments})
-
-
-def test_pixels_of_another_scale_are_refused(home):
-    network, images = home / "digits.safetensors", data.load("digits").test.images[:2]
-    for pixels, message in (
-        (images / 16.0, "pixels from 0 to 1 found, which look scaled; expected raw ones, from 0 t"),
-        ((images - 5.0) / 6.0, "pixels from -0.833 to 1.83 found, which look scaled"),
-        (images * 16.0, "a pixel of .* found; expected 0 to 16"),
-        (images * np.nan, "a pixel of nan found; expected 0 to 16"),
-    ):
-        with pytest.raises(trained.TrainedError, match=message):
-            nf_resnets.predict(network, pixels)
-    for others, name in ((list(images), "ndarray"), (data.load("digits"), "Dataset")):
-        with pytest.raises(trained.TrainedError, match=rf"a {name}; .*raw pixels \[B, 8, 8, 1\]"):
-            nf_resnets.predict(network, others)
-    found = nf_resnets.predict(network, jax.numpy.asarray(images))
-    assert found == nf_resnets.predict(network, images)
-
-
 @pytest.mark.slow
 def test_a_folder_of_images_is_learnt(tmp_path):
     """Dark and bright images, which four epochs tell apart."""
@@ -195,11 +111,3 @@ def test_a_folder_of_images_is_learnt(tmp_path):
     assert len(list((tmp_path / "logs").glob("*/events*"))) == 1
     paths = [tmp_path / "photos" / name / "0.png" for name in ("dark", "bright")]
     assert [name for name, _ in nf_resnets.predict(network, paths)] == ["dark", "bright"]
-
-
-@pytest.mark.slow
-def test_a_run_that_diverges_is_said_to_the_callback():
-    log = Log()
-    with pytest.raises(trained.TrainedError, match="diverged"):
-        nf_resnets.fit("digits", model="wrn-10-1", peak_lr=1e30, epochs=0.2, callback=log)
-    assert [state for _, state, _ in log.of("on_run_end")] == ["diverged"]

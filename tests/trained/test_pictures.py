@@ -63,13 +63,6 @@ def test_the_middle_is_looked_at(tmp_path):
     assert read_picture(path, GREY).min() < 1
 
 
-def test_fewer_pixels_are_averages(tmp_path):
-    """A checkerboard of single pixels is even grey at an eighth of its size."""
-    board = np.indices((64, 64)).sum(axis=0) % 2 * 255
-    found = read_picture(kept(tmp_path / "board.png", board), GREY)
-    assert np.abs(found / 16 - 0.5).max() < 0.02
-
-
 def test_cameras_and_transparency_are_heeded(tmp_path):
     left = np.zeros((64, 64), np.uint8)
     left[:, :32] = 255
@@ -83,19 +76,6 @@ def test_cameras_and_transparency_are_heeded(tmp_path):
     path = kept(tmp_path / "clear.png", clear)
     found = read_picture(path, COLOUR)
     assert (found[:, :4] == 255).all() and (found[:, 4:] == 0).all()
-
-
-def test_sixteen_bits_keep_their_upper_ones(tmp_path):
-    values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
-    Image.fromarray(values).save(tmp_path / "deep.png")
-    found = read_picture(tmp_path / "deep.png", takes((8, 8, 1), max_value=255.0))[..., 0]
-    np.testing.assert_array_equal(found, values // 256)
-
-
-def test_light_and_dark_change_places(tmp_path):
-    path = kept(tmp_path / "a.png", np.arange(64).reshape(8, 8))
-    both = [read_picture(path, GREY, invert=invert) for invert in (False, True)]
-    np.testing.assert_allclose(both[0] + both[1], 16, atol=1e-5)
 
 
 def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):
@@ -139,20 +119,11 @@ def bomb():
 NO_IMAGE, DAMAGED = "is no image that can be read", "cannot be read as an image"
 FILES = {
     "EPS": (encoded("EPS"), NO_IMAGE),
-    "PDF": (encoded("PDF"), NO_IMAGE),
-    "PSD": (b"8BPS\0\1" + bytes(6) + bytes.fromhex("0003 00000001 00000001 0008 0003")
-            + bytes(12) + bytes(5), NO_IMAGE),
-    "WMF": (bytes.fromhex("d7cdc69a0000 00000000 64006400 6000 00000000 0000 010009000003"
-                          "00000000000000000000"), NO_IMAGE),
     "ICO": (encoded("ICO"), NO_IMAGE),
-    "JPEG 2000": (encoded("JPEG2000"), NO_IMAGE),
     "a bomb": (bomb(), DAMAGED),
-    "a damaged TIFF": (encoded("TIFF", compression="tiff_deflate").replace(b"\x00\x01", b"\xff"),
-                       ""),
     "a cut GIF": (encoded("GIF")[:30], ""),
-    "a cut WEBP": (encoded("WEBP")[:40], ""),
     "a cut JPEG": (encoded("JPEG")[:300], ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("ending", [".png", ".jpg"])

@@ -5,12 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from nf_resnets import trained
-from nf_resnets.models import ARCHITECTURES
 from nf_resnets.trained import TrainedError
 from nf_resnets.trained.predict import predict
 from tests.models.trees import quick_jit
-from tests.trained.networks import drawn, network
+from tests.trained.networks import network
 
 
 def pixels(count, channels=1):
@@ -39,24 +37,6 @@ def test_images_of_another_shape_are_refused():
         predict(made, pixels(5, 3))
     with pytest.raises(TrainedError, match=r"shape \(8, 8, 1\) found"):
         predict(made, pixels(1)[0])
-    with pytest.raises(TrainedError, match="batch_size=0 found"):
-        predict(made, pixels(1), batch_size=0)
-
-
-def test_a_network_for_sentences_is_refused():
-    model = ARCHITECTURES["transformer"].smallest("fixup")
-    inputs = trained.Sentences("de", "en", b"a", b"b")
-    made = trained.Trained(model, drawn(model), inputs)
-    with pytest.raises(TrainedError, match="a Transformer found, which takes sentences"):
-        predict(made, pixels(1))
-
-
-def test_what_is_no_network_and_no_pixel_is_refused():
-    made = network("fixup")
-    with pytest.raises(TrainedError, match=r"trained is a ndarray; expected a trained.Trained"):
-        predict(pixels(1), made)
-    with pytest.raises(TrainedError, match="a pixel of -1 found; expected 0 to"):
-        predict(made, np.full((1, 8, 8, 1), -1.0))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -1,14 +1,9 @@
 """Trainings of the commands that are cut off, and go on; networks that cannot be written."""
 
-import dataclasses
 import functools
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nf_resnets import places, trained
@@ -17,8 +12,6 @@ from nf_resnets.trained import command, run
 from nf_resnets.training.checkpoint import Checkpoints, held
 from tests.trained.conftest import wanted
 from tests.trained.networks import assert_same, drawn
-from tests.training.test_tensorboard import needs_tensorboardx, scalars
-from tests.training.test_wandb import logged, needs_wandb
 
 
 @pytest.fixture(autouse=True)
@@ -102,12 +95,6 @@ def stop(*_, **__):
     raise KeyboardInterrupt
 
 
-def test_before_the_first_checkpoint_nothing_is_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command.fit.training, "image_program", stop)
-    assert fails(wanted(tmp_path / "net"), capsys, 130) == "Stopped; nothing was written.\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_second_training_into_one_file_says_so_before_it_begins(tmp_path, monkeypatch, capsys):
     out = tmp_path / "net"
     folder = tmp_path / "net.unfinished"
@@ -139,23 +126,6 @@ def test_another_training_does_not_go_on_from_there(
     err = fails(wanted(out, **changes), capsys)
     assert err.startswith(f"{folder} holds a run of other settings or data; expected its own.")
     assert Checkpoints(folder).steps()[-1] == step and not out.exists()
-
-
-@pytest.mark.slow
-def test_fine_tuning_goes_on_as_well(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "net"
-    assert command.run(wanted(out)) == 0
-    for name in ("one", "other"):
-        how = dataclasses.replace(command.fit.SETTINGS, epochs=4.0, batch_size=32)
-        tuned = command.Tune(out, tmp_path / name, settings=how, learn="small")
-        if name == "one":
-            with monkeypatch.context() as patch:
-                interrupted(patch)
-                kept(fails(tuned, capsys, 130), tmp_path / "one.unfinished")
-            other = dataclasses.replace(tuned, learn="head")
-            assert "holds a run of other settings" in fails(other, capsys)
-        assert command.run(tuned) == 0
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
 def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(
@@ -206,149 +176,3 @@ def test_a_network_that_cannot_be_written_is_kept_elsewhere(
         found = trained.load(kept)
         assert found.notes["steps"] == 14
         assert_same(found.variables, drawn(found.model))
-
-
-@pytest.mark.slow
-def test_on_a_disk_that_is_too_small_a_network_is_kept_elsewhere(tmp_path, monkeypatch, capsys):
-    """A disk of 64 KiB takes the trial, and not the network (beside its checkpoints or not)."""
-    disk, spare = tmp_path / "disk", tmp_path / "spare"
-    disk.mkdir()
-    spare.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no disk can be mounted here")
-    monkeypatch.setattr(command.tempfile, "tempdir", str(spare))
-    try:
-        err = fails(wanted(disk / "net", scheme="skipinit"), capsys)
-        last = err.splitlines()[-1]
-        assert last.startswith(str(disk / "net"))
-        assert "No space left on device" in last and "the network is kept in" in last
-        (kept,) = spare.iterdir()
-        assert str(kept) in last and trained.load(kept).notes["steps"] == 176
-        # Read-only, it is refused before anything is made.
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        monkeypatch.setattr(command.data, "load", stop)
-        assert "Read-only file system" in fails(wanted(disk / "other"), capsys)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-BAD = ("~nobody-of-that-name/net", "file/net", "n" * 250, "/proc/net", "/dev/null", "loop/net")
-
-
-@pytest.mark.parametrize("out", BAD)
-def test_an_out_path_is_tried_before_anything_is_made(tmp_path, monkeypatch, capsys, out):
-    monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
-    os.symlink("loop", "loop")
-    monkeypatch.setattr(command.data, "load", stop)
-    monkeypatch.setattr(command.translation, "load_pairs", stop)
-    monkeypatch.setattr(command.file, "load", stop)
-    commands = [
-        wanted(out, overwrite=True),
-        command.TrainTranslator(Path(out), overwrite=True),
-        command.Tune(Path("net"), Path(out), overwrite=True),
-    ]
-    if len(out) < 250:  # an export writes nothing else under its name
-        commands.append(command.Export(Path("net"), Path(out), overwrite=True))
-        if out != "/dev/null":
-            monkeypatch.setattr(command.data, "load", stop)
-            commands.append(wanted("net", samples=Path(out)))
-    for each in commands:
-        err = fails(each, capsys)
-        assert err.startswith("--") and err.count("\n") == 1, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
-
-
-def test_a_home_folder_is_expanded(tmp_path, monkeypatch, trained_at_once):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert command.run(wanted(Path("~/a/net"))) == 0
-    assert (tmp_path / "a" / "net").is_file()
-    assert trained.load("~/a/net").model.depth == 10
-
-
-@pytest.mark.slow
-def test_a_translators_training_goes_on(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sentencepiece")
-    pytest.importorskip("sacrebleu")
-    from nf_resnets.trained.fit_translation import TranslationRecipe
-
-    recipe = TranslationRecipe(
-        layers=1, channels=8, heads=2, steps=12, max_tokens=600, vocabulary=200, dropout=0.1
-    )
-    one, other = (
-        command.TrainTranslator(tmp_path / name, recipe=recipe, tested=2)
-        for name in ("one", "other")
-    )
-    real, on_step = run.train, command.Display.on_step
-
-    def interrupting(self, key, step, curve):
-        on_step(self, key, step, curve)
-        if step == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "train", functools.partial(real, call_seconds=0.0))
-        patch.setattr(command.Display, "on_step", interrupting)
-        assert kept(fails(one, capsys, 130), tmp_path / "one.unfinished") < 12
-    assert command.run(one) == command.run(other) == 0
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-
-
-@needs_tensorboardx
-def test_a_training_that_goes_on_is_one_run_in_tensorboard(
-    tmp_path, monkeypatch, compiled_once, home, capsys
-):
-    logs = tmp_path / "logs"
-    how = wanted(tmp_path / "net", logs=command.Logs(tensorboard=logs))
-    with monkeypatch.context() as patch:
-        interrupted(patch)
-        kept(fails(how, capsys, 130), tmp_path / "net.unfinished")
-    assert command.run(how) == 0
-    (folder,) = logs.iterdir()
-    assert folder.name.startswith("wrn-10-1,fixup-")
-    assert len(list(folder.iterdir())) == 2
-    found, steps = scalars(folder), list(range(44, 177, 44))
-    # Each step once, and the last test as the network's file has it.
-    assert [step for step, _ in found["train/loss"]] == list(range(1, 177))
-    assert [step for step, _ in found["epoch/train_loss"]] == steps
-    # Of an epoch that two processes made the mean is that of all its steps.
-    losses = [loss for _, loss in found["train/loss"]]
-    for step, mean in found["epoch/train_loss"]:
-        assert mean == pytest.approx(np.mean(losses[step - 44 : step]), rel=1e-6)
-    notes = trained.load(tmp_path / "net").notes
-    assert [step for step, _ in found["test/accuracy"]] == steps
-    assert found["test/accuracy"][-1][1] == pytest.approx(notes["test_accuracy"], rel=1e-6)
-
-
-@needs_wandb
-def test_a_training_is_a_run_of_weights_and_biases(tmp_path, monkeypatch, compiled_once):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert command.run(wanted(tmp_path / "net", logs=command.Logs(wandb="mine"))) == 0
-    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    config, history, summary, code = logged(tmp_path, path.stem.removeprefix("run-"))
-    assert config["model"] == "wrn-10-1" and config["peak_lr"] == 0.1
-    assert 0 < history[176]["test/accuracy"] <= 1 and history[1]["train/loss"] > 0
-    assert summary["state"] == "finished" and code == 0
-
-
-@pytest.mark.parametrize(
-    ("option", "package", "extra"),
-    [
-        ({"tensorboard": "logs"}, "tensorboardX", "tensorboard"),
-        ({"wandb": "mine"}, "wandb", "wandb"),
-    ],
-)
-def test_a_missing_package_is_said_before_anything_is_made(
-    option, package, extra, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    assert command.run(wanted(tmp_path / "net", logs=command.Logs(**option))) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and f"pip install nf_resnets[{extra}]" in err
-    assert not (tmp_path / "net").exists()

@@ -1,15 +1,11 @@
 """Another head on a trained network, and the leaves that stay as they are."""
 
-import dataclasses
-
-import flax.linen as nn
 import jax
 import numpy as np
 import optax
 import pytest
 
 from nf_resnets import optim
-from nf_resnets.trained import TrainedError
 from nf_resnets.trained.transfer import label_tree, partly, transfer
 from tests.trained.networks import assert_same, network, takes
 
@@ -40,38 +36,6 @@ def test_only_the_head_is_new(scheme):
         .tobytes()
         == head["kernel"].tobytes()
     )
-
-
-def test_bfloat16_stays_bfloat16():
-    old = network("skipinit")
-    old.variables["params"] = jax.tree.map(
-        lambda leaf: leaf.astype("bfloat16"), old.variables["params"]
-    )
-    new = transfer(old, inputs=takes(classes=4), key=KEY)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(new.variables)} == {"bfloat16"}
-
-
-def test_images_of_other_channels_are_refused():
-    with pytest.raises(TrainedError, match="images of 3 channels found; expected 1"):
-        transfer(network(), inputs=takes((8, 8, 3)), key=KEY)
-
-
-def test_what_is_no_network_of_this_library_is_refused():
-    old = network()
-    for field, message in (
-        (
-            {"variables": old.variables["params"]},
-            "variables is a dict .*head.*; expected {'params'",
-        ),
-        ({"variables": (1,)}, "variables is a tuple; expected {'params'"),
-        ({"model": nn.Dense(2)}, "a network of class Dense found; expected one of this library"),
-    ):
-        with pytest.raises(TrainedError, match=message):
-            transfer(dataclasses.replace(old, **field), inputs=takes(), key=KEY)
-    with pytest.raises(TrainedError, match="inputs is a dict; expected trained.Images"):
-        transfer(old, inputs={}, key=KEY)
-    with pytest.raises(TypeError, match="expected one PRNG key"):
-        transfer(old, inputs=takes(), key=0)
 
 
 def learning(params, learn):
@@ -111,8 +75,3 @@ def test_what_stays_does_not_move_nor_decay(learn):
     for (path, before), after in zip(flat, jax.tree.leaves(moved), strict=True):
         stays = "/".join(key.key for key in path) not in names
         assert np.array_equal(before, after) == stays, path
-
-
-def test_when_all_learn_the_rule_is_the_same():
-    rule = optim.sgd(0.1)
-    assert partly(rule, "all") is rule

@@ -94,48 +94,6 @@ class BatchNormResNet(nn.Module):
         return self.fc(through_stages(self, x).mean((2, 3)))
 
 
-class PreActivationBlock(nn.Module):
-    def __init__(self, c_in, width, stride):
-        super().__init__()
-        self.norm1, self.conv1 = nn.BatchNorm2d(c_in), conv(c_in, width, 1)
-        self.norm2, self.conv2 = nn.BatchNorm2d(width), conv(width, width, 3, stride)
-        self.norm3, self.conv3 = nn.BatchNorm2d(width), conv(width, 4 * width, 1)
-        self.downsample = None
-        if stride > 1 or c_in != 4 * width:
-            self.downsample = nn.ModuleDict({"conv": conv(c_in, 4 * width, 1, stride)})
-
-    def forward(self, x):
-        activated = F.relu(self.norm1(x))
-        shortcut = x if self.downsample is None else self.downsample["conv"](activated)
-        h = self.conv2(F.relu(self.norm2(self.conv1(activated))))
-        return shortcut + self.conv3(F.relu(self.norm3(h)))
-
-
-class PreActivationResNet(nn.Module):
-    """Of timm.models.resnetv2, with BatchNorm; the head is a convolution."""
-
-    def __init__(self, sizes, width=4):
-        super().__init__()
-        self.stem = nn.ModuleDict({"conv": conv(3, width, 7, 2)})
-        c_in, self.stages = width, nn.ModuleList()
-        for stage, size in enumerate(sizes):
-            blocks = nn.Sequential()
-            for index in range(size):
-                stride = 2 if stage and not index else 1
-                blocks.append(PreActivationBlock(c_in, width * 2**stage, stride))
-                c_in = 4 * width * 2**stage
-            self.stages.append(nn.ModuleDict({"blocks": blocks}))
-        self.norm = nn.BatchNorm2d(c_in)
-        self.head = nn.ModuleDict({"fc": conv(c_in, CLASSES, 1, bias=True)})
-
-    def forward(self, x):
-        x = F.max_pool2d(self.stem["conv"](x), 3, 2, padding=1)
-        for stage in self.stages:
-            x = stage["blocks"](x)
-        x = F.relu(self.norm(x)).mean((2, 3), keepdim=True)
-        return self.head["fc"](x).flatten(1)
-
-
 class StandardizedConv(nn.Conv2d):
     """Of timm.layers.std_conv, with the gain of a ReLU in every kernel."""
 
@@ -196,41 +154,6 @@ class NormFreeResNet(nn.Module):
 
 
 # --- xternalz/WideResNet-pytorch ----------------------------------------------------------------
-
-
-class WideBlock(nn.Module):
-    def __init__(self, c_in, c_out, stride):
-        super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(c_in), conv(c_in, c_out, 3, stride)
-        self.bn2, self.conv2 = nn.BatchNorm2d(c_out), conv(c_out, c_out)
-        self.convShortcut = conv(c_in, c_out, 1, stride) if c_in != c_out else None
-
-    def forward(self, x):
-        activated = F.relu(self.bn1(x))
-        h = self.conv2(F.relu(self.bn2(self.conv1(activated))))
-        return h + (x if self.convShortcut is None else self.convShortcut(activated))
-
-
-class WideResNet(nn.Module):
-    def __init__(self, blocks, k, width=4):
-        super().__init__()
-        self.conv1 = conv(3, width)
-        c_in = width
-        for stage in range(3):
-            c_out = width * k * 2**stage
-            strides = [2 if stage else 1] + [1] * (blocks - 1)
-            made = nn.Sequential()
-            for stride in strides:
-                made.append(WideBlock(c_in, c_out, stride))
-                c_in = c_out
-            setattr(self, f"block{stage + 1}", nn.ModuleDict({"layer": made}))
-        self.bn1, self.fc = nn.BatchNorm2d(c_in), nn.Linear(c_in, CLASSES)
-
-    def forward(self, x):
-        x = self.conv1(x)
-        for block in (self.block1, self.block2, self.block3):
-            x = block["layer"](x)
-        return self.fc(F.relu(self.bn1(x)).mean((2, 3)))
 
 
 # --- hongyi-zhang/Fixup -------------------------------------------------------------------------

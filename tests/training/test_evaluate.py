@@ -1,12 +1,10 @@
 """Every example of a split counts once, however it is cut and spread."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.models import onednn
 from nf_resnets.training.evaluate import make_evaluate
 from tests.training import small
 
@@ -63,68 +61,6 @@ def test_the_whole_split_once(batch_size, data):
     np.testing.assert_allclose(found["accuracy"], accuracy, rtol=1e-7)
 
 
-@pytest.mark.parametrize(("runs", "sweep", "data"), [(3, 1, 2), (4, 2, 4), (4, 4, 1)])
-def test_several_runs(runs, sweep, data):
-    params = parameters(runs)
-    found = evaluate(linear, params, sweep=sweep, data=data)
-    expected = [by_numpy(params, run) for run in range(runs)]
-    np.testing.assert_allclose(found["loss"], [loss for loss, _ in expected], **CLOSE)
-    np.testing.assert_allclose(found["accuracy"], [right for _, right in expected], rtol=1e-7)
-    assert len(set(found["loss"].tolist())) == runs
-
-
-def test_one_compilation_and_one_trace_for_many_runs():
-    traces = []
-
-    def counted(params, batch_stats, images, keys):
-        traces.append(images.shape)
-        return linear(params, batch_stats, images, keys)
-
-    mesh = training.make_mesh(devices=jax.devices()[:2])
-    compiled = make_evaluate(counted, mesh, batch_size=16)
-    data = training.replicate(SPLIT, mesh)
-    for _ in range(2):
-        compiled(training.shard_runs(parameters(8), mesh), {}, data)
-    # Four batches of 14 are enough for 53 examples, where 16 are allowed: 7 on a device.
-    assert traces == [(7, 8, 8, 1)] and compiled._cache_size() == 1
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "data", "expected"),
-    [(200, 1, 53), (50, 1, 27), (16, 1, 14), (53, 4, 14), (1, 2, 1)],
-)
-def test_batches_are_equal_and_no_larger_than_the_split(batch_size, data, expected):
-    shapes = []
-
-    def seen(params, batch_stats, images, keys):
-        shapes.append(images.shape[0])
-        return linear(params, batch_stats, images, keys)
-
-    evaluate(seen, parameters(1), data=data, batch_size=batch_size)
-    assert shapes == [expected]
-
-
-def test_infinite_logits_of_the_filling_do_not_leak():
-    # 53 = 3 * 14 + 11: the last batch is filled up from its twelfth place on with the last example.
-    last = (jnp.asarray(SPLIT.images[-1], jnp.float32) - 8) / 5
-
-    def explodes(params, batch_stats, images, keys):
-        logits, _ = linear(params, batch_stats, images, keys)
-        is_last = jnp.all(images == last[None], axis=(1, 2, 3))
-        filling = (is_last & (jnp.arange(images.shape[0]) >= 11))[:, None]
-        return jnp.where(filling, params["worst"], logits), batch_stats
-
-    worst = np.array([np.nan, np.inf, -np.inf, 1e38], np.float32).reshape(4, 1, 1)
-    params = parameters(4) | {"worst": worst}
-    found = evaluate(explodes, params)
-    expected = [by_numpy(params, run) for run in range(4)]
-    np.testing.assert_allclose(found["loss"], [loss for loss, _ in expected], **CLOSE)
-    np.testing.assert_allclose(found["accuracy"], [right for _, right in expected], rtol=1e-7)
-
-    # Where the example counts, it is not hidden.
-    assert np.isnan(evaluate(explodes, params, batch_size=53)["loss"][:3]).all()
-
-
 def test_batch_norm_uses_its_running_statistics():
     model = small.wide_resnet("batchnorm")
     variables = small.he_variables(model)
@@ -147,41 +83,3 @@ def test_batch_norm_uses_its_running_statistics():
         # Float32 through ten layers, batches of 8 against one of 53; measured: 3e-8.
         np.testing.assert_allclose(found["loss"][run], losses.mean(), rtol=2e-6)
     assert abs(found["loss"][0] - found["loss"][1]) > 1e-2
-
-
-def test_the_sum_of_half_precision_logits_is_in_float32():
-    def rounded(params, batch_stats, images, keys):
-        logits, _ = linear(params, batch_stats, images, keys)
-        return logits.astype(jnp.bfloat16), batch_stats
-
-    found = evaluate(rounded, parameters(1), batch_size=64)
-    assert found["loss"].dtype == found["accuracy"].dtype == np.float32
-    # Only the logits are rounded, not the losses: one loss of 53 rounded to 8 bits is 7e-5 off.
-    expected, _ = by_numpy(parameters(1), 0, jnp.bfloat16)
-    np.testing.assert_allclose(found["loss"], expected, rtol=2e-6)
-
-
-def test_refusals():
-    mesh = training.make_mesh(2, 4)
-    with pytest.raises(ValueError, match=r"^batch_size=0 found; expected at least 1\.$"):
-        make_evaluate(linear, mesh, batch_size=0)
-    for wrong in (2.5, 2.0, "2", None):
-        with pytest.raises(TypeError, match=f"^batch_size={wrong!r} found; expected a whole num"):
-            make_evaluate(linear, mesh, batch_size=wrong)
-    compiled = make_evaluate(linear, mesh, batch_size=16)
-    nothing = jax.tree.map(
-        lambda leaf: leaf[:0] if leaf.ndim and len(leaf) == COUNT else leaf, SPLIT
-    )
-    with pytest.raises(ValueError, match="the split has no examples; expected at least one"):
-        compiled(parameters(2), {}, nothing)
-    with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2"):
-        compiled(parameters(3), {}, SPLIT)
-
-
-def test_its_convolutions_call_onednn_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(onednn, "available", lambda: True)
-    model, mesh = small.wide_resnet("fixup"), training.make_mesh(devices=jax.devices()[:1])
-    params = training.stack([small.he_variables(model)["params"]])
-    compiled = make_evaluate(training.eval_apply(model), mesh, batch_size=16)
-    text = compiled.trace(params, {}, SPLIT).lower(lowering_platforms=("cpu",)).as_text()
-    assert "__onednn$" in text

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from nf_resnets.training import cross_entropy
@@ -50,26 +49,12 @@ def test_mixed_labels(epsilon):
     np.testing.assert_allclose(found, numpy_loss(targets), **FLOAT32)
 
 
-def test_plain_labels_have_the_very_loss_of_before():
-    found = cross_entropy(LOGITS, {"label": LABELS})
-    plain = optax.softmax_cross_entropy_with_integer_labels(jnp.asarray(LOGITS), LABELS)
-    np.testing.assert_array_equal(found, plain)
-    assert cross_entropy(jnp.asarray(LOGITS, jnp.bfloat16), {"label": LABELS}).dtype == jnp.float32
-
-
 @pytest.mark.parametrize("epsilon", [-0.1, 1.0, float("nan")])
 def test_a_smoothing_out_of_range_is_refused(epsilon):
     with pytest.raises(
         ValueError, match=r"label_smoothing=.* found; expected 0 <= label_smoothing"
     ):
         cross_entropy(LOGITS, {"label": LABELS}, label_smoothing=epsilon)
-
-
-def test_half_of_a_mixture_is_refused():
-    with pytest.raises(
-        ValueError, match="a batch of fraction, label found; expected other_label and"
-    ):
-        cross_entropy(LOGITS, {"label": LABELS, "fraction": SHARE})
 
 
 @pytest.mark.parametrize("name", ["label", "other_label"])
@@ -82,14 +67,6 @@ def test_labels_that_are_not_one_integer_each_are_refused(name, labels):
     """One label alone was broadcast to all examples."""
     batch = {"label": LABELS, "other_label": OTHERS, "fraction": SHARE, name: labels}
     with pytest.raises(ValueError, match=rf"^{name} of shape .* found; expected .* shape \[12\]"):
-        cross_entropy(LOGITS, batch)
-
-
-@pytest.mark.parametrize("fraction", [SHARE[:, None], SHARE[:1], SHARE[0]])
-def test_fractions_that_are_not_one_number_each_are_refused(fraction):
-    """A column was broadcast to the losses of all pairs of examples."""
-    batch = {"label": LABELS, "other_label": OTHERS, "fraction": fraction}
-    with pytest.raises(ValueError, match=r"^fraction of shape .* expected one .* shape \[12\]"):
         cross_entropy(LOGITS, batch)
 
 

@@ -53,28 +53,6 @@ def test_the_handlers_come_back_without_a_signal_and_after_an_error():
             assert not stop.requested
 
 
-def test_one_inside_another_hears_first():
-    with handlers(signal.SIG_DFL):
-        with Preemption() as outer:
-            with Preemption() as inner:
-                signal.raise_signal(signal.SIGTERM)
-            assert (outer.requested, inner.requested) == (False, True)
-            signal.raise_signal(signal.SIGTERM)
-            assert outer.requested
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_an_object_serves_twice():
-    with handlers(signal.SIG_DFL):
-        stop = Preemption()
-        for _ in range(2):
-            with stop:
-                assert not stop.requested
-                signal.raise_signal(signal.SIGINT)
-                assert stop.requested
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-
-
 def test_an_ignored_signal_stays_ignored():
     with handlers(signal.SIG_IGN), Preemption() as stop:
         signal.raise_signal(signal.SIGTERM)

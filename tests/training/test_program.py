@@ -8,7 +8,7 @@ import pytest
 from nf_resnets import schemes, training
 from nf_resnets.training.program import build
 from tests.training import linear, small
-from tests.training.linear import BATCH, STEPS, program, state
+from tests.training.linear import program, state
 
 
 def test_the_test_is_compiled_with_the_program_and_first_computed_when_called():
@@ -28,27 +28,6 @@ def test_the_test_is_compiled_with_the_program_and_first_computed_when_called():
     ours.test(ours.put(ours.empty(), 0, state()))
     jax.effects_barrier()
     assert len(traces) == before and all(computed) and computed
-
-
-def test_a_number_of_steps_that_is_none_is_refused():
-    for wrong, expected in ((0, "at least 1"), (2.5, ".* a whole number")):
-        with pytest.raises(ValueError, match=f"^num_steps={wrong} found; expected {expected}"):
-            program(steps=wrong)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["batch_size", "micro_batches", "bn_estimate_batches", "eval_batch_size",
-     "calibration_examples"],
-)  # fmt: skip
-def test_a_number_of_examples_that_is_not_whole_is_refused(name):
-    for wrong in (2.5, 2.0, "2", True):
-        with pytest.raises(TypeError, match=f"^{name}={wrong!r} found; expected a whole number"):
-            training.ImageTraining(**{"batch_size": BATCH, "num_steps": STEPS, name: wrong})
-    settings = {"batch_size": BATCH, "num_steps": STEPS, name: np.int64(2)}
-    assert training.ImageTraining(**settings).metrics
-    with pytest.raises(TypeError, match="^runs_per_device=1.5 found; expected a whole number"):
-        program(runs=1.5)
 
 
 def kernel_of(value, **hyper):
@@ -81,34 +60,11 @@ def test_a_state_of_another_program_is_refused_and_not_broadcast(other, message)
         program().put(program().empty(), 0, other)
 
 
-def test_a_start_that_is_none_is_refused():
-    for wrong in (state().params, "fixup"):
-        with pytest.raises(TypeError, match=r"^start is a \w+; expected a training.Start, or a st"):
-            training.train(program(), [wrong])
-
-
-def test_an_average_that_the_state_does_not_have_is_refused():
-    settings = training.ImageTraining(BATCH, STEPS, average_decay=0.5)
-    with pytest.raises(ValueError, match=r"^average_decay=0.5 found with a state that has no aver"):
-        training.image_program(
-            linear.apply, linear.dataset(), linear.optimizer, small.mesh_of(), settings, state()
-        )
-
-
 def test_a_scheme_of_other_parts_than_the_networks_is_refused():
     model = small.wide_resnet("skipinit")
     initial = training.make_initial(model, (jnp.zeros((1, 8, 8, 1)),), small.sgd)
     with pytest.raises(ValueError, match=r"^the scheme 'plain' has alpha=False, and the network"):
         initial(schemes.get("plain"), 0, dict(small.HYPER), None, None, None)
-
-
-def test_what_is_no_augmentation_is_refused():
-    with pytest.raises(TypeError, match=r"^augmentation is a dict; expected a data.Augmentation"):
-        training.ImageTraining(BATCH, STEPS, augmentation={"flip": True})
-    with pytest.raises(ValueError, match=r"^bn_estimate_batches=-1 found; expected at least 0"):
-        training.ImageTraining(BATCH, STEPS, bn_estimate_batches=-1)
-    with pytest.raises(ValueError, match=r"^calibration_examples=-1 found; expected at least 1"):
-        training.ImageTraining(BATCH, STEPS, calibration_examples=-1)
 
 
 def test_runs_of_a_model_begin_with_their_scheme_and_seed():

@@ -3,43 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax.core import FrozenDict
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nf_resnets import models, training
 from tests.training import small
-
-
-def test_meshes():
-    mesh = training.make_mesh()
-    assert dict(mesh.shape) == {"sweep": 1, "data": jax.device_count()}
-    assert mesh.axis_types == (AxisType.Auto,) * 2
-    assert dict(training.make_mesh(2).shape) == {"sweep": 2, "data": jax.device_count() // 2}
-    two = training.make_mesh(2, 1, devices=jax.devices()[1:3])
-    assert two.devices.ravel().tolist() == jax.devices()[1:3]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0,), "a mesh of sweep=0, data=None found; expected 1 or more of each."),
-        ((1, 0), "a mesh of sweep=1, data=0 found; expected 1 or more of each."),
-        ((3,), "8 devices found; expected a multiple of sweep=3, as many for each group."),
-        ((16,), "8 devices found; expected a multiple of sweep=16, as many for each group."),
-        ((2, 3), "a mesh of sweep=2 times data=3 needs 6 devices; 8 found."),
-    ],
-)
-def test_meshes_that_do_not_fit(arguments, message):
-    with pytest.raises(ValueError) as error:
-        training.make_mesh(*arguments)
-    assert str(error.value) == message
-
-
-def test_a_mesh_needs_a_device():
-    with pytest.raises(ValueError, match="^0 devices found"):
-        training.make_mesh(devices=[])
 
 
 def test_sharding():
@@ -52,70 +20,6 @@ def test_sharding():
     for array in (sharded, whole, training.replicate(sharded, mesh)):
         small.assert_close(array, tree, rtol=0, atol=0)
     assert sharded["b"][0].dtype == jnp.int32
-
-
-def test_sharding_refuses():
-    mesh = training.make_mesh(2, 4)
-    with pytest.raises(ValueError, match=r"^3 runs found; expected a multiple of 2, the devices"):
-        training.shard_runs({"a": np.zeros((3, 4))}, mesh)
-    with pytest.raises(ValueError, match=r"^0 runs found"):
-        training.shard_runs({"a": np.zeros((0, 4))}, mesh)
-    with pytest.raises(ValueError, match=r"^the scalar .*; expected a leading axis of runs"):
-        training.shard_runs({"a": np.float32(1)}, mesh)
-
-
-def test_a_fresh_state():
-    state = small.state_of({"params": {"head": {"kernel": np.ones((2, 3), np.float32)}}}, seed=7)
-    assert int(state.step) == 0 and state.step.dtype == jnp.int32
-    assert int(state.seed) == 7 and state.seed.dtype == jnp.uint32
-    assert state.batch_stats == {}
-    assert {name: float(value) for name, value in state.hyper.items()} == {
-        name: float(np.float32(value)) for name, value in small.HYPER.items()
-    }
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-    for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*32\), got"):
-            small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, seed=seed)
-    with pytest.raises(ValueError, match="^learning_rate=-0.1 found"):
-        small.state_of({"params": {"head": {"kernel": np.ones((2, 3))}}}, learning_rate=-0.1)
-
-
-def test_states_under_vmap_and_eval_shape():
-    def make(rate):
-        params = {"head": {"kernel": jnp.ones((2, 3))}}
-        return training.create_state(
-            params, small.sgd, {"learning_rate": rate, "weight_decay": 0.0}
-        )
-
-    states = jax.vmap(make)(jnp.array([0.1, 0.2]))
-    assert states.hyper["learning_rate"].shape == (2,)
-    assert jax.eval_shape(make, 0.1).params["head"]["kernel"].shape == (2, 3)
-
-
-def test_containers_stay_what_they_are():
-    def apply(params, batch_stats, images, keys):
-        return images @ params["w"], {"a": {"mean": images.mean()}}
-
-    state = training.create_state(
-        FrozenDict({"w": np.ones((3, 2), np.float32)}),
-        lambda hyper: optax.sgd(hyper["learning_rate"]),
-        {"learning_rate": 0.1},
-        batch_stats=FrozenDict({"a": {"mean": np.float32(0)}}),
-    )
-    batch = {"image": jnp.full((2, 3), 2.0), "label": jnp.zeros(2, jnp.int32)}
-    new, _ = training.replica_step(
-        state, batch, apply_fn=apply, optimizer=lambda hyper: optax.sgd(hyper["learning_rate"])
-    )
-    assert jax.tree.structure(new) == jax.tree.structure(state)
-    assert float(new.batch_stats["a"]["mean"]) == 2
-
-
-def test_stack_and_unstack():
-    trees = [{"a": jnp.array([run, 1]), "b": {}} for run in range(3)]
-    stacked = training.stack(trees)
-    assert stacked["a"].shape == (3, 2) and stacked["b"] == {}
-    for run, tree in enumerate(trees):
-        small.assert_close(training.unstack(stacked, run), tree, rtol=0, atol=0)
 
 
 def test_batch_norm_slices_are_spread_or_refused():
@@ -140,26 +44,3 @@ def test_batch_norm_slices_are_spread_or_refused():
     apply = training.train_apply(model(6), shards=2)
     with pytest.raises(ValueError, match="4 images cannot be cut into bn_groups=3"):
         jax.eval_shape(apply, variables["params"], variables["batch_stats"], images)
-
-
-@pytest.mark.parametrize("make", [training.train_apply, training.eval_apply])
-def test_statistics_are_there_when_the_network_needs_them_and_only_then(make):
-    images = jnp.ones((8, 8, 8, 1))
-    model = small.wide_resnet("batchnorm")
-    variables = small.he_variables(model)
-    with pytest.raises(ValueError, match="^batch_stats is empty, and the network has BatchNorm"):
-        jax.eval_shape(make(model), variables["params"], {}, images)
-
-    def of_batch_norm(statistics):
-        return make(model)(variables["params"], statistics, images)[1]
-
-    found = jax.eval_shape(of_batch_norm, variables["batch_stats"])
-    assert jax.tree.structure(found) == jax.tree.structure(variables["batch_stats"])
-
-    model = small.wide_resnet("fixup")
-    params = small.he_variables(model)["params"]
-    for statistics in ({}, {"left": jnp.ones(2)}):
-        logits, found = jax.eval_shape(make(model), params, statistics, images)
-        assert logits.shape == (8, 10) and jax.tree.structure(found) == jax.tree.structure(
-            statistics
-        )

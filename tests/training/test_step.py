@@ -2,18 +2,15 @@
 
 import functools
 import math
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 
-from nf_resnets import init, optim, training
+from nf_resnets import optim, training
 from nf_resnets.data.batch import Augmentation
-from nf_resnets.training.step import choose_vectorize
 from tests.training import small
 
 BATCH = 16
@@ -165,48 +162,6 @@ def test_four_steps_against_numpy(devices, options):
     assert states.step.tolist() == [4] and states.seed.tolist() == [3]
 
 
-def test_fixup_begins_at_ln_10_and_moves_its_head_alone():
-    model = small.wide_resnet("fixup")
-    params = init.fixup(small.he_variables(model)["params"], depth=3)
-    # He's scalars were noise; Fixup sets them.
-    assert float(params["bias_head"]) == 0 and float(np.abs(params["head"]["kernel"]).max()) == 0
-    state = small.state_of({"params": params}, weight_decay=0.0)
-    rng = np.random.default_rng(0)
-    batch = {
-        "image": rng.standard_normal((BATCH, 8, 8, 1)).astype(np.float32),
-        "label": np.arange(BATCH, dtype=np.int32) % 10,
-    }
-    step = jax.jit(
-        functools.partial(
-            training.replica_step, apply_fn=training.train_apply(model), optimizer=small.sgd
-        )
-    )
-
-    moved = []
-    for index in range(3):
-        before = state
-        state, metrics = step(state, batch)
-        if index == 0:
-            # The float32 nearest to ln 10, or its neighbour.
-            np.testing.assert_array_max_ulp(np.asarray(metrics["loss"]), np.float32(math.log(10)))
-        changes = jax.tree.map(
-            lambda new, old: bool(np.any(new != old)), state.params, before.params
-        )
-        moved.append(
-            {
-                "/".join(key.key for key in path)
-                for path, changed in jax.tree_util.tree_leaves_with_path(changes)
-                if changed
-            }
-        )
-    assert moved[0] == {"head/kernel", "head/bias"}
-    # The head's gradient opens the way for the branches' last layers, these for everything else.
-    last = {f"stage_{stage}/first/conv_2/kernel" for stage in (1, 2, 3)}
-    first = {f"stage_{stage}/first/conv_1/kernel" for stage in (1, 2, 3)}
-    assert last <= moved[1] and not first & moved[1]
-    assert first <= moved[2]
-
-
 FLIPS = Augmentation(flip=True)
 
 
@@ -241,17 +196,6 @@ def test_runs_go_as_far_as_told_and_equal_the_same_runs_alone(vectorize):
     assert np.nanmin(np.ptp(found.curve["loss"][[0, 2, 3], 0])) > 1e-2
 
 
-def test_runs_of_other_numbers_share_one_program():
-    steps, mesh = steps_on(1, 1, augmentation=FLIPS), small.mesh_of()
-    traced = []
-    for seed, rate in enumerate((0.1, 0.3, 0.5)):
-        state = state_of(seed=seed, learning_rate=rate, weight_decay=rate / 10)
-        small.train(steps, [state], SPLIT, mesh, num_steps=4)
-        traced.append(len(TRACES))
-    # Neither a call's outputs nor a fresh state look different from the first inputs.
-    assert len(set(traced)) == steps._cache_size() == 1
-
-
 @pytest.mark.parametrize("vectorize", ["vmap", "loop"])
 def test_a_diverged_run_stops_at_its_step_and_leaves_its_neighbours_alone(vectorize):
     _, *others = different_runs()
@@ -277,38 +221,6 @@ def test_an_update_that_is_not_finite_diverges_at_its_step_though_its_loss_is():
     assert found.diverged.tolist() == [True, False, False, False]
     last = {name: np.isfinite(values[0, 0]) for name, values in found.curve.items()}
     assert last == {"loss": True, "accuracy": True, "grad_norm": True, "update_norm": False}
-
-
-def test_the_states_given_are_donated_and_what_they_were_made_from_is_not():
-    params = parameters()
-    state = small.state_of({"params": params})
-    stacked = training.stack([state] * 4)
-    mesh = small.mesh_of(2, 2)
-    states = training.shard_runs(stacked, mesh)
-    data = training.replicate(SPLIT, mesh)
-    counts = training.shard_runs(np.full(4, 1, np.int32), mesh)
-    new = steps_on(2, 2, augmentation=FLIPS, vectorize="loop")(states, data, counts).states
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
-    # On a CPU the sharded arrays share memory with their sources, which must not be written to.
-    for tree in (params, state.params, training.unstack(stacked.params, 1)):
-        jax.tree.map(np.testing.assert_array_equal, small.host(tree), parameters())
-    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((data, new)))
-    with pytest.raises(AssertionError):
-        jax.tree.map(
-            np.testing.assert_array_equal, small.host(new.params), small.host(stacked.params)
-        )
-
-
-@pytest.mark.parametrize("vectorize", ["vmap", "loop"])
-def test_seeds_make_different_batches(vectorize):
-    states = [state_of(seed=seed) for seed in (5, 6, 5, 7)]
-    found = call_four(states, [1] * 4, vectorize=vectorize)
-    first, second, third, _ = found.curve["loss"][:, 0].tolist()
-    assert first == third and abs(first - second) > 1e-3
-    # The augmentation follows from the seed as the order does; as they are, the images differ.
-    rows = small.order(5, 0, 48)[:BATCH]
-    x = (SPLIT.images[rows].reshape(BATCH, -1) - np.float64(8)) / 5
-    assert abs(first - gradient(float64(parameters()), x, SPLIT.labels[rows])[0]) > 1e-3
 
 
 def abstract(tree):
@@ -363,172 +275,6 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
     assert {leaf.dtype for leaf in metrics.values()} == {np.dtype(np.float32)}
 
 
-def test_state_that_an_optimizer_makes_of_constants_goes_through_the_loop():
-    def optimizer(hyper):
-        return optax.adafactor(hyper["learning_rate"])  # of small matrices it has zeros
-
-    steps = training.make_train_steps(network, optimizer, small.mesh_of(), batch_size=BATCH)
-    states = training.stack([small.state_of({"params": parameters()}, optimizer=optimizer)])
-    made = jax.eval_shape(steps, states, SPLIT, np.array([1], np.int32))
-    assert abstract(made.states) == abstract(states)
-
-
-def test_a_state_of_what_cannot_be_trained_is_refused_by_its_name():
-    def state(params=None, optimizer=small.sgd, seed=0):
-        params = params or {"head": {"kernel": jnp.ones((4, 2))}}
-        training.create_state(params, optimizer, small.HYPER, seed=seed)
-
-    with pytest.raises(TypeError, match="^leaf 'act' of params is a custom_jvp; expected an arr"):
-        state({"act": jax.nn.relu})
-    with pytest.raises(TypeError, match="^leaf '0/rng_key' of the optimizer's state is a key<fry>"):
-        state(optimizer=lambda hyper: optax.chain(optax.add_noise(0.1, 0.5, 0), optax.sgd(0.1)))
-    for seed in (-1, 2**32, np.int64(2**32 + 1)):
-        message = rf"^seed must be in \[0, 2\*\*32\), got {seed}\.$"
-        with pytest.raises(ValueError, match=message):
-            state(seed=seed)
-        with pytest.raises(ValueError, match=message):
-            training.Start("fixup", seed, {})
-    with pytest.raises(TypeError, match=r"^seed=1.5 found; expected a whole number in \[0, 2"):
-        state(seed=1.5)
-    for counter in (3, np.ones(3, bool), np.int64(3), np.complex64(1)):
-        with pytest.raises(TypeError, match=r"^leaf 'a/seen' of params has dtype \w+; expect"):
-            state({"a": {"seen": counter, "kernel": jnp.ones((4, 2))}})
-    with pytest.raises(TypeError, match=r"^optimizer\(hyper\) is a NoneType; expected an optax tr"):
-        state(optimizer=lambda hyper: None)
-
-
-@pytest.mark.parametrize("number", [None, "0.1", "a", np.ones(2), optax.constant_schedule(0.1)])
-def test_what_is_no_number_of_a_run_is_refused_by_its_name(number):
-    with pytest.raises(TypeError, match=r"^hyper\['rate'\]=.* found; expected one number"):
-        training.create_state({"w": jnp.ones(2)}, lambda hyper: optax.sgd(0.1), {"rate": number})
-
-
-@pytest.mark.parametrize(
-    ("returned", "error", "message"),
-    [
-        (lambda z, s: z, TypeError, "apply returned a .*Tracer; expected two values"),
-        (lambda z, s: (z[:1], s), ValueError, r"logits of shape \[1, 10\] found for 4 images; exp"),
-        (lambda z, s: (z[:, None], s), ValueError, r"logits of shape \[4, 1, 10\] found for 4"),
-        (lambda z, s: (z, {"mean": z}), ValueError, "leaf 'mean' of batch_stats after a step is "),
-    ],
-)
-def test_what_a_function_must_not_return_is_said(returned, error, message):
-    def apply(params, batch_stats, images, keys):
-        return returned(*network(params, batch_stats, images, keys))
-
-    step = functools.partial(training.replica_step, apply_fn=apply, optimizer=small.sgd)
-    batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
-    with pytest.raises(error, match=f"^{message}"):
-        jax.eval_shape(step, state_of(), batch)
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        # By position they would be swapped.
-        (lambda s: {"average": s["mean"], "a_var": s["var"]}, "'mean' .* is not there; expected"),
-        (lambda s: {**s, "var": jnp.ones((2, 3))}, r"'var' .* is \[2, 3\]; expected \[3\]"),
-        (
-            lambda s: {**s, "mean": s["mean"].mean()},
-            r"'mean' .* is \[\]; expected \[3\], as before",
-        ),
-        (lambda s: {**s, "more": s["mean"]}, r"'more' .* is \[3\]; expected none"),
-    ],
-)
-def test_other_statistics_than_were_given_are_refused(returned, message):
-    def apply(params, batch_stats, images, keys):
-        return network(params, batch_stats, images, keys)[0], returned(batch_stats)
-
-    statistics = {"mean": jnp.zeros(3), "var": jnp.ones(3)}
-    state = small.state_of({"params": parameters(), "batch_stats": statistics})
-    step = functools.partial(training.replica_step, apply_fn=apply, optimizer=small.sgd)
-    batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
-    with pytest.raises(ValueError, match=f"^leaf {message}"):
-        jax.eval_shape(step, state, batch)
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_counters_among_the_statistics_are_not_summed(parts):
-    """Summed over two devices, or two parts of a batch, these pass their largest numbers."""
-
-    def apply(params, batch_stats, images, keys):
-        return network(params, None, images, keys)[0], jax.tree.map(lambda n: n + 1, batch_stats)
-
-    counters = {"short": jnp.uint8(200), "long": jnp.int32(1_500_000_000)}
-    state = small.state_of({"params": parameters(), "batch_stats": counters})
-    batch = {"image": jnp.ones((2, 4, 8, 8, 1)), "label": jnp.zeros((2, 4), jnp.int32)}
-    step = functools.partial(
-        training.replica_step, apply_fn=apply, optimizer=small.sgd, axis_name="data",
-        micro_batches=parts,
-    )  # fmt: skip
-    pmapped = jax.pmap(step, axis_name="data", in_axes=(None, 0), out_axes=(None, None))
-    found = pmapped(state, batch)[0].batch_stats
-    assert {name: int(leaf) for name, leaf in found.items()} == {
-        "short": 201, "long": 1_500_000_001,
-    }  # fmt: skip
-
-
-def test_an_optimizer_is_given_the_loss():
-    """Polyak's step is ``loss / ||gradient||**2``, here below its bound."""
-
-    def polyak(hyper):
-        return optax.polyak_sgd(max_learning_rate=1e6, eps=0.0)
-
-    state = small.state_of({"params": parameters()}, optimizer=polyak)
-    x = np.random.default_rng(5).standard_normal((BATCH, 8, 8, 1)).astype(np.float32)
-    labels = np.arange(BATCH, dtype=np.int32) % 10
-    step = functools.partial(training.replica_step, apply_fn=network, optimizer=polyak)
-    new, _ = jax.jit(step)(state, {"image": x, "label": labels})
-    loss, _, grads = gradient(float64(parameters()), np.float64(x).reshape(BATCH, -1), labels)
-    rate = loss / sum((grad**2).sum() for grad in jax.tree.leaves(grads))
-    expected = jax.tree.map(lambda leaf, grad: leaf - rate * grad, parameters(), grads)
-    small.assert_close(new.params, expected, **FLOAT32)
-
-
-def test_a_network_of_ones_own_that_is_no_function_is_refused():
-    class Own(nn.Module):
-        pass
-
-    for make in (training.train_apply, training.eval_apply):
-        with pytest.raises(TypeError, match="^model is a Own, no network of nf_resnets.models; ex"):
-            make(Own())
-    initial = training.make_initial(network, (jnp.ones((1, 8, 8, 1)),), small.sgd)
-    with pytest.raises(TypeError, match="^a training.Start found with a function for a model; ex"):
-        initial(None, 0, small.HYPER, 0.0, 1.0, None)
-
-
-def test_refusals():
-    one, two = small.mesh_of(), small.mesh_of(2, 4)
-
-    def refused(message, mesh, batch_size=BATCH, runs=None, counts=(1,), **options):
-        with pytest.raises(ValueError, match=message):
-            steps = training.make_train_steps(
-                network, small.sgd, mesh, batch_size=batch_size, **options
-            )
-            assert runs is not None
-            steps(training.stack([state_of()] * runs), SPLIT, np.array(counts, np.int32))
-
-    refused(r"^batch_size=18 does not divide evenly over the 4 dev", two, 18)
-    refused(r"^batch_size=16 does not divide .* micro_batches=3 on each", one, micro_batches=3)
-    refused(r"^vectorize='pmap' found; expected 'auto', 'vmap' or", one, vectorize="pmap")
-    refused(r"^longest=0 found; expected at least 1", one, longest=0)
-    for name in ("batch_size", "micro_batches", "longest"):
-        with pytest.raises(TypeError, match=f"^{name}=2.0 found; expected a whole number"):
-            training.make_train_steps(network, small.sgd, one, **{"batch_size": 4, name: 2.0})
-    with pytest.raises(TypeError, match="^micro_batches=2.0 found; expected a whole number"):
-        training.replica_step(
-            state_of(), {}, apply_fn=network, optimizer=small.sgd, micro_batches=2.0
-        )
-    refused(r"^3 runs found; expected a multiple of 2, the devices of the mesh's", two, runs=3)
-    refused(r"^1 runs found; expected a multiple of 2", two, runs=1)
-    refused(
-        r"^gradient_noise=True found for a batch of 16 in one", one, runs=1, gradient_noise=True
-    )
-    message = r"^counts of shape \(2,\) found; expected \(1,\)"
-    refused(message, one, runs=1, counts=(1, 1))
-    refused("batch_size=64 is larger than the training split of 48", one, 64, runs=1)
-
-
 def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
     rng = np.random.default_rng(4)
     batch = {
@@ -553,48 +299,3 @@ def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
     norm = math.sqrt(sum((grad**2).sum() for grad in jax.tree.leaves(mixed)))
     np.testing.assert_allclose(metrics["grad_norm"], norm, **FLOAT32)
     assert first[0] != pytest.approx(second[0], abs=1e-2)
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_many_parts_of_half_precision_are_summed_in_float32(dtype):
-    """Every part has the gradients -1/2 and 1/2; a sum of them in bfloat16 stays at 128."""
-    parts = 8192
-
-    def sgd(hyper):
-        return optax.sgd(hyper["learning_rate"])
-
-    state = training.create_state({"w": jnp.zeros((1, 2), dtype)}, sgd, {"learning_rate": 1.0})
-    batch = {"image": jnp.ones((parts, 1)), "label": jnp.zeros(parts, jnp.int32)}
-    step = functools.partial(
-        training.replica_step,
-        apply_fn=lambda params, stats, x, keys: (x.astype(dtype) @ params["w"], stats),
-        optimizer=sgd,
-        micro_batches=parts,
-    )
-    new, metrics = jax.jit(step)(state, batch)
-    assert new.params["w"].dtype == dtype
-    np.testing.assert_array_equal(new.params["w"].astype(jnp.float32), [[0.5, -0.5]])
-    assert metrics["grad_norm"] == np.float32(0.5**0.5)
-
-
-@pytest.mark.slow
-def test_smoothed_labels_in_parts_are_those_of_the_whole_batch():
-    mixed = {"augmentation": Augmentation(mixup=1.0)}
-    _, sharp = train([state_of()], 1, 2, **mixed)
-    whole, curve = train([state_of()], 1, 2, label_smoothing=0.2, **mixed)
-    parts, other = train([state_of()], 1, 2, label_smoothing=0.2, micro_batches=2, **mixed)
-    small.assert_close(parts.params, whole.params, **FLOAT32)
-    for name in curve:
-        np.testing.assert_allclose(other[name], curve[name], **FLOAT32, err_msg=name)
-    assert np.abs(curve["loss"] - sharp["loss"]).min() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("platform", "examples", "how"),
-    [("cpu", 8, "loop"), ("gpu", 512, "vmap"), ("tpu", 64, "vmap"), ("tpu", 128, "loop")],
-)
-def test_several_runs_on_a_device_are_vectorised_where_that_pays(platform, examples, how):
-    device = types.SimpleNamespace(platform=platform)
-    mesh = types.SimpleNamespace(devices=np.array([[device]], dtype=object))
-    assert choose_vectorize("auto", mesh, examples) == how
-    assert choose_vectorize("vmap", mesh, examples) == "vmap"

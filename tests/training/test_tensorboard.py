@@ -11,9 +11,8 @@ import sys
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import Callbacks
 from nf_resnets.sweep.settings import RunSettings
-from nf_resnets.training.tensorboard import run_name
+from nf_resnets.training.callbacks import Callbacks
 from tests.sweep.small import key
 
 needs_tensorboardx = pytest.mark.skipif(
@@ -145,7 +144,6 @@ def test_the_settings_are_hparams(board, tmp_path):
     assert hparams["peak_lr"].number_value == 0.125
     assert hparams["scheme"].string_value == "fixup"
     assert hparams["flip"].WhichOneof("kind") == "bool_value"
-    assert found["_hparams_/session_end_info"].session_end_info.status == 2  # failure
 
 
 @needs_tensorboardx
@@ -173,36 +171,6 @@ def test_a_run_that_is_cut_and_goes_on_has_the_curve_of_its_twin(tmp_path, torn)
     second.on_run_end(KEY, "finished", {"steps": 40})
 
     assert scalars(run_folder(tmp_path / "cut")) == scalars(run_folder(tmp_path / "twin"))
-
-
-@needs_tensorboardx
-def test_a_run_that_starts_anew_starts_its_file_anew(board, tmp_path):
-    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
-    train(board, 0, 9, 25)
-    board.on_run_end(KEY, "waiting", {"message": "raised"})
-    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
-    board.on_step(KEY, 2, curve(1, 2, shift=0.5))
-    board.on_run_end(KEY, "diverged", {"steps": 2})
-    assert scalars(run_folder(tmp_path))["train/loss"] == [(1, 1.5), (2, 2.5)]
-
-
-@needs_tensorboardx
-def test_long_runs_are_thinned_with_both_ends(tmp_path):
-    board = make_board(tmp_path, most_points=10)
-    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 95)
-    train(board, 0, 93, 95, chunk=4, epoch=1000)
-    board.on_run_end(KEY, "diverged", {"steps": 93})
-    steps = [step for step, _ in scalars(run_folder(tmp_path))["train/loss"]]
-    assert steps == [1, *range(10, 91, 10), 93]
-
-
-@needs_tensorboardx
-def test_a_nan_is_logged_as_such(board, tmp_path):
-    board.on_run_begin(KEY, "a run", vars(SETTINGS), 0, 25)
-    board.on_step(KEY, 2, {name: np.float32([1.0, np.nan]) for name in NAMES})
-    board.on_run_end(KEY, "diverged", {"steps": 2})
-    (_, one), (_, other) = scalars(run_folder(tmp_path))["train/loss"]
-    assert one == 1.0 and np.isnan(other)
 
 
 @needs_tensorboardx
@@ -251,12 +219,6 @@ def test_a_full_disk_ends_the_log_of_the_run_only(board, tmp_path, monkeypatch):
     assert len(told) == 1 and "No space left" in told[0]
 
 
-def test_folders_have_short_names_of_plain_letters():
-    assert run_name("k" * 64, "a/b [c] ü, alpha none") == "a_b_c_,alpha_none-kkkkkkkkkk"
-    long = run_name("k" * 64, "m" * 400)
-    assert len(long) < 255 and long.endswith("-kkkkkkkkkk")
-
-
 def test_without_tensorboardx_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     from nf_resnets.training.tensorboard import TensorBoard
 
@@ -268,37 +230,23 @@ def test_without_tensorboardx_one_sentence_says_what_to_install(tmp_path, monkey
     assert str(found.value).count("\n") == 0
 
 
-class Recorder:
-    def __init__(self):
-        self.heard = []
+def test_a_callback_that_raises_disturbs_no_other_and_is_said_once():
+    heard = []
 
-    def __getattr__(self, event):
-        return lambda *values: self.heard.append((event, *values))
+    class Broken:
+        def on_run_end(self, *values):
+            raise ZeroDivisionError
 
+    class Recorder:
+        def on_run_end(self, *values):
+            heard.append(values)
 
-class Broken:
-    def __getattr__(self, event):
-        def fail(*values):
-            raise ZeroDivisionError(event)
+        def on_message(self, text):
+            heard.append(text)
 
-        return fail
-
-
-def test_several_pass_all_events_on_and_bear_one_that_raises():
-    one, other = Recorder(), Recorder()
-    both = Callbacks(one, Broken(), other)
-    sent = [
-        ("on_compile_begin", "p", "a run"),
-        ("on_compile_end", "p", 1.0, 2),
-        ("on_run_begin", KEY, "a run", vars(SETTINGS), 0, 9),
-        ("on_step", KEY, 1, {}),
-        ("on_epoch", KEY, 1, {}),
-        ("on_run_end", KEY, "finished", {}),
-        ("on_message", "text"),
-    ]
-    for event, *values in sent:
-        getattr(both, event)(*values)
-    for each in (one, other):
-        said = [event for event in each.heard if "raised" not in str(event)]
-        assert said == sent
-        assert len(each.heard) == len(sent) + 1  # told once that one raised
+    both = Callbacks(Broken(), Recorder())
+    for _ in range(2):
+        both.on_run_end(KEY, "finished", {})
+    assert heard == [
+        "Broken.on_run_end raised: ZeroDivisionError()", *[(KEY, "finished", {})] * 2
+    ]  # fmt: skip

@@ -1,7 +1,6 @@
 """A wave of runs: together as alone, resumed as uninterrupted, and what ends one of them."""
 
 import dataclasses
-import itertools
 import math
 
 import jax
@@ -111,14 +110,6 @@ def test_resumed_at_any_step_it_ends_as_the_uninterrupted_twin(whole, tmp_path, 
     assert_twins(found, whole)
 
 
-def test_a_finished_wave_that_is_started_again_makes_only_what_was_not_saved(whole, tmp_path):
-    """Who started it removes the checkpoints, once the results are kept."""
-    train(folder=tmp_path)
-    again = train(folder=tmp_path)
-    assert 0 < again[0][0].first_step < STEPS
-    assert_twins(again, whole)
-
-
 def test_it_goes_on_from_a_state(whole):
     """As a notebook does, which keeps the state of a run that it stopped."""
     log, start = Log(stop_at=5), STARTS[:1]
@@ -149,13 +140,6 @@ def test_a_run_that_diverges_stops_at_its_step_and_the_others_go_on(whole, tmp_p
         (row,) = (row for row in log.rows if row["state"] == "diverged")
         assert row["message"] == bad.diverged and row["test_accuracy"] is None
         assert [each["epoch"] for each in row["history"]] == [1] and len(log.rows) == 3
-
-
-def test_a_wave_whose_runs_all_diverge_ends_there():
-    starts = [{**start, "bad_step": 3} for start in STARTS]
-    runs, log = train(starts)
-    assert [run.step for run in runs] == [4] * 3 == [row["steps_done"] for row in log.rows]
-    assert {step for _, step, _ in log.of("on_step")} <= {1, 2, 3, 4}
 
 
 def test_a_test_loss_that_is_not_finite_is_divergence():
@@ -272,15 +256,6 @@ def test_a_checkpoint_that_cannot_be_saved_is_said_and_training_goes_on(
     # Told to stop, it says that nothing was kept.
     with pytest.raises(OSError, match="No space left"):
         train(folder=tmp_path, log=Log(stop_at=3))
-
-
-def test_saving_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
-    now, made = itertools.count(), []
-    monkeypatch.setattr("time.monotonic", lambda: 10.0 * next(now))
-    monkeypatch.setattr(Checkpoints, "save", lambda self, step, *_: made.append(step))
-    train(folder=tmp_path, save_seconds=5.0)
-    # A save takes 10 s here, of the 20 s from one to the next: more than its part.
-    assert made == [1]
 
 
 def test_a_wave_over_several_devices_has_the_same_numbers(whole):

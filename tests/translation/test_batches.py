@@ -2,7 +2,6 @@
 
 import collections
 
-import numpy as np
 import pytest
 
 from nf_resnets import translation
@@ -94,18 +93,3 @@ def test_pairs_without_words_or_with_too_many_are_counted():
 def test_pairs_that_are_none_are_refused(source, target, message):
     with pytest.raises(ValueError, match=message):
         translation.encode(source, target, vocabulary(), max_length=20)
-
-
-def test_impossible_sizes_are_refused():
-    for options in ({"max_tokens": 0}, {"max_tokens": 9, "devices": 0}):
-        with pytest.raises(ValueError, match="expected at least 1"):
-            batch_shapes(corpus(count=3), **options)
-
-
-def test_the_mean_width_wastes_little():
-    pairs = corpus(count=500)
-    shapes = batch_shapes(pairs, max_tokens=600)
-    batches = [batch_of(pairs, place) for place in epoch_batches(pairs, 0, 0, shapes)]
-    filled = sum(np.count_nonzero(batch["source"]) for batch in batches)
-    # Random lengths on both sides, unlike those of translations; all 30 wide would be 0.48.
-    assert filled / sum(batch["source"].size for batch in batches) > 0.55

@@ -1,7 +1,5 @@
 """The sentences that the code makes: the same each time, all different, of as many words."""
 
-import re
-
 import pytest
 
 from nf_resnets.translation.made import made_pairs
@@ -14,14 +12,6 @@ def test_they_follow_from_the_seed_and_differ():
     assert len({german for german, _ in pairs}) == 2_000
     # A translator can tell the number of the English from the German and the other way round.
     assert len({english for _, english in pairs}) == 2_000
-
-
-def test_names_and_times_agree_on_both_sides():
-    for german, english in made_pairs(1_000):
-        names = re.compile("Anna|Paul|Maria|Jonas|Lena|Emil|Clara|Felix")
-        assert names.findall(german) == names.findall(english)
-        assert ("yesterday" in english) == ("gestern" in german.lower())
-        assert ("euros" in english) == ("Euro" in german)
 
 
 @pytest.mark.parametrize("count", [0, 20_001])

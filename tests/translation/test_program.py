@@ -43,7 +43,7 @@ def program():
     mesh = training.make_mesh(devices=jax.devices()[:1])
     settings = TokenTraining(max_tokens=60, num_steps=STEPS)
     start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
-    return token_program(MODEL, PAIRS, optimizer, mesh, settings, start, test_corpus=PAIRS)
+    return token_program(MODEL, PAIRS, optimizer, mesh, settings, start)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,6 @@ def test_every_epoch_has_all_tokens_and_the_run_learns(program, whole):
     before = mean_likelihood(MODEL, random_params(MODEL, 2), PAIRS, max_tokens=100)
     after = mean_likelihood(MODEL, whole.state.params, PAIRS, max_tokens=100)
     assert after < before - 1
-    found = program.test(program.put(program.empty(), 0, whole.state))
-    assert found["loss"][0] == pytest.approx(after, rel=1e-5)
 
 
 def test_a_run_that_is_stopped_resumes_from_its_checkpoint(program, whole, tmp_path):
@@ -84,10 +82,7 @@ def test_a_corpus_that_does_not_fit_the_model_is_refused():
     mesh, how = training.make_mesh(devices=jax.devices()[:1]), TokenTraining(60, STEPS)
     start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
     for change, message in (
-        (
-            {"vocab_size": 9},
-            r"the target token \d+ found in a corpus; expected less than 9, the",
-        ),
+        ({"vocab_size": 9}, r"the target token \d+ found in a corpus; expected less than 9, the"),
         ({"source_vocab_size": 8}, "the source token .* expected less than 8, the model"),
         ({"max_length": 2}, r"sentences in batches of \d+ tokens .* the model's max_length=2"),
     ):
@@ -96,7 +91,7 @@ def test_a_corpus_that_does_not_fit_the_model_is_refused():
             token_program(model, PAIRS, optimizer, mesh, how, start)
     large = dataclasses.replace(PAIRS, target=((10**6, END), *PAIRS.target[1:]))
     with pytest.raises(ValueError, match="the target token 1,000,000 found in a corpus"):
-        token_program(MODEL, PAIRS, optimizer, mesh, how, start, test_corpus=large)
+        token_program(MODEL, large, optimizer, mesh, how, start)
 
 
 def test_a_diverged_run_stops_at_its_step(program):

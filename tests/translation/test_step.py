@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from nf_resnets import training
-from nf_resnets.translation import PADDING, adam, make_train_step, replica_step, token_losses
+from nf_resnets.translation import adam, make_train_step, replica_step, token_losses
 from tests.models.trees import assert_close, quick_jit
 from tests.translation.small import SIZE, random_params, transformer
 
@@ -102,30 +102,6 @@ def test_eight_devices_do_what_one_does(scheme, dropout):
         if path[-1].key == "kernel":
             before = functools.reduce(lambda tree, part: tree[part.key], path, start)
             assert np.abs(after[0] - before).max() > 1e-5, path
-
-
-def test_rows_seeds_and_steps_have_dropout_of_their_own():
-    model = transformer(dropout=0.5)
-    state = state_of(model)
-    row = {name: np.repeat(array[1:2], ROWS, axis=0) for name, array in BATCH.items()}
-
-    def loss(where=0, **change):
-        """That of the sentence where it stands in the one row, all others being padding."""
-        there = np.arange(ROWS)[:, None] == where
-        batch = {name: np.where(there, array, PADDING) for name, array in row.items()}
-        return float(alone(model)(state.replace(**change), batch)[1]["loss"])
-
-    found = [loss(), loss(where=1), loss(seed=jnp.uint32(4)), loss(step=jnp.int32(1))]
-    assert loss() == found[0] and len(set(found)) == 4
-
-
-@pytest.mark.slow
-def test_runs_of_a_sweep_are_those_by_themselves():
-    model = transformer()
-    by_itself = training.unstack(after_steps(model, 1)[0].params, 0)
-    vectorized = after_steps(model, 2, runs=4, sweep=2)[0].params
-    for run in range(4):
-        assert_close(training.unstack(vectorized, run), by_itself, 2e-5)
 
 
 def test_the_scalars_learn_slower():
