@@ -175,7 +175,7 @@ def from_arrays(
     pairs = [(images, labels)] + ([] if test is None else [tuple(test)])
     if np.asarray(labels).dtype.kind in "US" and not names:
         names = tuple(np.unique(np.asarray(labels).astype(str)).tolist())
-    given = [_split_of(*each, names, name) for each in pairs]
+    given = [_split_of(pixels, classes, names, name) for pixels, classes in pairs]
     most = 0
     for split in given:
         _check_shapes(name, split)

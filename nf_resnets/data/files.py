@@ -58,8 +58,9 @@ def from_cifar(folder: str | os.PathLike[str]) -> Dataset:
         raise ValueError(f"{path} has no {' or '.join(_CIFAR)}; expected CIFAR's binary files.")
     train, test, label_bytes, meta = _CIFAR[first]
     names = tuple(_read(path / meta).decode("ascii", "replace").split())
-    splits = [[_records(path / name, label_bytes) for name in each] for each in (train, [test])]
-    return from_splits(str(path), *(_joined(each) for each in splits), class_names=names)
+    training = _joined([_records(path / name, label_bytes) for name in train])
+    tested = _joined([_records(path / test, label_bytes)])
+    return from_splits(str(path), training, tested, class_names=names)
 
 
 def from_npz(path: str | os.PathLike[str]) -> Dataset:
