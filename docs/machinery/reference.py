@@ -49,18 +49,20 @@ def place(target: str) -> str | None:
       >>> place("nf_resnets.analysis.observe.observe"), place("nf_resnets.roles.Rule")
       ('nf_resnets.analysis.observe', None)
     """
+    package, name = (*target.split("."), "")[1], target.rpartition(".")[2]
+    if name in getattr(getattr(nf_resnets, package, None), "__all__", ()):
+        return f"nf_resnets.{package}.{name}"
     try:
         pydoc.resolve(target)
     except (ImportError, AttributeError):
         return None
-    package, name = ".".join(target.split(".")[:2]), target.rpartition(".")[2]
-    exported = name in getattr(importlib.import_module(package), "__all__", ())
-    return f"{package}.{name}" if exported else target
+    return target
 
 
 def _page(package: str) -> str:
     name = f"nf_resnets.{package}"
-    lines = [name, "=" * len(name), "", f".. automodule:: {name}", "   :members:", ""]
+    lines = [name, "=" * len(name), "", f".. automodule:: {name}", "   :members:"]
+    lines += [f"   :exclude-members: {', '.join(_from_elsewhere(package))}", ""]
     for module, names in DIRECT.items():
         if module.startswith(f"{package}."):
             lines += [f"nf_resnets.{module}", "-" * (11 + len(module)), ""]
@@ -70,6 +72,18 @@ def _page(package: str) -> str:
                 members = ["   :members:"] * (kind == "class")
                 lines += [f".. auto{kind}:: nf_resnets.{module}::{each}", *members, ""]
     return "\n".join(lines) + "\n"
+
+
+def _from_elsewhere(package: str) -> list[str]:
+    """What a package exports of another one, which documents it."""
+    module = importlib.import_module(f"nf_resnets.{package}")
+    found = []
+    for name in module.__all__:
+        origin = getattr(getattr(module, name), "__module__", None)
+        other = str(origin).removeprefix("nf_resnets.").split(".")[0]
+        if other != package and name in getattr(getattr(nf_resnets, other, None), "__all__", ()):
+            found.append(name)
+    return found
 
 
 __all__ = ["DIRECT", "pages", "place"]
