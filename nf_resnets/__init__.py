@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from nf_resnets import init, roles, schemes
+from nf_resnets.norm_free import norm_free
 
 if TYPE_CHECKING:
     from nf_resnets import (
@@ -52,6 +53,7 @@ __all__ = [
     "fit",
     "init",
     "models",
+    "norm_free",
     "optim",
     "plotting",
     "predict",

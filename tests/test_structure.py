@@ -19,7 +19,7 @@ RANKS = {
     "looks": 0, "command_line": 0, "machine": 0,
     "manifest": 1, "parametrization": 1,
     "schemes": 2,
-    "init": 3, "models": 3,
+    "init": 3, "models": 3, "norm_free": 3,
     "data": 4, "optim": 4,
     "analysis": 5,
     "training": 6,

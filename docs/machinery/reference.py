@@ -8,12 +8,19 @@ import pydoc
 
 import nf_resnets
 
-MODULES = ("parametrization", "taps", "topology")
+MODULES = ("norm_free", "parametrization", "taps", "topology")
 """What the reference has beside the packages that ``nf_resnets`` exports."""
 
 DIRECT = {
     "init.describe": ("Description", "Row"),
-    "models.nnx_parts": ("Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"),
+    "models.nnx_parts": (
+        "FixupNorm",
+        "Multiplier",
+        "ResidualScale",
+        "ScalarBias",
+        "ScaledWSConv",
+        "SkipInit",
+    ),
     "plotting.signal": ("Quantity", "signal_figure"),
     "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
     "sweep.regimes": ("LeftOut", "Point", "Residual", "Smooth"),

@@ -7,6 +7,7 @@ from nf_resnets.models.dtypes import DTYPES, Dtype, dtype_of
 from nf_resnets.models.dynamic_tanh import DynamicTanh
 from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.parts import (
+    FixupNorm,
     Multiplier,
     ResidualScale,
     ScalarBias,
@@ -27,6 +28,7 @@ __all__ = [
     "CifarResNet",
     "Dtype",
     "DynamicTanh",
+    "FixupNorm",
     "Multiplier",
     "ResNet",
     "ResidualScale",

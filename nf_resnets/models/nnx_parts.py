@@ -50,6 +50,55 @@ class Multiplier(nnx.Module):
         return scaled(branch, self.multiplier[...])
 
 
+class FixupNorm(nnx.Module):
+    """As :class:`nf_resnets.models.FixupNorm`, called as NNX's norms are.
+
+    Args:
+      num_features: of the norm in whose place it stands.
+      use_bias: whether there is a ``bias_scalar []``.
+      use_scale: whether there is a ``multiplier []``.
+      bias_init: draws the one.
+      scale_init: draws the other.
+      dtype: what it computes in.
+      param_dtype: of both.
+      rngs: of the initialisers.
+      **of_statistics: what has no effect.
+
+    Example:
+      >>> FixupNorm(2, rngs=nnx.Rngs(0))(jnp.ones(2)).tolist()
+      [1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        bias_init: Any = nnx.initializers.zeros,
+        scale_init: Any = nnx.initializers.ones,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs,
+        **of_statistics: Any,
+    ) -> None:
+        def scalar(init: Any) -> nnx.Param:
+            return nnx.Param(init(rngs.params(), (), param_dtype))
+
+        self.multiplier = scalar(scale_init) if use_scale else None
+        self.bias_scalar = scalar(bias_init) if use_bias else None
+        self.dtype = dtype
+
+    def __call__(
+        self, x: jax.Array, use_running_average: bool | None = None, *, mask: Any = None
+    ) -> jax.Array:
+        """An array of any shape to the same shape."""
+        x = x if self.dtype is None else x.astype(self.dtype)
+        if self.multiplier is not None:
+            x = scaled(x, self.multiplier[...])
+        return x if self.bias_scalar is None else added(x, self.bias_scalar[...])
+
+
 class SkipInit(nnx.Module):
     """As :class:`nf_resnets.models.SkipInit`, with ``alpha`` for what it starts from.
 
@@ -117,4 +166,4 @@ class ScaledWSConv(nnx.Module):
         return y
 
 
-__all__ = ["Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"]
+__all__ = ["FixupNorm", "Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"]

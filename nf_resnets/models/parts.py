@@ -50,6 +50,59 @@ class Multiplier(nn.Module):
         return scaled(branch, learnt_scalar(self, "multiplier"))
 
 
+class FixupNorm(nn.Module):
+    """Fixup's multiplier and scalar bias in the place of a norm: ``multiplier * x + bias_scalar``.
+
+    It is called as Flax's BatchNorm, LayerNorm and GroupNorm are, so that ``norm=FixupNorm`` is the
+    whole change in a network that takes its norm as an argument. What is about statistics has no
+    effect. A branch whose last norm has ``scale_init=nn.initializers.zeros`` starts at 0, and
+    ``init.fixup`` makes that multiplier 1 and the layer before it 0.
+
+    Attributes:
+      use_bias: whether there is a ``bias_scalar []``.
+      use_scale: whether there is a ``multiplier []``.
+      bias_init: draws the one.
+      scale_init: draws the other.
+      param_dtype: of both.
+
+    Example:
+      >>> norm = FixupNorm(use_running_average=False)
+      >>> norm.init(jax.random.key(0), jnp.ones((1, 2)))["params"]
+      {'multiplier': Array(1., dtype=float32), 'bias_scalar': Array(0., dtype=float32)}
+    """
+
+    use_running_average: bool | None = None
+    axis: int = -1
+    momentum: float = 0.99
+    epsilon: float = 1e-5
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    use_bias: bool = True
+    use_scale: bool = True
+    bias_init: Any = nn.initializers.zeros
+    scale_init: Any = nn.initializers.ones
+    axis_name: str | None = None
+    axis_index_groups: Any = None
+    use_fast_variance: bool = True
+    force_float32_reductions: bool = True
+    reduction_axes: Any = -1
+    feature_axes: Any = -1
+    num_groups: int | None = None
+    group_size: int | None = None
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, use_running_average: bool | None = None, *, mask: Any = None
+    ) -> jax.Array:
+        """An array of any shape to the same shape."""
+        x = x if self.dtype is None else x.astype(self.dtype)
+        if self.use_scale:
+            x = scaled(x, self.param("multiplier", self.scale_init, (), self.param_dtype))
+        if self.use_bias:
+            x = added(x, self.param("bias_scalar", self.bias_init, (), self.param_dtype))
+        return x
+
+
 class SkipInit(nn.Module):
     """SkipInit's scalar at the end of a branch: a learnable ``alpha []``.
 
@@ -159,6 +212,7 @@ def times(x: jax.Array, constant: Any) -> jax.Array:
 
 
 __all__ = [
+    "FixupNorm",
     "Multiplier",
     "ResidualScale",
     "ScalarBias",

@@ -92,7 +92,7 @@ class Flow:
         for node in self.nodes:
             at, name = node.id, node.name
             square = name == "dot_general" and len(node.preds) == 2 and len(set(node.preds)) == 1
-            reduces = name in ("reduce_sum", "reduce_window_sum") or square
+            reduces = name in ("reduce_sum", "reduce_window_sum", "psum") or square
             is_root = name in ROOTS or (name == "pow" and _is_half(node))
             smooth = name in ELEMENTWISE or is_root or name == "pow"
             of_statistics = bool(node.preds) and all(statistic[pred] for pred in node.preds)
@@ -244,7 +244,7 @@ def _is_half(node: Node) -> bool:
 
 def _by_running_root(node: Node) -> bool:
     """Whether a node multiplies by a root that is no number: of a leaf, or a closed-over array."""
-    closed_over = any(each.rooted and np.size(each.get()) > 1 for _, each in node.constants)
+    closed_over = any(each.rooted and each.size > 1 for _, each in node.constants)
     return closed_over or any(use.rooted for _, use in node.uses)
 
 

@@ -133,7 +133,9 @@ class Graph:
     ) -> list[Any]:
         """Adds the steps of a jaxpr, given the values of its arguments, and returns its results."""
         values = dict(zip(program.invars, given, strict=True))
-        values.update(zip(program.constvars, map(Constant, constants), strict=True))
+        # A traced array that the network closes over has no value yet.
+        known = [None if isinstance(each, jax.core.Tracer) else each for each in constants]
+        values.update(zip(program.constvars, map(Constant, known), strict=True))
 
         def value(atom: Any) -> Any:
             return Constant(atom.val) if isinstance(atom, Literal) else values[atom]
@@ -321,6 +323,8 @@ class Trace:
         is an index of it.
       shapes: of those arrays.
       positions: of those arrays among all leaves.
+      program: the closed jaxpr; it takes those arrays, then the leaves of the inputs.
+      result: the tree that the network returns, of shapes.
     """
 
     graph: Graph
@@ -328,6 +332,8 @@ class Trace:
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     positions: tuple[int, ...]
+    program: Any
+    result: Any
 
 
 def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
@@ -349,7 +355,7 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
             filled[at] = array
         return network(jax.tree.unflatten(treedef, filled), *inputs)
 
-    closed = jax.make_jaxpr(call)(shapes, inputs)
+    closed, result = jax.make_jaxpr(call, return_shape=True)(shapes, inputs)
     graph = Graph()
     given: list[Any] = [Derived.of_leaf(at, each.shape) for at, each in enumerate(shapes)]
     for var in closed.jaxpr.invars[len(shapes) :]:
@@ -362,6 +368,8 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
         tuple(path_name(flat[at][0]) for at in positions),
         tuple(tuple(each.shape) for each in shapes),
         positions,
+        closed,
+        result,
     )
 
 

@@ -125,16 +125,17 @@ class Residuals:
         is_sum = self.adds(self._flow[at]) and self._flow.is_private(pred, at)
         return at if is_sum else NONE
 
-    def _summands(self, node: Node) -> list[int]:
-        found = []
+    def summands(self, node: Node) -> list[tuple[int, int]]:
+        """The summands of a sum and of the sums in it, each with the node that adds it."""
+        summands = []
         for pred in node.preds:
             at = self._sum_behind(pred)
-            found += [pred] if at == NONE else self._summands(self._flow[at])
-        return found
+            summands += [(pred, node.id)] if at == NONE else self.summands(self._flow[at])
+        return summands
 
     def _read_sum(self, node: Node) -> None:
         """Finds the branches that end in a sum."""
-        flow, terms = self._flow, self._summands(node)
+        flow, terms = self._flow, [term for term, _ in self.summands(node)]
         if len(terms) > MOST_SUMMANDS:
             return
         self._note_adapters(terms)

@@ -13,6 +13,7 @@ import numpy as np
 from nf_resnets.roles.leaf import Leaf, Role, fans
 from nf_resnets.roles.role_map import RoleMap
 
+_BIAS = 0.1  # the deviation of biases; one far below 0 may leave a ReLU nothing
 _STEP = 0.01  # how much a step of SGD changes a leaf's number of the largest gradient
 
 
@@ -135,7 +136,7 @@ class _Check:
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA, Role.NORM):
             return np.ones(given.shape, given.dtype)
         if not leaf.weight:
-            return np.asarray(self.random.normal(size=given.shape), given.dtype)
+            return np.asarray(_BIAS * self.random.normal(size=given.shape), given.dtype)
         fan_in = fans(leaf)[0] if leaf.weight and leaf.axes else math.prod(leaf.own_shape[:-1])
         deviation = 1.0 if leaf.role is Role.EMBEDDING else fan_in**-0.5
         return np.asarray(self.random.normal(size=given.shape) * deviation, given.dtype)

@@ -129,6 +129,13 @@ class Constant:
                     self.value = out[self.which] if equation.primitive.multiple_results else out
         return self.value
 
+    @property
+    def size(self) -> int:
+        """How many numbers it has; of a value that a loop takes, 1 if that is not known."""
+        if self.equation is not None:
+            return math.prod(self.equation.outvars[self.which].aval.shape)
+        return int(np.size(self.get()))
+
     def number(self) -> float | None:
         """The value as a number, or None where it is none."""
         value = self.get()

@@ -1,0 +1,221 @@
+"""Networks made norm-free: the norms taken out, the parts of a scheme put in.
+
+``norm_free`` is a transformation of functions, like ``jax.grad``. It reads the structure of a
+network off its program (:mod:`nf_resnets.roles`), and runs that program with changed operands:
+
+1. The statistics of every norm become their values on data of mean 0 and variance 1, its scale
+   becomes 1 and its shift 0, so that the norm is the identity.
+2. A branch is multiplied by a learnable scalar, or both paths by constants, and biases stand before
+   layers and activations, as the scheme's anatomy has them.
+3. The new network is read in turn: no norm may be left, and every part must be what it is meant to
+   be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets import roles, schemes
+from nf_resnets.norm_free.plan import Plan
+from nf_resnets.norm_free.rewriting import Part, run
+from nf_resnets.roles import Leaf, Role, RoleMap
+from nf_resnets.roles.flow import Flow
+from nf_resnets.roles.graph import trace
+from nf_resnets.schemes import Scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class NormFree:
+    """A network without norms.
+
+    Attributes:
+      apply: ``apply(params, *inputs)``, its forward pass.
+      params: ``{"network": ..., "parts": ...}``: the given tree, with None for the leaves of norms,
+        and what was put in, each initialised.
+      roles: the roles of ``params``, for optimizers and checks.
+      norms: the norms that were taken out, by the paths of their leaves, or the layer before them.
+    """
+
+    apply: Callable[..., Any]
+    params: Any
+    roles: RoleMap
+    norms: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.norms)} norms taken out", *(f"  {name}" for name in self.norms)]
+        places = self.params["parts"]
+        lines.append(f"{sum(map(len, places.values()))} parts put in")
+        for place, parts in places.items():
+            shapes = (f"{name} {list(jnp.shape(value))}" for name, value in parts.items())
+            lines.append(f"  {place}: {', '.join(shapes)}")
+        return "\n".join([*lines, str(self.roles)])
+
+
+def norm_free(
+    network: Callable[..., Any],
+    params: Any,
+    *inputs: Any,
+    scheme: str | Scheme = "fixup",
+    depth: int,
+    keep: str | None = None,
+    key: jax.Array | None = None,
+    **answers: Any,
+) -> NormFree:
+    """Takes the norms out of a residual network, and puts a scheme's parts in.
+
+    The network is traced at every call of ``apply``, so that it may close over arrays that change,
+    and take batches of any size; within ``jax.jit`` that costs nothing.
+
+    Args:
+      network: ``network(params, *inputs)``, its forward pass, of any library.
+      params: its parameters. They are not changed.
+      *inputs: arrays, or trees of them; shapes are enough.
+      scheme: which initialisation, with the parts that it needs.
+      depth: ``L``, the number of residual branches, checked against the network.
+      keep: a regular expression for norms that stay, by the paths of their leaves, or of the layer
+        next to a norm without any. Those stay in any case that no layer follows, as in
+        L2-normalised embeddings, and those of the inputs themselves; ``""`` keeps not even them.
+      key: a JAX PRNG key to draw the weights afresh; without it they are rescaled.
+      **answers: ``nested=``, ``projections=`` and ``parts=`` of :func:`nf_resnets.roles.read`.
+
+    Returns:
+      The :class:`NormFree` network, initialised.
+
+    Raises:
+      ValueError: if the structure cannot be known, ``depth`` is another, ``keep`` matches no norm,
+        the scheme needs what cannot be put in, a norm or a branch is in a ``cond``, ``while`` or
+        ``shard_map``, or a norm is of a form that cannot be taken out.
+
+    Example:
+      >>> block = {"up": jnp.full((4, 8), 0.5), "down": jnp.ones((8, 4)), "scale": jnp.ones((1, 4))}
+      >>> tree = {"block_1": block, "block_2": block}
+      >>> def network(params, x):
+      ...     for block in params.values():
+      ...         h = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True)) * block["scale"]
+      ...         x = x + jax.nn.relu(h @ block["up"]) @ block["down"]
+      ...     return x
+      >>> x = jnp.ones((1, 4))
+      >>> net = norm_free(network, tree, x, scheme="fixup", depth=2)
+      >>> net.apply(net.params, x).tolist()
+      [[1.0, 1.0, 1.0, 1.0]]
+      >>> net.norms
+      ('block_1/scale', 'block_2/scale')
+      >>> list(net.params["parts"]["branch_1"])
+      ['bias_activation_1', 'bias_layer_1', 'bias_layer_2', 'multiplier']
+    """
+    chosen = schemes.get(scheme) if isinstance(scheme, str) else scheme
+    _refuse_scheme(chosen)
+    roles.read(network, params, *inputs, **answers).check_depth(depth)
+    treedef: Any = jax.tree.structure(params)
+    leaves = jax.tree.leaves(params)
+    shapes = [_shape(leaf) for leaf in leaves]
+    answers = {"nested": None, "projections": None, "parts": None, **answers}
+
+    def plan(tree: Any, inputs: Any) -> Plan:
+        return Plan(trace(network, tree, *inputs), chosen, keep, answers)
+
+    first = plan(params, inputs)
+
+    def apply(params: Any, *inputs: Any) -> Any:
+        given = treedef.flatten_up_to(params["network"])
+        given = [shapes[at] if at in first.gone else leaf for at, leaf in enumerate(given)]
+        now = plan(treedef.unflatten(given), inputs)
+        if now.expected != first.expected:
+            raise ValueError(
+                f"for these inputs the network has the parts {_differing(now, first)}; expected "
+                f"{_differing(first, now)}, as for the inputs that it was made with."
+            )
+        traced = now.trace
+        # Nothing depends on a leaf that is gone.
+        arrays = [
+            jnp.ones(given[at].shape, given[at].dtype) if at in first.gone else given[at]
+            for at in traced.positions
+        ]
+        values = {part.key: now.value(part, params["parts"]) for part in now.parts}
+        results = run(traced.program, [*arrays, *jax.tree.leaves(inputs)], now.edits, values)
+        return jax.tree.unflatten(jax.tree.structure(traced.result), results)
+
+    kept = [None if at in first.gone else leaf for at, leaf in enumerate(leaves)]
+    new = {"network": treedef.unflatten(kept), "parts": first.initial()}
+    role_map = _checked(apply, new, inputs, first, answers)
+    role_map.check_depth(depth)
+    options: dict[str, Any] = (
+        {"constants": chosen.constants(depth)} if callable(chosen.anatomy.identity) else {}
+    )
+    made = chosen.init(new, depth, key=key, rules=role_map, **options)
+    return NormFree(apply, made, role_map, tuple(norm.name for norm in first.removed))
+
+
+def _refuse_scheme(scheme: Scheme) -> None:
+    anatomy = scheme.anatomy
+    wanted = {
+        "norms": anatomy.normalized,
+        "standardised weights": anatomy.standardized,
+        "dropout": anatomy.dropout,
+        "networks without branches": not anatomy.branches,
+        "constants before the branches": anatomy.beta != 1,
+    }
+    for what, is_wanted in wanted.items():
+        if is_wanted:
+            raise ValueError(
+                f"scheme={scheme.name!r} is for {what}; expected one whose parts can be put into a "
+                "network, such as 'fixup', 'skipinit', 'rezero' or 'rescalenet'."
+            )
+
+
+def _shape(leaf: Any) -> Any:
+    is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array else leaf
+
+
+def _differing(one: Plan, two: Plan) -> list[str]:
+    return ["/".join(key) for key in one.expected if key not in two.expected][:3]
+
+
+def _checked(apply: Any, new: Any, inputs: Any, plan: Plan, answers: Any) -> RoleMap:
+    """The roles of the new network, if it is what it is meant to be."""
+    traced = trace(apply, new, *inputs)
+    flow = Flow(traced)
+    left = [flow[at] for at in sorted(flow.normalized)]
+    if len(left) > plan.num_kept:
+        raise ValueError(
+            f"{len(left) - plan.num_kept} divisions by the root of a statistic are left, such as "
+            f"{left[0].name} {list(left[0].shape)}; expected norms of one input each."
+        )
+    role_map = roles.read(apply, new, *inputs, alpha=plan.scheme.anatomy.alpha, **answers)
+    parts = {"/".join(("parts", *part.key)): part for part in plan.parts}
+    views = (view for node in flow.nodes for _, use in node.uses for view in use.views)
+    used = {traced.paths[view.leaf] for view in views}
+    leaves = [_known(leaf, parts.get(leaf.path), used) for leaf in role_map.leaves]
+    branches = tuple(
+        dataclasses.replace(branch, normalized=None) if branch.normalized == "data" else branch
+        for branch in role_map.branches
+    )
+    return dataclasses.replace(role_map, leaves=tuple(leaves), branches=branches)
+
+
+def _known(leaf: Leaf, part: Part | None, used: set[str]) -> Leaf:
+    """A leaf as it is read, but for what is known of it."""
+    if part is None:
+        # A norm that is left is meant, and a scalar of the network itself is no alpha.
+        other = {Role.NORM: Role.KEEP, Role.ALPHA: Role.MULTIPLIER}
+        return dataclasses.replace(leaf, role=other.get(leaf.role, leaf.role))
+    is_scalar = part.operation == "multiply"
+    if leaf.path not in used or (is_scalar and leaf.role != part.name):
+        does = f"is read as {leaf.role.value!r}" if leaf.path in used else "does nothing"
+        raise ValueError(
+            f"the new part {leaf.path!r} {does}; expected a network whose branches are each a "
+            "product with one last layer."
+        )
+    if is_scalar or part.name.startswith("bias_vector"):
+        return leaf
+    role = Role.CHANNEL_BIAS if part.shape else Role.SCALAR_BIAS
+    return Leaf(leaf.path, role, leaf.shape, leaf.stacked)
+
+
+__all__ = ["NormFree", "norm_free"]
