@@ -177,18 +177,6 @@ def test_it_needs_no_other_file_and_no_network(tmp_path):
     assert not {"script", "link", "iframe", "object"} & set(reader.tags)
 
 
-def test_light_dark_and_paper(tmp_path):
-    page, _ = written(tmp_path, rows_of())
-    assert '<meta name="color-scheme" content="light dark">' in page
-    assert "@media (prefers-color-scheme: dark)" in page and "@media print" in page
-    # Both schemes define every colour that is used.
-    light = page.split(":root {")[1].split("}")[0]
-    dark = page.split(":root {")[2].split("}")[0]
-    used = set(re.findall(r"var\((--\w+)\)", page))
-    assert used and used <= set(re.findall(r"(--\w+):", light))
-    assert set(re.findall(r"(--\w+):", light)) == set(re.findall(r"(--\w+):", dark))
-
-
 def test_failures_keep_their_tracebacks_and_a_huge_one_its_end(tmp_path):
     huge = "x" * 3_000_000 + "\nRuntimeError: the end"
     page, reader = written(
@@ -205,20 +193,6 @@ def test_failures_keep_their_tracebacks_and_a_huge_one_its_end(tmp_path):
     assert "RuntimeError: the end" in reader.text and "characters left out" in reader.text
     assert "batch_size = 8" in reader.text
     assert len(page) < 200_000
-
-
-def test_500_runs_make_less_than_two_megabytes(tmp_path):
-    rows = rows_of(schemes=("a", "b", "c", "d"), sizes=(8, 32, 128, 512), rates=range(-8, 0),
-                   seeds=4)  # fmt: skip
-    assert len(rows) == 512
-    # Three figures as large as those of four schemes and eight batch sizes are.
-    figure = SVG + bytes(420_000)
-    page, reader = written(tmp_path, rows, figures=dict.fromkeys("abc", figure))
-    assert len(page.encode()) < 2_000_000
-    assert len(page.encode()) - 3 * 4 * len(figure) // 3 < 250_000
-    assert reader.tags.count("tr") > 512 and "the first" not in reader.text
-    _, reader = written(tmp_path, rows_of(seeds=32))
-    assert "All runs, the first 2,000 of 2,048" in reader.text
 
 
 def test_a_sweep_that_has_not_begun_has_a_report_too(tmp_path):
@@ -245,16 +219,3 @@ def test_a_file_is_replaced_whole_or_left_alone(tmp_path):
     other.write_text("")
     # As readable as any file that is written here.
     assert path.stat().st_mode == other.stat().st_mode
-
-
-def test_the_best_rates_come_first_and_the_runs_last(tmp_path):
-    page, reader = written(tmp_path, rows_of(), figures={"a": SVG}, command="nf-resnets sweep <x>")
-    order = ["112finished", "Best learning rates", "Figures", "nf-resnets sweep <x>", "All runs"]
-    places = [reader.text.index(each) for each in order]
-    assert places == sorted(places)
-    # Nothing is said twice.
-    items = re.findall(r"<li>(.*?)</li>", page)
-    assert len(items) == len(set(items))
-    # The accuracy stands beside the name, where a narrow screen shows it.
-    heads = re.search(r"<thead><tr>(.*?)</tr>", page)[1]
-    assert re.findall(r">([^<]+)</th>", heads)[:3] == ["runs", "B", "test accuracy (%)"]
