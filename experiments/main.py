@@ -196,8 +196,7 @@ class _Making:
         if failed:
             print(f"Failed runs: {len(failed)}; the same command tries them again.")
         elif len(trained) == len(points):  # else other shards are at work
-            for place in ("checkpoints", "compiled"):
-                shutil.rmtree(self.out / place, ignore_errors=True)
+            shutil.rmtree(self.out / "compiled", ignore_errors=True)
         return int(bool(failed))
 
     def measure(self, point: Point, rows: Rows) -> list[Row]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import shutil
 import signal
 import sys
 import warnings
@@ -316,8 +315,6 @@ def _result(
             write_csv(rows, file)
     except OSError as error:  # the runs are done all the same
         faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
-    if not counts["to be made"]:
-        shutil.rmtree(options.out / "checkpoints", ignore_errors=True)
     failed = any(row["state"] in ("failed", "oom") for row in rows)
     if parse_target(options.target)[0].startswith("test"):
         rows = [{**row, "tests": _tests(row)} for row in rows]
