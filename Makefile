@@ -41,7 +41,7 @@ help:
 	@echo 'make clean      remove caches and build products; results stay'
 	@echo 'make distclean  clean, and remove .venv'
 
-demo: .venv/.run
+demo: .venv/.demo
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 .venv/bin/python -m experiments.fixup_fig3_depth --scale demo
 
 test: .venv/.test
@@ -92,7 +92,7 @@ distclean: clean
 #
 # .venv/.made        which folder .venv was made for
 # .venv/.unfinished  the process that is changing .venv; left behind when it was interrupted
-# .venv/.run, .test, .lint, .bench, .docs, .wheel    what has been installed
+# .venv/.run, .demo, .test, .lint, .bench, .docs, .wheel    what has been installed
 
 # Why .venv cannot be used, or nothing. A dependency of a file cannot ask this, so it is asked here:
 # a copied .venv still points to the folder it came from, and its Python may be gone.
@@ -152,6 +152,9 @@ endef
 
 .venv/.run: .venv/.made $(PINS)
 	$(call install)
+
+.venv/.demo: .venv/.run
+	$(call install,experiments)
 
 # One after the other, also under make -j: two installs into one .venv would collide.
 .venv/.test: .venv/.run

@@ -33,7 +33,6 @@ Part = Literal[
     "depth",
     "together",
     "whole_job",
-    "roofline",
     "startup",
     "tpu_programs",
 ]
@@ -48,7 +47,7 @@ class Settings:
     quick: bool = False
     """Fewer and smaller cases, fewer rounds."""
     gpu: bool = False
-    """On one GPU: step time against compiled PyTorch, roofline, BatchNorm, runs together, then
+    """On one GPU: step time against compiled PyTorch and BatchNorm, runs together, then
     Fixup's figure 3 on CIFAR-10 and SkipInit's sweep, each with a time limit; --quick tries it on
     a CPU."""
     minutes: float = 25.0

@@ -1,8 +1,7 @@
 """Against batch normalisation: what it costs in step time, memory and compile time.
 
 The same network in this library, with BatchNorm, with Fixup's scalars, and with SkipInit's one
-scalar a branch. It is checked that all three compute the same convolutions and products; the steps
-take turns, and so do the compilations, none of which a cache may answer.
+scalar a branch. The steps take turns, and so do the compilations, none of which a cache may answer.
 
 Memory on a CPU is what the compiled step holds besides its arguments and results; on a GPU the most
 that the device has held in a fresh process of a few steps.
@@ -26,7 +25,7 @@ import jax
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from benchmarks import cases, fresh, roofline
+from benchmarks import cases, fresh
 from benchmarks.cases import Case
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
@@ -70,10 +69,9 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
       compilations: of each.
 
     Raises:
-      RuntimeError: if they are not the same network, or a loss is not finite.
+      RuntimeError: if a loss is not finite.
     """
     twins = {scheme: dataclasses.replace(case, scheme=scheme) for scheme in SCHEMES}
-    flops = check_same_products(twins)
     programs, compile_s = compile_in_turn(twins, steps, compilations)
     step_s = {
         scheme: [value / steps for value in values]
@@ -90,10 +88,7 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
             ratio=ratio(step_s[scheme], step_s[ours]),
             limit=LIMIT if has_target else None,
             at_least=True,
-            numbers={
-                **{f"{s}_ms": 1e3 * statistics.median(step_s[s]) for s in (scheme, ours)},
-                "products_gflop": flops / 1e9,
-            },
+            numbers={f"{s}_ms": 1e3 * statistics.median(step_s[s]) for s in (scheme, ours)},
         )
     memory = {scheme: _memory(twins[scheme], programs[scheme], steps) for scheme in SCHEMES}
     for scheme in others:
@@ -114,16 +109,6 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
             ratio=ratio(compile_s[scheme], compile_s[ours]),
             numbers={f"{s}_compile_s": compile_s[s] for s in (scheme, ours)},
         )
-
-
-def check_same_products(twins: dict[str, Case]) -> int:
-    """The FLOPs of a step's products, the same in all."""
-    flops = {
-        name: roofline.training_flops(roofline.forward_products(twins[name])) for name in twins
-    }
-    if len(set(flops.values())) != 1:
-        raise RuntimeError(f"FLOPs {flops} found; expected the same network with each scheme.")
-    return next(iter(flops.values()))
 
 
 # --- Compilation -------------------------------------------------------------------------------

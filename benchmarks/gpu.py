@@ -45,11 +45,10 @@ def tasks(out: Path, *, quick: bool, data_dir: str | None) -> list[Task]:
 
     return [
         measured("against_torch", 6),
-        measured("roofline", 3),
         measured("against_batch_norm", 4),
         measured("together", 2),
         made(
-            "fixup_fig3_depth", 6, "--scale", "paper", "--grid",
+            "fixup_fig3_depth", 9, "--scale", "paper", "--grid",
             "model=wrn-10-1,wrn-100-1,wrn-1000-1,wrn-10000-1",
             "scheme=fixup,batchnorm,sqrt_half,lsuv",
             smoke=("--grid", "model=wrn-10-1", "scheme=fixup"),

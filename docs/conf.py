@@ -53,7 +53,6 @@ highlight_language = "text"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
@@ -72,6 +71,7 @@ html_theme = "furo"
 html_title = "nf_resnets"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_js_files = ["claims.js"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False
@@ -115,7 +115,11 @@ def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not target.startswith("nf_resnets."):
         return None
-    domain, place = env.get_domain("py"), reference.documented_place(target)
-    found = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, child)
+    place = reference.place(target)
+    if place is None:
+        return None
+    found = env.get_domain("py").resolve_xref(
+        env, node["refdoc"], app.builder, "obj", place, node, child
+    )
     # Docstrings also name what is there and not for users.
-    return found or (child if reference.is_there(target) else None)
+    return found or child

@@ -46,8 +46,8 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import init, roles, schemes
-from nf_resnets.looks import LOOKS, Look
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
+from nf_resnets.plotting.looks import LOOKS, Look
 from nf_resnets.roles import Role
 
 from .experiment import CURVE_POINTS, Experiment, Results, Row, number

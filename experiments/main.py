@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import tyro
 
 from nf_resnets import command_line, data, places, schemes
 from nf_resnets.machine import device_name
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
@@ -121,6 +123,8 @@ def main(experiment: Experiment, command: Command) -> int:
             if hosts.is_process_zero():
                 places.try_folder(out, "--out")
                 sweep_command.refuse_without_rows(out)
+                if not can_draw():
+                    print(NO_MATPLOTLIB, file=sys.stderr)
             with hosts.abort_on_error():
                 return _Making(experiment, command, out).make(points)
         except (ValueError, OSError, ImportError) as error:
@@ -293,7 +297,7 @@ class _Making:
         with whole_file(self.out / "settings.json") as new:
             new.write_text(json.dumps({**record, "made": makers(trained)}, indent=2) + "\n")
         figures = {"figure.png": self.experiment.figure, **self.experiment.figures}
-        for name, draw in figures.items() if rows else ():
+        for name, draw in figures.items() if rows and can_draw() else ():
             with whole_file(self.out / name) as new:
                 draw(results, new)
         return text

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nf_resnets.trained.fit import fit
     from nf_resnets.trained.predict import classify as predict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = (
     "analysis", "data", "models", "optim", "plotting", "sweep", "trained", "training", "translation"

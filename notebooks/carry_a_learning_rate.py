@@ -66,7 +66,6 @@ from IPython.display import Image
 
 from nf_resnets import analysis, data, init, optim, plotting, schemes, sweep
 from nf_resnets.parametrization import DEPTH_MUP, unscaled
-from nf_resnets.plotting.answers import moves_of_all
 
 DEPTHS = (4, 16, 64)  # residual branches; rates are tuned at the first
 WIDTH = 32
@@ -231,7 +230,7 @@ for move in moves:
 # %%
 plotting.transfer_figure(
     moves, FOLDER / "transfer.png", size="branches",
-    title=moves_of_all(moves, lambda group: group["scheme"], "depth"),
+    title="The best rate against the depth",
     subtitle=f"Adam, width {WIDTH}, {STEPS} steps on digits, {len(SEEDS)} seeds; training loss",
 )  # fmt: skip
 Image(FOLDER / "transfer.png")

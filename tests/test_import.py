@@ -93,3 +93,7 @@ def test_the_version_is_that_of_the_distribution():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert nf_resnets.__version__ == config["metadata"]["version"]
+
+
+def test_the_citation_has_the_same_version():
+    assert f"\nversion: {nf_resnets.__version__}\n" in (ROOT / "CITATION.cff").read_text()

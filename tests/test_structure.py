@@ -246,7 +246,7 @@ def test_the_check_finds_a_made_up_violation(module, source, fault):
         ("init.mine", "from nf_resnets import roles, schemes\nfrom nf_resnets.init.he import he"),
         ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax, numpy"),
         ("plotting.mine", "import matplotlib\nfrom nf_resnets.plotting.style import colours"),
-        ("plotting.mine", "from nf_resnets.looks import looks"),
+        ("plotting.mine", "from nf_resnets.plotting.looks import looks"),
         ("", "from nf_resnets import init, training"),
         ("analysis.__main__", "from nf_resnets.plotting.page import page_figure"),
     ],

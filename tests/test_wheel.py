@@ -65,7 +65,7 @@ def nf_resnets(wheel, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
-    assert {name.parts[0] for name in names} == {"nf_resnets", "nf_resnets-0.1.0.dist-info"}
+    assert {name.parts[0] for name in names} == {"nf_resnets", "nf_resnets-0.2.0.dist-info"}
     held = {str(name) for name in names if name.suffix == ".py"}
     package = {str(path.relative_to(ROOT)) for path in (ROOT / "nf_resnets").rglob("*.py")}
     beside = {f"nf_resnets/experiments/{path.name}" for path in ROOT.glob("experiments/*.py")}

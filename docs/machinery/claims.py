@@ -19,6 +19,7 @@ import collections
 import csv
 import dataclasses
 import functools
+import html
 import io
 import math
 import re
@@ -205,39 +206,49 @@ def totals(sections: dict[str, list[Claim]], paper: str = "") -> str:
 
 
 def page(sections: dict[str, list[Claim]]) -> str:
-    """The page, in Markdown."""
+    """The page, in Markdown: a line a claim, which unfolds."""
     commands = {result.name: result.command for result in results.committed()}
     papers = dict.fromkeys(claim.paper for claims in sections.values() for claim in claims)
-    parts = ["# Claims", tomllib.loads(LIST.read_text())["introduction"].strip()]
-    parts += [f"**{totals(sections)}.**"]
+    parts = ["# Claims", f"**{totals(sections)}.**"]
     parts += ["\n".join(f"- {paper}: {totals(sections, paper)}" for paper in papers)]
-    header = "| where | claim | published | ours | verdict | command, rows, tests |"
+    parts += ["A claim unfolds to the published number, ours, the condition of its verdict, and "
+              "what makes it again."]  # fmt: skip
+    introduction = tomllib.loads(LIST.read_text())["introduction"].strip()
+    parts += [f"<details>\n<summary>What the verdicts and the numbers mean</summary>\n\n"
+              f"{introduction}\n\n</details>"]  # fmt: skip
     for title, claims in sections.items():
-        lines = [header, "| :-- " * 6 + "|", *(_line(claim, commands) for claim in claims)]
-        parts += [f"## {title}", "\n".join(lines)]
+        parts += [f"## {title}", *(_folded(claim, commands) for claim in claims)]
     return "\n\n".join(parts) + "\n"
 
 
-def _line(claim: Claim, commands: dict[str, str]) -> str:
+def _folded(claim: Claim, commands: dict[str, str]) -> str:
     found = numbers(claim)
-    ours = [f"`{name}` {number.text}" for name, number in found.items()]
+    lines = [claim.note, f"Published: {claim.published}" if claim.published else ""]
     if found:
-        ours.append(_scale(claim, found))
-    verdict = [f"**{claim.verdict}**", *([f"`{claim.holds}`"] if claim.holds else []), claim.note]
+        ours = ", ".join(f"`{name}` {number.text}" for name, number in found.items())
+        lines.append(f"Here: {ours} ({_scale(claim, found)}).")
+    if claim.holds:
+        lines.append(f"Condition: `{claim.holds}`")
     files = dict.fromkeys(["rows.csv", *re.findall(r"\S+\.csv", " ".join(claim.ours.values()))])
-    links = []
     smaller = claim.smaller if claim.folder in claim.folders else ()
-    for folder in dict.fromkeys([*claim.folders, *smaller]):
+    folders = dict.fromkeys([*claim.folders, *smaller])
+    for folder in folders:
         there = [file for file in files if (RESULTS / folder / file).exists()]
-        links.append(f"`{commands[folder]}`")
-        links += [", ".join(f"[{file}](../results/{folder}/{file})" for file in there)]
-    if not links and claim.experiment and claim.verdict == "not run":
-        links = [f"`python -m experiments.{claim.experiment} --scale paper`"]
-    links += [f"[{test.split('::')[1]}](../{test.split('::')[0]})" for test in claim.tests]
-    cells = [claim.where, claim.claim, claim.published, *(
-        "<br>".join(filter(None, lines)) for lines in (ours, verdict, links)
-    )]  # fmt: skip
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+        links = ", ".join(f"[{file}](../results/{folder}/{file})" for file in there)
+        lines.append(f"`{commands[folder]}`: {links}")
+    if not folders and claim.experiment and claim.verdict == "not run":
+        lines.append(f"`python -m experiments.{claim.experiment} --scale paper`")
+    tests = [f"[{test.split('::')[1]}](../{test.split('::')[0]})" for test in claim.tests]
+    lines.append("Tests: " + ", ".join(tests) if tests else "")
+    items = "\n".join(f"- {' '.join(line.split())}" for line in lines if line)
+    summary = re.sub(
+        r"`(.+?)`", r"<code>\1</code>", html.escape(" ".join(claim.claim.split()), False)
+    )
+    return (
+        f'<details class="claim" data-verdict="{claim.verdict}">\n'
+        f"<summary><b>{claim.verdict}</b> {summary} <i>{html.escape(claim.where, False)}</i>"
+        f"</summary>\n\n{items}\n\n</details>"
+    )
 
 
 def _scale(claim: Claim, found: dict[str, Number]) -> str:

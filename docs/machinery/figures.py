@@ -118,7 +118,7 @@ def redraw_all(names: Sequence[str] = ()) -> None:
             else:
                 redraw(result, Path(folder, "out"))
             for file in Path(folder, "out").iterdir():
-                if file.suffix in (".png", ".svg", ".html"):
+                if (result.folder / file.name).exists() and file.name != "table.txt":
                     shutil.copyfile(file, result.folder / file.name)
 
 

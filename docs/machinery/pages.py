@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import struct
 from pathlib import Path
 
-from docs.machinery import pictures, reference, scheme_pages
+from docs.machinery import reference, scheme_pages
 from docs.machinery.results import ROOT, Result, Table, committed, markdown_table
 from nf_resnets.trained.torch_layouts import LAYOUTS
 
@@ -35,7 +35,6 @@ def write_all(folder: Path = GENERATED) -> None:
         own = f"schemes/{page.name}"
         texts[f"{own}/facts.md"] = scheme_pages.facts(page.name)
         texts[f"{own}/numbers.md"] = scheme_pages.numbers(page, results)
-        texts[f"{own}/picture.md"] = _picture(page, folder)
     for name, text in texts.items():
         _write(folder / name, text)
     for kind in ("md", "rst", "ipynb"):
@@ -64,27 +63,30 @@ def results_page(results: tuple[Result, ...]) -> str:
 
 
 def gallery_page(results: tuple[Result, ...]) -> str:
-    """All figures, with what they claim and the command that draws them again."""
-    parts = [
-        "# Gallery",
-        "The committed figures, the claims that they test, and the commands that draw them again.",
-    ]
-    for result in results:
-        if not result.figures:
+    """Thumbnails of all figures, by experiment and scale, with the claims that they test."""
+    parts = ["# Gallery", "Each figure leads to itself in full; its table has the command."]
+    for _, group in itertools.groupby(results, lambda result: result.module):
+        shown = [result for result in group if result.figures]
+        if not shown:
             continue
-        parts += [f"(gallery-{result.name})=", f"## {result.title.removesuffix('.')}"]
-        for figure in result.figures:
-            path = os.path.relpath(figure, GENERATED)
-            inches = struct.unpack(">I", figure.read_bytes()[16:20])[0] / 160
-            parts.append(
-                f":::{{container}} scrolls\n```{{figure}} {path}\n:alt: {_plain(result.title)} "
-                f"({figure.stem})\n:class: {'wide ' * (inches > 8)}picture\n```\n:::"
-            )
-        parts.append(f"**Claim** {_code_spans(result.claim)}")
-        parts.append(f"```sh\n{result.command}\n```")
-        if result.tables:
-            parts.append(f"{{ref}}`Its table <results-{result.name}>`")
+        first = shown[0]
+        parts += [f"## {first.title.removesuffix('.')}", f"**Claim** {_code_spans(first.claim)}"]
+        parts.append(":::::{container} thumbnails")
+        parts += [_thumbnail(result, figure) for result in shown for figure in result.figures]
+        parts.append(":::::")
     return "\n\n".join(parts) + "\n"
+
+
+def _thumbnail(result: Result, figure: Path) -> str:
+    path = os.path.relpath(figure, GENERATED)
+    first = figure == result.figures[0]
+    name = "" if figure.stem == "figure" else f", {figure.stem}"
+    mark = f"(gallery-{result.name})=\n\n" if first else ""
+    table = f" ({{ref}}`table <results-{result.name}>`)" if result.tables else ""
+    return (
+        f"{mark}```{{figure}} {path}\n:alt: {_plain(result.title)} ({figure.stem})\n"
+        f":class: picture\n\n{{download}}`{result.scale}{name} <{path}>`{table}\n```"
+    )
 
 
 def layouts_table() -> str:
@@ -125,14 +127,6 @@ def _sources(result: Result) -> list[str]:
     links = [f"{{download}}`{path.name} <{os.path.relpath(path, GENERATED)}>`" for path in files]
     figures = [f"{{ref}}`figure <gallery-{result.name}>`"] if result.figures else []
     return [*links, *figures, *([result.made] if result.made else [])]
-
-
-def _picture(page: scheme_pages.SchemePage, folder: Path) -> str:
-    picture, words = pictures.keep(page, folder / "pictures")
-    return (
-        f"```{{figure}} /{picture.relative_to(DOCS)}\n:alt: Second moments and gradients along the "
-        f"blocks\n:class: picture\n\nMeasured with the code above. {words}\n```\n"
-    )
 
 
 def _code_spans(text: str) -> str:

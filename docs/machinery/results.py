@@ -73,6 +73,7 @@ class Result:
     Attributes:
       folder: where they are.
       module: the experiment that made them, as ``python -m`` takes it.
+      scale: its scale, and what its command has besides.
       command: the whole command that makes them again.
       title: the first sentence of the experiment's docstring.
       claim: the paragraph of it that says what is claimed, or the one after the title.
@@ -82,6 +83,7 @@ class Result:
 
     folder: Path
     module: str
+    scale: str
     command: str
     title: str
     claim: str
@@ -96,7 +98,7 @@ class Result:
     @property
     def figures(self) -> tuple[Path, ...]:
         """Its pictures."""
-        return tuple(sorted(self.folder.glob("*.png")))
+        return tuple(sorted(self.folder.glob("*.svg")))
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -147,7 +149,7 @@ def committed(root: Path = ROOT) -> tuple[Result, ...]:
     found = []
     for folder in sorted(path for path in (root / "results").iterdir() if path.is_dir()):
         # A folder without a table or a figure is one that is still being made.
-        if any(folder.glob("*.png")) or (folder / "table.txt").exists():
+        if any(folder.glob("*.svg")) or (folder / "table.txt").exists():
             found.append(_result(folder, root))
     return tuple(found)
 
@@ -211,21 +213,22 @@ def _result(folder: Path, root: Path) -> Result:
         if (folder / name).exists():
             settings = json.loads(read_committed(folder / name))
     if folder.name.startswith("bench"):
-        module, source = "benchmarks", root / "benchmarks" / "__main__.py"
+        module, source, scale = "benchmarks", root / "benchmarks" / "__main__.py", "bench"
         command = "make bench" + (" BENCH_ARGS=--quick" if "quick" in folder.name else "")
     else:
         source, rest = _experiment(folder, root)
         module = f"experiments.{source.stem}"
         command = f"python -m {module}"
         scale = [word for word in rest.split("-") if word in SCALES][-1]
-        command += f" --scale {scale}{OPTIONS.get(folder.name, '')}"
+        scale += OPTIONS.get(folder.name, "")
+        command += f" --scale {scale}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     paragraphs = re.split(r"\n\s*\n", docstring)
     claims = [text for text in paragraphs if text.startswith("Claim")] or paragraphs[1:2]
     claim = re.sub(r"^Claim:?\s*", "", claims[0]) if claims else ""
     tried = next((text for text in paragraphs if text.startswith("Tried ")), "")
     title = paragraphs[0].replace("\n", " ")
-    return Result(folder, module, command, title, claim, tried, _made(settings))
+    return Result(folder, module, scale, command, title, claim, tried, _made(settings))
 
 
 def _experiment(folder: Path, root: Path) -> tuple[Path, str]:

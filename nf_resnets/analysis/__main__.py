@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from nf_resnets.analysis.signal import gradient_norms, signal_of
 from nf_resnets.data.pictures import check_sides
 from nf_resnets.models import DTYPES, Dtype, architectures, dtype_of
 from nf_resnets.plotting.page import page_figure
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 from nf_resnets.roles import Role
 from nf_resnets.topology import topology_devices
 from nf_resnets.training.program import quick_compile
@@ -386,6 +388,9 @@ def write(page: Page, options: Options, folder: Path) -> None:
         (TABLE, stream.getvalue()),
     ):
         places.write_whole(folder / name, text.encode(), overwrite=True)
+    if not can_draw():
+        print(NO_MATPLOTLIB, file=sys.stderr)
+        return
     title = f"{options.model}, {schemes.get(options.scheme).title}, at initialisation"
     page_figure(
         page.rows,
@@ -417,7 +422,7 @@ def main(options: Options) -> int:
         f"at the first block's input and {last['sum']:.3g} after the last sum. "
         f"In {folder.resolve()}:"
     )
-    for name in (FIGURE, TABLE, SETTINGS):
+    for name in (FIGURE, TABLE, SETTINGS) if can_draw() else (TABLE, SETTINGS):
         print(f"  {name}")
     return 0
 

@@ -8,6 +8,7 @@ from nf_resnets.data.batch import (
 )
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.data.dataset import Dataset, Split, from_arrays, from_splits
+from nf_resnets.data.files import from_cifar, from_npz
 from nf_resnets.data.fingerprint import fingerprint
 from nf_resnets.data.folder import from_folder
 from nf_resnets.data.imagenet import (
@@ -48,7 +49,9 @@ __all__ = [
     "example_keys",
     "fingerprint",
     "from_arrays",
+    "from_cifar",
     "from_folder",
+    "from_npz",
     "from_splits",
     "load",
     "local_positions",

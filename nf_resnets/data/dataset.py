@@ -153,9 +153,9 @@ def from_arrays(
 
     Args:
       images: raw pixels, uint8 or finite floats [N, H, W, C], or [N, H, W] of one channel.
-      labels: class of each image, integers [N] from 0.
+      labels: class of each image, integers [N] from 0; or texts [N]; or one-hot [N, classes].
       test: images and labels of the test split.
-      class_names: one name per class; by default the numbers.
+      class_names: one name per class; by default the numbers, or the texts in their order.
       max_value: the value of a white pixel; by default 255 for uint8 and 1 for floats.
       name: what messages call the data set.
 
@@ -172,7 +172,10 @@ def from_arrays(
         raise ValueError(f"test is a {type(test).__name__}; expected (images, labels).")
     names: Any = () if class_names is None else class_names
     names = names if isinstance(names, str) else tuple(names)
-    given = [_split_of(images, labels)] + ([] if test is None else [_split_of(*test)])
+    pairs = [(images, labels)] + ([] if test is None else [tuple(test)])
+    if np.asarray(labels).dtype.kind in "US" and not names:
+        names = tuple(np.unique(np.asarray(labels).astype(str)).tolist())
+    given = [_split_of(pixels, classes, names, name) for pixels, classes in pairs]
     most = 0
     for split in given:
         _check_shapes(name, split)
@@ -206,8 +209,25 @@ def from_arrays(
     return from_splits(name, _rows_of(given[0], order), given[1], names, max_value)
 
 
-def _split_of(images: np.ndarray, labels: np.ndarray) -> Split:
+def _split_of(images: Any, labels: Any, names: Sequence[str], where: str) -> Split:
     images, labels = np.asarray(images), np.asarray(labels)
+    if labels.ndim == 2 and labels.shape[1] == 1:  # as Keras has them
+        labels = labels[:, 0]
+    if labels.dtype.kind in "US":
+        texts = labels.astype(str)
+        unknown = np.setdiff1d(texts, names)
+        if unknown.size:
+            raise ValueError(
+                f"{where}: label {str(unknown[0])!r} found; expected one of {', '.join(names)}."
+            )
+        labels = np.argsort(names)[np.searchsorted(np.sort(names), texts)]
+    elif labels.ndim == 2:
+        if not (np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()):
+            raise ValueError(
+                f"{where}: labels of shape {labels.shape} are not one-hot; expected integers [N], "
+                "texts [N], or a single 1 among zeros in each row."
+            )
+        labels = labels.argmax(1)
     if labels.dtype.kind in "iu" and np.all(labels == labels.astype(np.int32)):
         labels = labels.astype(np.int32)
     return Split(images[..., None] if images.ndim == 3 else images, labels)

@@ -21,9 +21,17 @@ def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> A
 
     Raises:
       FileNotFoundError: if the data set is not there; the message has the command to prepare it.
+      ModuleNotFoundError: if TensorFlow Datasets is not installed.
       OSError: if its description is damaged.
     """
-    import tensorflow_datasets as tfds
+    try:
+        import tensorflow_datasets as tfds
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{name} is read with TensorFlow Datasets, and {error.name} is not installed: "
+            "pip install 'nf_resnets[data]', or give the path of its files, such as "
+            "cifar-10-batches-bin or an .npz, in place of the name."
+        ) from None
 
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)

@@ -4,6 +4,7 @@ scikit-learn and TensorFlow Datasets are imported by the call that needs them, s
 the library costs neither.
 """
 
+import dataclasses
 import difflib
 import importlib.util
 import os
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nf_resnets.data.dataset import Dataset, Split, from_splits
+from nf_resnets.data.files import from_cifar, from_npz, is_cifar
 from nf_resnets.data.folder import from_folder, parse
 from nf_resnets.data.prepared import (
     has_random_access,
@@ -23,6 +25,9 @@ from nf_resnets.data.prepared import (
 )
 
 DATASETS = ("digits", "cifar10", "cifar100", "svhn_cropped", "svhn_extra", "fashion_mnist")
+
+_BINARY = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
+"""What the archives of the authors' binary files unpack to."""
 
 # Names of ours for what TensorFlow Datasets has under another one, and the splits trained on.
 _TRAINED_ON = {"svhn_extra": ("svhn_cropped", "train+extra")}
@@ -41,9 +46,11 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
 
     Args:
       name: one of ``DATASETS``; or the path of a folder for :func:`from_folder`, as ``"photos"``,
-        ``"photos@32"`` for ``size=32`` or ``"photos@32x48"`` for ``size=(32, 48)``.
+        ``"photos@32"`` for ``size=32`` or ``"photos@32x48"`` for ``size=(32, 48)``; or that of an
+        ``.npz`` file for :func:`from_npz`, or of the binary files for :func:`from_cifar`.
       data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;
-        None is its default. Not used for ``digits``.
+        None is its default. For ``cifar10`` also the folder of the binary files, or the one in
+        which ``cifar-10-batches-bin`` lies. Not used for ``digits``.
 
     Returns:
       The data set, uint8 images [N, H, W, C] and int32 labels [N].
@@ -60,14 +67,23 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """
     if name not in DATASETS:
         path, size = parse(str(name)) if not os.path.isdir(name) else (str(name), None)
+        if size is None and path.endswith(".npz"):
+            return from_npz(path)
+        if size is None and is_cifar(os.path.expanduser(path)):
+            return from_cifar(path)
         if os.sep in path or os.path.isdir(path):
             return from_folder(path, size=size)
         close = difflib.get_close_matches(str(name).lower(), DATASETS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
             f"unknown data set {name!r}{hint}; known are {', '.join(DATASETS)}, and paths of "
-            "folders of images."
+            "folders of images, .npz files and CIFAR's binary files."
         )
+    if name in _BINARY and data_dir is not None:
+        root = os.path.expanduser(data_dir)
+        for folder in (root, os.path.join(root, _BINARY[name])):
+            if is_cifar(folder):
+                return dataclasses.replace(from_cifar(folder), name=name)
     return _digits() if name == "digits" else _from_tfds(name, data_dir)
 
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.looks import Look, looks
 from nf_resnets.plotting.style import (
     LEVEL,
     axes_height,

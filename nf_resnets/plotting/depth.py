@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.looks import looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.looks import looks
 from nf_resnets.plotting.style import INK, LEVEL, axes_height, end_labels, saved_figure
 
 Row = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from nf_resnets.looks import Look
+from nf_resnets.plotting.looks import Look
 
 _MARGIN, _ROW = 0.025, 0.05
 """Of the band's height, in fractions of the axes: what lies around the marks, and each row."""

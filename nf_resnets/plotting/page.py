@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from nf_resnets.looks import looks
+from nf_resnets.plotting.looks import looks
 from nf_resnets.plotting.signal import (
     Quantity,
     draw_quantity,

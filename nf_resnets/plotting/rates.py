@@ -10,11 +10,11 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nf_resnets.looks import Look
 from nf_resnets.plotting.diverged import SIZES, Mark, diverged_band
+from nf_resnets.plotting.looks import Look
 from nf_resnets.plotting.style import (
     ACCENT,
     INK,
@@ -295,4 +295,18 @@ def _marks(optima: Sequence[Row]) -> list[Any]:
     return [entry(label, **look) for label, there, look in marks if there]
 
 
-__all__ = ["METRICS", "groups_of", "power_label", "rates_figure", "series_title", "size_looks"]
+def rate_range(one: Row, power: Callable[[float], str] = power_label) -> str:
+    """The best rate of an optimum with the range of rates as good, if that is wider."""
+    best, low, high = (power(one[name]) for name in ("best", "low", "high"))
+    return best if low == high else f"{best} ({low} to {high})"
+
+
+__all__ = [
+    "METRICS",
+    "groups_of",
+    "power_label",
+    "rate_range",
+    "rates_figure",
+    "series_title",
+    "size_looks",
+]

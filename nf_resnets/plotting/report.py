@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.answers import best_of_all, growth
 from nf_resnets.plotting.rates import METRICS, series_title
 from nf_resnets.plotting.style import power_of_two
 from nf_resnets.plotting.whole import whole_file
@@ -73,8 +72,6 @@ h2 { font-size: 1.2rem; margin-top: 2.4rem; border-bottom: 1px solid var(--line)
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 p, ul { margin: .4rem 0; max-width: 60rem; overflow-wrap: anywhere; }
 ul { padding-left: 1.3rem; }
-.answer { background: var(--card); border-radius: 10px; padding: .9rem 1.2rem; margin: 1rem 0; }
-.answer p { font-size: 1.25rem; font-weight: 600; }
 .soft, figcaption, th { color: var(--soft); }
 .states { display: flex; flex-wrap: wrap; gap: .6rem; padding: 0; list-style: none; }
 .states li { background: var(--card); border-radius: 8px; padding: .35rem .9rem; }
@@ -155,12 +152,11 @@ def report(
 ) -> None:
     """Writes a sweep's report: one HTML file that needs no other, and no network.
 
-    First stands what was found: the best of all, and how the best rates move with the batch size.
-    Then come how many runs are in which state, what to beware of (a best rate at the edge of its
-    grid, runs left out, a range with a gap), figures, the command, and tables: the best rate of
-    each group by each metric with the range of rates as good, the fitted regimes in words, the
-    grid, the settings that all runs share, versions, the failures with their tracebacks, and every
-    run. All text is escaped; the figures are images inside the file.
+    First stand the states of the runs, what to beware of (a best rate at the edge of its grid, runs
+    left out, a range with a gap), and the best rate of each group by each metric with the range of
+    rates as good. Then come figures, the command, the fitted regimes, the grid, the settings that
+    all runs share, versions, the failures with their tracebacks, and every run. All text is
+    escaped; the figures are images inside the file.
 
     Args:
       path: where to write; the file is whole or not there.
@@ -182,13 +178,12 @@ def report(
     fixed = {name: values for name, values in settings.items() if len(values) == 1}
     parts = [
         f"<h1>{_text(sweep.title)}</h1>",
-        _answer(sweep.optima, called, batch_size),
         _states(sweep.rows),
         _warnings(sweep.optima, called, batch_size),
-        *_figures(figures),
-        *_made(sweep, f"{when:%Y-%m-%d at %H:%M} {when:%Z}"),
         "<h2>Best learning rates</h2>",
         *_best(sweep.optima, called, batch_size),
+        *_figures(figures),
+        *_made(sweep, f"{when:%Y-%m-%d at %H:%M} {when:%Z}"),
         *_regimes(sweep.regimes, called),
         *_targets(sweep.targets, sweep.knees, called, batch_size),
         "<h2>Grid</h2>",
@@ -202,18 +197,6 @@ def report(
     with whole_file(path) as new:
         page = _PAGE.format(title=_text(sweep.title), style=_STYLE, body=body)
         new.write_text(page, encoding="utf-8")
-
-
-def _answer(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) -> str:
-    """What was found, before anything else."""
-    if not optima:
-        return ""
-    how: Any = {"power": _power, "batch_size": batch_size}
-    by = f"By {_by(optima[0]['metric'])}, with the rates as good in brackets:"
-    items = "".join(f"<li>{line}</li>" for line in growth(optima, called, **how))
-    return (
-        f'<div class="answer"><p>{best_of_all(optima, called, **how)}</p>{by}<ul>{items}</ul></div>'
-    )
 
 
 def _made(sweep: SweepResults, when: str) -> Iterable[str]:
@@ -399,8 +382,10 @@ def _best(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) 
         yield f"<h3>By {_by(metric)}</h3>\n{_table(heads, lines)}"
 
 
-def _range(value: float, error: float | None) -> str:
+def _range(value: float | None, error: float | None) -> str:
     """A value with the range of one standard error of its logarithm."""
+    if value is None:
+        return "–"
     if error is None:
         return f"{value:.3g}"
     return f"{value:.3g} ({value / 2**error:.3g} to {value * 2**error:.3g})"
@@ -415,60 +400,37 @@ def _regimes(regimes: Sequence[Row], called: Callable[[Row], str]) -> Iterable[s
             "a step of the grid). In brackets the range of one standard error. A part is said to "
             "show if the fit without it is worse by 3.84 in χ² (95%).</p>"
         )
-    # What is the same by both metrics is said once.
-    metrics: dict[str, list[str]] = {}
-    for fit in regimes:
-        line = f"<li><b>{called(fit['group'])}</b>: {_in_words(fit)}</li>"
-        metrics.setdefault(line, []).append(_by(fit["metric"]))
-    sections: dict[str, list[str]] = {}
-    for line, by in metrics.items():
-        sections.setdefault(" and ".join(by), []).append(line)
-    for by_metrics, lines in sections.items():
-        yield f"<h3>By {by_metrics}</h3><ul>{''.join(lines)}</ul>"
+    for metric in dict.fromkeys(fit["metric"] for fit in regimes):
+        of_metric = [fit for fit in regimes if fit["metric"] == metric]
+        heads = ("rate / B", "saturates at B", "largest rate", "B_noise, without the corner")
+        yield f"<h3>By {_by(metric)}</h3>\n{_fits(of_metric, called, heads)}"
 
 
-def _in_words(fit: Row) -> str:
-    """A fit in a few sentences."""
-    points, many = len(fit["residuals"]), len(fit["residuals"]) != 1
-    slope = f"rate / B = {_range(fit['slope'], fit['slope_error'])}" if fit["slope"] else ""
-    largest = _range(fit["largest"], fit["largest_error"]) if fit["largest"] else ""
-    if fit["shows"] == "both":
-        meet = _range(fit["batch_size"], fit["batch_size_error"]) if fit["batch_size"] else "–"
-        said = f"linear in B with {slope}, up to B = {meet}; then saturated at {largest}"
-    elif fit["shows"] == "linear":
-        said = f"linear in B over all batch sizes, with {slope}; no saturation is seen "
-        said += f"(the largest rate is at least {fit['largest_at_least']:.3g})"
-    elif fit["shows"] == "saturated":
-        said = f"the same for all batch sizes, {largest}; no linear part is seen "
-        said += f"(rate / B is at least {fit['slope_at_least']:.3g})"
-    else:
-        said = f"{points} batch size{'s' if many else ''} with a best rate "
-        said += f"{'do' if many else 'does'} not tell a linear part from a saturated one."
-    if fit["chi2"] is not None:
-        said += f". χ² = {fit['chi2']:.2g} with {fit['freedom']} degrees of freedom."
-    if fit["smooth"]:
-        said += _smooth_in_words(fit, fit["smooth"])
-    for out in fit["left_out"]:
-        said += f" B = {out['batch_size']:g} is left out: {_text(out['reason'])}"
-        other_side = '; <span class="bad">the fitted curve lies on the other side of it.</span>'
-        said += other_side if out["contradicts"] else "."
-    return said
-
-
-def _smooth_in_words(fit: Row, smooth: Row) -> str:
-    """The fit without a corner, and which of the two predicts a batch size from the others."""
-    said = (
-        " Without a corner, largest / (1 + B<sub>noise</sub> / B): largest = "
-        f"{_range(smooth['largest'], smooth['largest_error'])}, B<sub>noise</sub> = "
-        f"{_range(smooth['batch_size'], smooth['batch_size_error'])}, χ² = {smooth['chi2']:.2g}."
-    )
-    if fit["form"]:
-        better = "without" if fit["form"] == "smooth" else "with"
-        said += (
-            f" A batch size that is held out has χ² = {fit['held_out']:.2g} with the corner and "
-            f"{smooth['held_out']:.2g} without: the curve {better} it is chosen."
+def _fits(
+    fits: Sequence[Row], called: Callable[[Row], str], heads: Sequence[str], inverse: bool = False
+) -> str:
+    """A line for each fit; ``inverse`` gives the least steps in place of the largest rate."""
+    lines = []
+    for fit in fits:
+        smooth = fit["smooth"] or {}
+        largest = fit["largest"] and (1 / fit["largest"] if inverse else fit["largest"])
+        cells = [
+            _range(fit["slope"], fit["slope_error"]),
+            _range(fit["batch_size"], fit["batch_size_error"]),
+            _range(largest, fit["largest_error"]),
+            _range(smooth.get("batch_size"), smooth.get("batch_size_error")),
+            "–" if fit["chi2"] is None else f"{fit['chi2']:.2g} ({fit['freedom']})",
+        ]
+        out = "; ".join(
+            f"B = {each['batch_size']:g} left out: {_text(each['reason'])}"
+            + (' <span class="bad">the fit lies on its other side</span>' * each["contradicts"])
+            for each in fit["left_out"]
         )
-    return said
+        shows = _text(fit["shows"] or "neither") + (
+            f", {fit['form']} predicts best" * bool(fit["form"])
+        )
+        lines.append([called(fit["group"]), shows, *map(_number, cells), _wrapped(out)])
+    return _table(("runs", "shows", *heads, "χ² (degrees of freedom)", ""), lines)
 
 
 def _targets(
@@ -498,34 +460,8 @@ def _targets(
             edge if one["at_edge"] else "",
         ))  # fmt: skip
     yield _table(("runs", "B", "steps", "reached it", "rate", "B_noise", ""), lines)
-    items = [f"<li><b>{called(fit['group'])}</b>: {_knee_in_words(fit)}</li>" for fit in knees]
-    yield f"<ul>{''.join(items)}</ul>"
-
-
-def _knee_in_words(fit: Row) -> str:
-    """Where the steps stop falling, in a few sentences."""
-    many = f"{len(fit['residuals'])} batch sizes"
-    if fit["shows"] == "both" and fit["batch_size"]:
-        said = (
-            f"perfect scaling up to B = {_range(fit['batch_size'], fit['batch_size_error'])}; "
-            f"no fewer than {1 / fit['largest']:.3g} steps"
-        )
-    else:
-        said = {
-            "linear": f"perfect scaling over all {many}",
-            "saturated": f"no fewer steps with a larger batch, over all {many}",
-        }.get(fit["shows"], f"{many} do not tell perfect scaling from none")
-    if fit["smooth"]:
-        smooth = fit["smooth"]
-        said += (
-            "; without a corner, steps = least · (1 + B<sub>crit</sub> / B) with B<sub>crit</sub> "
-            f"= {_range(smooth['batch_size'], smooth['batch_size_error'])}"
-        )
-    if fit["form"]:
-        said += f", which predicts a batch size {'better' if fit['form'] == 'smooth' else 'worse'}"
-    for out in fit["left_out"]:
-        said += f". B = {out['batch_size']:g} is left out: {_text(out['reason'])}"
-    return said + "."
+    heads = ("1 / (steps · B)", "scales up to B", "least steps", "B_crit, without the corner")
+    yield _fits(knees, called, heads, inverse=True) if knees else ""
 
 
 def _figures(figures: Mapping[str, bytes]) -> Iterable[str]:

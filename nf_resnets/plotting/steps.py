@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.looks import Look, looks
 from nf_resnets.plotting.diverged import Mark, diverged_band
+from nf_resnets.plotting.looks import Look, looks
 from nf_resnets.plotting.rates import METRICS, series_title
 from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure, widen
 

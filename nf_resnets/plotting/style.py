@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nf_resnets.looks import Look
+from nf_resnets.plotting.looks import Look
 from nf_resnets.plotting.whole import whole_file
 
 ACCENT = "#0072B2"
@@ -38,6 +39,16 @@ RC: Any = {
     # The same figure gives the same file.
     "svg.hashsalt": "nf_resnets",
 }
+
+
+NO_MATPLOTLIB = (
+    "Matplotlib is not installed, and no figure is drawn: pip install 'nf_resnets[experiments]'."
+)
+
+
+def can_draw() -> bool:
+    """Tells whether Matplotlib is installed, which all figures need."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def entry(label: str, **look: Any) -> Any:
@@ -246,6 +257,7 @@ def saved_figure(
 
 
 __all__ = [
-    "ACCENT", "INK", "LEVEL", "MARK", "RC", "axes_height", "end_labels", "entry", "log_axis",
-    "legend_below", "power_of_two", "saved_figure", "value_ticks", "widen",
+    "ACCENT", "INK", "LEVEL", "MARK", "NO_MATPLOTLIB", "RC", "axes_height", "can_draw",
+    "end_labels", "entry", "legend_below", "log_axis", "power_of_two", "saved_figure",
+    "value_ticks", "widen",
 ]  # fmt: skip

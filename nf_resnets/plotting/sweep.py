@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets.plotting.answers import (
-    bearable,
-    best_of_all,
-    fewest_steps,
-    growth_of_all,
-    largest_effects,
-    lowest_end,
-)
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.plotting.heat import heat_figure
 from nf_resnets.plotting.isolation import isolation_figure
@@ -23,7 +17,7 @@ from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.plotting.rates import rates_figure, series_title
 from nf_resnets.plotting.report import RULES, SweepResults, report
 from nf_resnets.plotting.steps import steps_figure
-from nf_resnets.plotting.style import power_of_two
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power_of_two
 from nf_resnets.plotting.whole import whole_file
 
 Row = Mapping[str, Any]
@@ -35,7 +29,8 @@ def sweep_figures(
     """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
 
     Where several settings are swept, ``isolation`` is drawn as well, ``steps`` where there are
-    steps to a target at several batch sizes, and ``curves`` where there are curves.
+    steps to a target at several batch sizes, and ``curves`` where there are curves. Without
+    Matplotlib only the table and the report are made, and a sentence says so.
 
     Args:
       folder: where to; files of these names are replaced, each whole.
@@ -63,7 +58,9 @@ def sweep_figures(
     # The table first: on a disk that is nearly full it is worth the most.
     with making("table.txt"), whole_file(folder / "table.txt") as new:
         new.write_text(table(sweep.optima, names=sweep.names) + "\n")
-    for name, (caption, draw) in _drawings(sweep).items():
+    if not can_draw():
+        print(NO_MATPLOTLIB, file=sys.stderr)
+    for name, (caption, draw) in _drawings(sweep).items() if can_draw() else ():
         with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
             draw(new)
             with contextlib.suppress(OSError):
@@ -76,62 +73,42 @@ def sweep_figures(
 
 def _drawings(sweep: SweepResults) -> dict[str, tuple[str, Callable[[Path], None]]]:
     """Each figure by the name of its file: what it shows, and what draws it."""
-    optima, chance = sweep.optima, sweep.chance
+    subtitle, names = f"{sweep.title}: {sweep.subtitle}", sweep.names
 
     def called(group: Row) -> str:
-        return series_title(group, "batch_size", sweep.names)
+        return series_title(group, "batch_size", names)
 
-    def look(what: str) -> dict[str, str]:
-        return {"title": what, "subtitle": f"{sweep.title}: {sweep.subtitle}"}
+    def drawing(title: str, draw: Callable[..., None]) -> tuple[str, Callable[[Path], None]]:
+        return title, lambda path: draw(path, title=title, subtitle=subtitle)
 
-    borne = f"The largest rate without a diverged run: {', '.join(bearable(optima, called))}"
-    moves = growth_of_all(optima, called)
-    best = best_of_all(optima, called)
-    drawings: dict[str, tuple[str, Callable[[Path], None]]] = {
-        "rates": (
+    drawings = {
+        "rates": drawing(
             "Accuracy and training loss against the learning rate",
-            lambda path: rates_figure(
-                optima, path, chance=chance, names=sweep.names, **look(borne)
-            ),
+            functools.partial(rates_figure, sweep.optima, chance=sweep.chance, names=names),
         ),
-        "optima": (
-            "The optimum against the batch size",
-            lambda path: optima_figure(
-                optima, sweep.regimes, path, names=sweep.names, **look(moves)
-            ),
+        "optima": drawing(
+            "The best rate against the batch size",
+            functools.partial(optima_figure, sweep.optima, sweep.regimes, names=names),
         ),
-        "heat": (
+        "heat": drawing(
             "Test accuracy by learning rate and batch size",
-            lambda path: heat_figure(optima, path, names=sweep.names, **look(best)),
+            functools.partial(heat_figure, sweep.optima, names=names),
         ),
     }
     if sweep.isolations:
-        drawings["isolation"] = (
+        drawings["isolation"] = drawing(
             "One setting at a time, by the best of the others",
-            lambda path: isolation_figure(
-                sweep.isolations,
-                path,
-                names=sweep.names,
-                **look(largest_effects(sweep.isolations)),
-            ),
+            functools.partial(isolation_figure, sweep.isolations, names=names),
         )
     if sweep.targets:
-        drawings["steps"] = (
+        drawings["steps"] = drawing(
             "Steps to a target against the batch size",
-            lambda path: steps_figure(
-                sweep.targets,
-                sweep.knees,
-                path,
-                names=sweep.names,
-                **look(fewest_steps(sweep.targets, called)),
-            ),
+            functools.partial(steps_figure, sweep.targets, sweep.knees, names=names),
         )
     if sweep.curves:
-        drawings["curves"] = (
+        drawings["curves"] = drawing(
             "Training at the best rates",
-            lambda path: training_figure(
-                sweep.curves, path, called=called, **look(lowest_end(sweep.curves, called))
-            ),
+            functools.partial(training_figure, sweep.curves, called=called),
         )
     return drawings
 

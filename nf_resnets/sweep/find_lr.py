@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from nf_resnets import command_line
-from nf_resnets.plotting.answers import rate_range
+from nf_resnets.plotting.rates import rate_range
 from nf_resnets.sweep import command
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish

@@ -86,14 +86,14 @@ def test_whoever_stops_it_stops_its_parts(tmp_path, monkeypatch):
 def test_the_parts_come_in_their_order_and_name_what_there_is():
     names = [task.name for task in gpu.tasks(Path("out"), quick=False, data_dir=None)]
     assert names == [
-        "against_torch", "roofline", "against_batch_norm", "together", "fixup_fig3_depth",
+        "against_torch", "against_batch_norm", "together", "fixup_fig3_depth",
         "skipinit_lr_batch",
     ]  # fmt: skip
-    assert set(names[:4]) <= set(command.PARTS)
+    assert set(names[:3]) <= set(command.PARTS)
     for quick in (False, True):
         found = gpu.tasks(Path("out"), quick=quick, data_dir="data")
         assert sum(task.minutes for task in found) == 25
-        for task in found[4:6]:
+        for task in found[3:5]:
             assert task.words[-4:] == ("--data-dir", "data", "--out", f"out/{task.name}")
         # Each command has the options that it is given.
         for task in found:
@@ -124,7 +124,7 @@ def test_all_parts_on_a_cpu(tmp_path):
     for task in gpu.tasks(tmp_path / "out", quick=True, data_dir=None):
         assert f"=== {task.name}: at most" in done.stdout
         assert f"{task.name}: done" in done.stdout or task.name in command.PARTS
-    for name in ("roofline", "against_batch_norm", "together"):
+    for name in ("against_batch_norm", "together"):
         assert json.loads((tmp_path / "out" / name / "bench.json").read_text())["rows"]
     for name in ("fixup_fig3_depth", "skipinit_lr_batch"):
         assert (tmp_path / "out" / name / "rows.csv").read_text().count("\n") > 1

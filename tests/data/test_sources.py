@@ -240,7 +240,8 @@ def test_an_unknown_name_is_refused(name, hint):
         load(name)
     assert str(error.value) == (
         f"unknown data set {name!r}{hint}; known are digits, cifar10, cifar100, svhn_cropped,"
-        " svhn_extra, fashion_mnist, and paths of folders of images."
+        " svhn_extra, fashion_mnist, and paths of folders of images, .npz files and CIFAR's "
+        "binary files."
     )
 
 

@@ -109,14 +109,6 @@ def test_formulas_are_formulas(built):
 
 
 @pytest.mark.slow
-def test_every_scheme_has_its_picture(built):
-    from nf_resnets import schemes
-
-    for name in schemes.names():
-        assert f"_images/{name}.png" in (built / f"schemes/{name}.html").read_text()
-
-
-@pytest.mark.slow
 def test_names_link_to_their_source_and_to_no_other_librarys(built):
     assert (
         "_modules/nf_resnets/init/fixup.html#fixup"

@@ -23,5 +23,5 @@ def test_the_table_is_the_same(name):
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_figures_are_drawn_again(name, tmp_path):
     redraw(RESULTS[name], tmp_path / "out")
-    drawn = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert {path.name for path in RESULTS[name].figures} <= drawn | {"tests.png"}
+    drawn = {path.name for path in (tmp_path / "out").glob("*.svg")}
+    assert {path.name for path in RESULTS[name].figures} <= drawn | {"tests.svg"}

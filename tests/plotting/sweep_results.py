@@ -1,9 +1,7 @@
-"""Plain optima to draw, the figures that were saved, and whether their texts can be read."""
+"""Plain optima to draw, and the figures that were saved."""
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 
 @pytest.fixture
@@ -63,37 +61,3 @@ def sweep(sizes, schemes, metrics=("test_accuracy", "train_loss")):
 def marks(axes):
     """The marks of runs that diverged."""
     return [line for line in axes.lines if line.get_zorder() == 6]
-
-
-def overlapping(figure):
-    """Pairs of texts that lie over each other, and texts that are cut by the paper's edge."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    renderer, paper = canvas.get_renderer(), figure.bbox
-    # Ticks beyond the ends of an axis are there, and are not drawn.
-    hidden = set()
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            for tick in axis.get_major_ticks() + axis.get_minor_ticks():
-                low, high = sorted(axis.get_view_interval())
-                if not low <= tick.get_loc() <= high or not tick.label1.get_visible():
-                    hidden.add(id(tick.label1))
-                hidden.add(id(tick.label2))
-    texts = [
-        (text.get_text(), text.get_window_extent(renderer))
-        for text in figure.findobj(Text)
-        if text.get_visible() and text.get_text().strip() and id(text) not in hidden
-    ]
-    cut = [
-        name
-        for name, box in texts
-        if box.x0 < paper.x0 or box.y0 < paper.y0 or box.x1 > paper.x1 or box.y1 > paper.y1
-    ]
-    over = [
-        (a, b)
-        for index, (a, first) in enumerate(texts)
-        for b, second in texts[index + 1 :]
-        if min(first.x1, second.x1) - max(first.x0, second.x0) > 1
-        and min(first.y1, second.y1) - max(first.y0, second.y0) > 1
-    ]
-    return cut, over

@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
-from nf_resnets.looks import LOOKS
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average, smoothed
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+from nf_resnets.plotting.looks import LOOKS
 from tests.plotting.sweep_results import drawn, marks
 
 __all__ = ["drawn"]
@@ -57,21 +57,3 @@ def test_a_run_that_diverged_is_marked_in_a_band_at_the_bad_end(drawn, tmp_path)
         (mark,) = marks(axes)
         assert mark.get_xdata()[0] == 1 and mark.get_color() == LOOKS["SkipInit"].color
         assert (mark.get_ydata()[0] < 0.2) == better and (mark.get_ydata()[0] > 0.8) != better
-
-
-def test_a_band_lies_around_a_mean_and_logarithmic_axes_have_ticks_of_one_kind(drawn, tmp_path):
-    band = Curve("Fixup", [1, 2, 4], [1, 10, 100], low=[0.5, 5, 50], high=[2, 20, 200])
-    panel = Panel("x", "y", [band], x_base=2, y_base=10)
-    curves_figure([panel], tmp_path / "f.svg", title="", subtitle="")
-    axes = drawn[0].axes[0]
-    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (0.5, 200)
-    # Few values are their own ticks.
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4"]
-    assert smoothed(band, 2).high == [2, 11, 110]
-    # What has no logarithm is left out.
-    zero = Panel("x", "y", [Curve("Fixup", [0, 1, 2, 4], [0, 1, 10, 100])], x_base=2, y_base=10)
-    curves_figure([zero], tmp_path / "g.svg", title="", subtitle="")
-    assert drawn[1].axes[0].get_xlim()[0] > 0
-    with pytest.raises(ValueError, match="of low and of high"):
-        Curve("a", [1, 2], [1, 2], low=[1], high=[2, 3])

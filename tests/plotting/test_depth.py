@@ -9,7 +9,7 @@ from PIL import Image
 
 from nf_resnets.plotting import depth_figure
 from nf_resnets.plotting.depth import _points
-from tests.plotting.sweep_results import drawn, marks, overlapping
+from tests.plotting.sweep_results import drawn, marks
 
 __all__ = ["drawn"]
 
@@ -53,12 +53,6 @@ def test_diverged_runs_stand_side_by_side_in_their_band_and_leave_a_gap(drawn, t
     assert points.min() > 5.5  # the size of a mark
     heights = [axes.transAxes.inverted().transform(place)[1] for place in places]
     assert all(0 < height < band.get_height() for height in heights)
-
-
-def test_the_labels_stand_apart_where_curves_end_together(drawn, tmp_path):
-    rows = [row(title, d, 0.9) for title in ("Fixup", "SkipInit", "LSUV", "ReZero") for d in (1, 2)]
-    depth_figure(rows, tmp_path / "f.png", title="t " * 60, subtitle="s " * 90, chance=0.1)
-    assert overlapping(drawn[0]) == ([], [])
 
 
 def test_the_figure_is_drawn_in_colour_and_the_same_again(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from nf_resnets.plotting.heat import heat_figure
-from tests.plotting.sweep_results import drawn, group, overlapping, rate, sweep
+from tests.plotting.sweep_results import drawn, group, rate
 
 __all__ = ["drawn"]
 
@@ -75,44 +75,10 @@ def test_the_best_is_framed_and_the_edge_dashed(drawn, tmp_path):
     assert [t.get_text() for t in drawn[0].axes[0].texts].count("2$\\times$") == 1
 
 
-@pytest.mark.parametrize(
-    ("schemes", "count", "metric"),
-    [(1, 1, "test_accuracy"), (4, 8, "test_accuracy")],
-)
-def test_no_text_hides_another(drawn, tmp_path, schemes, count, metric):
-    names = ["batchnorm", "skipinit", "regularized_skipinit", "fixup"][:schemes]
-    optima = sweep([8 * 2**k for k in range(count)], names)
-    heat_figure(optima, tmp_path / "heat.png", title="A sweep " * 5, subtitle="of rates " * 9,
-                metric=metric)  # fmt: skip
-    # A mark of diverged seeds lies in the corner of its cell by purpose.
-    cut, over = overlapping(drawn[0])
-    assert cut == [] and over == []
-    # A map for each scheme, and the colour bar.
-    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == [*names, ""]
-
-
 def test_a_sweep_in_which_all_diverged_has_no_colour_bar(drawn, tmp_path):
     dead = [group("fixup", 8, [rate(1.0, None, diverged=3)])]
     heat_figure(dead, tmp_path / "heat.png", title="", subtitle="")
     assert len(drawn[0].axes) == 1
-
-
-@pytest.mark.parametrize("mean", [0.0, 0.5, 1.0])
-def test_equal_and_perfect_results_have_colours(drawn, tmp_path, mean):
-    rates = [rate(0.5, mean), rate(1.0, mean)]
-    heat_figure([group("fixup", 8, rates)], tmp_path / "heat.png", title="", subtitle="")
-    heat_figure([group("fixup", 8, [*rates, rate(2.0, 0.3)])], tmp_path / "heat.png", title="",
-                subtitle="")  # fmt: skip
-    losses = group("fixup", 8, rates, "train_loss")
-    heat_figure([losses], tmp_path / "h.png", title="", subtitle="", metric="train_loss")
-    # Where nothing is better or worse, no colour says so.
-    middle = matplotlib.colormaps["viridis"](0.5)
-    assert {cell.get_facecolor() for cell in cells(drawn[0].axes[0])[0].values()} == {middle}
-    for figure in drawn:
-        filled, _ = cells(figure.axes[0])
-        assert all(
-            0 <= channel <= 1 for cell in filled.values() for channel in cell.get_facecolor()
-        )
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):

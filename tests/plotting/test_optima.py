@@ -6,7 +6,7 @@ import pytest
 
 from nf_resnets.plotting.optima import optima_figure
 from nf_resnets.sweep.regimes import regimes
-from tests.plotting.sweep_results import drawn, group, marks, overlapping, rate, sweep
+from tests.plotting.sweep_results import drawn, group, marks, rate
 
 __all__ = ["drawn"]
 
@@ -107,21 +107,6 @@ def test_the_edge_is_hollow_with_an_arrow_and_the_dead_a_mark(drawn, tmp_path):
     assert [line.get_xdata()[0] for line in marks(best)] == [2048]
     entries = [text.get_text() for text in drawn[0].legends[0].get_texts()]
     assert entries == ["fixup", "at the grid's edge"]
-
-
-@pytest.mark.parametrize(("schemes", "count"), [(1, 1), (4, 8)])
-def test_no_text_hides_another(drawn, tmp_path, schemes, count):
-    names = ["batchnorm", "skipinit", "regularized_skipinit", "fixup"][:schemes]
-    optima = sweep([8 * 2**k for k in range(count)], names)
-    optima_figure(optima, [], tmp_path / "optima.png", title="A sweep " * 9,
-                  subtitle="of rates " * 20, names={"fixup": "Fixup"})  # fmt: skip
-    assert overlapping(drawn[0]) == ([], [])
-    assert len(drawn[0].axes) == 6
-    entries = [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert entries == [{"fixup": "Fixup"}.get(name, name) for name in names]
-    # Points of several schemes at one batch size stand apart.
-    at = [x for x, _ in points(drawn[0].axes[1])]
-    assert len(set(at)) == schemes * count
 
 
 def test_a_sweep_in_which_all_diverged_is_drawn(drawn, tmp_path):

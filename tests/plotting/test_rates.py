@@ -4,39 +4,9 @@ import numpy as np
 import pytest
 
 from nf_resnets.plotting.rates import rates_figure, series_title
-from tests.plotting.sweep_results import drawn, group, marks, overlapping, rate, sweep
+from tests.plotting.sweep_results import drawn, group, marks, rate, sweep
 
 __all__ = ["drawn"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "schemes"),
-    [([128], ["fixup"]), ([8, 32, 128, 512], ["fixup", "skipinit"]),
-     ([8 * 2**k for k in range(8)], ["batchnorm", "skipinit", "regularized_skipinit", "fixup"])],
-)  # fmt: skip
-def test_all_curves_are_there_and_no_text_hides_another(drawn, tmp_path, sizes, schemes):
-    rates_figure(sweep(sizes, schemes), tmp_path / "rates.png", title="A sweep " * 10,
-                 subtitle="of rates " * 20, chance=0.1)  # fmt: skip
-    (figure,) = drawn
-    assert len(figure.axes) == 2 * len(schemes)
-    for axes in figure.axes:
-        # A curve through the four rates that have a mean, for each batch size.
-        assert sum(np.isfinite(line.get_ydata()).sum() == 4 for line in axes.lines) == len(sizes)
-        assert len(marks(axes)) == 2 * len(sizes)
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries == [*(f"B = {size}" for size in sizes), "best", "some seeds diverged",
-                       "chance (10%)"]  # fmt: skip
-    assert overlapping(figure) == ([], [])
-
-
-def test_the_check_for_overlaps_finds_some(drawn, tmp_path):
-    rates_figure(sweep([8], ["fixup"]), tmp_path / "rates.png", title="t", subtitle="s")
-    (figure,) = drawn
-    figure.text(0.99, 0.5, "far too long for the edge")
-    figure.axes[0].text(0.5, 0.5, "one", transform=figure.axes[0].transAxes)
-    figure.axes[0].text(0.5, 0.5, "other", transform=figure.axes[0].transAxes)
-    cut, over = overlapping(figure)
-    assert cut == ["far too long for the edge"] and ("one", "other") in over
 
 
 def test_diverged_runs_have_a_band_that_no_curve_enters(drawn, tmp_path):
@@ -107,20 +77,6 @@ def test_labels_are_powers_of_two_and_chance_is_drawn_for_accuracy_only(drawn, t
     ]
     assert [len(lines) for lines in flat] == [1, 0]
     assert (accuracy.get_yscale(), loss.get_yscale()) == ("linear", "log")
-
-
-def test_the_spread_is_a_band_for_few_batch_sizes_and_a_bar_for_many(drawn, tmp_path):
-    rates = [rate(0.25, 0.5, 0.1), rate(0.5, 0.7, 0.2)]
-    few = [group("fixup", size, rates) for size in (8, 16)]
-    rates_figure(few, tmp_path / "rates.png", title="", subtitle="")
-    band = drawn[0].axes[0].collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((40, 90))
-    assert drawn[0].axes[0].get_ylim()[0] <= 40
-    many = [group("fixup", 8 * 2**k, rates) for k in range(6)]
-    rates_figure(many, tmp_path / "rates.png", title="", subtitle="")
-    assert len(drawn[1].axes[0].collections) == 6
-    ends = drawn[1].axes[0].collections[0].get_segments()[1][:, 1]
-    assert ends == pytest.approx([50, 90])
 
 
 def test_a_sweep_in_which_all_diverged_and_one_of_one_seed_are_drawn(drawn, tmp_path):

@@ -104,13 +104,10 @@ def test_it_says_what_a_sweep_found(tmp_path):
     assert row.startswith("SkipInit 8 90.00 ± 0.01 2 −5 2 −5 2 0 2 of 16 0.00391")
     # Two points on either side with error bars of half an octave: factors of 2^(0.5 / sqrt 2) to
     # either side, and of 2^0.5 for where the parts meet.
-    assert (
-        "SkipInit: linear in B with rate / B = 0.00391 (0.00306 to 0.00499), up to B = 64 "
-        "(45.3 to 90.5); then saturated at 0.25 (0.196 to 0.319). χ² = 0 with 2 degrees of freedom."
-        " Without a corner, largest / (1 + Bnoise / B): "
-    ) in text
-    assert "A batch size that is held out has χ² = 0 with the corner and" in text
-    assert "the curve with it is chosen." in text
+    fit = re.search(r"SkipInit both.*?fixup", re.sub(r"\s+", " ", " ".join(reader.texts))).group()
+    for value in ("0.00391 (0.00306 to 0.00499)", "64 (45.3 to 90.5)", "0.25 (0.196 to 0.319)"):
+        assert value in fit
+    assert "bent predicts best" in fit and "0 (2)" in fit
     assert "The rates" in text and reader.tags.count("img") == 2
     # The grid as it was swept, and what was the same for all.
     assert "batch_size8, 32, 128, 512" in text and "modelwrn_16_4" in text and "dropoutnone" in text
@@ -119,16 +116,13 @@ def test_it_says_what_a_sweep_found(tmp_path):
     assert "warning" not in text and "Failures" not in text
 
 
-def test_a_fit_with_one_part_or_none_is_told_in_words(tmp_path):
-    linear = rows_of(sizes=(8, 32))
-    _, reader = written(tmp_path, linear, names={"fixup": "Fixup"})
-    assert "Fixup: linear in B over all batch sizes, with rate / B = 0.00391 " in reader.text
-    assert "no saturation is seen (the largest rate is at least 0.125)" in reader.text
-    _, reader = written(tmp_path, rows_of(sizes=(128, 512)))
-    assert "fixup: the same for all batch sizes, 0.25 " in reader.text
-    assert "(rate / B is at least 0.00195)" in reader.text
-    _, reader = written(tmp_path, rows_of(sizes=(8,)))
-    assert "1 batch size with a best rate does not tell a linear part from" in reader.text
+def test_a_part_that_does_not_show_has_no_number(tmp_path):
+    for sizes, shows in (((8, 32), "linear"), ((128, 512), "saturated"), ((8,), "neither")):
+        _, reader = written(tmp_path, rows_of(sizes=sizes))
+        text = re.sub(r"\s+", " ", " ".join(reader.texts))
+        cells = re.search(rf"fixup {shows} (\S+) .*?skipinit|fixup {shows} (\S+)", text)
+        assert cells, text
+        assert ((cells[1] or cells[2]) == "–") is (shows != "linear")
 
 
 def test_edges_and_runs_without_a_number_are_warned_of(tmp_path):
@@ -148,7 +142,7 @@ def test_edges_and_runs_without_a_number_are_warned_of(tmp_path):
     assert "Some runs have no number: fixup, B = 8 (1 waiting of 6)" in text
     assert text.count("No run finished, so there is no best rate: fixup, B = 512.") == 1
     assert text.count("lowest rate tried") == 2 and text.count("highest rate tried") == 2
-    assert "is left out: the best rate, 0.125, is the highest tried: only a lower bound." in text
+    assert "left out: the best rate, 0.125, is the highest tried: only a lower bound" in text
 
 
 def test_all_text_is_escaped(tmp_path):
@@ -183,18 +177,6 @@ def test_it_needs_no_other_file_and_no_network(tmp_path):
     assert not {"script", "link", "iframe", "object"} & set(reader.tags)
 
 
-def test_light_dark_and_paper(tmp_path):
-    page, _ = written(tmp_path, rows_of())
-    assert '<meta name="color-scheme" content="light dark">' in page
-    assert "@media (prefers-color-scheme: dark)" in page and "@media print" in page
-    # Both schemes define every colour that is used.
-    light = page.split(":root {")[1].split("}")[0]
-    dark = page.split(":root {")[2].split("}")[0]
-    used = set(re.findall(r"var\((--\w+)\)", page))
-    assert used and used <= set(re.findall(r"(--\w+):", light))
-    assert set(re.findall(r"(--\w+):", light)) == set(re.findall(r"(--\w+):", dark))
-
-
 def test_failures_keep_their_tracebacks_and_a_huge_one_its_end(tmp_path):
     huge = "x" * 3_000_000 + "\nRuntimeError: the end"
     page, reader = written(
@@ -211,20 +193,6 @@ def test_failures_keep_their_tracebacks_and_a_huge_one_its_end(tmp_path):
     assert "RuntimeError: the end" in reader.text and "characters left out" in reader.text
     assert "batch_size = 8" in reader.text
     assert len(page) < 200_000
-
-
-def test_500_runs_make_less_than_two_megabytes(tmp_path):
-    rows = rows_of(schemes=("a", "b", "c", "d"), sizes=(8, 32, 128, 512), rates=range(-8, 0),
-                   seeds=4)  # fmt: skip
-    assert len(rows) == 512
-    # Three figures as large as those of four schemes and eight batch sizes are.
-    figure = SVG + bytes(420_000)
-    page, reader = written(tmp_path, rows, figures=dict.fromkeys("abc", figure))
-    assert len(page.encode()) < 2_000_000
-    assert len(page.encode()) - 3 * 4 * len(figure) // 3 < 250_000
-    assert reader.tags.count("tr") > 512 and "the first" not in reader.text
-    _, reader = written(tmp_path, rows_of(seeds=32))
-    assert "All runs, the first 2,000 of 2,048" in reader.text
 
 
 def test_a_sweep_that_has_not_begun_has_a_report_too(tmp_path):
@@ -251,18 +219,3 @@ def test_a_file_is_replaced_whole_or_left_alone(tmp_path):
     other.write_text("")
     # As readable as any file that is written here.
     assert path.stat().st_mode == other.stat().st_mode
-
-
-def test_the_answer_comes_first_and_the_tables_last(tmp_path):
-    page, reader = written(tmp_path, rows_of(), figures={"a": SVG}, command="nf-resnets sweep <x>")
-    order = ["Best test accuracy: 90.0%, ", "112finished", "Figures", "nf-resnets sweep <x>",
-             "Best learning rates", "All runs"]  # fmt: skip
-    places = [reader.text.index(each) for each in order]
-    assert places == sorted(places)
-    assert "fixup: the best rate grows from 2−5 at B = 8 to 2−2 at B = 512" in reader.text
-    # Nothing is said twice.
-    items = re.findall(r"<li>(.*?)</li>", page)
-    assert len(items) == len(set(items))
-    # The accuracy stands beside the name, where a narrow screen shows it.
-    heads = re.search(r"<thead><tr>(.*?)</tr>", page)[1]
-    assert re.findall(r">([^<]+)</th>", heads)[:3] == ["runs", "B", "test accuracy (%)"]

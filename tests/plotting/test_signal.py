@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from nf_resnets.looks import LOOKS
+from nf_resnets.plotting.looks import LOOKS
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.signal import (
     Quantity,
@@ -14,7 +14,6 @@ from nf_resnets.plotting.signal import (
     finish_axes,
     finite,
     signal_figure,
-    transition_lines,
 )
 
 ROWS = [
@@ -43,23 +42,6 @@ def test_dots_are_measured_and_dashes_the_closed_form():
     assert list(form.get_ydata()) == list(measured.get_ydata()) == [2, 4, 8, 16, 32]
     finish_axes(axes, VAR)
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "Var of the sum"
-
-
-def test_a_constant_is_drawn_flat():
-    axes = Figure().add_subplot()
-    rows = [{"k": k, "Var": 1 + 1e-6 * k} for k in range(1, 4)]
-    quantity = Quantity("Var", "Var", scale="log2")
-    draw_quantity(axes, rows, quantity, LOOKS["Fixup"])
-    finish_axes(axes, quantity)
-    low, high = axes.get_ylim()
-    assert low < 0.6 and high > 1.6
-
-
-@pytest.mark.parametrize("transition", [True, "True"])  # as measured, or as read from a file
-def test_a_line_stands_before_a_stages_first_block(transition):
-    axes = Figure().add_subplot()
-    transition_lines(axes, [{"k": 3, "transition": transition}, {"k": 4, "transition": "False"}])
-    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[2.5, 2.5]]
 
 
 def test_the_figure_has_a_colour_for_each_title(tmp_path):

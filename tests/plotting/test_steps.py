@@ -6,7 +6,7 @@ import pytest
 
 from nf_resnets.plotting.steps import steps_figure
 from nf_resnets.sweep.regimes import regimes
-from tests.plotting.sweep_results import drawn, marks, overlapping
+from tests.plotting.sweep_results import drawn, marks
 
 __all__ = ["drawn"]
 SIZES = (8, 32, 128, 512)
@@ -61,7 +61,6 @@ def test_the_noise_scale_stands_beside_the_knee(drawn, tmp_path):
     assert list(points.get_ydata()) == [58, 82, 178, 562]
     (level,) = [line for line in noise.lines if line.get_linestyle() == ":"]
     assert list(level.get_ydata()) == pytest.approx([64, 64]) and len(noise.collections) == 1
-    assert overlapping(made) == ([], [])
 
 
 def test_edges_are_hollow_and_what_is_not_reached_is_marked_above(drawn, tmp_path):

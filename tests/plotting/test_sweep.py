@@ -60,4 +60,4 @@ def test_the_folder_has_every_picture_and_nothing_half_done(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/svg") + page.count("<svg") >= 3
-    assert "The optimum against the batch size" in page
+    assert "The best rate against the batch size" in page

@@ -106,23 +106,20 @@ def looks(titles: Iterable[str]) -> dict[str, Look]:
     there = {title.casefold() for title in titles}
     found: dict[str, Look] = {}
     for title in titles:
-        scheme = _scheme(title)
-        start = zlib.crc32(title.encode()) % len(_SPARE)
-        spare = [*_SPARE[start:], *_SPARE[:start]]
-        choices = []
+        scheme, choices = _scheme(title), list[Look]()
         if scheme is not None:
-            own = LOOKS[scheme]
+            look = LOOKS[scheme]
             # Where the scheme itself is not drawn, its first variant looks as it does.
-            mine = title.casefold() == scheme.casefold() or scheme.casefold() not in there
-            choices = [own] * mine
-            choices += [
-                dataclasses.replace(own, color=_tone(own.color, tone), linestyle=line, fillstyle=f)
+            plain = title.casefold() == scheme.casefold() or scheme.casefold() not in there
+            choices = [look] * plain + [
+                dataclasses.replace(
+                    look, color=_tone(look.color, tone), linestyle=line, fillstyle=f
+                )
                 for line, f, tone in _VARIANTS
             ]
-        # Also of a scheme with more variants than there are looks for them.
-        choices += [
-            Look(color, marker, line) for line in ("-", "--", ":") for color, marker in spare
-        ]
+        start = zlib.crc32(title.encode()) % len(_SPARE)  # the same in every figure
+        spare = [*_SPARE[start:], *_SPARE[:start]]
+        choices += [Look(*colour, line) for line in ("-", "--", ":") for colour in spare]
         free = [look for look in choices if look not in found.values()]
         found[title] = (free or choices)[0]
     return found

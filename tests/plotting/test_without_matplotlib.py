@@ -1,0 +1,48 @@
+"""Without Matplotlib commands write rows, and name the extra that draws."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from experiments import theory_signal
+from experiments.main import Command, main
+from nf_resnets.analysis import __main__ as analyze
+from nf_resnets.plotting.style import NO_MATPLOTLIB
+from tests.test_main import run
+
+
+@pytest.fixture(autouse=True)
+def without_matplotlib(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "matplotlib" else find_spec(name, *rest),
+    )
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+def test_a_sweep_writes_rows_table_and_report(monkeypatch, capsys, tmp_path):
+    assert run(
+        monkeypatch, "sweep", "--grid", "peak_lr=0.1", "--model", "wrn-10-1", "--stem-channels",
+        "4", "--steps", "2", "--out", str(tmp_path / "sweep"),
+    ) == 0  # fmt: skip
+    assert capsys.readouterr().err.count(NO_MATPLOTLIB) == 1
+    assert {path.name for path in (tmp_path / "sweep").iterdir()} == {
+        "report.html", "rows-0-of-1.jsonl", "rows.csv", "settings.json", "table.txt"
+    }  # fmt: skip
+
+
+def test_analyze_writes_its_table(monkeypatch, capsys, tmp_path):
+    options = analyze.Options(model="wrn-10-1", out=tmp_path / "page")
+    assert analyze.main(options) == 0
+    assert NO_MATPLOTLIB in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"blocks.csv", "settings.json"}
+
+
+def test_an_experiment_writes_its_table(capsys, tmp_path):
+    assert main(theory_signal.EXPERIMENT, Command(scale="smoke", out=tmp_path / "made")) == 0
+    assert capsys.readouterr().err.count(NO_MATPLOTLIB) == 1
+    assert (tmp_path / "made" / "table.txt").exists()
+    assert not list((tmp_path / "made").glob("*.svg"))
