@@ -10,7 +10,7 @@ import optax
 from optax import contrib
 
 from nf_resnets import roles
-from nf_resnets.optim.groups import checked, grouped, role_map_of
+from nf_resnets.optim.groups import checked, grouped, role_map_of, scale_by_rates
 from nf_resnets.optim.sgd import sgd
 from nf_resnets.parametrization import TRANSFORMS, Kind
 from nf_resnets.roles import Group, Leaf, RoleMap, Rules
@@ -191,18 +191,10 @@ def _decoupled(
         checked("learning_rate", learning_rate)
     checked("momentum", momentum, 1.0)
     checked("weight_decay", weight_decay)
-    parts = (
-        rule,
-        optax.add_decayed_weights(weight_decay),
-        optax.scale_by_learning_rate(learning_rate),
-    )
-    return grouped(
-        optax.chain(*parts),
-        scheme,
-        rules,
-        scalars=scalars,
-        scalar_factor=scalar_factor,
-        undecayed=undecayed,
+    decayed = optax.chain(rule, optax.add_decayed_weights(weight_decay))
+    return optax.chain(
+        grouped(decayed, scheme, rules, scalars=scalars, scalar_factor=1.0, undecayed=undecayed),
+        scale_by_rates(learning_rate, scheme, rules, scalars, scalar_factor),
     )
 
 

@@ -96,6 +96,40 @@ def grouped(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+def scale_by_rates(
+    learning_rate: Any,
+    scheme: str | Scheme | None,
+    rules: Rules | RoleMap | None,
+    scalars: Group | None,
+    scalar_factor: Any,
+) -> optax.GradientTransformation:
+    """Multiplies updates by minus the learning rate, those of slow leaves by less.
+
+    The factor meets the rate and not the update, as :func:`grouped` has it: the rows of sweeps are
+    rounded so, and are made again bit for bit. The arguments are those of ``grouped``.
+    """
+    if scalar_factor is None:
+        scalar_factor = schemes.get("fixup" if scheme is None else scheme).scalar_factor
+    checked("scalar_factor", scalar_factor)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        scheduled = callable(learning_rate)
+        rate = learning_rate(state.count) if scheduled else learning_rate
+        rates = {"weight": -rate, "scalar": -(scalar_factor * rate)}
+
+        def scaled(value: Any, label: str) -> Any:
+            by = rates[label]
+            return (jnp.asarray(by, value.dtype) if scheduled else by) * value
+
+        labels = label_tree(updates, rules, scheme=scheme, scalars=scalars)
+        after = optax.ScaleByScheduleState(optax.safe_increment(state.count))
+        return jax.tree.map(scaled, updates, labels), after
+
+    return optax.GradientTransformation(
+        lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update
+    )
+
+
 def role_map_of(params: Any, rules: Rules | RoleMap | None) -> RoleMap:
     """The roles of a tree, or of the part of one that ``optax.masked`` passes on."""
 
@@ -248,5 +282,5 @@ def checked(name: str, value: Any, high: float = float("inf")) -> None:
 
 __all__ = [
     "SCALARS", "UNDECAYED", "checked", "decay_mask", "grouped", "label_tree", "refuse_untrainable",
-    "role_map_of",
+    "role_map_of", "scale_by_rates",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import optax
 
-from nf_resnets.optim.groups import checked, grouped
+from nf_resnets.optim.groups import checked, grouped, scale_by_rates
 from nf_resnets.roles import Group, RoleMap, Rules
 from nf_resnets.schemes import Scheme
 
@@ -63,15 +63,10 @@ def sgd(
     rule = optax.chain(
         optax.add_decayed_weights(weight_decay),
         optax.trace(decay=momentum, nesterov=nesterov),
-        optax.scale_by_learning_rate(learning_rate),
     )
-    return grouped(
-        rule,
-        scheme,
-        rules,
-        scalars=scalars,
-        scalar_factor=scalar_factor,
-        undecayed=undecayed,
+    return optax.chain(
+        grouped(rule, scheme, rules, scalars=scalars, scalar_factor=1.0, undecayed=undecayed),
+        scale_by_rates(learning_rate, scheme, rules, scalars, scalar_factor),
     )
 
 

@@ -198,7 +198,7 @@ def test_every_optimizer_is_made_for_a_scheme():
     made = {"rule", "translation.adam", *(f"optim.{name}" for name in optim.OPTIMIZERS)}
     for place in ("nf_resnets", "experiments"):
         for path in (ROOT / place).rglob("*.py"):
-            if "optim" in path.parts:  # where they are defined
+            if "optim" in path.parts or path.name == "adam.py":  # where they are defined
                 continue
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) in made:

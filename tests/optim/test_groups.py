@@ -195,3 +195,14 @@ def test_the_groups_of_any_optimizer():
     np.testing.assert_allclose(updates["block_1"]["gain"], -0.05 * 1.2, rtol=6e-5)
     np.testing.assert_allclose(updates["head"], np.full((2, 3), -0.5), rtol=6e-5)
     np.testing.assert_allclose(updates["stem"], np.full((2, 2), -0.6), rtol=6e-5)
+
+
+def test_the_factor_meets_the_rate_and_not_the_update():
+    """Committed rows are rounded so; of these numbers the other order differs in the last place."""
+    tree, rate = {"bias_head": jnp.float32(1 / 37)}, jnp.float32(0.3)
+    expected = np.float32(0.1) * np.float32(rate) * tree["bias_head"]
+    assert expected != np.float32(0.1) * (rate * tree["bias_head"])
+    for given in (rate, lambda step: rate):
+        optimizer = sgd(given, scheme="fixup", momentum=0.0)
+        updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
+        assert updates["bias_head"] == -expected
