@@ -112,7 +112,8 @@ def test_mup_is_flat_in_the_width(kind):
     assert abs(growth(found, sizes)) < FLAT
 
 
-@slow_sgd
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RULE)
 def test_one_rate_for_all_widths_is_not(kind):
     """With He's head the logits run away.
 

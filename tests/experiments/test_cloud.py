@@ -52,7 +52,7 @@ def test_skypilot_starts_a_sweep_whose_results_are_kept(name, extra, tmp_path):
     task = yaml.safe_load((CLOUD / name).read_text())
     assert task["file_mounts"]["/results"] == {"source": "${BUCKET}", "mode": "MOUNT"}
     assert subprocess.run(["bash", "-n"], input=task["setup"], text=True).returncode == 0
-    assert f"--editable '.[{extra}]'" in task["setup"]
+    assert f"--editable '.[{extra},data,experiments]'" in task["setup"]
     ((shell, script, *words),), code = calls_of(task["run"], tmp_path, **NODE)
     assert (shell, script, code) == ("bash", KEEP, 0)
     assert words[:3] == ["runs/lr-sweep", "/results", "python"]

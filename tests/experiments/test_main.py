@@ -146,22 +146,6 @@ def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch,
     assert (tmp_path / "table.txt").read_text() == "0.25\n"
 
 
-def test_checkpoints_stay_while_runs_of_other_shards_are_missing(tmp_path, monkeypatch):
-    (tmp_path / "checkpoints").mkdir()
-    asked = []
-    with_fake_runs(monkeypatch, lambda rate: 0.5, asked)
-    everything = main.engine.make
-
-    def half(task, plans, rows, **options):
-        return everything(task, plans[: 1 + len(asked)], rows, **options)
-
-    monkeypatch.setattr(main.engine, "make", half)
-    command = Command(scale="smoke", out=tmp_path)
-    for there in (True, False):
-        assert main.main(small(), command) == 0
-        assert (tmp_path / "checkpoints").exists() == there
-
-
 def test_what_was_stopped_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(main.engine, "make", lambda *_, **__: Outcome({}, True, {}, 0))
     with pytest.raises(SystemExit) as stopped:

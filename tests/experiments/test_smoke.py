@@ -5,14 +5,10 @@ import pytest
 from nf_resnets.__main__ import experiments
 from tests.experiments.as_a_user import lines_of, make
 
-QUICK = ("theory_backward",)
-NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in experiments()
-    if name != "skipinit_lr_batch"
-]
+NAMES = [name for name in experiments() if name != "skipinit_lr_batch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke_and_a_second_start_that_makes_nothing(name, tmp_path):
     options = ("--scale", "smoke", "--out", tmp_path)

@@ -47,7 +47,7 @@ def killed(folder, moment, count, delay, *arguments):
 
 
 @pytest.mark.parametrize("moment", [
-    pytest.param(each, marks=() if each in ("step", "appended") else pytest.mark.slow)
+    pytest.param(each, marks=() if each == "step" else pytest.mark.slow)
     for each in MOMENTS
 ])  # fmt: skip
 def test_a_killed_sweep_ends_with_the_numbers_of_its_twin(tmp_path, moment):
@@ -159,6 +159,7 @@ def test_a_signal_does_not_wait_for_a_compilation(tmp_path, number):
     assert_twins(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_a_step(tmp_path):
     process = start(tmp_path, prepare="last")
     process.until("run_begin")
@@ -181,6 +182,7 @@ def sentence(process):
     return found
 
 
+@pytest.mark.slow
 def test_files_that_cannot_grow_cost_nothing_that_was_made(tmp_path):
     process = run(tmp_path, prepare=["small_files", 24_000], code=2)
     assert sentence(process) == (
@@ -228,7 +230,7 @@ def test_a_read_only_folder_is_refused_before_anything_begins(tmp_path, mounted)
     assert process.said().count("\n") == 1
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["move", "remove"])
 def test_a_folder_that_vanishes_is_said_once(tmp_path, act):
     folder = tmp_path / "sweep"

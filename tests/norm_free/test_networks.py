@@ -179,7 +179,7 @@ def test_it_is_the_network_without_norms(name):
     assert count == 3 * COUNT + 1
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_our_wide_resnet_becomes_its_fixup_twin(train):
     model, twin = (models.WideResNet(depth=16, width=1, scheme=s) for s in ("batchnorm", "fixup"))
     x = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype(np.float32)

@@ -41,6 +41,7 @@ def test_analyze_writes_its_table(monkeypatch, capsys, tmp_path):
     assert {path.name for path in (tmp_path / "page").iterdir()} == {"blocks.csv", "settings.json"}
 
 
+@pytest.mark.slow
 def test_an_experiment_writes_its_table(capsys, tmp_path):
     assert main(theory_signal.EXPERIMENT, Command(scale="smoke", out=tmp_path / "made")) == 0
     assert capsys.readouterr().err.count(NO_MATPLOTLIB) == 1

@@ -102,6 +102,13 @@ def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, opti
     assert_twins(rows, twin)
 
 
+def test_checkpoints_stay_while_runs_of_other_shards_are_missing(tmp_path):
+    (tmp_path / "checkpoints" / "theirs").mkdir(parents=True)
+    for index in range(2):
+        run(tmp_path, plans(4), shard=(index, 2))
+        assert (tmp_path / "checkpoints").exists() == (index == 0)
+
+
 def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
     """When the grid has grown, and a device carries another number of runs."""
     run(tmp_path, plans(4, first=1), log=Log(stop_at=8), runs_per_device=2)
