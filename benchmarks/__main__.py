@@ -53,7 +53,7 @@ class Settings:
     minutes: float = 25.0
     """For all parts of --gpu."""
     data_dir: str | None = None
-    """Where tensorflow-datasets keeps CIFAR-10, for --gpu."""
+    """Where tensorflow-datasets keeps CIFAR-10, or its binary files lie, for --gpu."""
     only: tuple[Part, ...] = PARTS
     """The parts to run; by default all but tpu_programs."""
     out: Path | None = None

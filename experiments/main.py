@@ -66,7 +66,8 @@ class Command:
     steps: int | None = None
     """Steps of each run; by default the scale's."""
     data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    """Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default where
+    tensorflow-datasets looks. Digits need none."""
     out: Path | None = None
     """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
     command makes only what is missing, and goes on with runs that were cut off."""

@@ -74,10 +74,12 @@ class Options:
     """Instead of model and scheme, a trained network's file, such as train writes, or from-torch of
     a published checkpoint; it is drawn beside its own initialisation."""
     dataset: str = "digits"
-    """digits, cifar10, cifar100, svhn_cropped, fashion_mnist; or PATH or PATH@SIZE of a folder with
-    a folder of images for each class."""
+    """digits, cifar10, cifar100, svhn_cropped, svhn_extra, fashion_mnist; or the path of an .npz
+    file or of CIFAR's binary files; or PATH or PATH@SIZE of a folder with a folder of images for
+    each class."""
     data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    """Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default where
+    tensorflow-datasets looks. Digits need none."""
     batch_size: int = 64
     """Training images that are sent through; RescaleNet's biases are set from the same ones."""
     seed: int = 0

@@ -34,7 +34,7 @@ _TRAINED_ON = {"svhn_extra": ("svhn_cropped", "train+extra")}
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Loads a data set by name, or from a folder of images by its path.
+    """Loads a data set by name, or from files by their path.
 
     ``digits`` (1,797 handwritten digits, 8 x 8, pixels 0 to 16) lies inside scikit-learn; its split
     is ``np.random.default_rng(0).permutation(1797)``, of which the first 1,437 are for training and

@@ -1,7 +1,8 @@
 """What networks compute in: the numbers that their activations, and products, are made of.
 
 Parameters, optimizer state, running statistics, the statistics of norms, logits and losses are
-float32 in either case. Every command that trains or compiles has it as its option ``--dtype``.
+float32 in either case. Every command that trains or compiles has it as its option ``--dtype``,
+and an experiment as a setting of its runs.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class Options:
     wandb: bool = False
     """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
     data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data; by default its own default. Digits need none."""
+    """Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default where
+    tensorflow-datasets looks. Digits need none."""
     execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
     coordinator: str | None = None
     """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""

@@ -27,8 +27,9 @@ class RunSettings:
     """All that the numbers of a run depend on; each field can be swept over."""
 
     dataset: str = "digits"
-    """digits; cifar10, cifar100, svhn_cropped or fashion_mnist, which are read with
-    tensorflow-datasets; or PATH or PATH@SIZE of a folder with a folder of images for each class."""
+    """digits; cifar10, cifar100, svhn_cropped, svhn_extra or fashion_mnist, which are read with
+    tensorflow-datasets; or the path of an .npz file or of CIFAR's binary files; or PATH or
+    PATH@SIZE of a folder with a folder of images for each class."""
     model: str = "wrn-16-1"
     """A network by its usual name: wrn-16-4, cifar-resnet-110, resnet-50-v2, vgg-16."""
     scheme: str = "fixup"

@@ -44,8 +44,8 @@ Overwrite = Annotated[bool, tyro.conf.arg(help="Replace the file if it is there.
 DataDir = Annotated[
     str | None,
     tyro.conf.arg(
-        help="Where tensorflow-datasets keeps its data; by default its own default. What is made "
-        "here, and the digits, need none."
+        help="Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default "
+        "where tensorflow-datasets looks. What is made here, and the digits, need none."
     ),
 ]
 StemChannels = Annotated[
@@ -85,8 +85,8 @@ Logged = Annotated[Logs, tyro.conf.OmitArgPrefixes]
 class Train:
     """Train a network for images without normalisation, and keep it in one file.
 
-    The handwritten digits inside scikit-learn need no download and take about a minute; other named
-    data sets are read with tensorflow-datasets, and your own from a folder of images.
+    The handwritten digits inside scikit-learn need no download and take about a minute; --dataset
+    says what else can be read.
     """
 
     out: Out = Path("digits.safetensors")
