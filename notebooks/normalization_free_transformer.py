@@ -45,8 +45,8 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
         found = [glob.glob(f"{place}nf_resnets-*.whl", recursive=True) for place in places]
         if not any(found):
             raise SystemExit("No nf_resnets-*.whl is here; upload the one in dist/ of a clone.")
-        extras = {"gpu": "cuda,translation", "tpu": "tpu,translation", "cpu": "translation"}
-        wheel = f"{max(sum(found, []))}[{extras[platform]}]"
+        extras = {"gpu": "cuda,", "tpu": "tpu,", "cpu": ""}[platform] + "experiments,translation"
+        wheel = f"{max(sum(found, []))}[{extras}]"
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", wheel], check=True)
     for name in ("jax", "jaxlib", "flax", "numpy"):
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -196,5 +196,5 @@ for source, target, words in zip(
 # ## Where to go
 #
 # - `nf-resnets experiment fixup_table3_translation` trains these networks for longer, and one with
-#   LayerNorm before each branch, and measures BLEU. With `--data-dir` it takes Multi30k.
+#   LayerNorm before each branch, and measures BLEU. `--scale multi30k` takes Multi30k.
 # - `--scale paper` is the setting of table 3 of the Fixup paper, for a GPU.

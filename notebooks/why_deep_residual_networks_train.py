@@ -42,8 +42,8 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
         found = [glob.glob(f"{place}nf_resnets-*.whl", recursive=True) for place in places]
         if not any(found):
             raise SystemExit("No nf_resnets-*.whl is here; upload the one in dist/ of a clone.")
-        extras = {"gpu": "cuda,translation", "tpu": "tpu,translation", "cpu": "translation"}
-        wheel = f"{max(sum(found, []))}[{extras[platform]}]"
+        extras = {"gpu": "cuda,", "tpu": "tpu,", "cpu": ""}[platform] + "experiments,translation"
+        wheel = f"{max(sum(found, []))}[{extras}]"
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", wheel], check=True)
     for name in ("jax", "jaxlib", "flax", "numpy"):
         version = getattr(sys.modules.get(name), "__version__", None)

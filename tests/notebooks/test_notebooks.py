@@ -131,25 +131,27 @@ def test_the_first_cell_does_nothing_elsewhere(monkeypatch):
 
 
 def test_the_first_cell_installs_what_the_hardware_needs(hosted):
-    assert hosted(WHEEL) == [f"{WHEEL}[translation]"]
+    assert hosted(WHEEL) == [f"{WHEEL}[experiments,translation]"]
     drive = f"drive/MyDrive/{WHEEL}"
-    assert hosted(drive) == [f"{drive}[translation]"]
+    assert hosted(drive) == [f"{drive}[experiments,translation]"]
     for device, extra in (("nvidia0", "cuda"), ("vfio/0", "tpu"), ("accel0", "tpu")):
         wheel, sentence = hosted(WHEEL, f"/dev/{device}")
-        assert wheel == f"{WHEEL}[{extra},translation]"
+        assert wheel == f"{WHEEL}[{extra},experiments,translation]"
         # JAX sees none of these devices here.
         assert re.fullmatch(
             "JAX uses the cpu, and there is a [gt]pu: begin a new session.", sentence
         )
     # The driver of a graphics card makes other devices, too.
-    assert hosted(WHEEL, "/dev/nvidia0", "/dev/accel0")[0] == f"{WHEEL}[cuda,translation]"
+    assert (
+        hosted(WHEEL, "/dev/nvidia0", "/dev/accel0")[0] == f"{WHEEL}[cuda,experiments,translation]"
+    )
 
 
 def test_the_first_cell_says_what_is_missing_and_when_to_restart(hosted):
     assert hosted() == ["No nf_resnets-*.whl is here; upload the one in dist/ of a clone."]
     assert hosted(installed=True) == []
     restart = f"jax {jax.__version__} was imported before: restart, and run this again."
-    assert hosted(WHEEL, version="99.0") == [f"{WHEEL}[translation]", restart]
+    assert hosted(WHEEL, version="99.0") == [f"{WHEEL}[experiments,translation]", restart]
 
 
 @every_notebook
