@@ -32,7 +32,7 @@ ALONE = {"plotting": ("plotting", "looks")}
 # `python -m nf_resnets.PART` stands above the package: nobody imports it, and it may import all.
 COMMAND = "__main__"
 ABOVE = ("experiments", "tests", "benchmarks", "notebooks", "conftest")
-OF_JAX = ("jax", "jaxlib", "flax", "optax", "chex")
+OF_JAX = ("jax", "jaxlib", "flax", "optax")
 
 # What a class may inherit from; everything else is a value or a function.
 BASES = {
