@@ -57,7 +57,6 @@ from nf_resnets.analysis.update_terms import (
     network_logits,
     update_terms,
     update_terms_by_jacobian,
-    update_traces,
 )
 from nf_resnets.analysis.updates import (
     first_order_update,
@@ -68,7 +67,6 @@ from nf_resnets.analysis.updates import (
 )
 from nf_resnets.analysis.weight_norms import (
     layer_gains,
-    norms_over_time,
     shortcut_gains,
     weight_norms,
 )
@@ -117,7 +115,6 @@ __all__ = [
     "multipliers",
     "network_logits",
     "noise_scale",
-    "norms_over_time",
     "observe",
     "pair_estimates",
     "parameter_bounds",
@@ -139,7 +136,6 @@ __all__ = [
     "update_size",
     "update_terms",
     "update_terms_by_jacobian",
-    "update_traces",
     "weight_norms",
     "zero_branch",
 ]

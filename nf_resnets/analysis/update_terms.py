@@ -8,15 +8,13 @@ branches may contribute ``Theta(eta / L)`` only. A matrix is judged by its trace
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import random, roles
-from nf_resnets.analysis.observe import LogitsFn
+from nf_resnets import random
 from nf_resnets.init.tree import check_key
-from nf_resnets.roles import Leaf, Role, Rules
 
 
 class BranchNetwork(NamedTuple):
@@ -140,78 +138,10 @@ def update_terms_by_jacobian(network: BranchNetwork, x: jax.Array) -> BranchNetw
     return jax.tree.map(square, jacobian)
 
 
-def update_traces(
-    logits_fn: LogitsFn,
-    params: Any,
-    images: jax.Array,
-    *,
-    rules: Rules | None = None,
-) -> dict[str, jax.Array]:
-    r"""The trace of each residual branch's part of ``J`` in any network, for every example.
-
-    ``tr J_k = sum_i ||dz_i / dtheta_k||^2`` over the logits ``z_i``, with ``theta_k`` the weights
-    (and bias vectors) of branch ``k``: exact, by ``c`` backward passes for each example.
-
-    Args:
-      logits_fn: the network, in which no example sees another (no BatchNorm).
-      params: its parameters.
-      images: ``[B, H, W, C]``.
-      rules: what the paths of ``params`` mean; by default the names of this library's models.
-
-    Returns:
-      Under ``"branch"`` an array ``[B, L]``, the branches in order from the input; under the name
-      of every other role there is, as ``"stem"`` or ``"multiplier"``, an array ``[B]``. All of
-      them together are the trace of ``J``.
-
-    Raises:
-      ValueError: if the tree does not fit the rules.
-
-    Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 3.
-
-    Example:
-      >>> params = {"head": {"kernel": jnp.zeros((2, 3))}}
-      >>> traces = update_traces(
-      ...     lambda at, x: x @ at["head"]["kernel"], params, jnp.array([[1.0, 2.0]]))
-      >>> traces["head"].tolist()  # |x|^2 for each of three logits
-      [15.0]
-    """
-    role_map = roles.assign(params, rules)
-
-    def of_example(image: jax.Array) -> dict[str, jax.Array]:
-        logits, backward = jax.vjp(lambda at: logits_fn(at, image[None])[0], params)
-
-        def of_logit(direction: jax.Array) -> dict[str, jax.Array]:
-            return _squares(role_map.leaves, jax.tree.leaves(backward(direction)[0]), L)
-
-        # One after another: memory for one gradient, and convolutions at their usual speed.
-        squares = jax.lax.map(of_logit, jnp.eye(logits.shape[0], dtype=logits.dtype))
-        return jax.tree.map(lambda each: each.sum(axis=0), squares)
-
-    L = role_map.num_branches
-    return dict(jax.lax.map(of_example, images))
-
-
-def _squares(leaves: Sequence[Leaf], gradient: Sequence[Any], L: int) -> dict[str, jax.Array]:
-    """The sums of squares of a gradient by role, for branches by branch."""
-    found = {
-        leaf.role.value: jnp.zeros((L,) if leaf.role is Role.BRANCH else ()) for leaf in leaves
-    }
-    for leaf, part in zip(leaves, gradient, strict=True):
-        squares = jnp.square(part.astype(jnp.float32))
-        if leaf.role is Role.BRANCH:
-            squares = squares.reshape(len(leaf.branches), -1).sum(axis=1)
-            at = jnp.array(leaf.branches) - 1
-            found[leaf.role.value] = found[leaf.role.value].at[at].add(squares)
-        else:
-            found[leaf.role.value] += squares.sum()
-    return found
-
-
 __all__ = [
     "BranchNetwork",
     "draw_network",
     "network_logits",
     "update_terms",
     "update_terms_by_jacobian",
-    "update_traces",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,17 +31,6 @@ def weight_norms(params: Any, *, rules: Rules | None = None) -> np.ndarray:
       [[3.0, 0.0]]
     """
     return np.sqrt(_of_layers(params, rules, lambda leaf, squares: squares.sum(axis=1)))
-
-
-def norms_over_time(trees: Sequence[Any], *, rules: Rules | None = None) -> np.ndarray:
-    r""":func:`weight_norms` of one network at several times of its training, ``[T, L, m]``.
-
-    Example:
-      >>> at = [{"block_1": {"conv_1": np.full((3, 3, 1, 1), size)}} for size in (1.0, 2.0)]
-      >>> norms_over_time(at, rules=Rules(branch=r"block_(\d+)/conv_(\d+)")).tolist()
-      [[[3.0]], [[6.0]]]
-    """
-    return np.stack([weight_norms(params, rules=rules) for params in trees])
 
 
 def layer_gains(params: Any, *, rules: Rules | None = None) -> np.ndarray:
@@ -99,4 +87,4 @@ def _of_layers(params: Any, rules: Rules | None, of: Any) -> np.ndarray:
     return found
 
 
-__all__ = ["layer_gains", "norms_over_time", "shortcut_gains", "weight_norms"]
+__all__ = ["layer_gains", "shortcut_gains", "weight_norms"]

@@ -8,17 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import init, models
-from nf_resnets.analysis.head import random_head
 from nf_resnets.analysis.update_terms import (
     draw_network,
     network_logits,
     update_terms,
     update_terms_by_jacobian,
-    update_traces,
 )
-from nf_resnets.roles import Rules
-from tests.analysis.batch import digits
 from tests.models.trees import quick_jit
 
 WIDTH, CLASSES = 12, 5
@@ -180,55 +175,3 @@ def test_a_zero_layer_under_a_relu_never_moves():
         # At a pre-activation of exactly 0 the ReLU's slope is 0, by the paper's choice: with the
         # ReLU after its last layer, this form of branch would never leave 0.
         assert float(jnp.trace(last)) == 0
-
-
-RULES = Rules(branch=r"branches/(\d+)/(\d+)", head="head", layout="OIHW")  # weights @ x
-
-
-def test_traces_of_branches_are_the_sums_of_their_layers():
-    drawn, x = network(3, 2)
-    found = quick_jit(
-        lambda net, rows: update_traces(
-            lambda at, inputs: jax.vmap(lambda row: network_logits(at, row))(inputs),
-            net,
-            rows,
-            rules=RULES,
-        )
-    )(drawn, jnp.stack([x, 2 * x]))
-    terms = both(3, 2)[0]
-    expected = [sum(float(jnp.trace(term)) for term in branch) for branch in terms.branches]
-    # The network is homogeneous, so that twice the input has four times the traces.
-    np.testing.assert_allclose(found["branch"][0], expected, rtol=FLOAT32)
-    np.testing.assert_allclose(found["branch"][1], 4 * np.array(expected), rtol=FLOAT32)
-    np.testing.assert_allclose(found["head"][0], jnp.trace(terms.head), rtol=FLOAT32)
-
-
-@pytest.mark.slow
-def test_traces_of_a_network_add_up_to_that_of_its_jacobian():
-    images, _ = digits(2)
-    model = models.WideResNet(depth=16, stem_channels=4, scheme="fixup", num_classes=3)
-    variables = quick_jit(model.init)(jax.random.key(0), images)
-    params = random_head(
-        init.fixup(variables["params"], 6, key=jax.random.key(1)), jax.random.key(2)
-    )
-
-    def logits_fn(p, x):
-        return model.apply({"params": p}, x)
-
-    found = quick_jit(lambda p: update_traces(logits_fn, p, images))(params)
-    assert found["branch"].shape == (2, 6)
-    assert {"stem", "shortcut", "head", "scalar_bias", "multiplier"} < set(found)
-    slopes = quick_jit(jax.grad(lambda p, n, i: logits_fn(p, images)[n, i]))
-    whole, fourth = np.zeros(2), np.zeros(2)
-    for n in range(2):
-        for i in range(3):
-            slope = slopes(params, n, i)
-            whole[n] += sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(slope))
-            # Branch 4 is the second of stage 2, the first of the stacked rest.
-            rest = slope["stage_2"]["rest"]
-            fourth[n] += sum(
-                float(jnp.square(rest[layer]["kernel"][0]).sum()) for layer in ("conv_1", "conv_2")
-            )
-    total = sum(part.reshape(2, -1).sum(axis=1) for part in found.values())
-    np.testing.assert_allclose(total, whole, rtol=FLOAT32)
-    np.testing.assert_allclose(found["branch"][:, 3], fourth, rtol=FLOAT32)

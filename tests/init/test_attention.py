@@ -177,9 +177,6 @@ def heads(*shape):
     return jnp.ones(shape)
 
 
-BY_HAND = r"^(\d+)/(attn|mlp)/(\w+)$"
-
-
 def test_an_order_that_the_rules_give_stands():
     tree = {name: jnp.ones((8, 8)) for name in ("query", "key", "value", "out")}
     rules = Rules(branch=r"^(\w+)$", order=("out", "value", "key", "query"))
