@@ -19,8 +19,8 @@ def rescale_biases(apply_fn: Callable[..., Any], params: Any, batch: Any, *, par
 
     The published code finds them in the first 8 passes of training: a layer's bias is minus the
     average of the means of the passes so far. ``parts=8`` gives what it finds if nothing is trained
-    meanwhile. (There the biases also learn a hundred times more slowly in these 8 steps: see
-    :func:`nf_resnets.optim.damped`.)
+    meanwhile. (There the biases also learn a hundred times more slowly in these 8 steps, which this
+    library leaves out.)
 
     Args:
       apply_fn: Flax's ``model.apply``; ``functools.partial(model.apply, train=True)`` works too. It

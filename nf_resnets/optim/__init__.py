@@ -2,7 +2,6 @@
 
 from nf_resnets.optim.adaptive import NAMES, OPTIMIZERS, Name, adamw, lion, muon
 from nf_resnets.optim.clipping import adaptive_clip
-from nf_resnets.optim.damping import damped
 from nf_resnets.optim.groups import SCALARS, UNDECAYED, decay_mask, grouped, label_tree
 from nf_resnets.optim.parametrized import factors, parametrized
 from nf_resnets.optim.schedules import cosine, halving, inverse_sqrt, step_decay, warmup
@@ -10,6 +9,6 @@ from nf_resnets.optim.sgd import sgd
 
 __all__ = [
     "NAMES", "OPTIMIZERS", "SCALARS", "UNDECAYED", "Name", "adamw", "adaptive_clip", "cosine",
-    "damped", "decay_mask", "factors", "grouped", "halving", "inverse_sqrt", "label_tree", "lion",
-    "muon", "parametrized", "sgd", "step_decay", "warmup",
+    "decay_mask", "factors", "grouped", "halving", "inverse_sqrt", "label_tree", "lion", "muon",
+    "parametrized", "sgd", "step_decay", "warmup",
 ]  # fmt: skip
