@@ -77,8 +77,6 @@ def beyond(
     rows: Sequence[Row | None],
     *,
     extend: int,
-    setting: str = "peak_lr",
-    rate: Callable[[Row], float] = rate_of,
     metric: str = "test_accuracy",
 ) -> list[Point]:
     """The runs that cells want whose best rate is the lowest or the highest tried.
@@ -91,20 +89,16 @@ def beyond(
       points: with those that were added; the points of a cell differ in rate and seed only.
       rows: of each point, None of one that is not over.
       extend: how many rates are added on each side, at most.
-      setting: the one that is the rate.
-      rate: ``rate(row)`` is the learning rate of a row, above 0.
       metric: as for :func:`best_rate`.
     """
     more: list[Point] = []
-    for cell, begun in zip(
-        *(_cells(setting, each).values() for each in (points, first)), strict=True
-    ):
+    for cell, begun in zip(*(_cells(each).values() for each in (points, first)), strict=True):
         of_cell = [rows[at] for at in cell]
-        rates = sorted({points[at][setting] for at in cell})
-        base = sorted({first[at][setting] for at in begun})
+        rates = sorted({points[at]["peak_lr"] for at in cell})
+        base = sorted({first[at]["peak_lr"] for at in begun})
         if None in of_cell or len(rates) < 2:
             continue
-        best = best_rate([row for row in of_cell if row is not None], rate, metric).best
+        best = best_rate([row for row in of_cell if row is not None], metric=metric).best
         below, above = (
             sum(each < base[0] for each in rates),
             sum(each > base[-1] for each in rates),
@@ -115,15 +109,15 @@ def beyond(
             new = rates[-1] ** 2 / rates[-2]
         else:
             continue
-        more += [{**first[at], setting: new} for at in begun if first[at][setting] == base[0]]
+        more += [{**first[at], "peak_lr": new} for at in begun if first[at]["peak_lr"] == base[0]]
     return more
 
 
-def _cells(setting: str, points: Sequence[Point]) -> dict[str, list[int]]:
+def _cells(points: Sequence[Point]) -> dict[str, list[int]]:
     """The numbers of the points of each cell."""
     cells: dict[str, list[int]] = {}
     for at, point in enumerate(points):
-        cell = {name: value for name, value in point.items() if name not in (setting, "seed")}
+        cell = {name: value for name, value in point.items() if name not in ("peak_lr", "seed")}
         cells.setdefault(str(cell), []).append(at)
     return cells
 

@@ -26,7 +26,6 @@ def heat_figure(
     subtitle: str,
     metric: str = "test_accuracy",
     names: Mapping[str, str] | None = None,
-    batch_size: str = "batch_size",
 ) -> None:
     """Draws a metric over learning rate and batch size and saves the figure.
 
@@ -47,7 +46,7 @@ def heat_figure(
     optima = [one for one in optima if one["metric"] == metric]
     if not optima:
         raise ValueError(f"optima has none of metric={metric!r}; expected at least one group.")
-    series, sizes, _ = groups_of(optima, names, batch_size)
+    series, sizes, _ = groups_of(optima, names)
     rates = sorted({rate["rate"] for one in optima for rate in one["rates"]})
     label, _, more_is_better = METRICS[metric]
     colors = "viridis" if more_is_better else "viridis_r"

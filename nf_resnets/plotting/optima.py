@@ -25,7 +25,6 @@ def optima_figure(
     title: str,
     subtitle: str,
     names: Mapping[str, str] | None = None,
-    batch_size: str = "batch_size",
 ) -> None:
     """Draws the optimum against the batch size, a curve for each scheme, and saves the figure.
 
@@ -46,7 +45,7 @@ def optima_figure(
 
     Source: De and Smith 2020, the figures on batch size.
     """
-    series, sizes, metrics = groups_of(optima, names, batch_size)
+    series, sizes, metrics = groups_of(optima, names)
     styles = looks(series)
     size = 10.2, 3.1 * len(metrics) + 1
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
@@ -59,7 +58,7 @@ def optima_figure(
                     fit
                     for fit in regimes
                     if fit["metric"] == metric
-                    and series_title(fit["group"], batch_size, names) == name
+                    and series_title(fit["group"], "batch_size", names) == name
                 ]
                 # Curves of one batch size stand within half a doubling.
                 apart = 2 ** (0.5 * ((index + 0.5) / len(series) - 0.5))

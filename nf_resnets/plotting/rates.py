@@ -119,7 +119,7 @@ def rates_figure(
 
 
 def groups_of(
-    optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: str
+    optima: Sequence[Row], names: Mapping[str, str] | None, batch_size: str = "batch_size"
 ) -> tuple[dict[str, list[Row]], list[Any], list[str]]:
     """The optima of each curve by its title, the batch sizes in order, and the metrics.
 

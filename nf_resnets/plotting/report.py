@@ -147,7 +147,6 @@ def report(
     sweep: SweepResults,
     figures: Mapping[str, bytes],
     *,
-    batch_size: str = "batch_size",
     written: datetime.datetime | None = None,
 ) -> None:
     """Writes a sweep's report: one HTML file that needs no other, and no network.
@@ -162,7 +161,6 @@ def report(
       path: where to write; the file is whole or not there.
       sweep: what it tells of.
       figures: what each shows, and its SVG or PNG.
-      batch_size: the field of the batch size.
       written: when; None for now.
 
     Raises:
@@ -171,7 +169,7 @@ def report(
     when = written or datetime.datetime.now(datetime.UTC)
 
     def called(group: Row) -> str:
-        return _text(series_title(group, batch_size, sweep.names))
+        return _text(series_title(group, "batch_size", sweep.names))
 
     settings = _settings(sweep.rows)
     grid = {name: values for name, values in settings.items() if len(values) > 1}
@@ -179,13 +177,13 @@ def report(
     parts = [
         f"<h1>{_text(sweep.title)}</h1>",
         _states(sweep.rows),
-        _warnings(sweep.optima, called, batch_size),
+        _warnings(sweep.optima, called),
         "<h2>Best learning rates</h2>",
-        *_best(sweep.optima, called, batch_size),
+        *_best(sweep.optima, called),
         *_figures(figures),
         *_made(sweep, f"{when:%Y-%m-%d at %H:%M} {when:%Z}"),
         *_regimes(sweep.regimes, called),
-        *_targets(sweep.targets, sweep.knees, called, batch_size),
+        *_targets(sweep.targets, sweep.knees, called),
         "<h2>Grid</h2>",
         _fields("values", grid) if grid else "<p>All runs have the same settings.</p>",
         f"<h3>The same in all runs</h3>\n{_fields('value', fixed)}" if fixed else "",
@@ -299,7 +297,7 @@ def _states(rows: Sequence[Row]) -> str:
     return f'<ul class="states">{"".join(items)}</ul>' if items else ""
 
 
-def _warnings(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) -> str:
+def _warnings(optima: Sequence[Row], called: Callable[[Row], str]) -> str:
     """What a reader must know before believing the tables."""
     kinds: dict[str, dict[str, list[str]]] = {}
 
@@ -308,7 +306,7 @@ def _warnings(optima: Sequence[Row], called: Callable[[Row], str], batch_size: s
 
     for one in optima:
         metric = one["metric"]
-        where = f"{called(one['group'])}, B = {_text(one['group'].get(batch_size, '–'))}"
+        where = f"{called(one['group'])}, B = {_text(one['group'].get('batch_size', '–'))}"
         if one["best"] is None:
             warn("no run finished, so there is no best rate", where, metric)
         elif one["at_edge"] == "only":
@@ -346,7 +344,7 @@ def _warnings(optima: Sequence[Row], called: Callable[[Row], str], batch_size: s
     return f'<div class="warn"><ul>{items}</ul></div>'
 
 
-def _best(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) -> Iterable[str]:
+def _best(optima: Sequence[Row], called: Callable[[Row], str]) -> Iterable[str]:
     if not optima:
         yield "<p>No runs.</p>"
         return
@@ -364,7 +362,7 @@ def _best(optima: Sequence[Row], called: Callable[[Row], str], batch_size: str) 
             at_best = [rate for rate in one["rates"] if rate["rate"] == one["best"]]
             finished, diverged = (sum(rate[name] for rate in at_best) for name in ("n", "diverged"))
             gone = sum(rate["diverged"] for rate in one["rates"])
-            size = one["group"].get(batch_size)
+            size = one["group"].get("batch_size")
             ends = dict.fromkeys((_power(one["low"]), _power(one["high"])))
             edge = f'<td class="edge">{_text(one["at_edge"])} rate tried</td>'
             lines.append((
@@ -434,7 +432,7 @@ def _fits(
 
 
 def _targets(
-    targets: Sequence[Row], knees: Sequence[Row], called: Callable[[Row], str], batch_size: str
+    targets: Sequence[Row], knees: Sequence[Row], called: Callable[[Row], str]
 ) -> Iterable[str]:
     """The steps to a target at each batch size, and where more examples stop helping."""
     if not targets:
@@ -453,7 +451,7 @@ def _targets(
         edge = f'<td class="edge">{_text(one["at_edge"])} rate tried</td>'
         lines.append((
             called(one["group"]),
-            _number(one["group"][batch_size]),
+            _number(one["group"]["batch_size"]),
             *map(_number, (steps, f"{one['reached']} of {one['runs']}")),
             _power(one["rate"]),
             _number(noise),

@@ -22,7 +22,6 @@ def steps_figure(
     title: str,
     subtitle: str,
     names: Mapping[str, str] | None = None,
-    batch_size: str = "batch_size",
 ) -> None:
     """Draws the steps to a target against the batch size, both logarithmic, and saves the figure.
 
@@ -43,7 +42,6 @@ def steps_figure(
       title: what the figure shows.
       subtitle: the settings it was made with.
       names: what to call schemes; else by their keys.
-      batch_size: the field of the batch size in ``group``.
 
     Raises:
       ValueError: if there are no targets.
@@ -54,9 +52,9 @@ def steps_figure(
         raise ValueError("targets is empty; expected at least one group of runs to draw.")
     series: dict[str, list[Row]] = {}
     for one in targets:
-        series.setdefault(series_title(one["group"], batch_size, names), []).append(one)
-    fits = {series_title(fit["group"], batch_size, names): fit for fit in knees}
-    sizes = sorted({float(one["group"][batch_size]) for one in targets})
+        series.setdefault(series_title(one["group"], "batch_size", names), []).append(one)
+    fits = {series_title(fit["group"], "batch_size", names): fit for fit in knees}
+    sizes = sorted({float(one["group"]["batch_size"]) for one in targets})
     noisy = any(one["noise_scale"] is not None for one in targets)
     styles = looks(series)
     panels = 1 + noisy
@@ -67,9 +65,9 @@ def steps_figure(
     ) as figure:
         grid = figure.subplots(1, panels, squeeze=False)[0]
         for name, look in styles.items():
-            _draw_steps(grid[0], series[name], fits.get(name), look, batch_size)
+            _draw_steps(grid[0], series[name], fits.get(name), look)
             if noisy:
-                _draw_noise(grid[1], series[name], fits.get(name), sizes, look, batch_size)
+                _draw_noise(grid[1], series[name], fits.get(name), sizes, look)
         grid[0].set_yscale("log", base=2)
         grid[0].set_ylabel("steps")
         grid[0].set_title(f"Steps to a {metric.split(' (')[0]} {level}")
@@ -86,7 +84,7 @@ def steps_figure(
             log_axis(axes, "y", ends, base=2)
             axes.set_ylim(*ends)
         missed = [
-            Mark(one["group"][batch_size], styles[name])
+            Mark(one["group"]["batch_size"], styles[name])
             for name, own in series.items()
             for one in own
             if one["steps"] is None
@@ -96,14 +94,12 @@ def steps_figure(
         legend_below(figure, _legend(targets, knees, styles))
 
 
-def _draw_steps(
-    axes: Any, targets: Sequence[Row], fit: Row | None, look: Look, batch_size: str
-) -> None:
+def _draw_steps(axes: Any, targets: Sequence[Row], fit: Row | None, look: Look) -> None:
     """A curve with its line of perfect scaling, its fit and its knee."""
     color = look.color
     there = [one for one in targets if one["steps"] is not None]
     for one in targets:
-        size = one["group"][batch_size]
+        size = one["group"]["batch_size"]
         if one["steps"] is None:
             continue
         axes.plot([size, size], [max(one["low"], 1), one["high"]], color=color, lw=1.4, zorder=3)
@@ -111,9 +107,9 @@ def _draw_steps(
         axes.plot(size, one["steps"], **{**look.dots, **hollow}, ms=7, mew=1.6, zorder=4)
     if not there:
         return
-    first = min(there, key=lambda one: one["group"][batch_size])
-    low, high = (pick(one["group"][batch_size] for one in targets) for pick in (min, max))
-    examples = first["steps"] * first["group"][batch_size]
+    first = min(there, key=lambda one: one["group"]["batch_size"])
+    low, high = (pick(one["group"]["batch_size"] for one in targets) for pick in (min, max))
+    examples = first["steps"] * first["group"]["batch_size"]
     axes.plot([low, high], [examples / low, examples / high], color=color, lw=0.9, ls=(0, (5, 2)),
               alpha=0.8, zorder=2)  # fmt: skip
     knee = _knee(fit)
@@ -129,11 +125,10 @@ def _draw_steps(
 
 
 def _draw_noise(
-    axes: Any, targets: Sequence[Row], fit: Row | None, sizes: Sequence[float], look: Look,
-    batch_size: str,
+    axes: Any, targets: Sequence[Row], fit: Row | None, sizes: Sequence[float], look: Look
 ) -> None:  # fmt: skip
     """The noise scales of a curve, and its knee."""
-    points = [(one["group"][batch_size], one["noise_scale"]) for one in targets]
+    points = [(one["group"]["batch_size"], one["noise_scale"]) for one in targets]
     points = [(size, scale) for size, scale in points if scale is not None and scale > 0]
     axes.plot(*zip(*points, strict=True), **look.dots, ms=7, ls="none") if points else None
     knee = _knee(fit)

@@ -120,7 +120,6 @@ def training_figure(
     called: Callable[[Row], str],
     title: str,
     subtitle: str,
-    batch_size: str = "batch_size",
 ) -> None:
     """Draws the training loss of runs against their steps, a panel for each batch size.
 
@@ -131,11 +130,10 @@ def training_figure(
       called: ``called(group)`` names the curve of a group.
       title: what the figure shows.
       subtitle: the settings it was made with.
-      batch_size: the field of the batch size in ``group``.
     """
     panels: dict[Any, dict[str, list[Row]]] = {}
-    for one in sorted(curves, key=lambda one: one["group"][batch_size]):
-        of_size = panels.setdefault(one["group"][batch_size], {})
+    for one in sorted(curves, key=lambda one: one["group"]["batch_size"]):
+        of_size = panels.setdefault(one["group"]["batch_size"], {})
         of_size.setdefault(called(one["group"]), []).append(one)
     drawn = []
     for size, groups in panels.items():
@@ -162,9 +160,7 @@ PASSED_NOTE = (
 """The line below a table that has such a mark."""
 
 
-def table(
-    optima: Sequence[Row], *, names: Mapping[str, str] | None = None, batch_size: str = "batch_size"
-) -> str:
+def table(optima: Sequence[Row], *, names: Mapping[str, str] | None = None) -> str:
     """The best rates as text: a line for each group, both metrics side by side.
 
     A rate stands with the range of rates as good, and beside its mean how many of its runs
@@ -176,7 +172,7 @@ def table(
     lines: dict[tuple[Any, ...], list[str]] = {}
     for one in optima:
         group = one["group"]
-        where = (series_title(group, batch_size, names), str(group[batch_size]))
+        where = (series_title(group, "batch_size", names), str(group["batch_size"]))
         lines.setdefault(where, [*where, *["-"] * 6])
         column = 2 if one["metric"] == "test_accuracy" else 5
         if one["best"] is None:

@@ -207,20 +207,19 @@ def regimes(
     )
 
 
-def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> list[Regimes]:
+def regimes_of(found: Sequence[Optimum]) -> list[Regimes]:
     """Fits the regimes of each curve of optima: those that share all but the batch size.
 
     The step of the grid is that of each curve's own rates, the median factor between neighbours.
 
     Args:
       found: as ``optima`` returns them; those of several metrics may stand together.
-      batch_size: the field of the batch size in their groups.
 
     Returns:
       One fit for each metric and group of the other fields, in the order in which they first come.
 
     Raises:
-      ValueError: if an optimum's group has no such field.
+      ValueError: if an optimum's group has no batch size.
 
     Example:
       >>> from nf_resnets.sweep.select import optima
@@ -234,10 +233,10 @@ def regimes_of(found: Sequence[Optimum], *, batch_size: str = "batch_size") -> l
       ({'scheme': 'fixup'}, 'test_accuracy')
     """
     fits = []
-    for group, curve in along(found, batch_size):
+    for group, curve in along(found, "batch_size"):
         pairs = (pair for one in curve for pair in zip(one.rates, one.rates[1:], strict=False))
         factors = [high.rate / low.rate for low, high in pairs]
-        points = [Point(e.group[batch_size], e.best, e.low, e.high, e.at_edge) for e in curve]
+        points = [Point(e.group["batch_size"], e.best, e.low, e.high, e.at_edge) for e in curve]
         factor = statistics.median_high(factors) if factors else 2.0
         fits.append(regimes(points, factor=factor, group=group, metric=curve[0].metric))
     return fits

@@ -58,7 +58,6 @@ class Optimum:
         ``high`` is worse.
       at_edge: whether ``best`` is the lowest or highest rate tried, so that the true best may lie
         outside the grid; ``"only"`` if no other was tried.
-      low_open, high_open: whether ``low`` is the lowest rate tried, and ``high`` the highest.
     """
 
     group: dict[str, Any]
@@ -76,13 +75,11 @@ class Optimum:
     passed_over: tuple[float, ...] = ()
     contiguous: bool = True
     at_edge: Edge | None = None
-    low_open: bool = False
-    high_open: bool = False
 
 
 def optimum(
-    rows: Iterable[Row], *, metric: str = "test_accuracy", rate: str = "peak_lr",
-    seed: str = "seed", group: Mapping[str, Any] | None = None, rule: Rule = "strict",
+    rows: Iterable[Row], *, metric: str = "test_accuracy",
+    group: Mapping[str, Any] | None = None, rule: Rule = "strict",
 ) -> Optimum:  # fmt: skip
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
@@ -101,8 +98,6 @@ def optimum(
       rows: one for each run, with ``state``, the metric, the rate and the seed, as ``Rows.read``
         gives them; all else that matters is the same in all of them.
       metric: ``"test_accuracy"``, ``"train_accuracy"``, ``"test_loss"`` or ``"train_loss"``.
-      rate: the field of the learning rate.
-      seed: the field of the seed.
       group: what the runs share, kept in the result.
       rule: ``"strict"`` or ``"trimmed"``.
 
@@ -123,7 +118,7 @@ def optimum(
     check_metric(metric)
     _check_rule(rule)
     left_out: Counter[str] = Counter()
-    by_rate = _by_rate(rows, rate, seed)
+    by_rate = _by_rate(rows)
     rates = tuple(_summary(one, by_rate[one], metric, left_out) for one in sorted(by_rate))
     runs = sum(map(len, by_rate.values()))
     return _chosen(
@@ -133,12 +128,11 @@ def optimum(
 
 def optima(
     rows: Iterable[Row], *, by: Sequence[str] = ("scheme", "batch_size"),
-    metric: str = "test_accuracy", rate: str = "peak_lr", seed: str = "seed",
-    rule: Rule = "strict",
+    metric: str = "test_accuracy", rule: Rule = "strict",
 ) -> list[Optimum]:  # fmt: skip
     """As :func:`optimum`, but for each group of runs that share the fields of ``by``.
 
-    With ``rate`` and ``seed`` these fields must tell all runs apart. Each in turn puts the results
+    With the rate and the seed these fields must tell all runs apart. Each in turn puts the results
     in order: numbers from the lowest, other values as they first come in ``rows``.
 
     Raises:
@@ -154,7 +148,7 @@ def optima(
     return [
         optimum(
             groups[values], group=dict(zip(by, values, strict=True)),
-            metric=metric, rate=rate, seed=seed, rule=rule,
+            metric=metric, rule=rule,
         )
         for values in sorted(groups, key=order)
     ]  # fmt: skip
@@ -222,7 +216,7 @@ class Isolation:
 
 def isolated(
     rows: Iterable[Row], field: str, *, fields: Sequence[str], metric: str = "test_accuracy",
-    rate: str = "peak_lr", rule: Rule = "strict", group: Mapping[str, Any] | None = None,
+    rule: Rule = "strict", group: Mapping[str, Any] | None = None,
 ) -> Isolation:  # fmt: skip
     """Isolates one setting of a sweep: for each of its values the best of the other settings.
 
@@ -234,7 +228,6 @@ def isolated(
       field: the setting.
       fields: all settings that are swept, without the seed.
       metric: as for ``optimum``.
-      rate: as for ``optimum``.
       rule: as for ``optimum``.
       group: as for ``optimum``.
 
@@ -263,7 +256,7 @@ def isolated(
     values = sorted(by_value) if all(map(_is_number, by_value)) else list(by_value)
     configurations = [
         tuple(
-            _summary(_rate_of(runs[0], rate), runs, metric, left_out)
+            _summary(_rate_of(runs[0]), runs, metric, left_out)
             for runs in grouped(by_value[value], others).values()
         )
         for value in values
@@ -302,10 +295,10 @@ def state_of(row: Row) -> str:
     return str(row["state"])
 
 
-def _rate_of(row: Row, rate: str) -> float:
-    value = row.get(rate)
+def _rate_of(row: Row) -> float:
+    value = row.get("peak_lr")
     if not _is_number(value) or not 0 < value < math.inf:
-        raise ValueError(f"{rate}={value!r} found in a run; expected a positive number.")
+        raise ValueError(f"peak_lr={value!r} found in a run; expected a positive number.")
     return float(value)
 
 
@@ -313,21 +306,22 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _by_rate(rows: Iterable[Row], rate: str, seed: str) -> dict[float, list[Row]]:
+def _by_rate(rows: Iterable[Row]) -> dict[float, list[Row]]:
     """The runs of each rate, of which no two may have one seed."""
     found: dict[float, dict[Hashable, Row]] = {}
     for row in rows:
-        seeds = found.setdefault(_rate_of(row, rate), {})
-        if row.get(seed) in seeds:
-            first = seeds[row.get(seed)]
+        seeds = found.setdefault(_rate_of(row), {})
+        seed = row.get("seed")
+        if seed in seeds:
+            first = seeds[seed]
             names = [name for name in first if name not in RESULTS]
             differ = [name for name in names if first[name] != row.get(name, first[name])]
             tells = f"differ in {', '.join(differ)}" if differ else "differ in no setting"
             raise ValueError(
-                f"two runs with {rate}={first[rate]!r} and {seed}={first.get(seed)!r} found in one "
+                f"two runs with peak_lr={first['peak_lr']!r} and seed={seed!r} found in one "
                 f"group that {tells}; expected one (by= must name every field that is swept)."
             )
-        seeds[row.get(seed)] = row
+        seeds[seed] = row
     return {value: list(runs.values()) for value, runs in found.items()}
 
 
@@ -380,8 +374,6 @@ def _chosen(found: Optimum) -> Optimum:
         ),
         contiguous=high - low + 1 == len(as_good),
         at_edge=edge_of(best.rate, order),
-        low_open=low == 0,
-        high_open=high == len(order) - 1,
     )
 
 

@@ -67,7 +67,6 @@ def common_target(
     *,
     metric: str = "train_loss",
     by: Sequence[str] = ("scheme", "batch_size"),
-    rate: str = "peak_lr",
 ) -> float | None:
     """The best value that some rate reaches in every group with more than half of its runs.
 
@@ -79,7 +78,7 @@ def common_target(
     best = []
     for group in grouped(rows, by).values():
         tops = [-math.inf]
-        for runs in grouped(_over(group), (rate,)).values():
+        for runs in grouped(_over(group), ("peak_lr",)).values():
             found = [curve for row in runs if (curve := _curve(row, metric)) is not None]
             values = [
                 max((sign * value for _, value in curve if value == value), default=-math.inf)
@@ -103,7 +102,6 @@ def steps_to_target(
     *,
     metric: str = "train_loss",
     by: Sequence[str] = ("scheme", "batch_size"),
-    rate: str = "peak_lr",
 ) -> list[StepsToTarget]:
     """The fewest steps to a target, over the learning rates of each group of runs.
 
@@ -122,7 +120,6 @@ def steps_to_target(
       target: to be reached or passed.
       metric: as in :func:`nf_resnets.sweep.optimum`.
       by: the fields whose values the runs of a group share.
-      rate: the field of the learning rate.
 
     Returns:
       One for each group, in the order in which they first come.
@@ -146,7 +143,7 @@ def steps_to_target(
         nothing = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
         of_rate = {
             value: [_reach(row, metric, target) for row in runs]
-            for (value,), runs in grouped(_over(group), (rate,)).items()
+            for (value,), runs in grouped(_over(group), ("peak_lr",)).items()
         }
         medians = {value: _median(reached) for value, reached in of_rate.items()}
         best = min(sorted(medians), key=lambda value: medians[value], default=None)
@@ -154,7 +151,7 @@ def steps_to_target(
             found.append(nothing)
             continue
         there = [reach for reach in of_rate[best] if reach is not None]
-        runs = [row for row in _over(group) if row[rate] == best]
+        runs = [row for row in _over(group) if row["peak_lr"] == best]
         found.append(
             dataclasses.replace(
                 nothing,
@@ -171,7 +168,7 @@ def steps_to_target(
     return found
 
 
-def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> list[Regimes]:
+def knees(found: Sequence[StepsToTarget]) -> list[Regimes]:
     """Fits how the steps fall with the batch size: perfect scaling, then no more.
 
     ``1/steps`` is fitted as rates are (:func:`nf_resnets.sweep.regimes`): ``steps = max(E / B,
@@ -181,7 +178,6 @@ def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> 
 
     Args:
       found: as :func:`steps_to_target` returns them.
-      batch_size: the field of the batch size in their groups.
 
     Returns:
       One fit for each group of the other fields, in the order in which they first come.
@@ -195,8 +191,8 @@ def knees(found: Sequence[StepsToTarget], *, batch_size: str = "batch_size") -> 
       64.0
     """
     return [
-        _knee([_point(one, batch_size) for one in of], group, of[0].metric)
-        for group, of in along(found, batch_size)
+        _knee([_point(one) for one in of], group, of[0].metric)
+        for group, of in along(found, "batch_size")
     ]
 
 
@@ -213,8 +209,8 @@ def _knee(points: Sequence[Point], group: dict[str, Any], metric: str) -> Regime
     return dataclasses.replace(fit, left_out=left_out)
 
 
-def _point(one: StepsToTarget, batch_size: str) -> Point:
-    size = one.group[batch_size]
+def _point(one: StepsToTarget) -> Point:
+    size = one.group["batch_size"]
     if one.steps is None or one.low is None or one.high is None:
         return Point(size, None, None, None)
     # Whichever edge: with the rate beyond it there may be fewer steps, and 1/steps be higher.

@@ -15,8 +15,8 @@ def optimum(metric="test_accuracy", best=0.25, mean=0.912, std=0.01, at_edge=Non
     return {
         "group": {"scheme": "fixup", "batch_size": 64}, "metric": metric, "rates": rates,
         "best": best, "mean": mean, "std": std, "low": 0.125, "high": 0.25,
-        "as_good": (0.125, 0.25), "contiguous": True, "at_edge": at_edge, "low_open": True,
-        "high_open": False, "runs": 6, "left_out": {}, "rule": "strict", "passed_over": (), **more,
+        "as_good": (0.125, 0.25), "contiguous": True, "at_edge": at_edge, "runs": 6,
+        "left_out": {}, "rule": "strict", "passed_over": (), **more,
     }  # fmt: skip
 
 

@@ -194,5 +194,5 @@ def test_from_rows_to_fits():
     # A grid of factors of 4 has error bars of one octave.
     (coarse,) = regimes_of(optima(rows_of("fixup", "test_accuracy", {8: -3, 512: 0}, factor=4)))
     assert [one.error for one in coarse.residuals] == [1.0, 1.0]
-    with pytest.raises(ValueError, match="'B' found; expected a field by which"):
-        regimes_of(optima(rows), batch_size="B")
+    with pytest.raises(ValueError, match="'batch_size' found; expected a field by which"):
+        regimes_of(optima(rows[:1], by=("scheme",)))
