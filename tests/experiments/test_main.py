@@ -118,7 +118,7 @@ def small(**fields):
     return Experiment("small", scales, table, lambda results, path: None, points=5, **fields)
 
 
-def test_rows_ask_for_more_runs_and_the_engine_gets_all_of_them(tmp_path, monkeypatch, capsys):
+def test_rows_ask_for_more_runs_and_the_engine_gets_all_of_them(tmp_path, monkeypatch):
     asked = []
     with_fake_runs(monkeypatch, lambda rate: rate, asked)
 

@@ -34,7 +34,7 @@ def test_a_sweep_writes_rows_table_and_report(monkeypatch, capsys, tmp_path):
     }  # fmt: skip
 
 
-def test_analyze_writes_its_table(monkeypatch, capsys, tmp_path):
+def test_analyze_writes_its_table(capsys, tmp_path):
     options = analyze.Options(model="wrn-10-1", out=tmp_path / "page")
     assert analyze.main(options) == 0
     assert NO_MATPLOTLIB in capsys.readouterr().err

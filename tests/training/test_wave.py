@@ -165,7 +165,7 @@ def test_a_label_that_is_no_class_is_an_error_and_no_divergence():
         train(STARTS[:1], made=made)
 
 
-def test_probe_and_finish_see_the_states(whole, tmp_path):
+def test_probe_and_finish_see_the_states(tmp_path):
     probed, finished = [], []
 
     def probe(program, plan, state, step):
@@ -203,7 +203,7 @@ def test_tests_are_made_when_they_are_due():
     assert [row["test_loss"] is None for row in log.rows[0]["history"]] == [True, True, False]
 
 
-def test_the_rows_of_the_history_lie_where_the_plan_says(whole):
+def test_the_rows_of_the_history_lie_where_the_plan_says():
     """Epochs of the data have 6 steps; the numbers are the same whatever is looked at."""
     _, log = train(STARTS[:1], plans=plans(STARTS[:1], steps_per_epoch=4))
     history = log.rows[0]["history"]

@@ -60,7 +60,7 @@ def test_bytes_that_are_no_model_are_refused(content):
         Vocabulary(vocabulary().source, content)
 
 
-def test_a_model_with_other_special_tokens_is_refused(tmp_path):
+def test_a_model_with_other_special_tokens_is_refused():
     import io
 
     import sentencepiece
