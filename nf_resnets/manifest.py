@@ -21,12 +21,11 @@ class ManifestError(ValueError):
     """A manifest that is not the one that was written; the text says what is wrong with it."""
 
 
-def seal(manifest: Mapping[str, Any], *, allow_nan: bool = False) -> str:
+def seal(manifest: Mapping[str, Any]) -> str:
     """Writes a manifest together with its SHA-256.
 
     Args:
       manifest: JSON values.
-      allow_nan: whether NaN and infinities are allowed, which JSON does not have.
 
     Raises:
       TypeError, ValueError: if it holds what JSON does not.
@@ -35,7 +34,7 @@ def seal(manifest: Mapping[str, Any], *, allow_nan: bool = False) -> str:
       >>> unseal(seal({"format": 1}))
       {'format': 1}
     """
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return _sealed(text)
 
 

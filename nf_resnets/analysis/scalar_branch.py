@@ -58,15 +58,15 @@ def scalar_update(
     return total
 
 
-def smallest_left_out(layers: ArrayLike, *, x: float = 1.0) -> Floats:
-    """Theorem 4's quantity ``(prod_{k != j} a_k) x``, with ``j`` the smallest layer's index.
+def smallest_left_out(layers: ArrayLike) -> Floats:
+    """Theorem 4's ``prod_{k != j} a_k`` at ``x = 1``, with ``j`` the smallest layer's index.
 
     Example:
       >>> float(smallest_left_out([0.5, 0.0, 0.5]))
       0.25
     """
     ordered = np.sort(np.asarray(layers, np.float64), axis=-1)
-    return np.asarray(ordered[..., 1:].prod(axis=-1) * x)
+    return np.asarray(ordered[..., 1:].prod(axis=-1))
 
 
 def layers_of(exponents: ArrayLike, depth: ArrayLike) -> Floats:
@@ -94,22 +94,15 @@ class Theorem4(NamedTuple):
     """Exponents measured for many scalar branches.
 
     Attributes:
-      exponents: ``p`` of the layers ``a_i = L**-p_i``, ``[N, m]``.
       update: ``e`` in ``|Delta F| / eta ~ L**-e``, ``[N]``; the design asks for 1.
       left_out: ``e`` in ``(prod_{k != j} a_k) x ~ L**-e``, ``[N]``; the theorem asks for 1/2.
     """
 
-    exponents: Floats
     update: Floats
     left_out: Floats
 
 
-def theorem_4(
-    exponents: ArrayLike,
-    *,
-    learning_rate: float = 1e-9,
-    depths: Sequence[float] = DEPTHS,
-) -> Theorem4:
+def theorem_4(exponents: ArrayLike, *, learning_rate: float = 1e-9) -> Theorem4:
     r"""Measures both sides of Theorem 4 for scalar branches.
 
     The theorem: ``Delta F`` is ``Theta(eta / L)`` if and only if
@@ -119,7 +112,6 @@ def theorem_4(
     Args:
       exponents: ``p`` of the layers ``a_i = L**-p_i``, of shape ``[N, m]``.
       learning_rate: ``eta``, small: the theorem is about ``eta -> 0``.
-      depths: ``L`` over which the exponents are measured.
 
     Returns:
       The measured exponents.
@@ -137,11 +129,10 @@ def theorem_4(
     p = np.asarray(exponents, np.float64)
     if p.ndim != 2 or p.shape[-1] < 2:
         raise ValueError(f"exponents of shape {list(p.shape)} found; expected [N, m] with m >= 2.")
-    a = layers_of(p, depths)
+    a = layers_of(p, DEPTHS)
     return Theorem4(
-        exponents=p,
-        update=slope(scalar_update(a, learning_rate), depths),
-        left_out=slope(smallest_left_out(a), depths),
+        update=slope(scalar_update(a, learning_rate), DEPTHS),
+        left_out=slope(smallest_left_out(a), DEPTHS),
     )
 
 

@@ -107,12 +107,12 @@ def value_ticks(axes: Any, values: Sequence[float]) -> None:
         axes.minorticks_off()
 
 
-def widen(axes: Any, least: float = 4.0) -> tuple[float, float]:
-    """Gives a logarithmic axis at least this span, as what hardly changes looks flat; its ends."""
+def widen(axes: Any) -> tuple[float, float]:
+    """Gives a logarithmic axis a span of 4 at least, so that small changes look small; its ends."""
     low, high = axes.get_ylim()
-    if high / low < least:
+    if high / low < 4:
         middle = math.sqrt(low * high)
-        low, high = middle / math.sqrt(least), middle * math.sqrt(least)
+        low, high = middle / 2, middle * 2
         axes.set_ylim(low, high)
     return low, high
 

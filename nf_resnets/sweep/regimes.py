@@ -80,9 +80,7 @@ class Regimes:
       metric: by what the best rates were chosen.
       shows: which of the parts the data show.
       slope: ``eta/B`` of the linear part; None if the data do not show it.
-      slope_at_least: a lower bound, where only the saturated part shows.
       largest: the rate of the saturated part; None if the data do not show it.
-      largest_at_least: a lower bound, where only the linear part shows.
       batch_size: where the parts meet, ``largest / slope``; None unless both show.
       residuals: one for each point of the fit.
       chi2: sum of the squared residuals in units of their error bars; None where nothing is fitted.
@@ -99,10 +97,8 @@ class Regimes:
     shows: Shows
     slope: float | None
     slope_error: float | None
-    slope_at_least: float | None
     largest: float | None
     largest_error: float | None
-    largest_at_least: float | None
     batch_size: float | None
     batch_size_error: float | None
     residuals: tuple[Residual, ...]
@@ -184,10 +180,8 @@ def regimes(
         shows=shows,
         slope=2**curve.slope if curve and linear else None,
         slope_error=slope_error,
-        slope_at_least=2 ** float(flat.largest - x[0]) if shows == "saturated" else None,
         largest=2**curve.largest if curve and saturated else None,
         largest_error=largest_error,
-        largest_at_least=2 ** float(line.slope + x[-1]) if shows == "linear" else None,
         batch_size=2**meet if both else None,
         batch_size_error=math.hypot(slope_error or 0, largest_error or 0) if both else None,
         residuals=tuple(

@@ -50,11 +50,6 @@ class Vocabulary:
         """How many tokens the target has."""
         return int(_processor(self.target).vocab_size())
 
-    @property
-    def joint(self) -> bool:
-        """Whether both languages share their tokens."""
-        return self.source == self.target
-
     def encode_source(self, sentences: Iterable[str]) -> list[list[int]]:
         """The tokens of each sentence, followed by ``END``."""
         return _encoded(self.source, sentences)
