@@ -157,7 +157,7 @@ class Residuals:
                 )
             return
         projection = flow.layers(shortcut)
-        if projection and not self._is_projection(node, fork, shortcut, regions):
+        if projection and not self._is_projection(fork, shortcut, regions):
             return
         for term, region in self._grouped(rest, regions):
             layers = [at for at in flow.layers(region) if at not in self.adapters]
@@ -221,9 +221,7 @@ class Residuals:
                         "leaves if the sum ends a residual branch."
                     )
 
-    def _is_projection(
-        self, node: Node, fork: int, shortcut: set[int], regions: Sequence[set[int]]
-    ) -> bool:
+    def _is_projection(self, fork: int, shortcut: set[int], regions: Sequence[set[int]]) -> bool:
         """Whether a skip path with one layer is a shortcut, and no branch beside others."""
         flow = self._flow
         is_linear = flow.is_linear(shortcut)
