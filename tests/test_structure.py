@@ -16,7 +16,7 @@ PACKAGE = ROOT / "nf_resnets"
 # each other: neither init of models, nor data of optim.
 RANKS = {
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
-    "looks": 0, "command_line": 0, "machine": 0,
+    "command_line": 0, "machine": 0,
     "manifest": 1, "parametrization": 1,
     "schemes": 2,
     "init": 3, "models": 3, "norm_free": 3,
@@ -27,8 +27,8 @@ RANKS = {
     "sweep": 8,
     "trained": 9,
 }  # fmt: skip
-# Rows in, figures out: of what rank it stands does not matter, since it may import colours alone.
-ALONE = {"plotting": ("plotting", "looks")}
+# Rows in, figures out: it imports itself alone.
+ALONE = ("plotting",)
 # `python -m nf_resnets.PART` stands above the package: nobody imports it, and it may import all.
 COMMAND = "__main__"
 ABOVE = ("experiments", "tests", "benchmarks", "notebooks", "conftest")
@@ -76,9 +76,7 @@ def import_faults(module: str, source: str) -> list[str]:
             faults.append(f"the relative import {name}")
         elif top in ABOVE:
             faults.append(f"{name}, which stands above the package")
-        elif own in ALONE and (
-            top in OF_JAX or (top == "nf_resnets" and (rest or [""])[0] not in ALONE[own])
-        ):
+        elif own in ALONE and (top in OF_JAX or (top == "nf_resnets" and (rest or [""])[0] != own)):
             faults.append(f"{name}, of which {own} knows nothing")
         elif top == "nf_resnets" and COMMAND in rest:
             faults.append(f"{name}, which is a command")
@@ -246,7 +244,6 @@ def test_the_check_finds_a_made_up_violation(module, source, fault):
         ("init.mine", "from nf_resnets import roles, schemes\nfrom nf_resnets.init.he import he"),
         ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax, numpy"),
         ("plotting.mine", "import matplotlib\nfrom nf_resnets.plotting.style import colours"),
-        ("plotting.mine", "from nf_resnets.plotting.looks import looks"),
         ("", "from nf_resnets import init, training"),
         ("analysis.__main__", "from nf_resnets.plotting.page import page_figure"),
     ],
