@@ -13,13 +13,11 @@ from nf_resnets.analysis.closed_form import (
     alpha_one,
     alpha_rsqrt_depth,
     batch_norm,
-    layer_norm_post,
     propagate,
     propagate_rectified,
     rescale,
     shares_of_last,
     sqrt_half,
-    zero_branch,
 )
 from nf_resnets.analysis.coordinates import Coordinates, coordinate_rows, coordinates, growth
 from nf_resnets.analysis.correlation import eta, multipliers
@@ -109,7 +107,6 @@ __all__ = [
     "largest_curvature",
     "largest_stable_rate",
     "layer_gains",
-    "layer_norm_post",
     "loss_gradient",
     "moments",
     "multipliers",
@@ -137,5 +134,4 @@ __all__ = [
     "update_terms",
     "update_terms_by_jacobian",
     "weight_norms",
-    "zero_branch",
 ]

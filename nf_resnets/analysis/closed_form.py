@@ -216,39 +216,6 @@ def sqrt_half(depth: int) -> ClosedForm:
     return propagate(np.full(depth, 0.5), np.full(depth, 0.5))
 
 
-def zero_branch(depth: int) -> ClosedForm:
-    """``alpha = 0`` and Fixup: ``Var x_k = 1`` exactly within a stage, for every branch is 0.
-
-    Nothing is assumed but that. Between stages the 1x1 convolution of the activated input keeps the
-    moment, on average only, if it is drawn from He (fan_in); with ``fixup(key=)``, which draws
-    fan_out, it is multiplied by ``C_in / C_out`` there.
-
-    Example:
-      >>> zero_branch(3).sum.tolist(), zero_branch(3).share.tolist()
-      ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
-    """
-    return propagate(np.zeros(depth))
-
-
-def layer_norm_post(depth: int, alpha: float = 1.0, branch: float = 1.0) -> ClosedForm:
-    """LayerNorm after the sum, ``LN(alpha x + F(x))``: the branch's share is ``b / (alpha^2 + b)``.
-
-    With ``b = 1`` and ``alpha = 1``, the Transformer's, it is 1/2; with Admin's ``omega`` it is
-    ``ln(L + 1) / (L + 1)``. DeepNorm has ``alpha = (2 N)**(1/4)`` and divides both matrices of a
-    branch by ``beta``, ``b = beta**-4``. Gradients neither grow nor shrink.
-
-    Args:
-      depth: ``L``.
-      alpha: the constant on the skip path.
-      branch: ``b``, the second moment of a branch whose input has 1.
-
-    Example:
-      >>> layer_norm_post(3).share.tolist(), layer_norm_post(3).gradient.round(6).tolist()
-      ([0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
-    """
-    return propagate(np.full(depth, branch), np.full(depth, alpha**2), normalized_sum=True)
-
-
 def rescale(depth: int) -> ClosedForm:
     r"""RescaleNet: ``Var x_k = 1``, with ``beta_k^2 = 1/(k + L)`` the branch's share of the sum.
 
@@ -408,11 +375,9 @@ __all__ = [
     "alpha_one",
     "alpha_rsqrt_depth",
     "batch_norm",
-    "layer_norm_post",
     "propagate",
     "propagate_rectified",
     "rescale",
     "shares_of_last",
     "sqrt_half",
-    "zero_branch",
 ]

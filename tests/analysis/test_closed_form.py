@@ -22,7 +22,7 @@ ONES_2 = [1.0, 1.0]
         (cf.alpha_rsqrt_depth(L), (1 + 1 / L) ** K, 1 / (L + 1)),
         (cf.batch_norm(L), 1 + K, 1 / (K + 1)),
         (cf.sqrt_half(L), 1.0, 0.5),
-        (cf.zero_branch(L), 1.0, 0.0),
+        (cf.propagate(np.zeros(L)), 1.0, 0.0),
         (cf.rescale(L), 1.0, 1 / (K + L)),
     ],
 )
