@@ -24,7 +24,7 @@ def make(name, *arguments):
         env=one_device(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert found.returncode == 0, found.stderr

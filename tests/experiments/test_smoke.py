@@ -1,5 +1,7 @@
 """Every experiment at its smallest scale, as a user runs it."""
 
+import importlib
+
 import pytest
 
 from nf_resnets.__main__ import experiments
@@ -19,3 +21,20 @@ def test_smoke_and_a_second_start_that_makes_nothing(name, tmp_path):
     again = make(name, *options)
     assert "compiling" not in again and table.strip() in again
     assert lines_of(tmp_path / "rows.csv") == rows
+
+
+# Its schemes are one for each network; the smallest scale has every kind of them.
+BY_NETWORK = "rescale_imagenet"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name != BY_NETWORK])
+def test_every_scheme_of_the_figure_trains(name, tmp_path):
+    scales = importlib.import_module(f"experiments.{name}").EXPERIMENT.scales
+    schemes = {scale: {point.get("scheme") for point in scales[scale]} for scale in scales}
+    missing = sorted(set().union(*schemes.values()) - schemes["smoke"])
+    if not missing:
+        pytest.skip("the smallest scale has every scheme")
+    make(name, "--scale", "smoke", "--grid", f"scheme={','.join(missing)}", "--out", tmp_path)
+    rows = lines_of(tmp_path / "rows.csv")
+    assert {row.get("scheme") for row in rows} >= {*missing}
