@@ -34,6 +34,13 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def schemes_of_the_figure():
+    """A step looks its scheme up when it is traced."""
+    with schemes.registered(*SLOW):
+        yield
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     return data.load("cifar10", make_shared(tmp_path_factory.mktemp("data"), "cifar10"))
@@ -44,10 +51,9 @@ def run_of(dataset, scheme, depth=10):
     base = next(p for p in SCALES["cifar"] if p["scheme"] == scheme)
     point = base | {"model": f"wrn-{depth}-1", "seed": 0}
     task = ImageTask(lambda _: dataset)
-    with schemes.registered(*SLOW):
-        plan = task.plan(make(point))
-        model, _, optimizer, how = task.parts(plan)
-        start = task.start(plan)
+    plan = task.plan(make(point))
+    model, _, optimizer, how = task.parts(plan)
+    start = task.start(plan)
 
     split = data.DeviceData.of(dataset, dataset.train)
     order = data.epoch_order(0, 0, len(dataset.train.labels))
