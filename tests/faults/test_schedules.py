@@ -13,7 +13,7 @@ import pytest
 from tests.sweep import small
 from tests.training.small import Log
 
-STEPS, WARMUP, PEAK, CUT = 44, 11, 0.1, 26
+STEPS, WARMUP, PEAK, CUT = 44, 11, 0.1, 4
 BASE = {
     "scheme": "skipinit", "momentum": 0.0, "weight_decay": 0.0, "warmup_epochs": 0.5,
     "padding": 1, "flip": True,
@@ -32,14 +32,15 @@ def test_every_step_has_its_rate_also_after_a_resume(tmp_path):
     small.run(tmp_path, sweep.plans, sweep.task, Log(stop_at=CUT))
     rows, _, log = small.run(tmp_path, sweep.plans, sweep.task)
     (row,) = rows.values()
-    assert row["measures"]["resumed_at"] == log.of("on_run_begin")[0][3] >= CUT
+    resumed = row["measures"]["resumed_at"]
+    assert resumed == log.of("on_run_begin")[0][3] and CUT <= resumed < STEPS
     curve = row["measures"]["curve"]
     rates = np.divide(curve["update_norm"], curve["grad_norm"])
     expected = [closed_form(step) for step in range(STEPS)]
     # Two norms in float32.
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
     # Negative control: a schedule that begins anew has other rates from there on.
-    anew = [closed_form(step - CUT if step >= CUT else step) for step in range(STEPS)]
+    anew = [closed_form(step - resumed if step >= resumed else step) for step in range(STEPS)]
     assert not np.allclose(rates, anew, rtol=1e-5)
     resolved = row["resolved"]
     assert (resolved["num_steps"], resolved["warmup_steps"]) == (STEPS, WARMUP)

@@ -182,7 +182,7 @@ def test_it_runs_from_the_top(name, tmp_path, monkeypatch):
     if name == "normalization_free_transformer":
         pytest.importorskip("sentencepiece")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = executed(name, tmp_path, timeout=280, values=SMALL[name])
+    notebook = executed(name, tmp_path, timeout=900, values=SMALL[name])
     shown = [o for cell in notebook.cells for o in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in shown)
     assert list(tmp_path.iterdir()) == []
